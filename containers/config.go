@@ -171,7 +171,7 @@ func (c Config) Validate() error {
 			fault("address %q needs Config.Secure", a.Addr)
 		}
 		if a.Dialect > DialectV2a {
-			fault("address %q has dialect %d, which there is not", a.Addr, a.Dialect)
+			fault("address %q has the unknown dialect %d", a.Addr, a.Dialect)
 		}
 	}
 	if err := c.Settings.withDefaults().Faults().Err(); err != nil {

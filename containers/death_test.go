@@ -204,7 +204,7 @@ func TestPanic(t *testing.T) {
 		r := newRig(t, containers.Config{})
 		r.join(t, echo(nil))
 		r.askAs(panicking(make(chan struct{})))
-		r.logs(t, "panic in the owner of a request", "an owner's bug", "model=echo/1")
+		r.logs(t, "panic in the callback of a request", "an owner's bug", "model=echo/1")
 		if err := r.echoes(echoID); err != nil {
 			t.Errorf("the container that answered serves no more: %v", err)
 		}
@@ -214,7 +214,7 @@ func TestPanic(t *testing.T) {
 		peer := r.join(t, echo(dies))
 		r.askAs(panicking(make(chan struct{})))
 		<-peer.Gone()
-		r.logs(t, "panic in the owner of a request", "an owner's bug", "model=echo/1")
+		r.logs(t, "panic in the callback of a request", "an owner's bug", "model=echo/1")
 		r.logs(t, "container gone", "it closed the connection")
 		r.join(t, echo(nil))
 		if err := r.echoes(echoID); err != nil {

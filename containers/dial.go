@@ -142,7 +142,7 @@ func (d *Dialer) Shutdown(ctx context.Context) error {
 	d.mu.Unlock()
 	var err error
 	if l != nil {
-		err = l.part(ctx)
+		err = l.sayGoodbye(ctx)
 	}
 	d.Close()
 	return err
@@ -225,7 +225,7 @@ func (d *Dialer) serve(raw net.Conn) error {
 		d.mu.Unlock()
 		close(l.over)
 	}()
-	replica, err := d.cfg.Scheduler.AddReplica(d.cfg.Model, adapter.Spec(d.cfg.Input, tensor.Float64), l, scheduler.ReplicaOptions{Label: d.cfg.Name, Slots: 1, Silent: l.hangs})
+	replica, err := d.cfg.Scheduler.AddReplica(d.cfg.Model, adapter.Spec(d.cfg.Input, tensor.Float64), l, scheduler.ReplicaOptions{Label: d.cfg.Name, Slots: 1, Silent: l.endSilent})
 	if err != nil {
 		raw.Close()
 		d.cfg.Log.Warn("container refused", "reason", errorText(err))
@@ -311,8 +311,8 @@ func (l *link) setReplica(r *scheduler.Replica) {
 // closing it.
 var errStuckV0 = errors.New("it accepts the connection and answers nothing on it; a container of RPC v0 serves one connection at a time and may still wait for the previous server: restart the container")
 
-// hangs kills a link whose container does not answer.
-func (l *link) hangs(reason error) {
+// endSilent kills a link whose container does not answer.
+func (l *link) endSilent(reason error) {
 	l.silent.Store(true)
 	l.kill(reason)
 }
@@ -410,7 +410,7 @@ func (l *link) read() error {
 		b, leaving := l.batch, l.leaving
 		l.mu.Unlock()
 		if leaving {
-			return l.bye(head[:n])
+			return l.readGoodbyeReply(head[:n])
 		}
 		if b == nil {
 			return fmt.Errorf("it sent %d bytes without a batch to answer", n)
@@ -463,8 +463,8 @@ func (l *link) answer(b *scheduler.Batch, head []byte) error {
 	return nil
 }
 
-// bye reads the reply to goodbye.
-func (l *link) bye(head []byte) error {
+// readGoodbyeReply reads the reply to goodbye.
+func (l *link) readGoodbyeReply(head []byte) error {
 	got := append(make([]byte, 0, 8), head...)
 	if len(got) < len(v0Bye) {
 		got = got[:len(v0Bye)]
@@ -479,7 +479,7 @@ func (l *link) bye(head []byte) error {
 }
 
 // part lets the container finish its batch, says goodbye, and waits for its reply.
-func (l *link) part(ctx context.Context) error {
+func (l *link) sayGoodbye(ctx context.Context) error {
 	replica := l.serves()
 	if replica == nil {
 		return nil // no replica yet

@@ -281,7 +281,7 @@ func TestDialPanic(t *testing.T) {
 			done := make(panicking)
 			r.sched.Submit(&scheduler.Request{Model: m, Rows: 1, Inputs: []tensor.Tensor{x}, Owner: done})
 			<-done
-			r.logs(t, "panic in the owner of a request", "an owner's bug")
+			r.logs(t, "panic in the callback of a request", "an owner's bug")
 			if name == "end" {
 				r.logs(t, "container gone")
 				r.wait(t, oldID, 1) // it is reconnected

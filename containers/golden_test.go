@@ -465,7 +465,7 @@ func TestV1V2Broken(t *testing.T) {
 func TestRecognise(t *testing.T) {
 	const v2Here = "it speaks RPC v2 (registered without an RPC version), which needs an address of its own: " +
 		"set containers.listen_v2 (or listen_v2a, if it answers with floats) and connect it there; this one serves v3"
-	const late = "it answers before it registered; if it speaks RPC v1, it was connected before, and must be restarted to register again"
+	const late = "it sent an answer before it registered; if it speaks RPC v1, it registered with an earlier server process and must be restarted to register again"
 	for _, tt := range []struct {
 		name    string
 		frames  []string

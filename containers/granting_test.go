@@ -52,7 +52,7 @@ func TestGrantsAndNeverTakes(t *testing.T) {
 				if took := time.Since(began); took < 6*time.Second || took > 8*time.Second {
 					t.Errorf("it was parted from after %v, expected three execution timeouts of 2 s", took)
 				}
-				r.logs(t, "container gone", "no answer for 3 times exec_timeout")
+				r.logs(t, "container gone", "no answer for 3 times execution_timeout")
 				r.start(t, granting(atOnce, nil))
 				if err := r.echoes(echoID); err != nil {
 					t.Error(err)

@@ -197,14 +197,14 @@ func TestLyingContainers(t *testing.T) {
 	}{
 		{"twice", func(b *containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: b.Inputs, Twice: true}
-		}, nil, []string{"not out"}},
+		}, nil, []string{"not in flight"}},
 		{"late", func(b *containertest.Batch) containertest.Reply {
 			<-late
 			return containertest.Reply{Outputs: b.Inputs}
 		}, scheduler.ErrDeadlineExceeded, nil},
 		{"wrong-id", func(b *containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: b.Inputs, ID: b.ID + 1}
-		}, scheduler.ErrDeadlineExceeded, []string{"not out"}},
+		}, scheduler.ErrDeadlineExceeded, []string{"not in flight"}},
 		{"few-rows", func(b *containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: []tensor.Tensor{floats()}}
 		}, scheduler.ErrContainerFailed, []string{"failed a batch", "[0, 4]"}},

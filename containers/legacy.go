@@ -191,7 +191,7 @@ func acknowledges(f []zmtp.Frame, last int) bool {
 	return len(f) == last+1 && len(f[last-1].Data) >= 4 && string(f[last].Data) == "ACK"
 }
 
-func acknowledged(rows int) error {
+func acknowledgementError(rows int) error {
 	return fmt.Errorf("it sent \"ACK\", the acknowledgement of feedback, instead of an answer to a batch of %d rows", rows)
 }
 

@@ -171,7 +171,7 @@ func TestSilent(t *testing.T) {
 		}
 		<-c.Gone()
 		wg.Wait()
-		r.logs(t, "container gone", "no answer for 3 times exec_timeout")
+		r.logs(t, "container gone", "no answer for 3 times execution_timeout")
 	})
 }
 

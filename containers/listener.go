@@ -186,7 +186,7 @@ func (l *Listener) accept(listener net.Listener, d Dialect) {
 // ownership of it, even when Add returns an error because the listener is closed or at its limit.
 func (l *Listener) Add(raw net.Conn) error {
 	if !l.add(raw, DialectV3, false) {
-		return fmt.Errorf("containers: listener is closed or has its %d sessions", l.settings.Load().Limits.Sessions)
+		return fmt.Errorf("containers: listener is closed or has reached its limit of %d sessions", l.settings.Load().Limits.Sessions)
 	}
 	return nil
 }
@@ -248,15 +248,15 @@ func (l *Listener) displaceLocked() *session {
 	return oldest
 }
 
-// registered removes s from the list of sessions that have not registered.
-func (l *Listener) registered(s *session) {
+// markRegistered removes s from the list of sessions that have not registered.
+func (l *Listener) markRegistered(s *session) {
 	info := s.snapshot()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.counts.Registered++
 	l.dropFreshLocked(s)
 	l.countLocked(info.Model, 1)
-	l.choosesLocked(&info)
+	l.recordSubsetLocked(&info)
 }
 
 func (l *Listener) dropFreshLocked(s *session) {
@@ -383,7 +383,7 @@ func (l *Listener) Review() (parted int) {
 			continue
 		}
 		if err := s.allow(i.Model); err != nil {
-			s.log(slog.LevelWarn, "container may serve its model no longer", "reason", errorText(err))
+			s.log(slog.LevelWarn, "container is no longer allowed to serve its model", "reason", errorText(err))
 			if s.retire(goodbye{reason: err.Error(), reconnect: true}) {
 				parted++
 			}

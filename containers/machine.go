@@ -265,9 +265,9 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// crawls checks the rate of a message of which the given bytes have arrived since it began. A
+// checkRate checks the rate of a message of which the given bytes have arrived since it began. A
 // container that computes may be silent, but a partial message holds memory.
-func (m *machine) crawls(now, since time.Time, bytes int64) error {
+func (m *machine) checkRate(now, since time.Time, bytes int64) error {
 	if since.IsZero() || m.phase != serving && m.phase != draining {
 		return nil // other states have short timeouts of their own
 	}

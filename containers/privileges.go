@@ -42,8 +42,8 @@ type Privileges struct {
 	Processes int
 }
 
-// always are the variables that most programs need.
-var always = []string{"PATH", "LANG", "LC_*", "TZ", "TMPDIR", "HOME"}
+// inheritedVariables are the variables that most programs need.
+var inheritedVariables = []string{"PATH", "LANG", "LC_*", "TZ", "TMPDIR", "HOME"}
 
 // Faults returns the faults of the settings, except for those that may go away, such as a missing
 // directory.
@@ -54,7 +54,7 @@ func (p Privileges) Faults() (fs setting.Faults) {
 	}
 	for _, name := range p.InheritEnv {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(strings.TrimSuffix(name, "*"), "*") {
-			fs.Add("inherit_env", "%q is not a name of a variable, or its beginning and *", name)
+			fs.Add("inherit_env", "%q is not the name of a variable, or a prefix followed by *", name)
 		}
 	}
 	for _, dir := range p.Writable {
@@ -70,7 +70,7 @@ func (p Privileges) Faults() (fs setting.Faults) {
 	setting.Between(&fs, "open_files", p.OpenFiles, 0, maxCount)
 	setting.Between(&fs, "processes", p.Processes, 0, maxCount)
 	if p.Processes > 0 && p.User == "" {
-		fs.Add("processes", "counts all of a user, so it needs a user of its own")
+		fs.Add("processes", "counts all processes of a user, so the container needs a user of its own")
 	}
 	fs.Check("", p.supported())
 	return fs
@@ -105,7 +105,7 @@ func accountOf(name string) (account, error) {
 		n, err := strconv.ParseUint(id, 10, 32)
 		switch {
 		case err != nil:
-			return account{}, fmt.Errorf("%q has the number %q", name, id)
+			return account{}, fmt.Errorf("%q has the id %q, expected a number of 32 bits", name, id)
 		case i == 0:
 			a.uid = uint32(n)
 		case i == 1:
@@ -119,7 +119,7 @@ func accountOf(name string) (account, error) {
 
 // environment returns the variables of this process that the children inherit.
 func (p Privileges) environment() []string {
-	patterns := slices.Concat(always, p.InheritEnv)
+	patterns := slices.Concat(inheritedVariables, p.InheritEnv)
 	list := slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
 		return !slices.ContainsFunc(patterns, func(pattern string) bool {

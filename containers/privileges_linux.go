@@ -59,9 +59,9 @@ const (
 		unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK |
 		unix.LANDLOCK_ACCESS_FS_MAKE_SYM | unix.LANDLOCK_ACCESS_FS_REFER
 
-	// truncates is the version of Landlock from which on truncate(2) can be denied. Without that a
-	// process could empty every file of its user.
-	truncates = 3
+	// truncateVersion is the version of Landlock from which on truncate(2) can be denied. Without
+	// that a process could empty every file of its user.
+	truncateVersion = 3
 )
 
 // landlock denies the thread every change to the file system except below Writable and to devices.
@@ -70,8 +70,8 @@ func (p Privileges) landlock() error {
 	if errno != 0 {
 		return fmt.Errorf("read_only: this kernel has no Landlock (%w)", errno)
 	}
-	if version < truncates {
-		return fmt.Errorf("read_only: needs Landlock %d (Linux 6.2), and this kernel has %d", truncates, version)
+	if version < truncateVersion {
+		return fmt.Errorf("read_only: needs Landlock %d (Linux 6.2), and this kernel has %d", truncateVersion, version)
 	}
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: toDir}
 	rules, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr.Handled_access_fs), 0)
@@ -146,7 +146,7 @@ func (p Privileges) start(c *exec.Cmd) error {
 	c.SysProcAttr.Ptrace = len(limits) > 0
 	if err := c.Start(); err != nil {
 		if c.SysProcAttr.Credential != nil && errors.Is(err, syscall.EPERM) {
-			return fmt.Errorf("user: to become %s takes root, or CAP_SETUID and CAP_SETGID: %w", p.User, err)
+			return fmt.Errorf("user: running as %s requires root, or CAP_SETUID and CAP_SETGID: %w", p.User, err)
 		}
 		return err
 	}
@@ -174,7 +174,7 @@ func limit(pid int, limits map[int]uint64) error {
 			return fmt.Errorf("limits: %w", err)
 		}
 		if !status.Stopped() {
-			return fmt.Errorf("limits: the process ended before it began, %v", status)
+			return fmt.Errorf("limits: the process ended before its program started: %v", status)
 		}
 		break
 	}
@@ -185,7 +185,7 @@ func limit(pid int, limits map[int]uint64) error {
 			err = unix.Prlimit(pid, resource, &unix.Rlimit{Cur: n, Max: n}, nil)
 		}
 		if errors.Is(err, unix.EPERM) {
-			return fmt.Errorf("limits: those of another user take CAP_SYS_RESOURCE: %w", err)
+			return fmt.Errorf("limits: setting those of another user requires CAP_SYS_RESOURCE: %w", err)
 		}
 		if err != nil {
 			return fmt.Errorf("limits: %w", err)

@@ -210,12 +210,12 @@ func TestPrivilegesFaults(t *testing.T) {
 		want string
 	}{
 		{containers.Privileges{User: "no-such-user"}, `user: "no-such-user" is not a user of this machine`},
-		{containers.Privileges{InheritEnv: []string{"A*B"}}, `inherit_env: "A*B" is not a name`},
-		{containers.Privileges{InheritEnv: []string{""}}, `inherit_env: "" is not a name`},
+		{containers.Privileges{InheritEnv: []string{"A*B"}}, `inherit_env: "A*B" is not the name of`},
+		{containers.Privileges{InheritEnv: []string{""}}, `inherit_env: "" is not the name of`},
 		{containers.Privileges{ReadOnly: true, Writable: []string{"tmp"}}, `writable: "tmp" is not an absolute path`},
 		{containers.Privileges{Writable: []string{"/tmp"}}, "writable: has no meaning without read_only"},
 		{containers.Privileges{Memory: -1}, "memory: expected 0B to 16TiB, got -1B"},
-		{containers.Privileges{Processes: 5}, "processes: counts all of a user"},
+		{containers.Privileges{Processes: 5}, "processes: counts all processes of a user"},
 	} {
 		cmd := child("confined")
 		cmd.Privileges = c.p

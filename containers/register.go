@@ -47,15 +47,15 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	}
 	switch {
 	case h.MaxBatch < 0 || h.MaxBatch > maxDeclaredBatch:
-		return r, refuse("max_batch is %d, expected 0 (not said) to %d", h.MaxBatch, maxDeclaredBatch)
+		return r, refuse("max_batch is %d, expected 0 (unspecified) to %d", h.MaxBatch, maxDeclaredBatch)
 	case h.Concurrency < 0 || h.Concurrency > scheduler.MaxSlots:
-		return r, refuse("concurrency is %d, expected 0 (not said) to %d", h.Concurrency, scheduler.MaxSlots)
+		return r, refuse("concurrency is %d, expected 0 (unspecified) to %d", h.Concurrency, scheduler.MaxSlots)
 	case h.Slots < 0 || h.Slots > scheduler.MaxSlots:
-		return r, refuse("slots is %d, expected 0 (not said) to %d", h.Slots, scheduler.MaxSlots)
+		return r, refuse("slots is %d, expected 0 (unspecified) to %d", h.Slots, scheduler.MaxSlots)
 	}
 	if s := h.Subset; s != nil {
 		if s.Size < 1 || s.Servers < s.Size || s.Servers > maxServers {
-			return r, refuse("subset has size %d of %d servers, expected 1 to as many, and %d servers at most", s.Size, s.Servers, maxServers)
+			return r, refuse("subset has size %d of %d servers, expected at least 1 and no more than the servers, of which there are at most %d", s.Size, s.Servers, maxServers)
 		}
 		r.subset = Subset(*s)
 	}

@@ -28,20 +28,20 @@ func (s *Supervisor) Resize(n int, drain func(owned func(net.Conn) bool) <-chan 
 		p := s.replicas[last]
 		s.replicas = s.replicas[:last:last]
 		s.leaving = append(s.leaving, p)
-		s.wg.Go(func() { s.part(p, drain) }) // ends with the process; joined by Close
+		s.wg.Go(func() { s.retireProcess(p, drain) }) // ends with the process; joined by Close
 	}
 	return true
 }
 
-// part ends a process after its last answer, or at once on Close.
-func (s *Supervisor) part(p *process, drain func(func(net.Conn) bool) <-chan struct{}) {
+// retireProcess ends a process after its last answer, or at once on Close.
+func (s *Supervisor) retireProcess(p *process, drain func(func(net.Conn) bool) <-chan struct{}) {
 	select {
 	case <-drain(func(c net.Conn) bool { return s.owner(c) == p }):
-	case <-p.over: // it has ended by itself, for good
+	case <-p.done: // it has ended by itself, for good
 	case <-s.ctx.Done():
 	}
 	p.end()
-	<-p.over
+	<-p.done
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leaving = slices.DeleteFunc(s.leaving, func(one *process) bool { return one == p })

@@ -46,7 +46,7 @@ func (s *Supervisor) replace(ctx context.Context, i int, seen func(time.Time) bo
 	}
 	s.mu.Unlock()
 	old.end()
-	<-old.over
+	<-old.done
 	return err
 }
 
@@ -59,16 +59,16 @@ func (p *process) awaitRegistration(ctx context.Context, seen func() bool) error
 	defer look.Stop()
 	for {
 		select {
-		case <-p.registers:
+		case <-p.registered:
 			return nil
 		case <-look.C:
 			if seen() {
 				return nil
 			}
-		case <-p.fails:
+		case <-p.crashed:
 			i := p.snapshot()
 			return fmt.Errorf("the new process ended with %s before it registered: %s; the old one continues", i.LastExit, strings.Join(i.LastLines, " | "))
-		case <-p.over:
+		case <-p.done:
 			return errStopped
 		case <-ctx.Done():
 			return fmt.Errorf("the new process has not registered: %w; the old one continues", ctx.Err())

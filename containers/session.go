@@ -48,21 +48,21 @@ type session struct {
 	life sync.RWMutex
 	dead bool
 
-	mu      sync.Mutex
-	machine machine
-	timer   *time.Timer
-	end     error // the first reason for the end
-	replica *scheduler.Replica
-	hold    bool               // registering: batches wait for welcome
-	held    []*scheduler.Batch // batches that wait for welcome
-	calls   []*call            // batches in flight
-	spare   []*call
-	last    goodbye
-	info    SessionInfo
-	lessons int      // feedback messages that wait to be written
-	unread  int      // bytes of those
-	sharing *sharing // set once, by registration; nil: no shared memory
-	told    int      // number of sessions of its model that the container was last told
+	mu               sync.Mutex
+	machine          machine
+	timer            *time.Timer
+	end              error // the first reason for the end
+	replica          *scheduler.Replica
+	hold             bool               // registering: batches wait for welcome
+	held             []*scheduler.Batch // batches that wait for welcome
+	calls            []*call            // batches in flight
+	spare            []*call
+	last             goodbye
+	info             SessionInfo
+	lessons          int      // feedback messages that wait to be written
+	unread           int      // bytes of those
+	sharing          *sharing // set once, by registration; nil: no shared memory
+	reportedSessions int      // number of sessions of its model that the container was last told
 }
 
 // A call is a batch in flight.
@@ -185,9 +185,9 @@ func (s *session) handle(m *zmtp.Message) error {
 	case actDrain:
 		s.drain(goodbye{reason: "drained"})
 	case actArena:
-		s.shared(in.arena)
+		s.handleArena(in.arena)
 	case actGrant:
-		s.granted(in.grant)
+		s.handleGrant(in.grant)
 	case actRepeat:
 		s.say(func(o *zmtp.Outgoing) bool {
 			return s.codec.goodbye(o, fmt.Sprintf("register first: expected hello, got %.16q", m.Frames[0].Data), true)
@@ -245,7 +245,7 @@ func (s *session) register(r registration) error {
 			return s.refuse(err)
 		}
 	}
-	options := scheduler.ReplicaOptions{Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial, Silent: s.silent}
+	options := scheduler.ReplicaOptions{Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial, Silent: s.endSilent}
 	if r.feedback {
 		options.Feedback = s.sendFeedback
 	}
@@ -283,8 +283,8 @@ func (s *session) register(r registration) error {
 	if r.pauses {
 		noticeLoss(s.raw, s.settings.WriteTimeout)
 	}
-	s.listener.registered(s)
-	s.listener.served(s.snapshot())
+	s.listener.markRegistered(s)
+	s.listener.clearUnserved(s.snapshot())
 	s.log(slog.LevelInfo, "container registered")
 	if f := s.listener.cfg.Registered; f != nil {
 		f(s.raw, s.snapshot())
@@ -293,7 +293,7 @@ func (s *session) register(r registration) error {
 		s.retire(goodbye{reason: err.Error(), reconnect: true})
 	}
 	for _, note := range notes {
-		s.log(slog.LevelInfo, "of the model's declaration", "note", note)
+		s.log(slog.LevelInfo, "note on the model's declaration", "note", note)
 	}
 	for _, b := range held {
 		if err := s.Send(b); err != nil {
@@ -342,7 +342,7 @@ func (s *session) refuse(reason error) error {
 func (s *session) Send(b *scheduler.Batch) error {
 	if fault := s.transmit(b); fault != nil {
 		// Not under life: the scheduler may send the next batch from this call.
-		s.failed(fault)
+		s.recordFailure(fault)
 		b.Fail(fault)
 	}
 	return nil
@@ -370,7 +370,7 @@ func (s *session) transmit(b *scheduler.Batch) (fault error) {
 	}
 	// Another error of Send means that the connection has ended: close returns the batch.
 	if err := s.conn.Send(&c.out); errors.Is(err, zmtp.ErrQueueFull) {
-		s.kill(fmt.Errorf("it does not read: %w", err))
+		s.kill(fmt.Errorf("it does not read what the server sends: %w", err))
 	}
 	return nil
 }
@@ -430,7 +430,7 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 		s.mu.Unlock()
 		if !s.strays {
 			s.strays = true
-			s.log(slog.LevelWarn, "container answered a batch that is not out; further ones are only counted", "id", id)
+			s.log(slog.LevelWarn, "container answered a batch that is not in flight; further such answers are only counted", "id", id)
 		}
 		s.codec.drop(m)
 		return nil
@@ -453,12 +453,12 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 		err = noMemory(err)
 	}
 	if err != nil {
-		s.failed(err)
+		s.recordFailure(err)
 		b.Fail(err)
 		return nil
 	}
 	if err := b.Complete(a.outputs, a.errors); err != nil {
-		s.failed(err)
+		s.recordFailure(err)
 	}
 	return nil
 }
@@ -474,7 +474,7 @@ func blameless(err error) bool {
 }
 
 // failed records why a batch failed, for the status and, the first time, for the log.
-func (s *session) failed(err error) {
+func (s *session) recordFailure(err error) {
 	if blameless(err) {
 		return
 	}
@@ -497,7 +497,7 @@ func (s *session) say(f func(*zmtp.Outgoing) bool) bool {
 		return false
 	}
 	if err := s.conn.Send(&o); errors.Is(err, zmtp.ErrQueueFull) {
-		s.kill(fmt.Errorf("it does not read: %w", err))
+		s.kill(fmt.Errorf("it does not read what the server sends: %w", err))
 	}
 	s.mu.Lock()
 	_, _ = s.machine.step(evMessage, time.Now())
@@ -574,7 +574,7 @@ func (s *session) tick() {
 	do, next, err := s.machine.tick(now, s.conn.LastByte())
 	if err == nil {
 		since, bytes := s.conn.Receiving()
-		err = s.machine.crawls(now, since, bytes)
+		err = s.machine.checkRate(now, since, bytes)
 	}
 	if err == nil && !next.IsZero() {
 		s.timer.Reset(next.Sub(now))
@@ -611,9 +611,9 @@ func (s *session) note(reason error) {
 	}
 }
 
-// silent ends a session whose container does not answer, although it may send heartbeats. The
+// endSilent ends a session whose container does not answer, although it may send heartbeats. The
 // scheduler calls it and must not wait for the search for the process.
-func (s *session) silent(reason error) {
+func (s *session) endSilent(reason error) {
 	go func() { // ends by itself
 		if f := s.listener.cfg.Silent; f != nil {
 			f(s.raw, reason)
@@ -663,8 +663,8 @@ func (s *session) close(reason error) {
 		reason = errHungUp
 	}
 	if replica == nil {
-		if u := s.unfitness(reason); u != nil {
-			s.listener.unserve(s.snapshot(), u)
+		if u := s.mismatch(reason); u != nil {
+			s.listener.recordUnserved(s.snapshot(), u)
 			if !errors.Is(reason, u) {
 				reason = fmt.Errorf("%w: %w", reason, u)
 			}

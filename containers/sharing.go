@@ -85,11 +85,11 @@ func (s *session) bind(r registration) {
 	s.codec.bind(r)
 }
 
-// shared handles a message about shared memory.
-func (s *session) shared(m wire.ArenaMessage) {
+// handleArena handles a message about shared memory.
+func (s *session) handleArena(m wire.ArenaMessage) {
 	notice, unmap := s.sharing.answer(m)
 	if notice != "" {
-		s.log(slog.LevelWarn, "container gets its tensors as bytes and not by shared memory", "reason", errorText(errors.New(notice)))
+		s.log(slog.LevelWarn, "container gets its tensors over the connection instead of shared memory", "reason", errorText(errors.New(notice)))
 	}
 	if unmap != 0 {
 		s.unmap(unmap)
@@ -359,7 +359,7 @@ func (x *sharing) take(t *wire.TensorHeader, f zmtp.Frame, b *scheduler.Batch, i
 		return f, nil
 	}
 	if len(f.Data) == 0 {
-		if input, ok := x.passed(t, b); ok {
+		if input, ok := x.findPassed(t, b); ok {
 			return input, nil
 		}
 	}
@@ -384,10 +384,10 @@ func (x *sharing) take(t *wire.TensorHeader, f zmtp.Frame, b *scheduler.Batch, i
 	return zmtp.Frame{Data: buf.Bytes(), Buf: buf}, nil
 }
 
-// passed finds an output of b that the container passes on from an input of the same batch, and
+// findPassed finds an output of b that the container passes on from an input of the same batch, and
 // takes a reference to the input's buffer. The container may read inputs of other batches in the
 // segment, but not answer with them, as b does not hold their memory.
-func (x *sharing) passed(t *wire.TensorHeader, b *scheduler.Batch) (zmtp.Frame, bool) {
+func (x *sharing) findPassed(t *wire.TensorHeader, b *scheduler.Batch) (zmtp.Frame, bool) {
 	if len(t.At) != 3 || t.At[1] < 0 || t.At[2] < 1 {
 		return zmtp.Frame{}, false
 	}

@@ -50,7 +50,7 @@ func TestStrangers(t *testing.T) {
 				cmd.Process.Kill()
 				cmd.Wait()
 			})
-			r.logs(t, "as bytes", c.reason)
+			r.logs(t, "over the connection", c.reason)
 			for i := range 5 {
 				if err := r.adds(t, 1, byte(i)); err != nil {
 					t.Fatal(err)

@@ -36,8 +36,8 @@ func (l *Listener) countLocked(id scheduler.ModelID, by int) {
 	}
 }
 
-// choosesLocked records the subset that the container of a new session declared.
-func (l *Listener) choosesLocked(i *SessionInfo) {
+// recordSubsetLocked records the subset that the container of a new session declared.
+func (l *Listener) recordSubsetLocked(i *SessionInfo) {
 	if i.Subset.Size == 0 {
 		delete(l.subsets, i.Model)
 		return
@@ -67,7 +67,7 @@ func (s *session) recount() {
 	}
 	n := s.listener.replicasOf(model)
 	s.mu.Lock()
-	tell, s.told = n != s.told, n
+	tell, s.reportedSessions = n != s.reportedSessions, n
 	s.mu.Unlock()
 	if tell {
 		s.say(func(o *zmtp.Outgoing) bool { return say(o, wire.Heartbeat, wire.CountMessage{Replicas: n}) })

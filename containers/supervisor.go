@@ -136,12 +136,12 @@ func Supervise(cmd Command) (*Supervisor, error) {
 
 // launch starts a process of a replica.
 func (s *Supervisor) launch(replica int) *process {
-	p := &process{cmd: &s.cmd, log: s.cmd.Log.With("container", s.cmd.Name, "replica", replica), over: make(chan struct{}), registers: make(chan struct{}), fails: make(chan struct{})}
+	p := &process{cmd: &s.cmd, log: s.cmd.Log.With("container", s.cmd.Name, "replica", replica), done: make(chan struct{}), registered: make(chan struct{}), crashed: make(chan struct{})}
 	p.info = ProcessInfo{Name: s.cmd.Name, Replica: replica, State: "restarting", Since: time.Now()}
 	ctx, end := context.WithCancel(s.ctx)
 	p.end = end
 	s.wg.Go(func() { // ends with its process after Close or end; joined by Close
-		defer close(p.over)
+		defer close(p.done)
 		onThread(func() { p.supervise(ctx) })
 	})
 	return p
@@ -211,7 +211,7 @@ func (s *Supervisor) Registered(conn net.Conn) bool {
 	defer p.mu.Unlock()
 	if !p.info.Registers {
 		p.info.Registers = true
-		p.once.Do(func() { close(p.registers) })
+		p.registerOnce.Do(func() { close(p.registered) })
 	}
 	return true
 }
@@ -248,14 +248,14 @@ func (s *Supervisor) owner(conn net.Conn) *process {
 // A process is the process of one replica, restarted whenever it ends by itself.
 type process struct {
 	// Set once.
-	cmd       *Command
-	log       *slog.Logger
-	end       context.CancelFunc // tells the process to end
-	over      chan struct{}      // closed when it has ended and is not restarted
-	registers chan struct{}      // closed when it has registered for the first time
-	fails     chan struct{}      // closed when it has ended by itself for the first time
+	cmd        *Command
+	log        *slog.Logger
+	end        context.CancelFunc // tells the process to end
+	done       chan struct{}      // closed when it has ended and is not restarted
+	registered chan struct{}      // closed when it has registered for the first time
+	crashed    chan struct{}      // closed when it has ended by itself for the first time
 
-	once, failed sync.Once // guard the closing of registers and fails
+	registerOnce, crashOnce sync.Once // guard the closing of registered and crashed
 
 	mu        sync.Mutex
 	info      ProcessInfo
@@ -267,8 +267,8 @@ type process struct {
 
 const stateRetired = "retired"
 
-// dismissal is how long after a dismissal the end of a process counts as its effect.
-const dismissal = time.Minute
+// dismissalWindow is how long after a dismissal the end of a process counts as its effect.
+const dismissalWindow = time.Minute
 
 // kill kills the process without SIGTERM: it does not answer.
 func (p *process) kill(reason error) bool {
@@ -292,26 +292,26 @@ func (p *process) snapshot() ProcessInfo {
 func (p *process) state(state string, pid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.enter(state, pid)
+	p.setState(state, pid)
 }
 
-// enter sets the state. The caller holds the lock.
-func (p *process) enter(state string, pid int) {
+// setState sets the state. The caller holds the lock.
+func (p *process) setState(state string, pid int) {
 	p.info.State, p.info.PID, p.info.Since = state, pid, time.Now()
 	if pid == 0 {
 		p.info.Registers = false
 	}
 }
 
-// ended records how the process ended. dismissed reports that it had been told to.
-func (p *process) ended(err error) (exit string, dismissed bool) {
+// recordExit records how the process ended. dismissed reports that it had been told to.
+func (p *process) recordExit(err error) (exit string, dismissed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.info.LastExit = "status 0"
 	if err != nil {
 		p.info.LastExit = errorText(err)
 	}
-	dismissed = !p.dismissed.IsZero() && time.Since(p.dismissed) < dismissal
+	dismissed = !p.dismissed.IsZero() && time.Since(p.dismissed) < dismissalWindow
 	p.dismissed = time.Time{}
 	return p.info.LastExit, dismissed
 }
@@ -332,7 +332,7 @@ func (p *process) supervise(ctx context.Context) {
 		if err == nil {
 			err = p.run(ctx)
 		}
-		exit, dismissed := p.ended(err)
+		exit, dismissed := p.recordExit(err)
 		if ctx.Err() != nil {
 			break
 		}
@@ -352,7 +352,7 @@ func (p *process) supervise(ctx context.Context) {
 			state = "crash loop"
 		}
 		p.state(state, 0)
-		p.failed.Do(func() { close(p.fails) })
+		p.crashOnce.Do(func() { close(p.crashed) })
 		p.log.Warn("container process ended", "reason", exit, "in_a_row", quick, "restart_in", pause.Round(time.Millisecond))
 		timer := time.NewTimer(pause)
 		select {
@@ -397,7 +397,7 @@ func (p *process) run(ctx context.Context) error {
 	p.mu.Lock()
 	if err = p.cmd.Privileges.start(c); err == nil {
 		p.child, p.fault = c.Process, nil
-		p.enter("running", c.Process.Pid)
+		p.setState("running", c.Process.Pid)
 	}
 	p.mu.Unlock()
 	out.in.Close() // the child has a copy
@@ -442,9 +442,9 @@ func (p *process) wait(c *exec.Cmd) error {
 	return err
 }
 
-// lastWords is how long to wait for the output of a process that has ended: a child in another
+// outputGrace is how long to wait for the output of a process that has ended: a child in another
 // process group may hold the pipe open.
-const lastWords = time.Second
+const outputGrace = time.Second
 
 // An output reads one stream of a process's output into the log. (With a writer of os/exec, Wait
 // would block until every process that inherited the stream has closed it.)
@@ -481,7 +481,7 @@ func (e *output) wait(until time.Time) {
 // close reads the rest of the stream.
 func (e *output) close() {
 	e.in.Close()
-	_ = e.out.SetReadDeadline(time.Now().Add(lastWords))
+	_ = e.out.SetReadDeadline(time.Now().Add(outputGrace))
 	<-e.over
 	e.out.Close()
 }

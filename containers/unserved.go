@@ -20,25 +20,25 @@ const (
 // unservedKey is a machine and the generation that its containers seem to speak.
 type unservedKey struct{ host, generation string }
 
-// An unfit error ends the session of a container that must be started or configured otherwise.
-type unfit struct {
+// An mismatch error ends the session of a container that must be started or configured otherwise.
+type mismatch struct {
 	generation string // that it seems to speak
 	text       string
 }
 
-func (u *unfit) Error() string { return u.text }
+func (u *mismatch) Error() string { return u.text }
 
 var (
-	errComesBack = &unfit{"v1", "it answers before it registered; if it speaks RPC v1, it was connected before, and must be restarted to register again"}
-	errSilentV1  = &unfit{"v1", "its ZeroMQ socket connected and it said nothing; if it speaks RPC v1, it registered with a server before this one, and must be restarted to register again"}
-	errV2        = &unfit{"v2", "it speaks RPC v2 (registered without an RPC version), which needs an address of its own: set containers.listen_v2 (or listen_v2a, if it answers with floats) and connect it there; this one serves v3"}
-	errMuteV2    = &unfit{"v2", "it beat as RPC v2 and v3 do, and did not register when it was asked in v3's words; if it speaks v2, set containers.listen_v2 (or listen_v2a, if it answers with floats), connect it there, and restart it"}
+	errComesBack = &mismatch{"v1", "it sent an answer before it registered; if it speaks RPC v1, it registered with an earlier server process and must be restarted to register again"}
+	errSilentV1  = &mismatch{"v1", "its ZeroMQ socket connected, but it sent no message; if it speaks RPC v1, it registered with an earlier server process and must be restarted to register again"}
+	errV2        = &mismatch{"v2", "it speaks RPC v2 (registered without an RPC version), which needs an address of its own: set containers.listen_v2 (or listen_v2a, if it answers with floats) and connect it there; this one serves v3"}
+	errMuteV2    = &mismatch{"v2", "it sent heartbeats as RPC v2 and v3 do, but did not answer the request of v3 to register; if it speaks v2, set containers.listen_v2 (or listen_v2a, if it answers with floats), connect it there, and restart it"}
 )
 
-// unfitness returns why a container that has not registered never will, as far as its messages
+// mismatch returns why a container that has not registered never will, as far as its messages
 // show; nil if unknown.
-func (s *session) unfitness(reason error) *unfit {
-	if u, ok := errors.AsType[*unfit](reason); ok {
+func (s *session) mismatch(reason error) *mismatch {
+	if u, ok := errors.AsType[*mismatch](reason); ok {
 		return u
 	}
 	s.mu.Lock()
@@ -56,8 +56,8 @@ func (s *session) unfitness(reason error) *unfit {
 	return nil
 }
 
-// unserve stores the status of a session that ended before it registered.
-func (l *Listener) unserve(i SessionInfo, u *unfit) {
+// recordUnserved stores the status of a session that ended before it registered.
+func (l *Listener) recordUnserved(i SessionInfo, u *mismatch) {
 	key := unservedKey{hostOf(i.Remote), u.generation}
 	i.State, i.RPC, i.Reason = StateUnserved, u.generation, u.text
 	i.LastSeen = time.Now()
@@ -80,8 +80,8 @@ func (l *Listener) expireLocked() {
 	maps.DeleteFunc(l.unserved, func(_ unservedKey, i SessionInfo) bool { return time.Since(i.LastSeen) > unservedFor })
 }
 
-// served drops the entries of a machine whose containers have registered.
-func (l *Listener) served(i SessionInfo) {
+// clearUnserved drops the entries of a machine whose containers have registered.
+func (l *Listener) clearUnserved(i SessionInfo) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	host := hostOf(i.Remote)

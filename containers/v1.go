@@ -59,7 +59,7 @@ func (c *v1) batch(o *zmtp.Outgoing, b *scheduler.Batch, _ time.Time) error {
 
 func (*v1) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	if acknowledges(m.Frames, 2) {
-		return nil, acknowledged(b.Rows)
+		return nil, acknowledgementError(b.Rows)
 	}
 	return floats(m.Frames[2], b.Rows)
 }

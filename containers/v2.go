@@ -77,7 +77,7 @@ func (c *v2) batch(o *zmtp.Outgoing, b *scheduler.Batch, _ time.Time) error {
 func (c *v2) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	f := m.Frames[3]
 	if acknowledges(m.Frames, 3) {
-		return nil, acknowledged(b.Rows)
+		return nil, acknowledgementError(b.Rows)
 	}
 	if c.floats {
 		return floats(f, b.Rows)
@@ -119,12 +119,12 @@ func (*v2) head(o *zmtp.Outgoing, t uint32) {
 // forever.
 func (c *v2) heartbeat(o *zmtp.Outgoing, registered bool) bool {
 	c.head(o, typeHeartbeat)
-	putUint32(o, wanted(registered))
+	putUint32(o, heartbeatReply(registered))
 	return true
 }
 
-// wanted is the type of the answer to a heartbeat: 1 asks the container to register.
-func wanted(registered bool) uint32 {
+// heartbeatReply is the type of the answer to a heartbeat: 1 asks the container to register.
+func heartbeatReply(registered bool) uint32 {
 	if registered {
 		return 0
 	}

@@ -101,7 +101,7 @@ func (c *v3) batch(o *zmtp.Outgoing, b *scheduler.Batch, _ time.Time) error {
 // result makes one Bytes tensor of the output frames.
 func (c *v3) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	if acknowledges(m.Frames, 3) {
-		return nil, acknowledged(b.Rows)
+		return nil, acknowledgementError(b.Rows)
 	}
 	header, outputs := m.Frames[4].Data, m.Frames[5:]
 	if len(header) != 8*(1+len(outputs)) || binary.LittleEndian.Uint64(header) != uint64(len(outputs)) {
@@ -134,6 +134,6 @@ func (*v3) head(o *zmtp.Outgoing, t uint32) {
 // forever.
 func (c *v3) heartbeat(o *zmtp.Outgoing, registered bool) bool {
 	c.head(o, typeHeartbeat)
-	putUint32(o, wanted(registered))
+	putUint32(o, heartbeatReply(registered))
 	return true
 }

@@ -186,7 +186,7 @@ func TestV4Errors(t *testing.T) {
 		}, "[1, -4]"},
 		{"overflowing shape", func(b *containertest.Batch) containertest.Reply {
 			return result(b, `{"outputs":[{"name":"y","datatype":"FP32","shape":[1,4611686018427387904]}]}`, data)
-		}, "is [1, 4611686018427387904]"},
+		}, "got [1, 4611686018427387904]"},
 		{"short data", func(b *containertest.Batch) containertest.Reply {
 			return result(b, `{"outputs":[{"name":"y","datatype":"FP32","shape":[1,4]}]}`, data[:15])
 		}, "15"},
@@ -231,7 +231,7 @@ func TestV4Strays(t *testing.T) {
 		}
 	}
 	budgettest.Until(t, "strays to be counted", func() bool { return r.Sessions()[0].Strays == 5 })
-	if n := strings.Count(r.log.String(), "not out"); n != 1 {
+	if n := strings.Count(r.log.String(), "not in flight"); n != 1 {
 		t.Errorf("logged %d times, expected once", n)
 	}
 }
@@ -292,13 +292,13 @@ func TestV4Registration(t *testing.T) {
 		{"rank", input(`"x"`, `"FP32"`, "["+strings.Repeat("-1,", 64)+"1]"), "65 dimensions"},
 		{"huge row", input(`"x"`, `"FP32"`, `[-1,100000000]`), "larger than the limit"},
 		{"overflow", input(`"x"`, `"FP32"`, `[-1,4611686018427387904,4]`), "larger than the limit"},
-		{"mixed batch dimension", input(`"x"`, `"FP32"`, `[4]`), "could mean two things. Say batched = false"},
+		{"mixed batch dimension", input(`"x"`, `"FP32"`, `[4]`), "could mean two things: declare batched = false"},
 		{"batched, mixed", hello(`{"batched":true,"inputs":[{"name":"x","datatype":"FP32","shape":[4]}]}`), "it declares batched = true, but 1 of its 2"},
 		{"optional rows", hello(`{"inputs":[{"name":"x","datatype":"FP32","shape":[-1],"optional":true}]}`), "needs batched = false"},
 		{"optional output", hello(`{"batched":false,"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"optional":true}]}`), "only inputs can be"},
 		{"ragged input", hello(`{"inputs":[{"name":"x","datatype":"FP32","shape":[-1],"ragged":"x"}]}`), "only outputs can be"},
-		{"ragged by nothing", hello(`{"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"ragged":"n"}]}`), `ragged by "n", which must be another output`},
-		{"ragged by itself", hello(`{"outputs":[{"name":"y","datatype":"INT32","shape":[-1],"ragged":"y"}]}`), `ragged by "y", which must be another output`},
+		{"ragged by nothing", hello(`{"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"ragged":"n"}]}`), `ragged with counts in "n", which must be another output`},
+		{"ragged by itself", hello(`{"outputs":[{"name":"y","datatype":"INT32","shape":[-1],"ragged":"y"}]}`), `ragged with counts in "y", which must be another output`},
 		{"ragged by floats", hello(`{"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"ragged":"n"},{"name":"n","datatype":"FP32","shape":[-1]}]}`), "INT32 or INT64"},
 		{"ragged and open", hello(`{"outputs":[{"name":"y","datatype":"FP32","shape":[-1,-1],"ragged":"n"},{"name":"n","datatype":"INT32","shape":[-1]}]}`), "all dimensions but the first"},
 		{"ragged and not batched", hello(`{"batched":false,"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"ragged":"n"},{"name":"n","datatype":"INT32","shape":[-1]}]}`), "the model is not batched"},

@@ -250,8 +250,8 @@ func (c *core) displace(r *Request, needRows int, needBytes int64, before int64,
 	}
 	var err *OverloadedError
 	for _, v := range victims {
-		if err == nil || err.Needed != v.had {
-			err = &OverloadedError{Limit: limitShare, RetryAfter: minRetry, Value: int64(r.source.rows), Needed: v.had, met: limit}
+		if err == nil || err.Needed != v.sourceRows {
+			err = &OverloadedError{Limit: limitShare, RetryAfter: minRetry, Value: int64(r.source.rows), Needed: v.sourceRows, met: limit}
 		}
 		c.answer(v.req, OutcomeDisplaced, err, fx)
 	}
@@ -260,8 +260,8 @@ func (c *core) displace(r *Request, needRows int, needBytes int64, before int64,
 
 // A victim is a request that displace answers.
 type victim struct {
-	req *Request
-	had int64 // rows of its source
+	req        *Request
+	sourceRows int64 // rows of its source
 }
 
 // displaceable reports whether a row may be displaced by one with that deadline. Rows that were

@@ -94,7 +94,7 @@ func (m *Model) lend(b *Batch, late func([]tensor.Tensor), rows int) {
 			t.Release()
 		}
 	}()
-	defer m.survive()
+	defer m.recoverPanic()
 	late(r.Outputs)
 }
 
@@ -167,7 +167,7 @@ func (m *Model) assemble(r *Request) {
 }
 
 // freeSizes lists the declarations for a model whose rows have answers of different sizes.
-const freeSizes = "a model whose rows are answered with different sizes declares the output as ragged, pads it and counts, or says batched = false"
+const freeSizes = "if the size of an output differs between rows, declare the output as ragged, or pad it and return a count, or declare batched = false"
 
 // spoiled fails a request whose pieces cannot be joined: memory is short, or the pieces have
 // different shapes.
@@ -188,21 +188,21 @@ func (m *Model) spoiled(r *Request, batches int, err error) {
 // It loops instead of recursing, since the answers of a stream may go on for ever: while one is
 // delivered, other replicas bring the next ones.
 func (m *Model) finish(r *Request) {
-	s := m.hand(r)
+	s := m.handOver(r)
 	if s == nil {
 		return
 	}
 	for next := m.delivered(s); len(next) > 0; {
 		r, next = next[0], next[1:]
-		m.hand(r)
+		m.handOver(r)
 		next = append(next, m.delivered(s)...)
 	}
 }
 
-// hand hands an answered request back to its owner. It returns the stream whose next answer this
-// was; nil: the answer is an error, or the request is no frame of a stream.
-func (m *Model) hand(r *Request) (of *stream) {
-	defer m.survive()
+// handOver hands an answered request back to its owner. It returns the stream whose next answer
+// this was; nil: the answer is an error, or the request is no frame of a stream.
+func (m *Model) handOver(r *Request) (of *stream) {
+	defer m.recoverPanic()
 	if r.pieces != nil {
 		m.assemble(r)
 	}
@@ -219,10 +219,10 @@ func (m *Model) hand(r *Request) (of *stream) {
 	return of
 }
 
-// survive is deferred where owners are called, and logs the panic of an owner. The goroutine is
-// often an event loop that serves other requests, and other requests of the same batch are yet to
-// be completed. A tensor.Violation, which the strict build raises, still ends the process.
-func (m *Model) survive() {
+// recoverPanic is deferred where owners are called, and logs the panic of an owner. The goroutine
+// is often an event loop that serves other requests, and other requests of the same batch are yet
+// to be completed. A tensor.Violation, which the strict build raises, still ends the process.
+func (m *Model) recoverPanic() {
 	p := recover()
 	if p == nil {
 		return
@@ -230,7 +230,7 @@ func (m *Model) survive() {
 	if v, is := p.(tensor.Violation); is {
 		panic(v)
 	}
-	m.sched.log.Error("panic in the owner of a request", "model", m.id, "panic", p, "stack", string(debug.Stack()))
+	m.sched.log.Error("panic in the callback of a request", "model", m.id, "panic", p, "stack", string(debug.Stack()))
 }
 
 // delivered is called after an answer of a stream was handed back, and returns the requests to hand

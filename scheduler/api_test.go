@@ -100,8 +100,8 @@ func TestAnswersAreChecked(t *testing.T) {
 		"fits":      {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 4)} }, nil, ""},
 		"none":      {func() []tensor.Tensor { return nil }, nil, "answered with 0"},
 		"rows":      {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 1, 4)} }, nil, "[1, 4] for a batch of 2"},
-		"dtype":     {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Int8, 2, 4)} }, nil, "is int8"},
-		"shape":     {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 5)} }, nil, "is [2, 5]"},
+		"dtype":     {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Int8, 2, 4)} }, nil, "got int8"},
+		"shape":     {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 5)} }, nil, "got [2, 5]"},
 		"data":      {func() []tensor.Tensor { return []tensor.Tensor{short()} }, nil, "got 7"},
 		"row error": {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 4)} }, []scheduler.RowError{{Row: 2}}, "row 2 in a batch of 2 rows"},
 	} {
@@ -172,7 +172,7 @@ func TestReplicasAgreeOnLabels(t *testing.T) {
 		declared scheduler.Spec
 		want     string
 	}{
-		{spec("cat", "cow"), `labels (2), but label 1 of output "x" is "cow" here and "dog" there`},
+		{spec("cat", "cow"), `labels (2), but label 1 of output "x" is "cow" in this declaration and "dog" in that of the live replicas`},
 		{spec("cat"), "labels (1)"},
 		{spec(), "outputs x uint8 [-1, 4]"},
 	} {
@@ -282,19 +282,19 @@ func TestConfigIsChecked(t *testing.T) {
 		cfg  scheduler.ModelConfig
 		want []string
 	}{
-		"zero":         {scheduler.ModelConfig{}, nil},
-		"negative":     {scheduler.ModelConfig{MaxBatch: -1, Delay: -time.Second}, []string{"max_batch: expected 0 to 16777216, got -1", "delay: expected 0s to 24h, got -1s"}},
-		"strategy":     {scheduler.ModelConfig{Strategy: "fastest"}, []string{`"fastest"`, "deadline, aimd, quantile, static"}},
-		"unreachable":  {scheduler.ModelConfig{MaxBatch: 100, QueueRows: 50}, []string{"100", "50"}},
-		"bytes":        {scheduler.ModelConfig{BatchBytes: 100, QueueBytes: 50}, []string{"100", "50"}},
-		"small queue":  {scheduler.ModelConfig{QueueRows: 10, QueueBytes: 50}, nil},
-		"delay":        {scheduler.ModelConfig{Delay: time.Second}, []string{"1s", "100ms"}},
-		"exec_timeout": {scheduler.ModelConfig{ExecTimeout: time.Millisecond}, []string{"1ms", "100ms"}},
-		"forever":      {scheduler.ModelConfig{ExecTimeout: 1 << 62}, []string{"24h"}},
-		"slots":        {scheduler.ModelConfig{Slots: 65}, []string{"65", "64"}},
-		"shed":         {scheduler.ModelConfig{Shed: &no}, []string{"shed"}},
-		"shed aimd":    {scheduler.ModelConfig{Shed: &no, Strategy: "aimd"}, nil},
-		"pad":          {scheduler.ModelConfig{Pad: true}, []string{`pad: true has no meaning for strategy "deadline"`}},
+		"zero":              {scheduler.ModelConfig{}, nil},
+		"negative":          {scheduler.ModelConfig{MaxBatch: -1, Delay: -time.Second}, []string{"max_batch: expected 0 to 16777216, got -1", "delay: expected 0s to 24h, got -1s"}},
+		"strategy":          {scheduler.ModelConfig{Strategy: "fastest"}, []string{`"fastest"`, "deadline, aimd, quantile, static"}},
+		"unreachable":       {scheduler.ModelConfig{MaxBatch: 100, QueueRows: 50}, []string{"100", "50"}},
+		"bytes":             {scheduler.ModelConfig{BatchBytes: 100, QueueBytes: 50}, []string{"100", "50"}},
+		"small queue":       {scheduler.ModelConfig{QueueRows: 10, QueueBytes: 50}, nil},
+		"delay":             {scheduler.ModelConfig{Delay: time.Second}, []string{"1s", "100ms"}},
+		"execution_timeout": {scheduler.ModelConfig{ExecTimeout: time.Millisecond}, []string{"1ms", "100ms"}},
+		"forever":           {scheduler.ModelConfig{ExecTimeout: 1 << 62}, []string{"24h"}},
+		"slots":             {scheduler.ModelConfig{Slots: 65}, []string{"65", "64"}},
+		"shed":              {scheduler.ModelConfig{Shed: &no}, []string{"shed"}},
+		"shed aimd":         {scheduler.ModelConfig{Shed: &no, Strategy: "aimd"}, nil},
+		"pad":               {scheduler.ModelConfig{Pad: true}, []string{`pad: true has no meaning with strategy "deadline"`}},
 	} {
 		err := scheduler.Config{Models: map[string]scheduler.ModelConfig{"digits": c.cfg}}.Validate()
 		if (err == nil) != (c.want == nil) {

@@ -30,5 +30,5 @@ func (m *Model) Awaited() bool {
 
 // noStart is the error of a request whose deadline passed while it waited for a replica.
 func (c *core) noStart() error {
-	return fmt.Errorf("%w: by its deadline: %s", c.noReplica, c.awaited)
+	return fmt.Errorf("%w; none was live by the request's deadline: %s", c.noReplica, c.awaited)
 }

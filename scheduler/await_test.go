@@ -33,7 +33,7 @@ func TestAwait(t *testing.T) {
 	late, served := asked(time.Second), asked(time.Minute)
 	m.Await("its process ended")
 	clock.Advance(2 * time.Second)
-	if !errors.Is(*late, scheduler.ErrUnavailable) || !strings.Contains((*late).Error(), "by its deadline: its process ended") {
+	if !errors.Is(*late, scheduler.ErrUnavailable) || !strings.Contains((*late).Error(), "by the request's deadline: its process ended") {
 		t.Errorf("after its deadline: %v", *late)
 	}
 	rep = addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0)})

@@ -30,26 +30,26 @@ type Batch struct {
 	model   *Model
 	replica *Replica
 	sent    int64
-	// When the container could start the batch; unbegun: it is queued in the container.
+	// When the container could start the batch; notStarted: it is queued in the container.
 	began     int64
 	due       int64 // the tightest deadline when it was sent
 	predicted int64 // upper quantile of its execution time; 0: unknown
 	typical   int64 // median
 	// Of a trial: the time that as many rows take in batches of the best known size, in ns; else 0.
-	par      float64
-	half     int64 // of a trial: the median deadline of its rows
-	limit    int   // the most rows it could have had, for strategies that learn
-	probe    int64 // time allowed for a probe of a suspect replica; 0: no probe
-	lead     int64 // dispatch overhead that was planned before it starts; 0 unless idle
-	idle     bool  // the replica was not busy when it was sent
-	requests int   // number of requests with rows in it, without padding
-	padding  int   // rows added to reach a fixed size
-	bytes    int64 // of the inputs, without padding
-	crowded  bool  // batch_bytes allows no more
-	leftOut  bool  // frames were left out: their streams have one in it
-	reason   CloseReason
-	oldest   int64 // how long its oldest rows have waited
-	executed struct {
+	bestTime       float64
+	medianDeadline int64 // of a trial: the median deadline of its rows
+	limit          int   // the most rows it could have had, for strategies that learn
+	probe          int64 // time allowed for a probe of a suspect replica; 0: no probe
+	lead           int64 // dispatch overhead that was planned before it starts; 0 unless idle
+	idle           bool  // the replica was not busy when it was sent
+	requests       int   // number of requests with rows in it, without padding
+	padding        int   // rows added to reach a fixed size
+	bytes          int64 // of the inputs, without padding
+	crowded        bool  // batch_bytes allows no more
+	leftOut        bool  // frames were left out: their streams have one in it
+	reason         CloseReason
+	oldest         int64 // how long its oldest rows have waited
+	executed       struct {
 		rows   int   // of the execution, including other servers' rows; 0: only its own
 		queued int64 // ns that it waited in the container for another execution
 	}
@@ -178,10 +178,10 @@ func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 			return fmt.Errorf("%w: output %q has shape %s for a batch of %d rows", ErrContainerFailed, want.Name, t.Shape, b.Rows)
 		}
 		if t.DType != want.DType {
-			return fmt.Errorf("%w: output %q is declared %s and is %s", ErrContainerFailed, want.Name, want.DType, t.DType)
+			return fmt.Errorf("%w: output %q is declared as %s, got %s", ErrContainerFailed, want.Name, want.DType, t.DType)
 		}
 		if declared := want.Shape; !fits(t.Shape, declared, b.model.batched) {
-			return fmt.Errorf("%w: output %q is declared %s and is %s", ErrContainerFailed, want.Name, declared, t.Shape)
+			return fmt.Errorf("%w: output %q is declared as %s, got %s", ErrContainerFailed, want.Name, declared, t.Shape)
 		}
 		if err := t.Check(); err != nil {
 			return fmt.Errorf("%w: output %q: %v", ErrContainerFailed, want.Name, err)
@@ -196,7 +196,7 @@ func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 	}
 	for _, e := range rowErrors {
 		if e.Row < 0 || e.Row >= b.Rows {
-			return fmt.Errorf("%w: it reports an error of row %d in a batch of %d rows (%s)", ErrContainerFailed, e.Row, b.Rows, e.Message)
+			return fmt.Errorf("%w: it reports an error for row %d in a batch of %d rows (%s)", ErrContainerFailed, e.Row, b.Rows, e.Message)
 		}
 	}
 	return nil
@@ -378,7 +378,7 @@ func (b *Batch) leave() {
 	b.ID, b.Rows, b.Deadline, b.Turn = 0, 0, time.Time{}, Turn{}
 	b.executed.rows, b.executed.queued = 0, 0
 	b.model, b.replica, b.retry = nil, nil, nil
-	b.crowded, b.leftOut, b.probe, b.par = false, false, 0, 0
+	b.crowded, b.leftOut, b.probe, b.bestTime = false, false, 0, 0
 	b.requests, b.padding, b.bytes, b.oldest = 0, 0, 0, 0
 	b.tensors, b.Parts, b.spans = b.tensors[:0], b.Parts[:0], b.spans[:0]
 	b.shapes, b.params = b.shapes[:0], b.params[:0]

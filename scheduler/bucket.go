@@ -60,8 +60,8 @@ type buckets struct {
 // keepEmpty is how many empty buckets are remembered.
 const keepEmpty = 64
 
-// of is the bucket for r; nil if rows of queueShapes other shapes wait already.
-func (bs *buckets) of(r *Request) *bucket {
+// get is the bucket for r; nil if rows of queueShapes other shapes wait already.
+func (bs *buckets) get(r *Request) *bucket {
 	key := bs.scratch[:0]
 	if !bs.one {
 		for i := range r.Inputs {

@@ -16,7 +16,7 @@ const (
 	classSize     = 31
 	halfTime      = 4e9      // ns after which a measurement has half its weight
 	halfBatches   = 32       // ... if at least this many batches were measured meanwhile
-	hearsayWeight = 1.0 / 32 // measurements
+	doubtedWeight = 1.0 / 32 // measurements
 	knownWeight   = 4        // from here on a size is judged by its own measurements
 	freshWeight   = 1.0 / 10 // below this a measurement is stale: the next one replaces it
 )
@@ -28,7 +28,7 @@ type sizeClass struct {
 	last    int64 // time of the latest measurement
 	count   int   // ... and the profile's number of measurements by then
 	// It is older than a contradiction, or refuted: the next measurement replaces it.
-	hearsay bool
+	doubted bool
 	off     deviation              // of its sizes
 	m       [classSize]measurement // a ring
 	sorted  [classSize]float64     // their times, in order
@@ -67,8 +67,8 @@ func (c *sizeClass) before(count int) int {
 
 // weight is the present weight of the class, in measurements.
 func (c *sizeClass) weight(p *profile, now int64) float64 {
-	if c.hearsay {
-		return hearsayWeight
+	if c.doubted {
+		return doubtedWeight
 	}
 	age := min(float64(now-c.last)/halfTime, float64(p.count-c.count)/halfBatches)
 	return float64(c.n) * math.Exp2(-max(age, 0))

@@ -192,18 +192,18 @@ func (c ModelConfig) Faults() (fs setting.Faults) {
 		fs.Add("batch_bytes", "%v is above queue_bytes, %v: so many bytes never wait together", batchBytes, queueBytes)
 	}
 	if c.Delay > 0 && c.Delay >= c.Objective {
-		fs.Add("delay", "%s is not below objective, %s: the wait alone would take what the whole batch may",
+		fs.Add("delay", "%s is not below objective, %s: the delay alone would take as long as the whole batch may",
 			setting.FormatDuration(c.Delay), setting.FormatDuration(c.Objective))
 	}
 	if c.ExecTimeout <= c.Objective {
-		fs.Add("execution_timeout", "%s is not above objective, %s: a replica would be suspected for a batch of the wanted length",
+		fs.Add("execution_timeout", "%s is not above objective, %s: a replica would become suspect during a batch that meets the objective",
 			setting.FormatDuration(c.ExecTimeout), setting.FormatDuration(c.Objective))
 	}
 	if c.Strategy == strategyDeadline && c.Shed != nil && !*c.Shed {
-		fs.Add("shed", `false has no meaning for strategy "deadline", which is to shed; use "aimd", "quantile" or "static"`)
+		fs.Add("shed", `false has no meaning with strategy "deadline", which always sheds; use "aimd", "quantile" or "static"`)
 	}
 	if c.Pad && c.Strategy != strategyStatic {
-		fs.Add("pad", `true has no meaning for strategy %q; use "static"`, c.Strategy)
+		fs.Add("pad", `true has no meaning with strategy %q; use "static"`, c.Strategy)
 	}
 	return fs
 }

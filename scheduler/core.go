@@ -38,7 +38,7 @@ type core struct {
 	replicas    []*Replica
 	live        int    // live replicas
 	awaited     string // what is being started while no replica is live; "": nothing
-	left        int64  // when the last replica was removed
+	lastRemoved int64  // when the last replica was removed
 	incarnation uint64 // how often a replica registered while none was live
 	round       uint64 // of dispatch, see Replica.round
 	capacity    capacity
@@ -59,7 +59,7 @@ type core struct {
 type effects struct {
 	send     []*Batch
 	answered []*Request // Err is set
-	givenUp  []givenUp
+	lost     []lostBatch
 	removed  []*Batch // of removed replicas, whose workers are done with them
 	drained  []func()
 	offers   []replicaOffer
@@ -68,8 +68,8 @@ type effects struct {
 	changed  bool       // the number of live replicas has changed
 }
 
-// givenUp is a batch without an answer, since its replica is lost or suspect.
-type givenUp struct {
+// lostBatch is a batch without an answer, since its replica is lost or suspect.
+type lostBatch struct {
 	rows            int
 	exec, predicted int64
 	err             error
@@ -140,10 +140,10 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 		c.refuse(r, OutcomeDeadlineNeverSent, errPastDeadline, fx)
 		return
 	}
-	r.source = c.sources.of(r.Source)
+	r.source = c.sources.get(r.Source)
 	var s *stream
 	if r.Frame != nil {
-		if s = c.streams.of(r, c.cfg.Streams, now); s == nil {
+		if s = c.streams.get(r, c.cfg.Streams, now); s == nil {
 			c.sources.forget(r.source)
 			c.refuse(r, OutcomeStreams, &OverloadedError{Limit: limitStreams, Value: int64(c.cfg.Streams), Needed: int64(c.cfg.Streams) + 1, RetryAfter: minRetry}, fx)
 			return
@@ -154,7 +154,7 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 		c.sources.forget(r.source)
 		return
 	}
-	b := c.buckets.of(r)
+	b := c.buckets.get(r)
 	if b == nil {
 		c.sources.forget(r.source)
 		c.refuse(r, OutcomeQueueShapes, &OverloadedError{Limit: limitShapes, Value: queueShapes, Needed: queueShapes + 1, RetryAfter: minRetry}, fx)
@@ -190,7 +190,7 @@ func (c *core) enqueueAt(it *item, at place) {
 	r := it.req
 	it.place = at
 	// Look the source up again: it is forgotten when the last of its rows leaves the queue.
-	r.source = c.sources.of(r.Source)
+	r.source = c.sources.get(r.Source)
 	c.rows += it.rows()
 	c.bytes += it.bytes()
 	c.sources.add(it)
@@ -227,9 +227,9 @@ func (c *core) uncount(it *item) {
 func (c *core) requeue(s span, now int64) {
 	c.stats.retried++
 	r := s.req
-	b := c.buckets.of(r)
+	b := c.buckets.get(r)
 	if b == nil { // too many shapes wait: the rows become a retry
-		c.try(&failure{failed: true}, []span{s}, nil, now)
+		c.addRetry(&failure{failed: true}, []span{s}, nil, now)
 		return
 	}
 	it := &r.item
@@ -253,7 +253,7 @@ func (c *core) refuse(r *Request, o Outcome, err error, fx *effects) {
 // executing continue without it.
 func (c *core) answer(r *Request, o Outcome, err error, fx *effects) {
 	if r.Frame != nil {
-		c.streams.part(r.Frame)
+		c.streams.removeFrame(r.Frame)
 	}
 	if r.item.queue != nil {
 		c.dequeue(&r.item)
@@ -267,8 +267,8 @@ func (c *core) answer(r *Request, o Outcome, err error, fx *effects) {
 	for s := r.spans; s != nil; {
 		next := s.next
 		if s.retry != nil {
-			s.retry.of.untried += s.hi - s.lo
-			c.leave(s)
+			s.retry.failure.untried += s.hi - s.lo
+			c.leaveRetry(s)
 		}
 		s.req, s.next = nil, nil
 		s = next
@@ -402,7 +402,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 		return 0, verdictIgnore
 	}
 	rep := b.replica
-	exec = rep.took(b, now)
+	exec = rep.execTime(b, now)
 	if b.state == batchOrphan {
 		// The answer is too late to be used, and its duration says nothing about the next batch.
 		rep.done(b, now)
@@ -532,11 +532,11 @@ func (c *core) giveUp(b *Batch, why error, retry bool, now int64, fx *effects) {
 		c.requeue(requeued, now)
 	}
 	if b.retry != nil {
-		b.retry.of.untried += b.Rows
+		b.retry.failure.untried += b.Rows
 		c.partTried(b.retry, now)
 	}
 	b.replica.ceiling.ended(b.Rows, now)
-	fx.givenUp = append(fx.givenUp, givenUp{rows: b.Rows, exec: b.replica.took(b, now), predicted: b.predicted, err: why})
+	fx.lost = append(fx.lost, lostBatch{rows: b.Rows, exec: b.replica.execTime(b, now), predicted: b.predicted, err: why})
 }
 
 // remove removes a replica.
@@ -550,7 +550,7 @@ func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
 	}
 	fx.changed = true
 	rep.state = replicaGone
-	c.left = now
+	c.lastRemoved = now
 	c.replicas = slices.DeleteFunc(c.replicas, func(r *Replica) bool { return r == rep })
 	c.measure()
 	why := fmt.Errorf("%w: %w", ErrContainerLost, reason)

@@ -118,9 +118,9 @@ func (p *profile) refute() {
 			if o.ns >= at.ns || o.since <= at.since || o.ns*far(o.variance()+at.variance()) >= at.ns {
 				continue
 			}
-			at.ns, at.weight = o.ns, min(at.weight, hearsayWeight)
-			if !at.class.hearsay {
-				at.class.hearsay = true
+			at.ns, at.weight = o.ns, min(at.weight, doubtedWeight)
+			if !at.class.doubted {
+				at.class.doubted = true
 				p.n = min(p.n, p.count-at.since)
 			}
 		}

@@ -38,7 +38,7 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 		if most <= bestRate {
 			continue
 		}
-		at := p.from(q, n)
+		at := p.startOf(q, n)
 		for i := 0; i < lookahead && !q.end(at) && min(q.item(at).rows(), limit) > n; i++ {
 			at = q.next(at)
 		}
@@ -54,7 +54,7 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 	}
 	p.best = p.whole(best.rows)
 	if n := min(p.near(p.target), limit, q.rows); p.target > 0 && n != best.rows {
-		at := p.from(q, n)
+		at := p.startOf(q, n)
 		if rate := p.rate(n) * p.inTime(q, at, n); rate >= agreed*bestRate && min(q.item(at).rows(), limit) <= n {
 			best, bestRate = window{at: at, rows: n, cap: limit}, rate
 		}
@@ -96,19 +96,19 @@ func (deadline) limit(p *plan) int {
 	return n
 }
 
-// from is where a window of n rows begins: at the first row that is still in time if the batch
+// startOf is where a window of n rows begins: at the first row that is still in time if the batch
 // takes as long as batches of that size sometimes do, or early enough to have n rows.
-func (p *plan) from(q *queue, n int) cursor {
-	at := q.first(p.at(n, spreadLevels-1))
+func (p *plan) startOf(q *queue, n int) cursor {
+	at := q.first(p.endAt(n, spreadLevels-1))
 	if q.rowsFrom(at) < n {
 		at = q.back(n)
 	}
 	return at
 }
 
-// at is when a batch of n rows will be answered if its execution is at the given level of the
+// endAt is when a batch of n rows will be answered if its execution is at the given level of the
 // spread.
-func (p *plan) at(n, level int) int64 {
+func (p *plan) endAt(n, level int) int64 {
 	return p.start + int64(min(p.prof.spread.levels[level].of(p.typical(n)), maxExec))
 }
 
@@ -118,7 +118,7 @@ func (p *plan) inTime(q *queue, c cursor, n int) float64 {
 	head := q.item(c).deadline
 	late := 0
 	for level := spreadLevels - 1; level >= 0; level-- {
-		end := p.at(n, level)
+		end := p.endAt(n, level)
 		if end <= head {
 			break // with shorter executions all rows are in time
 		}

@@ -43,7 +43,7 @@ func TestDeadlineAgainstAllWindows(t *testing.T) {
 			good := 0
 			for _, deadline := range rows[from : from+n] {
 				for level := range prof.spread.levels {
-					if p.at(n, level) <= deadline {
+					if p.endAt(n, level) <= deadline {
 						good++
 					}
 				}

@@ -171,7 +171,7 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 		why = CloseBytes
 	case b.leftOut && b.Rows < w.rows:
 		why = CloseStream
-	case w.par > 0: // a trial
+	case w.bestTime > 0: // a trial
 	case c.rows == 0 && c.cfg.Delay > 0 && b.Rows < p.max:
 		why = CloseDelay
 	case c.rows == 0 && b.Rows < p.max:
@@ -186,7 +186,7 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 		why = w.left
 	}
 	b.reason = why
-	b.limit, b.par, b.half = w.room, w.par, w.half
+	b.limit, b.bestTime, b.medianDeadline = w.room, w.bestTime, w.medianDeadline
 	if c.cfg.Pad && c.batched {
 		c.pad(b, rep.max)
 	}
@@ -278,7 +278,7 @@ func (c *core) alone(b *Batch, it *item, n int, now int64) {
 	b.add(span{req: it.req, lo: it.lo, hi: it.lo + n, retried: it.retried})
 	if it.lo += n; it.lo < it.hi {
 		// Look the bucket up again: it is forgotten when the last of its rows leaves.
-		it.bucket = c.buckets.of(it.req)
+		it.bucket = c.buckets.get(it.req)
 		c.enqueue(it, now)
 		it.since = since
 	}
@@ -347,7 +347,7 @@ func (c *core) shedHopeless(q *queue, now int64, fx *effects) {
 
 // send commits a batch to a replica.
 func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
-	b.sent, b.began = now, unbegun
+	b.sent, b.began = now, notStarted
 	if rep.sharing.granted {
 		b.began = now
 	}

@@ -118,12 +118,12 @@ func (m *Model) unlock(now int64) {
 func (m *Model) settle(fx *effects) {
 	clear(fx.send)
 	clear(fx.answered)
-	clear(fx.givenUp)
+	clear(fx.lost)
 	clear(fx.removed)
 	clear(fx.offers)
 	clear(fx.silent)
 	clear(fx.drained)
-	*fx = effects{send: fx.send[:0], answered: fx.answered[:0], givenUp: fx.givenUp[:0], removed: fx.removed[:0], offers: fx.offers[:0], silent: fx.silent[:0], drained: fx.drained[:0]}
+	*fx = effects{send: fx.send[:0], answered: fx.answered[:0], lost: fx.lost[:0], removed: fx.removed[:0], offers: fx.offers[:0], silent: fx.silent[:0], drained: fx.drained[:0]}
 	effectsPool.Put(fx)
 	m.ended()
 }
@@ -153,8 +153,8 @@ func (m *Model) run(fx *effects) {
 	for _, b := range fx.removed {
 		b.leave()
 	}
-	for i := range fx.givenUp {
-		if g := &fx.givenUp[i]; hooks.BatchDone != nil {
+	for i := range fx.lost {
+		if g := &fx.lost[i]; hooks.BatchDone != nil {
 			hooks.BatchDone(m.id, g.rows, time.Duration(g.exec), time.Duration(g.predicted), g.err)
 		}
 	}
@@ -165,7 +165,7 @@ func (m *Model) run(fx *effects) {
 	}
 	for _, rep := range fx.silent {
 		if f := rep.options.Silent; f != nil {
-			f(fmt.Errorf("no answer for %d times exec_timeout", silentTimeouts))
+			f(fmt.Errorf("no answer for %d times execution_timeout", silentTimeouts))
 		}
 	}
 	if fx.wasted > 0 && hooks.RowsWasted != nil {
@@ -194,7 +194,7 @@ func (m *Model) send(b *Batch) {
 	}
 	if err := sendTo(b); err != nil {
 		if p, ok := err.(*workerPanic); ok {
-			m.sched.log.Error("panic in a worker; its replica is removed", "model", m.id, "replica", b.replica.label, "panic", p.value, "stack", string(p.stack))
+			m.sched.log.Error("panic while sending a batch; the replica is removed", "model", m.id, "replica", b.replica.label, "panic", p.value, "stack", string(p.stack))
 		}
 		m.remove(b.replica, fmt.Errorf("sending a batch: %w", err))
 	}
@@ -249,17 +249,17 @@ func (r *Request) check(s *Scheduler) {
 			f.captured = max(int64(f.Captured.Sub(s.epoch)), -1<<61) // so that ages do not overflow
 		}
 		if f.Stream == "" {
-			r.Err = fmt.Errorf("%w: a frame without a stream", ErrInvalidInput)
+			r.Err = fmt.Errorf("%w: the frame names no stream", ErrInvalidInput)
 			return
 		}
 	}
 	switch {
 	case r.Rows < 1:
-		r.Err = fmt.Errorf("%w: a request has at least one row, got %d", ErrInvalidInput, r.Rows)
+		r.Err = fmt.Errorf("%w: expected at least one row, got %d", ErrInvalidInput, r.Rows)
 	case len(r.Inputs) == 0:
 		r.Err = fmt.Errorf("%w: the request has no inputs", ErrInvalidInput)
 	case r.Priority < 0 || r.Priority >= priorities:
-		r.Err = fmt.Errorf("%w: priority is 0 to %d, got %d", ErrInvalidInput, priorities-1, r.Priority)
+		r.Err = fmt.Errorf("%w: expected a priority from 0 to %d, got %d", ErrInvalidInput, priorities-1, r.Priority)
 	}
 	for i := range r.Inputs {
 		t := &r.Inputs[i]
@@ -271,7 +271,7 @@ func (r *Request) check(s *Scheduler) {
 			continue
 		}
 		if t.Rows() != r.Rows {
-			r.Err = fmt.Errorf("%w: input %q has shape %s, the request has %d rows", ErrInvalidInput, t.Name, t.Shape, r.Rows)
+			r.Err = fmt.Errorf("%w: input %q has shape %s, but the request has %d rows", ErrInvalidInput, t.Name, t.Shape, r.Rows)
 		} else if err := t.Check(); err != nil {
 			r.Err = fmt.Errorf("%w: input %q: %w", ErrInvalidInput, t.Name, err)
 		}
@@ -309,7 +309,7 @@ func (m *Model) tick() {
 func (m *Model) batchAnswered(b *Batch, outputs []tensor.Tensor, rowErrors []RowError, err error) {
 	a := answer{b, outputs, rowErrors, err}
 	if b.parties.Load() < 2 { // Send has returned
-		m.take(a)
+		m.handleAnswer(a)
 		return
 	}
 	m.mu.Lock()
@@ -318,12 +318,12 @@ func (m *Model) batchAnswered(b *Batch, outputs []tensor.Tensor, rowErrors []Row
 	m.busy = true
 	m.mu.Unlock()
 	if !busy {
-		m.takeEarly()
+		m.handleEarly()
 	}
 }
 
-// takeEarly handles the answers in early.
-func (m *Model) takeEarly() {
+// handleEarly handles the answers in early.
+func (m *Model) handleEarly() {
 	for {
 		m.mu.Lock()
 		if len(m.early) == 0 {
@@ -336,12 +336,12 @@ func (m *Model) takeEarly() {
 		m.early[n] = answer{}
 		m.early = m.early[:n]
 		m.mu.Unlock()
-		m.take(a)
+		m.handleAnswer(a)
 	}
 }
 
-// take handles an answer and delivers it.
-func (m *Model) take(a answer) {
+// handleAnswer handles an answer and delivers it.
+func (m *Model) handleAnswer(a answer) {
 	b := a.b
 	fx, now := m.begin()
 	if b.state == batchOut && a.err == nil {

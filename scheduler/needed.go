@@ -75,20 +75,20 @@ func (d *demand) note(now int64, c *core) {
 	d.noted++
 }
 
-// at returns the mark that is the given number of marks before the latest one.
-func (d *demand) at(but int) *demandMark { return &d.marks[(d.noted-1-but)%demandMarks] }
+// mark returns the mark that is the given number of marks before the latest one.
+func (d *demand) mark(but int) *demandMark { return &d.marks[(d.noted-1-but)%demandMarks] }
 
 // known returns how many marks there are since the time from.
 func (d *demand) known(from int64) int {
 	most := min(d.noted, demandMarks)
-	return sort.Search(most, func(but int) bool { return d.at(but).at < from })
+	return sort.Search(most, func(but int) bool { return d.mark(but).at < from })
 }
 
 // first returns the earliest mark of the last minute after which a request arrived; -1: there is
 // none.
 func (d *demand) first(now int64) int {
 	first := d.known(now-longest) - 1
-	for first > 0 && d.at(first-1).arrived == d.at(first).arrived {
+	for first > 0 && d.mark(first-1).arrived == d.mark(first).arrived {
 		first--
 	}
 	return first
@@ -104,11 +104,11 @@ func (d *demand) over(span, now int64, c *counters, first int, variance float64)
 	if n == 0 {
 		return rate{}
 	}
-	from := d.at(n - 1)
-	ns := float64(min(span, now-d.at(first).at))
+	from := d.mark(n - 1)
+	ns := float64(min(span, now-d.mark(first).at))
 	// Unless a pause came before that mark, the one before it shows when the window began.
-	if n <= first && from.at-d.at(n).at < 2*demandPause {
-		from = d.at(n)
+	if n <= first && from.at-d.mark(n).at < 2*demandPause {
+		from = d.mark(n)
 		ns = float64(now - from.at)
 	}
 	ns = max(ns, float64(demandPause))
@@ -121,7 +121,7 @@ func (d *demand) over(span, now int64, c *counters, first int, variance float64)
 func (d *demand) variance(first int) float64 {
 	sum, n, last := 0.0, 0, math.NaN()
 	for but := first; but > 0; but-- {
-		from, to := d.at(but), d.at(but-1)
+		from, to := d.mark(but), d.mark(but-1)
 		ns := float64(to.at - from.at)
 		r := float64(to.arrived-from.arrived) / ns
 		if !math.IsNaN(last) {
@@ -141,7 +141,7 @@ func (d *demand) variance(first int) float64 {
 func (d *demand) standing(now int64, c *core) int {
 	rows := c.excess()
 	for but := range min(d.noted, standingMarks) {
-		if m := d.at(but); m.at >= now-shortest {
+		if m := d.mark(but); m.at >= now-shortest {
 			rows = min(rows, m.waiting)
 		}
 	}
@@ -156,7 +156,7 @@ func (c *core) need(now int64) Need {
 	d := &c.demand
 	n := Need{Waiting: d.standing(now, c)}
 	first := d.first(now)
-	if (first < 0 || d.at(first).arrived == c.stats.arrived) && c.rows == 0 {
+	if (first < 0 || d.mark(first).arrived == c.stats.arrived) && c.rows == 0 {
 		d.load = 0
 		return n
 	}
@@ -181,7 +181,7 @@ func (c *core) need(now int64) Need {
 	perReplica := neededShare * worth
 	// No load has been reported yet that would have to stay steady. A number from the few rows of
 	// the first second could stay too low for a minute.
-	if d.load == 0 || first >= 0 && now-d.at(first).at < shortest {
+	if d.load == 0 || first >= 0 && now-d.mark(first).at < shortest {
 		d.load = (long.mean + waiting) / perReplica
 	}
 	d.load = min(max(d.load, (least+waiting)/perReplica), (most+waiting)/perReplica, math.MaxInt32)
@@ -204,7 +204,7 @@ func (m *Model) Need() Need {
 func (c *core) patience(now int64) float64 {
 	from, _ := c.past.recent(now, &c.stats)
 	if bound := c.stats.bound - from.bound; bound > 0 {
-		return max(1e6, 1e3*float64(c.stats.given-from.given)/float64(bound))
+		return max(1e6, 1e3*float64(c.stats.timeLeft-from.timeLeft)/float64(bound))
 	}
 	return float64(c.cfg.Objective)
 }
@@ -245,10 +245,10 @@ func (r *Replica) capacity(c *core, patience float64) float64 {
 			most = min(most, patience)
 		}
 	}
-	mine := r.sharing.share
+	saved := r.sharing.share
 	r.sharing.share = share{}
 	limit := r.strategy.limit(r.plan(c, 0, 0))
-	r.sharing.share = mine
+	r.sharing.share = saved
 	rows := max(1, sort.Search(limit, func(n int) bool { return float64(r.profile.planned(n+1)) > most }))
 	if t := r.profile.typical(rows); t > 0 {
 		return float64(rows*r.concurrency) / t
@@ -263,6 +263,6 @@ func (c *counters) arrive(r *Request, now int64) {
 	c.squares += rows * rows
 	if r.deadline != never && r.deadline > now {
 		c.bound++
-		c.given += uint64(r.deadline-now) / 1e3
+		c.timeLeft += uint64(r.deadline-now) / 1e3
 	}
 }

@@ -4,10 +4,10 @@ package scheduler
 type counters struct {
 	submitted, batches, rows, batchesDone, batchesFailed, retried, suspected, frames, shown, reordered uint64
 
-	arrived uint64 // rows of all requests, including refused ones
-	squares uint64 // sum of the squares of each request's rows, likewise
-	bound   uint64 // requests that arrived with a deadline ahead, likewise
-	given   uint64 // sum of the times that they had left on arrival, in µs
+	arrived  uint64 // rows of all requests, including refused ones
+	squares  uint64 // sum of the squares of each request's rows, likewise
+	bound    uint64 // requests that arrived with a deadline ahead, likewise
+	timeLeft uint64 // sum of the times that they had left on arrival, in µs
 
 	peak     int
 	outcomes [outcomes]uint64
@@ -67,15 +67,15 @@ func (p *past) note(now int64, c *counters, requests int) {
 	}
 	p.next = now + pastPause
 	p.noted++
-	*p.last(0) = mark{at: now, counters: *c, most: requests}
+	*p.mark(0) = mark{at: now, counters: *c, most: requests}
 }
 
-// last returns the mark that is the given number of marks before the latest one.
-func (p *past) last(but int) *mark { return &p.marks[(p.noted-1-but+pastMarks)%pastMarks] }
+// mark returns the mark that is the given number of marks before the latest one.
+func (p *past) mark(but int) *mark { return &p.marks[(p.noted-1-but+pastMarks)%pastMarks] }
 
 // raise updates the peak with the current number of unanswered requests.
 func (p *past) raise(requests int) {
-	if m := p.last(0); requests > m.most {
+	if m := p.mark(0); requests > m.most {
 		m.most = requests
 	}
 }
@@ -86,11 +86,11 @@ func (p *past) raise(requests int) {
 func (p *past) recent(now int64, c *counters) (from *mark, peak int) {
 	but := 0
 	for ; but+1 < min(p.noted, pastMarks); but++ {
-		if m := p.last(but + 1); m.at < now-pastSpan && p.last(but).counters != *c {
+		if m := p.mark(but + 1); m.at < now-pastSpan && p.mark(but).counters != *c {
 			break
 		}
-		peak = max(peak, p.last(but).most)
+		peak = max(peak, p.mark(but).most)
 	}
-	from = p.last(but)
+	from = p.mark(but)
 	return from, max(peak, from.most)
 }

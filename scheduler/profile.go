@@ -15,7 +15,7 @@ import "slices"
 // hundreds of thousands of batches), earlier measurements are scaled by it (drift). Where one size
 // deviates, its class forgets its earlier measurements (deviation). A point that a larger size has
 // refuted is replaced by the next measurement (refute). After a drift or a deviation the other
-// classes are hearsay: they count only where nothing else is known.
+// classes are doubted: they count only where nothing else is known.
 //
 // All times are in nanoseconds. A profile is not safe for concurrent use.
 type profile struct {
@@ -118,7 +118,7 @@ func (p *profile) learn(rows int, ns, now int64) {
 		c.off = deviation{}
 	}
 	c.add(m)
-	c.last, c.count, c.hearsay = now, p.count, false
+	c.last, c.count, c.doubted = now, p.count, false
 
 	upset := true
 	// The transport time of a batch is not known more precisely than minOverhead.
@@ -188,12 +188,12 @@ func (p *profile) drift(run int) {
 	}
 }
 
-// distrust marks every class as hearsay, except the given one and those of the latest run
+// distrust marks every class as doubted, except the given one and those of the latest run
 // measurements. The spread starts again from these measurements.
 func (p *profile) distrust(but *sizeClass, run int) {
 	for i := range p.classes {
 		c := &p.classes[i]
-		c.hearsay = c != but && p.count-c.count >= run
+		c.doubted = c != but && p.count-c.count >= run
 		c.off = deviation{}
 	}
 	p.off = deviation{}

@@ -135,13 +135,13 @@ func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
 	return p
 }
 
-// unbegun marks a batch that is queued in the container until another one is answered.
-const unbegun = int64(-1)
+// notStarted marks a batch that is queued in the container until another one is answered.
+const notStarted = int64(-1)
 
 // executing counts the batches in flight that the container has started.
 func (r *Replica) executing() (n int) {
 	for _, b := range r.inflight {
-		if b.began != unbegun {
+		if b.began != notStarted {
 			n++
 		}
 	}
@@ -155,7 +155,7 @@ func (r *Replica) busy() bool { return r.executing() >= r.lanes() }
 // called whenever a batch is sent or answered.
 func (r *Replica) begin(now int64) {
 	for _, b := range r.overdue { // they were sent before those in flight
-		if b.began == unbegun && r.held() < r.concurrency {
+		if b.began == notStarted && r.blockedLanes() < r.concurrency {
 			b.began = now
 		}
 	}
@@ -164,17 +164,17 @@ func (r *Replica) begin(now int64) {
 		if n >= r.lanes() {
 			return
 		}
-		if b.began == unbegun {
+		if b.began == notStarted {
 			b.began = now
 			n++
 		}
 	}
 }
 
-// took is the execution time so far of a batch in flight. A batch that is answered before it was
-// recorded as begun cannot have started before the latest answer, nor before it was sent.
-func (r *Replica) took(b *Batch, now int64) int64 {
-	if b.began == unbegun {
+// execTime is the execution time so far of a batch in flight. A batch that is answered before it
+// was recorded as begun cannot have started before the latest answer, nor before it was sent.
+func (r *Replica) execTime(b *Batch, now int64) int64 {
+	if b.began == notStarted {
 		return now - max(b.sent, r.free)
 	}
 	return now - b.began
@@ -193,12 +193,12 @@ func (r *Replica) next() ending {
 		if b.typical == 0 {
 			return ending{at: never}
 		}
-		if b.began != unbegun {
+		if b.began != notStarted {
 			r.ends = append(r.ends, ending{b.began + b.lead + b.typical, b.predicted - b.typical})
 		}
 	}
 	for _, b := range r.inflight {
-		if b.began == unbegun { // it starts after the batch that ends first
+		if b.began == notStarted { // it starts after the batch that ends first
 			first := slices.MinFunc(r.ends, ending.compare)
 			r.ends[slices.Index(r.ends, first)] = ending{first.at + b.typical, b.predicted - b.typical}
 		}
@@ -320,7 +320,7 @@ func (r *Replica) fast() bool { return r.inflight[len(r.inflight)-1].typical < f
 func (r *Replica) timeout(limit time.Duration) int64 {
 	at := int64(never)
 	for _, b := range r.inflight {
-		if b.began != unbegun {
+		if b.began != notStarted {
 			at = min(at, b.overdue(int64(limit)))
 		}
 	}
@@ -329,7 +329,7 @@ func (r *Replica) timeout(limit time.Duration) int64 {
 
 // learn adds the execution time of an answered batch to the profile.
 func (r *Replica) learn(b *Batch, now int64) {
-	took, rows := r.took(b, now), b.Rows
+	took, rows := r.execTime(b, now), b.Rows
 	if b.executed.rows > 0 { // by a shared container, with other servers' rows
 		rows = max(rows, min(b.executed.rows, r.max))
 		took = max(took-b.executed.queued, took/8)
@@ -342,8 +342,8 @@ func (r *Replica) learn(b *Batch, now int64) {
 		r.overhead.behind.observe(took, b.typical)
 		r.profile.learn(rows, took, now)
 	}
-	if b.par > 0 {
-		r.trials.settle(took, b.Rows, b.par, r.profile.spread.stall, now > b.half)
+	if b.bestTime > 0 {
+		r.trials.settle(took, b.Rows, b.bestTime, r.profile.spread.stall, now > b.medianDeadline)
 	}
 	r.trials.work(r.sharing.part(took), r.profile.contradictions)
 	r.strategy.learn(b.Rows, b.limit, took)
@@ -359,9 +359,9 @@ func (r *Replica) done(b *Batch, now int64) {
 		r.inflight = slices.Delete(r.inflight, i, i+1)
 	} else {
 		// Batches sent since, while the replica looked dead, were queued behind this one.
-		if r.held() >= r.concurrency {
+		if r.blockedLanes() >= r.concurrency {
 			for _, behind := range r.inflight {
-				if behind.began != unbegun {
+				if behind.began != notStarted {
 					behind.began = now
 				}
 			}

@@ -34,7 +34,7 @@ const clarity = 8
 
 // A retry is rows of a failed batch that wait to be sent as a batch of their own.
 type retry struct {
-	of       *failure
+	failure  *failure
 	spans    []span
 	rows     int   // rows that still wait
 	tightest int64 // a lower bound of their deadlines
@@ -80,19 +80,19 @@ func (c *core) passed(b *Batch, named bool, now int64) {
 		c.bad.batch(b.Rows-b.padding, false)
 		return
 	}
-	f := r.of
+	f := r.failure
 	f.parts--
 	f.failed = f.failed || named
 	if rest := r.rest; rest != nil {
 		r.rest = nil
-		live, rows := c.take(rest)
+		live, rows := c.takeRetry(rest)
 		switch {
 		case rows == 0:
 		case len(live) == 1:
-			c.try(f, live, nil, now)
+			c.addRetry(f, live, nil, now)
 		default:
 			one, other := halve(live, rows)
-			c.try(f, one, other, now)
+			c.addRetry(f, one, other, now)
 		}
 	}
 	c.conclude(f, now)
@@ -110,7 +110,7 @@ func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
 		rep.ceiling.failed(b.Rows, took, now)
 	}
 	if b.retry != nil {
-		b.retry.of.failed = true
+		b.retry.failure.failed = true
 		c.partTried(b.retry, now)
 	} else {
 		rep.judge(err)
@@ -140,14 +140,14 @@ func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
 	case rows == 0: // all its requests were answered meanwhile
 		c.conclude(f, now)
 	case rows == 1:
-		c.try(f, live, nil, now)
+		c.addRetry(f, live, nil, now)
 	case plausible:
 		one, other := halve(live, rows)
-		c.try(f, one, nil, now)
-		c.try(f, other, nil, now)
+		c.addRetry(f, one, nil, now)
+		c.addRetry(f, other, nil, now)
 	default:
 		one, other := halve(live, rows)
-		c.try(f, one, other, now)
+		c.addRetry(f, one, other, now)
 	}
 }
 
@@ -167,12 +167,12 @@ func (c *core) conclude(f *failure, now int64) {
 // partTried records that a part ended without an answer. Nothing is known of the half that waited
 // for it.
 func (c *core) partTried(r *retry, now int64) {
-	f := r.of
+	f := r.failure
 	f.parts--
 	if rest := r.rest; rest != nil {
 		r.rest = nil
 		f.untried += rest.rows
-		live, _ := c.take(rest)
+		live, _ := c.takeRetry(rest)
 		for _, s := range live {
 			c.requeue(s, now)
 		}
@@ -195,18 +195,18 @@ func halve(spans []span, rows int) (one, other []span) {
 	return spans[:i], spans[i:]
 }
 
-// try makes a retry of spans. rest is the half that is to blame if they are answered.
-func (c *core) try(f *failure, spans, rest []span, now int64) {
+// addRetry makes a retry of spans. rest is the half that is to blame if they are answered.
+func (c *core) addRetry(f *failure, spans, rest []span, now int64) {
 	f.parts++
-	r := c.hold(f, spans, now)
+	r := c.newRetry(f, spans, now)
 	if rest != nil {
-		r.rest = c.hold(f, rest, now)
+		r.rest = c.newRetry(f, rest, now)
 	}
 	c.retries = append(c.retries, r)
 }
 
-func (c *core) hold(f *failure, spans []span, now int64) *retry {
-	r := &retry{of: f, spans: slices.Clone(spans), tightest: never, since: now}
+func (c *core) newRetry(f *failure, spans []span, now int64) *retry {
+	r := &retry{failure: f, spans: slices.Clone(spans), tightest: never, since: now}
 	for i := range r.spans {
 		s := &r.spans[i]
 		n := s.hi - s.lo
@@ -223,8 +223,8 @@ func (c *core) hold(f *failure, spans []span, now int64) *retry {
 	return r
 }
 
-// leave subtracts a span from its retry.
-func (c *core) leave(s *span) {
+// leaveRetry subtracts a span from its retry.
+func (c *core) leaveRetry(s *span) {
 	n := s.hi - s.lo
 	s.retry.rows -= n
 	c.rows -= n
@@ -233,11 +233,11 @@ func (c *core) leave(s *span) {
 	s.retry = nil
 }
 
-// take removes the spans that still wait from a retry.
-func (c *core) take(r *retry) (live []span, rows int) {
+// takeRetry removes the spans that still wait from a retry.
+func (c *core) takeRetry(r *retry) (live []span, rows int) {
 	for i := range r.spans {
 		if s := &r.spans[i]; s.req != nil {
-			c.leave(s)
+			c.leaveRetry(s)
 		}
 	}
 	return takeSpans(r.spans)
@@ -277,7 +277,7 @@ func (c *core) feedRetry(rep *Replica, start, now int64, fx *effects) bool {
 			c.unretry(r, now)
 			continue
 		}
-		live, _ := c.take(r)
+		live, _ := c.takeRetry(r)
 		b := newBatch(c.model, rep)
 		for _, s := range live {
 			b.add(s)
@@ -297,8 +297,8 @@ func (c *core) feedRetry(rep *Replica, start, now int64, fx *effects) bool {
 
 // unretry returns the rows of a retry to the queue.
 func (c *core) unretry(r *retry, now int64) {
-	r.of.untried += r.rows
-	live, _ := c.take(r)
+	r.failure.untried += r.rows
+	live, _ := c.takeRetry(r)
 	for _, s := range live {
 		c.requeue(s, now)
 	}
@@ -347,12 +347,12 @@ func (c *core) eachRetry(f func(*retry)) {
 func (c *core) auditRetries(requests map[*Request]int) (rows int, bytes int64, err error) {
 	parts := make(map[*failure]int)
 	for _, r := range c.retries {
-		parts[r.of]++
+		parts[r.failure]++
 	}
 	for _, rep := range c.replicas {
 		for _, b := range rep.inflight {
 			if b.retry != nil && b.state == batchOut {
-				parts[b.retry.of]++
+				parts[b.retry.failure]++
 			}
 		}
 	}

@@ -199,7 +199,7 @@ func (s *story) do(line string) error {
 		no := false
 		cfg := scheduler.ModelConfig{
 			Strategy: args["strategy"], MaxBatch: number("max_batch", 0), Objective: duration("objective"), Delay: duration("delay"),
-			QueueRows: number("queue_rows", 0), QueueBytes: int64(number("queue_bytes", 0)), ExecTimeout: duration("exec_timeout"), Slots: number("slots", 0), BatchBytes: int64(number("batch_bytes", 0)),
+			QueueRows: number("queue_rows", 0), QueueBytes: int64(number("queue_bytes", 0)), ExecTimeout: duration("execution_timeout"), Slots: number("slots", 0), BatchBytes: int64(number("batch_bytes", 0)),
 			Pad: args["pad"] == "true",
 		}
 		if args["retry"] == "false" {

@@ -80,7 +80,7 @@ const MaxAbsent = 256
 // live, another contract starts a new Model.
 func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOptions) (*Replica, error) {
 	if id.Name == "" || id.Version == "" {
-		return nil, fmt.Errorf("%w: a model has a name and a version, got %q and %q", ErrInvalidInput, id.Name, id.Version)
+		return nil, fmt.Errorf("%w: expected a model's name and version, got %q and %q", ErrInvalidInput, id.Name, id.Version)
 	}
 	cfg := s.ModelConfig(id.Name)
 	err := spec.settle(cfg.Batched)
@@ -154,7 +154,7 @@ func (s *Scheduler) makeRoomLocked() (oldest *Model) {
 func (m *Model) absent() (since int64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.core.left, len(m.core.replicas) == 0 && m.core.awaited == ""
+	return m.core.lastRemoved, len(m.core.replicas) == 0 && m.core.awaited == ""
 }
 
 func (m *Model) abandoned() bool {
@@ -291,7 +291,7 @@ func (m *Model) warn(only *Replica) {
 	slots := m.core.cfg.Slots
 	m.mu.Unlock()
 	for _, label := range labels {
-		m.sched.log.Warn("slots gives several batches at once to a replica that should get the next one only after its answer: answers may be wrong; set slots to 0 or 1",
+		m.sched.log.Warn("slots allows several batches in flight for a replica that takes one at a time, so its answers may be wrong; set slots to 0 or 1",
 			"model", m.id, "replica", label, "slots", slots)
 	}
 }

@@ -40,15 +40,15 @@ type Offer struct {
 
 // sharing is the state of a shared replica. It is guarded by the model's mutex.
 type sharing struct {
-	on      bool
-	granted bool   // a batch may be sent now; true only within Grant
-	grant   uint64 // the grant's id
-	told    bool   // the container knows that rows wait, and has not granted them
-	offered int64  // time of the latest offer
-	repeats int64  // consecutive repetitions of the offer
-	paused  int64  // until this time nothing is offered
-	share          // of the latest grant
-	target  int    // rows of its execution that all servers expect; 0: unknown
+	on        bool
+	granted   bool   // a batch may be sent now; true only within Grant
+	grant     uint64 // the grant's id
+	announced bool   // the container knows that rows wait, and has not granted them
+	offered   int64  // time of the latest offer
+	repeats   int64  // consecutive repetitions of the offer
+	paused    int64  // until this time nothing is offered
+	share            // of the latest grant
+	target    int    // rows of its execution that all servers expect; 0: unknown
 }
 
 const (
@@ -78,7 +78,7 @@ func (r *Replica) Grant(id uint64, here, elsewhere, target int) {
 	fx, now := r.m.begin()
 	c, s := &r.m.core, &r.sharing
 	s.granted, s.grant = s.on, id
-	s.told, s.repeats = false, 0
+	s.announced, s.repeats = false, 0
 	s.share = share{min(max(1, here), maxElsewhere), min(max(0, elsewhere), maxElsewhere)}
 	s.target = min(max(0, target), maxElsewhere)
 	c.dispatch(now, fx)
@@ -107,7 +107,7 @@ func (r *Replica) take(best, left int, now int64) Turn {
 	t := Turn{Grant: s.grant, Best: best, Left: left}
 	s.granted = false
 	if left > 0 {
-		s.told, s.offered = true, now
+		s.announced, s.offered = true, now
 	}
 	return t
 }
@@ -124,11 +124,11 @@ func (c *core) offer(now int64, fx *effects) {
 			s.repeats = 0
 		case now < s.paused:
 			c.wakeAt(s.paused)
-		case !s.told || now >= s.offered+repeatOffer:
-			if s.told {
+		case !s.announced || now >= s.offered+repeatOffer:
+			if s.announced {
 				s.repeats++
 			}
-			s.told, s.offered = true, now
+			s.announced, s.offered = true, now
 			o := Offer{Rows: c.rows}
 			first, due := now, int64(never)
 			for _, b := range c.buckets.ordered {
@@ -154,36 +154,36 @@ func (r *Replica) ungranted(now int64, limit time.Duration) bool {
 	return s.on && s.repeats*repeatOffer >= most && now-r.free >= most
 }
 
-// A share is this server's part of the rows of an execution: mine of mine+others. Without others,
-// the share is the whole.
-type share struct{ mine, others int }
+// A share is this server's part of the rows of an execution: local of local+remote. Without
+// remote rows, the share is the whole.
+type share struct{ local, remote int }
 
 // whole returns how many rows an execution is expected to have if n of them are this server's.
 func (s share) whole(n int) int {
-	if s.others == 0 {
+	if s.remote == 0 {
 		return n
 	}
-	return n + (n*s.others+s.mine-1)/s.mine
+	return n + (n*s.remote+s.local-1)/s.local
 }
 
 // own returns how many of at most n rows of an execution are this server's, at least one. The sum
 // over all servers is at most n.
 func (s share) own(n int) int {
-	if s.others == 0 {
+	if s.remote == 0 {
 		return n
 	}
-	return max(1, n*s.mine/(s.mine+s.others))
+	return max(1, n*s.local/(s.local+s.remote))
 }
 
 // near is own, but rounded to nearest instead of down.
-func (s share) near(n int) int { return s.own(n + (s.mine+s.others)/max(1, 2*s.mine)) }
+func (s share) near(n int) int { return s.own(n + (s.local+s.remote)/max(1, 2*s.local)) }
 
 // part returns this server's share of a time.
 func (s share) part(ns int64) int64 {
-	if s.others == 0 {
+	if s.remote == 0 {
 		return ns
 	}
-	return int64(float64(ns) * float64(s.mine) / float64(s.mine+s.others))
+	return int64(float64(ns) * float64(s.local) / float64(s.local+s.remote))
 }
 
 // Times of executions with n rows of this server.

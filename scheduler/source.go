@@ -30,7 +30,7 @@ type sources struct {
 // keepSources is how many sources without waiting rows are remembered.
 const keepSources = 1024
 
-func (ss *sources) of(id uint64) *source {
+func (ss *sources) get(id uint64) *source {
 	if s := ss.last; s != nil && s.id == id {
 		return s
 	}

@@ -74,7 +74,7 @@ func TestStatsNameTheSick(t *testing.T) {
 	clock.Advance(600 * time.Millisecond)
 	s = hungReplica.Model().Stats()
 	r = s.Replicas[0]
-	if r.State != scheduler.ReplicaSuspect || r.OldestBatch != 1100*time.Millisecond || r.LastError == nil || !strings.Contains(r.LastError.Error(), "exec_timeout") {
+	if r.State != scheduler.ReplicaSuspect || r.OldestBatch != 1100*time.Millisecond || r.LastError == nil || !strings.Contains(r.LastError.Error(), "execution_timeout") {
 		t.Errorf("after the execution timeout: %+v", r)
 	}
 	for hung.Answer() == nil {

@@ -40,8 +40,8 @@ type window struct {
 	why  CloseReason // the bound that determines room
 	left CloseReason // why waiting rows that have room are not in it
 	// Of a trial: the time that as many rows take in batches of the best known size, in ns; else 0.
-	par  float64
-	half int64 // of a trial: the median deadline of its rows
+	bestTime       float64
+	medianDeadline int64 // of a trial: the median deadline of its rows
 }
 
 func newStrategy(name string) strategy {

@@ -112,18 +112,18 @@ type stream struct {
 
 // streams are the streams of one model.
 type streams struct {
-	byKey   map[streamKey]*stream
-	known   uint64            // number of streams known so far
-	turns   [priorities]turns // streams that bound how many frames wait, and have one in a queue
-	turning int               // number of streams in turns, of all priorities
-	cuts    uint64
-	first   []*item  // frames that go first in the batch that is being made, in turn
-	share   float64  // fraction of a place that streams are entitled to and have not had
-	held    queue    // items of frames whose answers wait, by deadline
-	chosen  []*item  // scratch
-	back    []*Frame // frames whose rows returned to the queue since the last dispatch
+	byKey          map[streamKey]*stream
+	known          uint64            // number of streams known so far
+	turns          [priorities]turns // streams with a bound on waiting frames, and one in a queue
+	turning        int               // number of streams in turns, of all priorities
+	cuts           uint64
+	first          []*item  // frames that go first in the batch that is being made, in turn
+	share          float64  // fraction of a place that streams are entitled to and have not had
+	held           queue    // items of frames whose answers wait, by deadline
+	chosen         []*item  // scratch
+	returnedFrames []*Frame // frames whose rows returned to the queue since the last dispatch
 
-	silent  silence
+	silent  silentList
 	clients map[string]*client
 }
 
@@ -131,18 +131,18 @@ type streams struct {
 type client struct {
 	name    string
 	streams int
-	silent  silence // of these
+	silent  silentList // of these
 }
 
-// A silence is a list of streams without an unanswered frame, in the order in which they fell
+// A silentList is a list of streams without an unanswered frame, in the order in which they fell
 // silent. Each such stream is in the list of its model and in that of its client.
-type silence struct {
+type silentList struct {
 	oldest, newest *stream
 	count          int
 	ofClient       int // index in neighbours: 1 for a client's list, 0 for a model's
 }
 
-func (l *silence) add(s *stream) {
+func (l *silentList) add(s *stream) {
 	n := &s.neighbours[l.ofClient]
 	if n.before = l.newest; n.before != nil {
 		n.before.neighbours[l.ofClient].after = s
@@ -153,7 +153,7 @@ func (l *silence) add(s *stream) {
 	l.count++
 }
 
-func (l *silence) remove(s *stream) {
+func (l *silentList) remove(s *stream) {
 	n := &s.neighbours[l.ofClient]
 	if n.before != nil {
 		n.before.neighbours[l.ofClient].after = n.after
@@ -175,9 +175,9 @@ const (
 	silentMost = 16 << 10
 )
 
-// of returns the stream of r, a new one if it is not known yet; nil: its client has as many streams
-// as it may have, and each has an unanswered frame.
-func (ss *streams) of(r *Request, most int, now int64) *stream {
+// get returns the stream of r, a new one if it is not known yet; nil: its client has as many
+// streams as it may have, and each has an unanswered frame.
+func (ss *streams) get(r *Request, most int, now int64) *stream {
 	f := r.Frame
 	key := streamKey{f.Client, f.Stream, f.Connection}
 	if f.Connection != 0 {
@@ -222,7 +222,7 @@ func (ss *streams) admit(f *Frame, most int) (c *client, ok bool) {
 		ss.drop(c.silent.oldest)
 	}
 	if c == nil {
-		c = &client{name: strings.Clone(f.Client), silent: silence{ofClient: 1}}
+		c = &client{name: strings.Clone(f.Client), silent: silentList{ofClient: 1}}
 		if ss.clients == nil {
 			ss.clients = make(map[string]*client)
 		}
@@ -312,8 +312,8 @@ func (ss *streams) join(f *Frame, s *stream, keep int, now int64) {
 	ss.place(s)
 }
 
-// part removes f, which has been answered, from its stream.
-func (ss *streams) part(f *Frame) {
+// removeFrame removes f, which has been answered, from its stream.
+func (ss *streams) removeFrame(f *Frame) {
 	s := f.stream
 	if f.older != nil {
 		f.older.newer = f.newer
@@ -384,7 +384,7 @@ func (ss *streams) leave(f *Frame, b *Batch) {
 		s.captured = f.captured
 	}
 	s.batch = b
-	ss.part(f)
+	ss.removeFrame(f)
 }
 
 // keepOf returns how many frames of f's stream may wait; 0: any number.
@@ -455,7 +455,7 @@ func (c *core) supersede(old, by *Frame, fx *effects) {
 // returned records that rows of r have returned from a container without an answer.
 func (ss *streams) returned(r *Request) {
 	if r.Frame != nil {
-		ss.back = append(ss.back, r.Frame)
+		ss.returnedFrames = append(ss.returnedFrames, r.Frame)
 	}
 }
 
@@ -463,7 +463,7 @@ func (ss *streams) returned(r *Request) {
 // newer frames as may wait. Executing frames count, too, and so does the newest frame sent, even if
 // it has its answer: a frame that is executed after a newer one shows the past.
 func (c *core) supersedeReturned(fx *effects) {
-	for _, f := range c.streams.back {
+	for _, f := range c.streams.returnedFrames {
 		s := f.stream
 		if f.req.state != stateWaiting || !f.waits() || s.keep == 0 {
 			continue
@@ -480,8 +480,8 @@ func (c *core) supersedeReturned(fx *effects) {
 			c.supersede(f, &Frame{Seq: s.sentSeq}, fx)
 		}
 	}
-	clear(c.streams.back)
-	c.streams.back = c.streams.back[:0]
+	clear(c.streams.returnedFrames)
+	c.streams.returnedFrames = c.streams.returnedFrames[:0]
 }
 
 // holdBack keeps the answer of f, which is complete, until the answers of older frames have left.

@@ -35,10 +35,10 @@ func (r *Replica) room() int {
 	return n
 }
 
-// held counts the batches given up that still occupy the container.
-func (r *Replica) held() (n int) {
+// blockedLanes counts the batches given up that still occupy the container.
+func (r *Replica) blockedLanes() (n int) {
 	for _, b := range r.overdue {
-		if b.began != unbegun {
+		if b.began != notStarted {
 			n++
 		}
 	}
@@ -46,18 +46,18 @@ func (r *Replica) held() (n int) {
 }
 
 // lanes is how many batches the replica can execute at once besides those given up, at least one.
-func (r *Replica) lanes() int { return max(1, r.concurrency-r.held()) }
+func (r *Replica) lanes() int { return max(1, r.concurrency-r.blockedLanes()) }
 
 // expireReplica gives up the batches of a replica that have taken too long, and sets the wake-up
 // for the next one.
 func (c *core) expireReplica(rep *Replica, now int64, fx *effects) {
 	for i := 0; i < len(rep.inflight); {
 		b := rep.inflight[i]
-		if b.began == unbegun || b.overdue(int64(c.cfg.ExecTimeout)) > now {
+		if b.began == notStarted || b.overdue(int64(c.cfg.ExecTimeout)) > now {
 			i++
 			continue
 		}
-		c.overdue(rep, b, now, fx)
+		c.giveUpOverdue(rep, b, now, fx)
 		i = 0
 	}
 	c.wakeAt(rep.timeout(c.cfg.ExecTimeout))
@@ -84,8 +84,8 @@ func (b *Batch) overdue(limit int64) int64 {
 	return b.began + limit
 }
 
-// overdue gives a batch up.
-func (c *core) overdue(rep *Replica, b *Batch, now int64, fx *effects) {
+// giveUpOverdue gives a batch up.
+func (c *core) giveUpOverdue(rep *Replica, b *Batch, now int64, fx *effects) {
 	silent := rep.free <= b.began
 	retry := b.requests > 1 || b.probe > 0
 	if b.probe > 0 {
@@ -94,7 +94,7 @@ func (c *core) overdue(rep *Replica, b *Batch, now int64, fx *effects) {
 		c.stats.suspected++
 	}
 	lost := []*Batch{b}
-	rep.put(b)
+	rep.markOverdue(b)
 	if rep.executing() == 0 { // batches queued in the container wait behind it
 		lost = append(lost, rep.inflight...)
 		for _, b := range rep.inflight {
@@ -110,9 +110,9 @@ func (c *core) overdue(rep *Replica, b *Batch, now int64, fx *effects) {
 		fx.changed = true
 		c.measure()
 	}
-	why := fmt.Errorf("%w: no answer within exec_timeout, %v", ErrContainerLost, c.cfg.ExecTimeout)
+	why := fmt.Errorf("%w: no answer within execution_timeout, %v", ErrContainerLost, c.cfg.ExecTimeout)
 	if b.probe > 0 {
-		why = fmt.Errorf("%w: it has not answered others within exec_timeout, %v, nor this one within %v", ErrContainerLost,
+		why = fmt.Errorf("%w: it has not answered others within execution_timeout, %v, nor this one within %v", ErrContainerLost,
 			c.cfg.ExecTimeout, time.Duration(now-b.began).Round(time.Millisecond))
 	}
 	rep.blame(why, now)
@@ -122,8 +122,8 @@ func (c *core) overdue(rep *Replica, b *Batch, now int64, fx *effects) {
 	c.finishDrain(rep, fx)
 }
 
-// put moves a batch from those in flight to those given up.
-func (r *Replica) put(b *Batch) {
+// markOverdue moves a batch from those in flight to those given up.
+func (r *Replica) markOverdue(b *Batch) {
 	i := slices.Index(r.inflight, b)
 	r.inflight = slices.Delete(r.inflight, i, i+1)
 	r.overdue = append(r.overdue, b)
@@ -144,7 +144,7 @@ func (c *core) revive(rep *Replica, fx *effects) {
 func (r *Replica) silentSince() int64 {
 	since := int64(never)
 	for _, b := range r.overdue {
-		if b.began != unbegun {
+		if b.began != notStarted {
 			since = min(since, b.began)
 		}
 	}

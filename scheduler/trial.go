@@ -67,19 +67,19 @@ func (t *trials) work(ns int64, contradictions int) {
 	}
 }
 
-// settle counts the cost of a trial that took ns for rows. par is the time of as many rows in
+// settle counts the cost of a trial that took ns for rows. bestTime is the time of as many rows in
 // batches of the best known size. late: at least half of the rows were answered too late. A stall
 // of the usual length does not count: it would have hit any other batch as well.
-func (t *trials) settle(ns int64, rows int, par, stall float64, late bool) {
+func (t *trials) settle(ns int64, rows int, bestTime, stall float64, late bool) {
 	took, had := float64(ns), float64(rows)
-	if took-par > stall/2 {
+	if took-bestTime > stall/2 {
 		took = max(0, took-stall)
 	}
-	cost := took - par
+	cost := took - bestTime
 	if late {
 		cost, had = took, 0
 	}
-	if t.gained = cost <= -trialGain*par; t.gained {
+	if t.gained = cost <= -trialGain*bestTime; t.gained {
 		if t.spent += cost; t.spent <= 0 { // a gain pays for earlier costs
 			t.spent, t.rows = 0, 0
 		}
@@ -88,7 +88,7 @@ func (t *trials) settle(ns int64, rows int, par, stall float64, late bool) {
 		}
 		return
 	}
-	if t.spent*float64(rows) <= t.rows*par { // the trials before it were worth their time
+	if t.spent*float64(rows) <= t.rows*bestTime { // the trials before it were worth their time
 		t.spent, t.rows = 0, 0
 	}
 	if cost > 0 {
@@ -101,8 +101,8 @@ func (t *trials) settle(ns int64, rows int, par, stall float64, late bool) {
 
 // failed counts the cost of a trial that failed after ns: its rows have to be executed again.
 func (t *trials) failed(b *Batch, ns int64) {
-	if b.par > 0 {
-		t.settle(ns+int64(b.par), b.Rows, b.par, 0, true)
+	if b.bestTime > 0 {
+		t.settle(ns+int64(b.bestTime), b.Rows, b.bestTime, 0, true)
 	}
 }
 
@@ -143,7 +143,7 @@ func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 	}
 	p.trials.best, p.trials.tried = n, m
 	// The rows with most time left have the best chance to be in time.
-	return window{at: q.back(m), rows: m, room: m, cap: m, why: CloseTrial, left: CloseTrial, par: float64(m) / rate, half: q.item(q.back((m + 1) / 2)).deadline}, true
+	return window{at: q.back(m), rows: m, room: m, cap: m, why: CloseTrial, left: CloseTrial, bestTime: float64(m) / rate, medianDeadline: q.item(q.back((m + 1) / 2)).deadline}, true
 }
 
 // raising returns the window for a trial above the ceiling, if the best known size is the ceiling.

@@ -209,7 +209,7 @@ func (c *core) windowOf(rep *Replica, it *item, places int, start int64) (*plan,
 		most = max(most, w.rows)
 	}
 	if n := min(max(w.rows, least), most); n != w.rows {
-		w.rows, w.par, w.half = n, 0, 0
+		w.rows, w.bestTime, w.medianDeadline = n, 0, 0
 	}
 	if w.room = max(w.room, w.rows); w.room > most {
 		w.room, w.why = most, CloseDeadline

@@ -139,7 +139,7 @@ func (s Spec) check() error {
 			}
 			for _, d := range t.Shape {
 				if d < -1 {
-					return fmt.Errorf("tensor %q has shape %s: a dimension is -1 (any) or its size", t.Name, t.Shape)
+					return fmt.Errorf("tensor %q has shape %s: expected each dimension to be -1 (any size) or a size", t.Name, t.Shape)
 				}
 			}
 		}
@@ -153,16 +153,16 @@ func (s Spec) check() error {
 // checkBatching reports whether the shapes agree with the declared batching.
 func (s Spec) checkBatching() error {
 	all, leading := len(s.Inputs)+len(s.Outputs), s.leading()
-	const ways = "Say batched = false if each request is one execution and its shapes are what they are, " +
-		"or give every tensor a leading -1 that counts the rows of a batch"
+	const ways = "declare batched = false if each request is executed on its own and has exactly these shapes, " +
+		"or give every tensor a first dimension of -1, for the rows of a batch"
 	switch {
 	case leading == all || s.Batching == BatchingNone:
 		return nil
 	case s.Batching == BatchingRows:
-		return fmt.Errorf("it declares batched = true, but %d of its %d inputs and outputs have -1 as first dimension (%s). %s",
+		return fmt.Errorf("it declares batched = true, but %d of its %d inputs and outputs have -1 as first dimension (%s); %s",
 			leading, all, s, ways)
 	case leading > 0:
-		return fmt.Errorf("%d of its %d inputs and outputs have -1 as first dimension (%s), which could mean two things. %s",
+		return fmt.Errorf("%d of its %d inputs and outputs have -1 as first dimension (%s), which could mean two things: %s",
 			leading, all, s, ways)
 	}
 	return nil
@@ -207,13 +207,13 @@ func (s Spec) checkKinds() error {
 			continue
 		}
 		if !s.Batched() {
-			return fmt.Errorf("output %q is ragged, but the model is not batched: its answers may have any size without that", t.Name)
+			return fmt.Errorf("output %q is ragged, but the model is not batched; declare the output without ragged, its size may vary", t.Name)
 		}
 		if slices.Contains(t.Shape[1:], -1) {
-			return fmt.Errorf("output %q is ragged and has shape %s: all dimensions but the first must be given", t.Name, t.Shape)
+			return fmt.Errorf("output %q is ragged and has shape %s: all dimensions but the first must be fixed", t.Name, t.Shape)
 		}
 		if n := slices.IndexFunc(s.Outputs, func(o tensor.Spec) bool { return o.Name == t.Ragged }); n < 0 || !counts(s.Outputs[n]) {
-			return fmt.Errorf("output %q is ragged by %q, which must be another output: INT32 or INT64 of shape [-1]", t.Name, t.Ragged)
+			return fmt.Errorf("output %q is ragged with counts in %q, which must be another output: INT32 or INT64 of shape [-1]", t.Name, t.Ragged)
 		}
 	}
 	return nil
@@ -276,7 +276,7 @@ func (s Spec) differingLabel(o Spec) string {
 	for i, t := range s.Outputs {
 		for k, label := range t.Labels {
 			if other := o.Outputs[i].Labels[k]; other != label {
-				return fmt.Sprintf("label %d of output %q is %q here and %q there", k, t.Name, other, label)
+				return fmt.Sprintf("label %d of output %q is %q in this declaration and %q in that of the live replicas", k, t.Name, other, label)
 			}
 		}
 	}

@@ -17,7 +17,9 @@ func newPool(c config.Config, log *slog.Logger, retire func(*arena.Segment)) (*t
 	if !c.Containers.Arena {
 		return tensor.NewPool(payloads), nil
 	}
-	a := arena.New(payloads/2, func(err error) { log.Warn("containers get all tensors as bytes", "reason", err) }, retire)
+	a := arena.New(payloads/2, func(err error) {
+		log.Warn("shared memory is unavailable: containers receive all tensors over their connections", "reason", err)
+	}, retire)
 	return tensor.NewPoolFrom(a, payloads), a
 }
 

@@ -181,9 +181,9 @@ func TestReloadOfRevocations(t *testing.T) {
 	let("revoked", stolen, "bad certificate")
 	let("revoked", good, "")
 	for name, list := range map[string][]byte{
-		"is signed by nobody in client_ca": certtest.New(t, "other").Revoke(),
-		"has no list":                      k.authority.PEM(),
-		"cannot be read":                   nil,
+		"is signed by no certificate in client_ca": certtest.New(t, "other").Revoke(),
+		"has no list":    k.authority.PEM(),
+		"cannot be read": nil,
 	} {
 		if list == nil {
 			os.Remove(k.file("crl.pem"))
@@ -227,7 +227,7 @@ func TestReloadByAnotherClock(t *testing.T) {
 	k := newPKI(t)
 	var wall settableClock
 	around := system
-	around.wall = wall.now
+	around.wallClock = wall.now
 	s, file := loadedIn(t, new(logged), around, func(c *config.Config) {
 		c.REST.Listen, c.TLS.Certificates = config.Addrs{"tls://127.0.0.1:0"}, k.settings(config.AuthNone)
 		c.TLS.ClientCA = ""
@@ -235,20 +235,20 @@ func TestReloadByAnotherClock(t *testing.T) {
 	for _, one := range []struct {
 		ahead time.Duration
 		why   string
-	}{{-72 * time.Hour, "holds from 2"}, {20 * 365 * 24 * time.Hour, "expired on 2"}} {
-		before := s.certificates.of("rest")
+	}{{-72 * time.Hour, "is valid only from 2"}, {20 * 365 * 24 * time.Hour, "expired on 2"}} {
+		before := s.certificates.config("rest")
 		wall.ahead.Store(int64(one.ahead))
 		file.Defaults.Objective++
-		if done, err := s.Reload(); err != nil || len(done.Changed) != 1 || s.certificates.of("rest") != before {
+		if done, err := s.Reload(); err != nil || len(done.Changed) != 1 || s.certificates.config("rest") != before {
 			t.Errorf("%v ahead, with the same certificate: %+v, %v", one.ahead, done, err)
 		}
 		k.renew(nil)
 		file.Defaults.Objective++
-		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "nothing was changed: ") || !strings.Contains(err.Error(), one.why) || s.certificates.of("rest") != before {
+		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "nothing was changed: ") || !strings.Contains(err.Error(), one.why) || s.certificates.config("rest") != before {
 			t.Errorf("%v ahead, with another: %v", one.ahead, err)
 		}
 		wall.ahead.Store(0)
-		if _, err := s.Reload(); err != nil || s.certificates.of("rest") == before {
+		if _, err := s.Reload(); err != nil || s.certificates.config("rest") == before {
 			t.Errorf("when the clock is right again: %v", err)
 		}
 	}
@@ -275,9 +275,9 @@ func TestCertificatesThatExpire(t *testing.T) {
 	}
 	s.watching.Go(func() { s.certificates.watch(time.Millisecond, s.stopping) })
 	budgettest.Until(t, "more warnings", func() bool { return strings.Count(log.String(), "a certificate expires soon") > 2 })
-	expired := *s.certificates.of("rest")
+	expired := *s.certificates.config("rest")
 	expired.Until = time.Now().Add(-time.Minute)
-	s.certificates.read.Store(&config.Secured{"rest": &expired})
+	s.certificates.current.Store(&config.Secured{"rest": &expired})
 	status("the certificate of rest expired on 2")
 	budgettest.Until(t, "the log to say so", func() bool {
 		return strings.Contains(log.String(), `"a certificate has expired: clients refuse it" door=rest on=2`)

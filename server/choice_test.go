@@ -156,7 +156,7 @@ func TestCandidateModels(t *testing.T) {
 				{"app", []string{"two/1"}, 2, ""},
 				{"app", []string{"two", "one"}, either, ""},
 				{"pinned", []string{"one"}, 1, ""},
-				{"pinned", []string{"two"}, 0, `leaves out`},
+				{"pinned", []string{"two"}, 0, `excludes models that the policy needs`},
 				{"app", "two", 2, ""},
 				{"app", []string{"three"}, 0, `"three" is not one of the models that application "app" may ask now: one/1, two/1`},
 				{"app", []string{"two", "two/7"}, 0, `"two/7" is not one of`},
@@ -181,7 +181,7 @@ func TestCandidateModels(t *testing.T) {
 		t.Errorf("feedback with an input, about one of the models: %+v %v", learned, err)
 	}
 	say(t, s, "app", `{"id":"known"}`, pairOfInts(t))
-	if err := web.call("POST", "/app/update", `{"id":"known","label":2,"candidate_models":["two"]}`, nil); err == nil || !strings.Contains(err.Error(), "brings its input") {
+	if err := web.call("POST", "/app/update", `{"id":"known","label":2,"candidate_models":["two"]}`, nil); err == nil || !strings.Contains(err.Error(), "is only for feedback that contains its input") {
 		t.Errorf("feedback with an id, about one of the models: %v", err)
 	}
 }

@@ -20,8 +20,8 @@ const (
 // A share is how many connections of each kind, and regions of shared memory, may be open.
 type share struct{ tcp, rest, grpc, frigate, containers, regions int }
 
-// of returns the configuration limited to this share.
-func (h share) of(c config.Config) config.Config {
+// apply returns the configuration limited to this share.
+func (h share) apply(c config.Config) config.Config {
 	c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = h.tcp, h.rest, h.grpc, h.containers
 	if h.frigate > 0 {
 		c.Frigate.Connections = h.frigate
@@ -48,7 +48,7 @@ func split(c config.Config, log *slog.Logger) (share, error) {
 	}
 	got, err := divide(wanted, processes)
 	if err == nil && got != wanted {
-		log.Info("fewer connections or regions than configured, as the process may not open more files",
+		log.Info("the limit of open files allows fewer connections or regions than configured",
 			"tcp.connections", got.tcp, "rest.connections", got.rest, "grpc.connections", got.grpc, "frigate.connections", got.frigate, "containers.sessions", got.containers, "shared_memory.regions", got.regions)
 	}
 	return got, err
@@ -60,13 +60,13 @@ func split(c config.Config, log *slog.Logger) (share, error) {
 func divide(wanted share, processes int) (share, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return share{}, fmt.Errorf("server: how many files may be open: %w", err)
+		return share{}, fmt.Errorf("server: reading the limit of open files: %w", err)
 	}
 	free := int(min(limit.Cur, 1<<30)) - reserved - perProcess*processes
 	s := share{rest: min(wanted.rest, free/8), grpc: min(wanted.grpc, free/8), frigate: min(wanted.frigate, free/8), containers: min(wanted.containers, free/4), regions: min(wanted.regions, free/8)}
 	s.tcp = min(wanted.tcp, free-s.rest-s.grpc-s.frigate-s.containers-s.regions)
 	if s.tcp < 1 || s.rest < 1 || s.grpc < 1 || s.frigate < min(1, wanted.frigate) || s.containers < 1 {
-		return share{}, fmt.Errorf("server: %d open files are too few: %d are set aside for the server itself and %d for %d processes; raise the limit (ulimit -n)",
+		return share{}, fmt.Errorf("server: the limit of %d open files is too low: the server itself needs %d, and %d for %d processes; raise the limit (ulimit -n)",
 			limit.Cur, reserved, perProcess*processes, processes)
 	}
 	return s, nil

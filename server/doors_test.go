@@ -60,7 +60,7 @@ func (f *fault) Error() string {
 // ways returns all ways. Each has its own connections.
 func ways(t *testing.T, s *Server) []way {
 	onlyBytes := "cannot be written as JSON"
-	onlyRaw := "travels in raw_input_contents only"
+	onlyRaw := "is accepted in raw_input_contents only"
 	http := newHTTP(t, s.Addrs().REST[0])
 	rpc := newGRPC(t, s.Addrs().GRPC[0])
 	tcp := newTCP(t, s.Addrs().TCP[0])

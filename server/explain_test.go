@@ -92,8 +92,8 @@ func TestExplainSubset(t *testing.T) {
 		}
 		return strings.Join(e.Versions[0].Sentences, "\n")
 	}
-	const about = "Each container of far/1 has sessions with 16 of 500 servers (SHIVA_SUBSET), and %s among them. From 94 containers on"
-	for _, step := range []string{"one live replica here is", "none here is"} {
+	const about = "Each container of far/1 has sessions with 16 of 500 servers (SHIVA_SUBSET), and this server has %s. With 94 containers or more"
+	for _, step := range []string{"one live replica", "no live replica"} {
 		want := strings.Replace(about, "%s", step, 1)
 		budgettest.Until(t, "the sentence "+want, func() bool { return strings.Contains(explained(), want) })
 		c.Kill()

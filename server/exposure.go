@@ -19,14 +19,14 @@ import (
 func (s *Server) warnOfStrangers() {
 	warn := func(what, door, setting string, addrs ...net.Addr) {
 		for _, a := range addrs {
-			if !predict.Local(a) && !s.certificates.demanded(a, door) {
+			if !predict.Local(a) && !s.certificates.requiresClientCertificate(a, door) {
 				s.log.Warn("a listener without authentication can be reached from other machines", "listener", a.String(), "they can", what, "setting", setting)
 			}
 		}
 	}
 	strangers := s.identities.Strangers()
 	if s.admin != nil && strangers.May(identity.AdminWrite, "") {
-		warn("change and stop everything", "admin", "admin.listen", s.admin.Addr())
+		warn("change the configuration and stop processes", "admin", "admin.listen", s.admin.Addr())
 	}
 	if strangers.MayAny(identity.Serve) {
 		warn("serve and replace models", "containers", "containers.listen", s.containers.Listener().Addrs()...)
@@ -66,6 +66,6 @@ func (s *Server) warnOfPatterns(c config.Config) {
 	}
 	unmatched := s.identities.Unmatched(names)
 	for _, name := range slices.Sorted(maps.Keys(unmatched)) {
-		s.log.Warn("an identity has rights that match no model or application that there is", "identity", name, "rights", unmatched[name])
+		s.log.Warn("an identity has rights that match no existing or configured model or application", "identity", name, "rights", unmatched[name])
 	}
 }

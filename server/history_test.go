@@ -94,6 +94,6 @@ func TestHistorySurvives(t *testing.T) {
 	}
 	s = run()
 	budgettest.Until(t, "what was left open to be closed", func() bool {
-		return strings.Contains(fmt.Sprint(lines(t, s, "rolled")), "served 3 ended by 1 from 127.0.0.1: until the server was killed")
+		return strings.Contains(fmt.Sprint(lines(t, s, "rolled")), "served 3 ended by 1 from 127.0.0.1: the server was killed")
 	})
 }

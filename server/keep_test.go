@@ -418,7 +418,7 @@ func TestStreamsAreShown(t *testing.T) {
 	if answer := o.expect("GET", "/v1/models/slow/streams?limit=1", "", 200, `"known":2`); strings.Count(answer, `"keep"`) != 1 {
 		t.Errorf("more than one: %s", answer)
 	}
-	o.expect("GET", "/v1/models/slow/explain", "", 200, `Stream \"cam-3\" shows frames `, `: the model does `, `4 frames had a seq that was not above`)
+	o.expect("GET", "/v1/models/slow/explain", "", 200, `Stream \"cam-3\" gets answers for frames `, `: the model answers `, `4 frames had a seq that was not above`)
 
 	// A stream whose frames are old when they arrive, and wait.
 	taken := time.Now().Add(-100 * time.Second).UnixMilli()

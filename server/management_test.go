@@ -100,7 +100,7 @@ func TestApplicationsAreManaged(t *testing.T) {
 	o.expect("POST", "/v1/apps", `{"name":"app","models":["echo"]}`, 409, `exists already`)
 	// All errors are reported at once, of form and of content.
 	o.expect("POST", "/v1/apps", `{"name":"a/b","models":[],"polcy":1,"policy":"exp5","slo":"soon"}`, 400, `polcy: unknown`, `a/b`, `models: none`, `exp5`, `soon`)
-	o.expect("POST", "/v1/apps", `{"name":7,"models":"echo","slo":1}`, 400, `name: expected a text, got 7`, `models: expected a list`, `slo: expected`)
+	o.expect("POST", "/v1/apps", `{"name":7,"models":"echo","slo":1}`, 400, `name: expected a string, got 7`, `models: expected a list`, `slo: expected`)
 	o.expect("POST", "/v1/apps", `{"name":"echo","models":["other"]}`, 400, `there is a model of that name`)
 	o.expect("POST", "/v1/apps", `[]`, 400, `expected an application`)
 	o.expect("PATCH", "/v1/apps/app", `{"slo":null,"params":{"eta":null,"share":0.1}}`, 200, `"params":{"share":0.1}`)
@@ -194,7 +194,7 @@ func TestStateSurvives(t *testing.T) {
 	other.expect("POST", "/v1/import", document, 200, `"changes":[]`)
 	other.expect("POST", "/v1/apps/app/feedback", `{"user":"u","input":[[1,2]],"loss":0.25}`, 200)
 	other.expect("POST", "/v1/import?dry_run=true", document, 200, `"loses":"what exp4 learned from 2 feedbacks (1 in the document)"`)
-	other.expect("POST", "/v1/import", document, 409, `nothing was imported, since it would lose what was learned: app/u: what exp4 learned from 2 feedbacks`, `discard=true`)
+	other.expect("POST", "/v1/import", document, 409, `nothing was imported, because the import would discard what policies have learned: app/u: what exp4 learned from 2 feedbacks`, `discard=true`)
 	other.expect("GET", "/v1/apps/app/policy", "", 200, `"rounds":2`)
 	other.expect("POST", "/v1/import?discard=true", document, 200, `"name":"app/u"`)
 	other.expect("GET", "/v1/apps/app/policy", "", 200, `"rounds":1`)
@@ -291,7 +291,7 @@ func TestContainersAreOperated(t *testing.T) {
 	if c := list().Containers[0]; c.Processes[0].State != "unloaded" {
 		t.Errorf("after stop: %+v", c)
 	}
-	o.expect("POST", "/v1/containers/far/stop", "", 400, "runs elsewhere")
+	o.expect("POST", "/v1/containers/far/stop", "", 400, "this server dials container")
 	o.expect("POST", "/v1/containers/none/start", "", 404, `\"sleeper\" \"far\"`)
 	o.expect("GET", "/v1/containers/sleeper/start", "", 405)
 }

@@ -43,7 +43,7 @@ func (s *Server) openDoors(c config.Config) error {
 		return s.predict.As(who).Describe(path, onlyReady)
 	}
 	entrance := func(door string, addrs []string, access unixsocket.Access) intake.Entrance {
-		return intake.Entrance{Addrs: addrs, Access: access, Open: s.around.open, Metrics: s.metrics.Door(door), Log: s.log, Addresses: &s.addresses}
+		return intake.Entrance{Addrs: addrs, Access: access, Open: s.surroundings.open, Metrics: s.metrics.Door(door), Log: s.log, Addresses: &s.addresses}
 	}
 	certs, memory := &s.certificates, gate.Memory{Pool: s.pool, Part: s.unpacked}
 	if len(c.TCP.Listen) > 0 {
@@ -126,7 +126,7 @@ func shut(ctx context.Context, doors []door, log *slog.Logger) error {
 	for i, d := range doors {
 		all.Go(func() {
 			if faults[i] = d.shutdown(ctx); errors.Is(faults[i], context.DeadlineExceeded) {
-				log.Warn("clients that did not take their answers were cut off", "door", d.name)
+				log.Warn("closed the connections of clients that did not read their answers", "door", d.name)
 				faults[i] = nil
 			}
 		})
@@ -138,7 +138,7 @@ func shut(ctx context.Context, doors []door, log *slog.Logger) error {
 func tcpSettings(c config.Config, certs *certificates) tcp.Settings {
 	t := c.TCP
 	return tcp.Settings{
-		Connections: connections(c, t.Connections, t.ConnectionsPerAddress, certs.of("tcp")), InFlight: t.InFlightPerConnection,
+		Connections: connections(c, t.Connections, t.ConnectionsPerAddress, certs.config("tcp")), InFlight: t.InFlightPerConnection,
 		IdleTimeout: t.IdleTimeout, MessageTimeout: t.MessageTimeout,
 		OutboundBytes: int(t.OutboundBytes), OutboundStall: t.StallTimeout,
 		Resync: t.Resync, ResyncBytes: int(t.ResyncBytes),
@@ -153,7 +153,7 @@ func restSettings(c config.Config, certs *certificates, memory gate.Memory) rest
 	r := c.REST
 	memory.Ratio = c.Limits.UnpackRatio
 	return rest.Settings{
-		Connections: connections(c, r.Connections, r.ConnectionsPerAddress, certs.of("rest")), IdleTimeout: r.IdleTimeout,
+		Connections: connections(c, r.Connections, r.ConnectionsPerAddress, certs.config("rest")), IdleTimeout: r.IdleTimeout,
 		HeaderTimeout: r.HeaderTimeout, MessageTimeout: r.MessageTimeout, StallTimeout: r.StallTimeout, Origins: r.CORSOrigins,
 		Memory: memory, Limits: limits(c),
 	}
@@ -163,7 +163,7 @@ func grpcSettings(c config.Config, certs *certificates, memory gate.Memory) grpc
 	g := c.GRPC
 	memory.Ratio = c.Limits.UnpackRatio
 	return grpc.Settings{
-		Connections: connections(c, g.Connections, g.ConnectionsPerAddress, certs.of("grpc")), InFlight: g.InFlightPerStream,
+		Connections: connections(c, g.Connections, g.ConnectionsPerAddress, certs.config("grpc")), InFlight: g.InFlightPerStream,
 		MessageTimeout: g.MessageTimeout, OutboundBytes: int(g.OutboundBytes), StallTimeout: g.StallTimeout,
 		Memory: memory, Limits: limits(c),
 	}
@@ -172,7 +172,7 @@ func grpcSettings(c config.Config, certs *certificates, memory gate.Memory) grpc
 func frigateSettings(c config.Config, certs *certificates) frigate.Settings {
 	f := c.Frigate
 	return frigate.Settings{
-		Connections: connections(c, f.Connections, f.ConnectionsPerAddress, certs.of("frigate")), MessageTimeout: f.MessageTimeout, StallTimeout: f.StallTimeout,
+		Connections: connections(c, f.Connections, f.ConnectionsPerAddress, certs.config("frigate")), MessageTimeout: f.MessageTimeout, StallTimeout: f.StallTimeout,
 		RequestTimeout: f.RequestTimeout, Models: f.Models, ModelBytes: int64(f.ModelBytes), ModelFiles: f.ModelFiles, Limits: limits(c),
 	}
 }

@@ -18,19 +18,19 @@ import (
 // manage builds the fleet of containers, and what operators see and change.
 func (s *Server) manage() {
 	started := time.Now()
-	s.store = manage.NewStore(s.cfg.State, s.around.store, s.log)
+	s.store = manage.NewStore(s.cfg.State, s.surroundings.store, s.log)
 	s.containers, s.processes = fleet.New(fleet.Config{
 		Name:       "shivad/" + Version,
 		Scheduler:  s.sched,
 		Gate:       s.gate,
 		Pool:       s.pool,
 		Arena:      s.arena,
-		Network:    s.around.containers,
-		Supervise:  s.around.supervise,
+		Network:    s.surroundings.containers,
+		Supervise:  s.surroundings.supervise,
 		Admit:      s.store.Admit,
 		Identities: &s.identities,
 		Secure: func(c net.Conn) (*tls.Conn, error) {
-			return intake.Handshake(c, s.certificates.of("containers").Config)
+			return intake.Handshake(c, s.certificates.config("containers").Config)
 		},
 		Trail:       s.trail,
 		Registered:  func(conn net.Conn, i containers.SessionInfo) { s.history.Arrived(conn, i) },
@@ -110,7 +110,7 @@ type configuration struct {
 
 // Config returns the configuration in effect, without passwords.
 func (c configuration) Config() any {
-	return c.server.share.Load().of(c.Now().Redacted())
+	return c.server.share.Load().apply(c.Now().Redacted())
 }
 
 // Reload is Server.reload.
@@ -119,8 +119,8 @@ func (c configuration) Reload() (admin.Reloaded, error) { return c.server.reload
 // listening converts addresses to the admin door's type.
 func listening(a Addrs) admin.Addresses {
 	list := admin.Addresses{
-		TCP: spelled(a.TCP), REST: spelled(a.REST), GRPC: spelled(a.GRPC), Frigate: spelled(a.Frigate),
-		Containers: spelled(a.Containers), V1b: spelled(a.ContainersV1b), V2: spelled(a.ContainersV2), V2a: spelled(a.ContainersV2a),
+		TCP: addressStrings(a.TCP), REST: addressStrings(a.REST), GRPC: addressStrings(a.GRPC), Frigate: addressStrings(a.Frigate),
+		Containers: addressStrings(a.Containers), V1b: addressStrings(a.ContainersV1b), V2: addressStrings(a.ContainersV2), V2a: addressStrings(a.ContainersV2a),
 	}
 	if a.Admin != nil {
 		list.Admin = a.Admin.String()
@@ -128,7 +128,7 @@ func listening(a Addrs) admin.Addresses {
 	return list
 }
 
-func spelled(addrs []net.Addr) (list []string) {
+func addressStrings(addrs []net.Addr) (list []string) {
 	for _, a := range addrs {
 		list = append(list, a.String())
 	}

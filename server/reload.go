@@ -13,7 +13,7 @@ import (
 // nil, that gets the configuration in effect after each reload. Call it before Start. Without it,
 // there is nothing to reload.
 func (s *Server) ReloadFrom(load func() (config.Config, error), reloaded func(config.Config)) {
-	s.load, s.reloaded = load, reloaded
+	s.load, s.onReload = load, reloaded
 }
 
 // Reload loads the configuration again and applies the settings that can change while the server
@@ -36,7 +36,7 @@ func (s *Server) reload() (admin.Reloaded, error) {
 		return admin.Reloaded{}, &admin.Error{Status: http.StatusConflict, Text: "the server was started without a configuration file: there is nothing to reload"}
 	}
 	if *s.phase.Load() != admin.Serving {
-		return admin.Reloaded{}, &admin.Error{Status: http.StatusServiceUnavailable, Text: "the server is starting or stopping, and reloads nothing"}
+		return admin.Reloaded{}, &admin.Error{Status: http.StatusServiceUnavailable, Text: "the configuration cannot be reloaded while the server starts or stops"}
 	}
 	next, err := s.load()
 	if err == nil {
@@ -62,13 +62,13 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	s.identities.Replace(c.Declarations())
 	s.containers.Review()
 	s.share.Store(&connections)
-	s.configure(connections.of(c))
+	s.configure(connections.apply(c))
 	if err := s.processes.Supervise(c.Supervised); err != nil {
-		return done, &admin.Error{Status: http.StatusInternalServerError, Text: "reloaded, but for processes: " + err.Error()}
+		return done, &admin.Error{Status: http.StatusInternalServerError, Text: "the configuration was reloaded, except supervised processes: " + err.Error()}
 	}
 	s.warnOfPatterns(c)
-	if s.reloaded != nil {
-		s.reloaded(c)
+	if s.onReload != nil {
+		s.onReload(c)
 	}
 	s.log.Info("configuration reloaded", "changed", keys(done.Changed), "wait for a restart", keys(done.Waiting))
 	return done, nil
@@ -91,7 +91,7 @@ func adopt(present config.Config, next config.Config) (config.Config, admin.Relo
 		return c, done, nil // c is next, which is valid
 	}
 	if err := c.Validate(); err != nil {
-		return c, done, fmt.Errorf("it holds only after a restart, beside settings that cannot change until then (%v): %w", keys(done.Waiting), err)
+		return c, done, fmt.Errorf("the configuration needs a restart: it is invalid with the present values of settings that only a restart changes (%v): %w", keys(done.Waiting), err)
 	}
 	return c, done, nil
 }

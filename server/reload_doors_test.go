@@ -63,7 +63,7 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 	e.Server.LimitLoopback, e.Server.Drain = false, 0 // compared with the doors and the program
 	e.Quota, _ = s.addresses.Settings()
 	e.TLS = map[string]any{}
-	for door, c := range map[string]*secure.Config{"tcp": e.TCP.Connections.TLS, "rest": e.REST.Connections.TLS, "grpc": e.GRPC.Connections.TLS, "frigate": e.Frigate.Connections.TLS, "containers": s.certificates.of("containers"), "admin": s.certificates.of("admin")} {
+	for door, c := range map[string]*secure.Config{"tcp": e.TCP.Connections.TLS, "rest": e.REST.Connections.TLS, "grpc": e.GRPC.Connections.TLS, "frigate": e.Frigate.Connections.TLS, "containers": s.certificates.config("containers"), "admin": s.certificates.config("admin")} {
 		if c != nil {
 			e.TLS[door] = c.Sum
 		}

@@ -93,7 +93,7 @@ func TestReload(t *testing.T) {
 	file.Admin.Profiling = false
 	file.Limits.PayloadBytes *= 4
 	file.Models = map[string]config.Model{"m": {Policy: file.Defaults, Cache: 8 << 30}}
-	o.expect("POST", "/v1/config/reload", "", 400, "limits.payload_bytes", "after a restart")
+	o.expect("POST", "/v1/config/reload", "", 400, "limits.payload_bytes", "the configuration needs a restart")
 	s.ReloadFrom(func() (config.Config, error) { return config.Config{}, errors.New("no such file") }, nil)
 	o.expect("POST", "/v1/config/reload", "", 400, "no such file")
 	s.ReloadFrom(nil, nil)

@@ -135,7 +135,7 @@ func TestRetireWithoutGoodbye(t *testing.T) {
 		budgettest.Until(t, fmt.Sprintf("%d containers are %s", n, state), func() bool {
 			found := 0
 			for _, k := range s.containers.List() {
-				if k.RPC == "v3" && k.State == state && strings.Contains(k.Reason, "no word for goodbye") == (state == "retired") {
+				if k.RPC == "v3" && k.State == state && strings.Contains(k.Reason, "no goodbye message") == (state == "retired") {
 					found++
 				}
 			}

@@ -96,7 +96,7 @@ func TestColdStart(t *testing.T) {
 	}
 	budgettest.Until(t, "a process that ends", func() bool {
 		err := ask(500 * time.Millisecond)
-		if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), `by its deadline: container "p" starts one for it`) {
+		if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), `by the request's deadline: container "p" starts a process for the model`) {
 			t.Fatalf("no process starts: %v", err)
 		}
 		return strings.Contains(err.Error(), "no weights")

@@ -39,7 +39,7 @@ const Version = build.Version
 // A Server is a whole shivad server. Make one with New.
 type Server struct {
 	// Set by New.
-	around       surroundings
+	surroundings surroundings
 	cfg          config.Config // of the start, for settings that cannot change
 	log          *slog.Logger  // its last lines are in the journal
 	journal      *journal.Journal
@@ -83,7 +83,7 @@ type Server struct {
 
 	// Set by ReloadFrom; reloading is held by Reload, and while the processes are stopped for good.
 	load      func() (config.Config, error)
-	reloaded  func(config.Config)
+	onReload  func(config.Config)
 	reloading sync.Mutex
 
 	stopping chan struct{} // closed when a shutdown begins
@@ -112,7 +112,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	}
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	s := &Server{
-		around: around, cfg: cfg,
+		surroundings: around, cfg: cfg,
 		metrics:  metrics.New(Version),
 		failed:   make(chan error, 1),
 		opened:   make(chan struct{}),
@@ -123,7 +123,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	s.trail = audit.New(s.log)
 	s.identities.Log = s.log
 	s.identities.Replace(cfg.Declarations())
-	s.certificates.wall, s.certificates.log = around.wall, s.log
+	s.certificates.wallClock, s.certificates.log = around.wallClock, s.log
 	s.pool, s.arena = newPool(cfg, s.log, func(segment *arena.Segment) { s.containers.RetireSegment(segment) })
 	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))
 	s.setPhase(admin.Starting)
@@ -237,7 +237,7 @@ func (s *Server) Start() (err error) {
 		return err
 	}
 	if a := s.cfg.Admin; a.Listen != "" {
-		if s.admin, err = admin.Listen(a.Listen, a.Access(), s.around.open, func() *secure.Config { return s.certificates.of("admin") }, admin.Handler(s.sources()), s.log); err != nil {
+		if s.admin, err = admin.Listen(a.Listen, a.Access(), s.surroundings.open, func() *secure.Config { return s.certificates.config("admin") }, admin.Handler(s.sources()), s.log); err != nil {
 			return err
 		}
 	}
@@ -247,7 +247,7 @@ func (s *Server) Start() (err error) {
 	}
 	s.settings.Read()
 	s.watching.Go(func() { s.settings.Follow(s.stopping) })
-	if err := s.openDoors(connections.of(s.cfg)); err != nil {
+	if err := s.openDoors(connections.apply(s.cfg)); err != nil {
 		return err
 	}
 	if err := s.containers.Call(s.cfg.Supervised, s.cfg.Containers.WriteTimeout); err != nil {
@@ -320,7 +320,7 @@ func (s *Server) stop(ctx context.Context) error {
 	s.gate.Drain()
 	var faults []error
 	if err := s.sched.Drain(ctx); err != nil {
-		faults = append(faults, fmt.Errorf("server: requests were cut off: %w", err))
+		faults = append(faults, fmt.Errorf("server: the drain ended before all requests were answered: %w", err))
 	}
 	s.sched.Close()
 	s.clock.Close()

@@ -362,7 +362,7 @@ func TestFreeSizesThatDoNotGoTogether(t *testing.T) {
 		},
 	})
 	_, err := callers(t, s)[0].ask(t.Context(), "loose", named("x", ints(tensor.Shape{2, 2}, 1, 2, 3, 4)))
-	for _, words := range []string{"cannot be joined", "ragged", "pads it and counts", "batched = false"} {
+	for _, words := range []string{"cannot be joined", "ragged", "pad it and return a count", "batched = false"} {
 		if f, ok := err.(*fault); !ok || !strings.Contains(f.text, words) {
 			t.Errorf("%v does not say %q", err, words)
 		}

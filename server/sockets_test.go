@@ -116,7 +116,7 @@ func TestCurlOnASocket(t *testing.T) {
 func TestSocketsOfOtherServers(t *testing.T) {
 	s, dir := onSockets(t, nil, nil)
 	second := unstarted(t, nil, func(c *config.Config) { c.TCP.Listen = config.Addrs{s.Addrs().TCP[1].String()} })
-	if err := second.Start(); err == nil || !strings.Contains(err.Error(), "another server listens there") || !strings.Contains(err.Error(), filepath.Join(dir, "tcp")) {
+	if err := second.Start(); err == nil || !strings.Contains(err.Error(), "another server listens on this socket") || !strings.Contains(err.Error(), filepath.Join(dir, "tcp")) {
 		t.Errorf("the second server: %v", err)
 	}
 	if err := second.Shutdown(t.Context()); err != nil {

@@ -403,7 +403,7 @@ func TestFramesThatAreNone(t *testing.T) {
 			value any
 		}{{"seq", int64(1)}, {"captured_at", time.Now().UnixMilli()}, {"keep", "all"}} {
 			got := d.send("m", frame{int32(i), map[string]any{c.key: c.value}})
-			if got.err == nil || !strings.Contains(got.err.text, c.key+" is of a frame, and the request names no stream") {
+			if got.err == nil || !strings.Contains(got.err.text, c.key+" is only for frames of a stream, but the request names no stream") {
 				t.Errorf("%s: %s without a stream: got %v (%v)", d.name, c.key, got, got.err)
 			}
 		}

@@ -20,7 +20,7 @@ type surroundings struct {
 	supervise  fleet.Supervise
 	store      manage.Opener
 	clock      func() (stoppable, error) // the scheduler's
-	wall       func() time.Time          // may be set back; decides whether certificates are valid
+	wallClock  func() time.Time          // may be set back; decides whether certificates are valid
 }
 
 // A stoppable clock fires no timers after Close.
@@ -35,5 +35,5 @@ var system = surroundings{
 	supervise: fleet.Command,
 	store:     manage.OpenState,
 	clock:     func() (stoppable, error) { return clock.New() },
-	wall:      time.Now,
+	wallClock: time.Now,
 }

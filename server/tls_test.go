@@ -254,7 +254,7 @@ func TestReloadOfCertificates(t *testing.T) {
 	second := reloadKeepsConnections(t, k, s, doors)
 	shows("renewed", second)
 	ask("renewed")
-	if text := log.String(); !strings.Contains(text, "certificates were read again") || !strings.Contains(text, "door=grpc") {
+	if text := log.String(); !strings.Contains(text, "certificates reloaded") || !strings.Contains(text, "door=grpc") {
 		t.Errorf("the log does not say so:\n%s", text)
 	}
 
@@ -371,7 +371,7 @@ func TestContainersOverTLS(t *testing.T) {
 	budgettest.Until(t, "those that may to serve", func() bool { return serves(s, "m", "1") && serves(s, "certified", "1") })
 	budgettest.Until(t, "the others to be refused", func() bool {
 		said := log.String()
-		return strings.Contains(said, "lacks the right serve:other/1") && strings.Contains(said, "is none of this server's identities")
+		return strings.Contains(said, "lacks the right serve:other/1") && strings.Contains(said, "matches no identity of this server")
 	})
 	if serves(s, "other", "1") || serves(s, "nobody", "1") {
 		t.Error("a container serves without the right")

@@ -126,7 +126,7 @@ func TestMisplacedTokens(t *testing.T) {
 	}
 	c := dial(t, g.Server)
 	refused("Shiva, no token", fmt.Sprint(g.shivaOn(t, c, "", "cat", "", row())), `metadata "token" of the connection's first message`)
-	refused("Shiva, a second message", fmt.Sprint(g.shivaOn(t, c, token, "cat", "", row())), "a connection's first message shows its token, and that showed another one or none: open another connection")
+	refused("Shiva, a second message", fmt.Sprint(g.shivaOn(t, c, token, "cat", "", row())), "the first message of this connection had another token or none: send this token over a new connection")
 	over := func(addr, path string, header http.Header, body string) (said string) {
 		r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+addr+path, strings.NewReader(body))
 		if err != nil {
@@ -256,9 +256,9 @@ func TestWarningsOfStrangers(t *testing.T) {
 		identities []config.Identity
 		want       []string // each is part of a log line
 	}{
-		{nil, []string{`change and stop everything`, `serve and replace models`, `ask every model: no [[identity]] is configured" setting=tcp.listen`, `is configured" setting=rest.listen`, `is configured" setting=grpc.listen`}},
+		{nil, []string{`change the configuration and stop processes`, `serve and replace models`, `ask every model: no [[identity]] is configured" setting=tcp.listen`, `is configured" setting=rest.listen`, `is configured" setting=grpc.listen`}},
 		{[]config.Identity{declared("a", "infer")}, nil},
-		{[]config.Identity{declared("a", "infer"), {Name: "anonymous", May: []string{"infer", "admin:write"}}}, []string{`change and stop everything`}},
+		{[]config.Identity{declared("a", "infer"), {Name: "anonymous", May: []string{"infer", "admin:write"}}}, []string{`change the configuration and stop processes`}},
 	} {
 		log := new(logged)
 		startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(cfg *config.Config) {

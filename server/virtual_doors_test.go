@@ -184,7 +184,7 @@ func (c *client) listen(k io.Reader, line <-chan *question) {
 // is the last answer of a connection, and has no id, which is in the unread part.
 func unread(m *shiva.Message) bool {
 	e := shiva.ParseError(m)
-	return e != nil && e.Type == shiva.Draining && strings.Contains(e.Message, "bytes of the message had come")
+	return e != nil && e.Type == shiva.Draining && strings.Contains(e.Message, "bytes of the message: send the message again")
 }
 
 func shivaAnswer(h *history, q *question, m *shiva.Message) answer {

@@ -35,8 +35,8 @@ func (s *scene) around() surroundings {
 			s.store.Store, err = manage.OpenState(at, opts)
 			return s.store, err
 		},
-		clock: func() (stoppable, error) { return &s.clock, nil },
-		wall:  s.wall.now,
+		clock:     func() (stoppable, error) { return &s.clock, nil },
+		wallClock: s.wall.now,
 	}
 }
 

@@ -164,13 +164,13 @@ func cReads(t *testing.T, g golden) string {
 		if err != nil {
 			t.Fatal(g.File, err)
 		}
-		fmt.Fprintf(out, "again %d bytes %s, all went well\n", len(again), sum32(again))
+		fmt.Fprintf(out, "again %d bytes %s, success\n", len(again), sum32(again))
 	}
 	told := map[shiva.Kind]string{
-		"eof": "the server closed the connection", shiva.KindTruncated: "the server closed the connection inside of an answer",
-		shiva.KindBadMagic: "what came is no answer of Shiva", shiva.KindBadCRC1: "a header's checksum is wrong", shiva.KindBadCRC2: "a header's checksum is wrong",
+		"eof": "the server closed the connection", shiva.KindTruncated: "the server closed the connection inside an answer",
+		shiva.KindBadMagic: "the bytes received are not a Shiva answer", shiva.KindBadCRC1: "a header's checksum is wrong", shiva.KindBadCRC2: "a header's checksum is wrong",
 		shiva.KindNegativeMetadataSize: "a negative size or dimension", shiva.KindNegativeDim: "a negative size or dimension",
-		shiva.KindUnknownDType: "no such dtype", shiva.KindSizeOverflow: "more than the wire has room for, or a tensor of 4 GiB",
+		shiva.KindUnknownDType: "unknown dtype", shiva.KindSizeOverflow: "a limit of the wire format is exceeded, or a tensor has 4 GiB or more",
 	}[end]
 	if told == "" {
 		t.Fatalf("%s: %s", g.File, end)

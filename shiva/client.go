@@ -73,13 +73,13 @@ type Client struct {
 	name string       // the addresses, as given
 	seed maphash.Seed // decides which servers are used if there are too many
 	// The client's one server, if there can be no other; nil: there may be others.
-	alone *link
+	onlyLink *link
 
-	ctx     context.Context // until Close
-	close   context.CancelFunc
-	changed chan struct{}           // holds a token after a link has connected or failed to connect
-	links   atomic.Pointer[[]*link] // to the servers in use; never empty after Dial
-	looks   atomic.Int64            // when names are looked up next, Unix nanoseconds; 0: never
+	ctx       context.Context // until Close
+	close     context.CancelFunc
+	changed   chan struct{}           // holds a token after a link connected or failed to
+	links     atomic.Pointer[[]*link] // to the servers in use; not empty after Dial
+	lookupDue atomic.Int64            // time of the next lookup, Unix nanoseconds; 0: never
 
 	lookups sync.WaitGroup
 	sources []*source // owned by Dial, and then by the lookup under way
@@ -104,7 +104,7 @@ func Dial(ctx context.Context, addr string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := o.knowToken(); err != nil {
+	if err := o.setDefaultToken(); err != nil {
 		return nil, err
 	}
 	c := &Client{opts: o, name: addr, seed: maphash.MakeSeed(), changed: make(chan struct{}, 1)}
@@ -144,9 +144,9 @@ func (c *Client) Do(ctx context.Context, m *Message) (*Message, error) {
 
 // ask is Do; tell: send the deadline to the server.
 func (c *Client) ask(ctx context.Context, m *Message, tell bool) (*Message, error) {
-	if c.alone != nil {
-		return c.alone.Do(ctx, m, tell)
+	if c.onlyLink != nil {
+		return c.onlyLink.Do(ctx, m, tell)
 	}
-	c.follow()
-	return c.insist(ctx, m, tell)
+	c.lookUpIfDue()
+	return c.tryServers(ctx, m, tell)
 }

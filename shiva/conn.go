@@ -23,7 +23,7 @@ const (
 
 	readBlockBytes = 64 << 10
 	// How long the reader goes on after the writer has failed.
-	lastWordsTime = time.Second
+	finalReadTime = time.Second
 
 	// From this much room in a body, reading directly into it is faster than through the block.
 	minDirectBytes = 16 << 10
@@ -38,7 +38,7 @@ func (c *link) serve(conn net.Conn) (answers int, err error) {
 		if writeErr = c.write(conn, stop); writeErr != nil {
 			// A server that closes the connection has often sent the reason, which may still be
 			// unread.
-			_ = conn.SetReadDeadline(time.Now().Add(lastWordsTime))
+			_ = conn.SetReadDeadline(time.Now().Add(finalReadTime))
 		}
 	})
 	answers, err = c.read(conn)
@@ -79,16 +79,16 @@ func (c *link) write(conn net.Conn, stop <-chan struct{}) error {
 func (c *link) gather(w *connWriter) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for !w.full() && !c.leaves && c.ring.sent < c.opts.inFlight {
+	for !w.full() && !c.ending && c.ring.sent < c.opts.inFlight {
 		c.dropStale()
 		k := c.ring.nextUnsent()
 		if k == nil {
 			break
 		}
 		w.add(k.request)
-		k.request, k.shown = nil, c.shown
+		k.request, k.token = nil, c.connToken
 		if c.ring.sent == 1 {
-			c.heedLocked()
+			c.expectAnswerLocked()
 		}
 	}
 	return len(w.vecs) > 0
@@ -187,5 +187,5 @@ func unsolicited(m *Message, err error) error {
 	if e := ParseError(m); e != nil {
 		return e
 	}
-	return fmt.Errorf("shiva: a message of namespace %q that answers no request", m.Namespace)
+	return fmt.Errorf("shiva: received a message of namespace %q that answers no request", m.Namespace)
 }

@@ -46,7 +46,7 @@ func (c *link) dialTo(ctx context.Context, a address) (net.Conn, *sharedMemory, 
 			return nil, nil, fmt.Errorf("shiva: connecting to %s: %w", a.text, err)
 		}
 		c.mu.Lock()
-		c.shown = token
+		c.connToken = token
 		c.mu.Unlock()
 		return conn, shared, nil
 	}
@@ -75,8 +75,8 @@ func (c *link) reach(ctx context.Context, a address, token string) (net.Conn, er
 	if err != nil {
 		return nil, err
 	}
-	if err = introduce(ctx, conn, token); err == nil && (c.among || c.choose != nil) {
-		err = prove(ctx, conn)
+	if err = introduce(ctx, conn, token); err == nil && (c.oneOfSeveral || c.choose != nil) {
+		err = checkLive(ctx, conn)
 	}
 	if err != nil {
 		conn.Close()
@@ -85,13 +85,13 @@ func (c *link) reach(ctx context.Context, a address, token string) (net.Conn, er
 	return conn, nil
 }
 
-// prove checks that the server at the other end of a new connection answers. Without it, requests
-// would wait for a server that accepts connections and does nothing, although there are others. Any
-// answer will do, except one that sends clients elsewhere.
-func prove(ctx context.Context, conn net.Conn) error {
+// checkLive checks that the server at the other end of a new connection answers. Without it,
+// requests would wait for a server that accepts connections and does nothing, although there are
+// others. Any answer will do, except one that sends clients elsewhere.
+func checkLive(ctx context.Context, conn net.Conn) error {
 	answer, err := exchange(ctx, conn, &Message{Namespace: LiveNamespace})
 	if err != nil {
-		return fmt.Errorf("it accepts, and does not answer %s: %w", LiveNamespace, err)
+		return fmt.Errorf("the server accepts connections but does not answer %s: %w", LiveNamespace, err)
 	}
 	defer answer.Release()
 	if e := ParseError(answer); e != nil && e.Retryable {

@@ -350,7 +350,7 @@ func (d *Decoder) noHeader(b []byte, h header, e *DecodeError) *DecodeError {
 	}
 	switch {
 	case inVain:
-		e.Detail += fmt.Sprintf(", and there is no header in %d bytes after a fault", d.skipped)
+		e.Detail += fmt.Sprintf(", and no header in %d bytes after the fault", d.skipped)
 		return e
 	case d.lost:
 	case !d.cfg.Resync:
@@ -390,7 +390,7 @@ func (d *Decoder) tensorHeader(rank, code byte) *DecodeError {
 	if !ok {
 		e := d.tensorFault(KindUnknownDType, "dtype", 1) // the second byte of two
 		e.Got = int64(code)
-		e.Detail = fmt.Sprintf("code %d is none", code)
+		e.Detail = fmt.Sprintf("code %d is not a dtype", code)
 		return e
 	}
 	if int(rank) > d.cfg.Limits.Rank {

@@ -301,7 +301,7 @@ func TestErrorTexts(t *testing.T) {
 		"shiva: bad crc1: crc1 at byte 10: expected 0x54, got 0x55":                                                                               {6, 66, 11, 1, 0, 0, 0, 0, 0, 0, 0x55, 0xaa},
 		"shiva: bad crc2: crc2 at byte 11: expected 0xa8, got 0xa9":                                                                               {6, 66, 11, 1, 0, 0, 0, 0, 0, 0, 0x54, 0xa9},
 		"shiva: negative metadata size: metadata size at byte 4: got -1":                                                                          wireHeader(-1, 0, 0),
-		"shiva: unknown dtype: tensor 0 dtype at byte 13: code 16 is none":                                                                        append(wireHeader(0, 1, 0), wireTensor(16)...),
+		"shiva: unknown dtype: tensor 0 dtype at byte 13: code 16 is not a dtype":                                                                 append(wireHeader(0, 1, 0), wireTensor(16)...),
 		"shiva: negative dim: tensor 0 dimension 1 at byte 18: got -2":                                                                            append(wireHeader(0, 1, 0), wireTensor(3, 4, -2)...),
 		"shiva: size overflow: tensor 0 dimension 2 at byte 22: 4611686014132420609 bytes times 2147483647 do not fit an int":                     append(wireHeader(0, 1, 0), wireTensor(3, 1<<31-1, 1<<31-1, 1<<31-1)...),
 		"shiva: too large: metadata size at byte 4: the limit is 1048576, got 2097152":                                                            wireHeader(2<<20, 0, 0),

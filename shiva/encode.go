@@ -21,16 +21,16 @@ func MessageSize(m *Message) (int, error) {
 // measure returns the size of m, and how many of its bytes the vectored form does not copy.
 func measure(m *Message) (total, referenced int, err error) {
 	if len(m.Tensors) > maxTensors {
-		return 0, 0, fmt.Errorf("shiva: %d tensors in a message, at most %d can be sent", len(m.Tensors), maxTensors)
+		return 0, 0, fmt.Errorf("shiva: the message has %d tensors, at most %d can be sent", len(m.Tensors), maxTensors)
 	}
 	if len(m.Namespace) > maxNamespaceBytes {
-		return 0, 0, fmt.Errorf("shiva: namespace of %d bytes, at most %d can be sent", len(m.Namespace), maxNamespaceBytes)
+		return 0, 0, fmt.Errorf("shiva: the namespace has %d bytes, at most %d can be sent", len(m.Namespace), maxNamespaceBytes)
 	}
 	if !utf8.ValidString(m.Namespace) {
 		return 0, 0, fmt.Errorf("shiva: namespace %q is not UTF-8", m.Namespace)
 	}
 	if len(m.Metadata) > maxMetadataBytes {
-		return 0, 0, fmt.Errorf("shiva: metadata of %d bytes, at most %d can be sent", len(m.Metadata), maxMetadataBytes)
+		return 0, 0, fmt.Errorf("shiva: the metadata has %d bytes, at most %d can be sent", len(m.Metadata), maxMetadataBytes)
 	}
 	total = headerBytes + len(m.Metadata) + len(m.Namespace)
 	for i := range m.Tensors {
@@ -51,11 +51,11 @@ func checkSendable(t *tensor.Tensor) error {
 		return fmt.Errorf("dtype %s has no code on the wire", t.DType)
 	}
 	if len(t.Shape) > maxRank {
-		return fmt.Errorf("rank %d, at most %d can be sent", len(t.Shape), maxRank)
+		return fmt.Errorf("the rank is %d, at most %d can be sent", len(t.Shape), maxRank)
 	}
 	for _, d := range t.Shape {
 		if d > maxDim {
-			return fmt.Errorf("dimension %d of shape %s, at most %d can be sent", d, t.Shape, maxDim)
+			return fmt.Errorf("dimension %d of shape %s is too large, at most %d can be sent", d, t.Shape, maxDim)
 		}
 	}
 	return t.Check()

@@ -124,7 +124,7 @@ func (m *Message) Output(name string) (tensor.Tensor, error) {
 		}
 	}
 	if len(names) == 0 {
-		return tensor.Tensor{}, fmt.Errorf("shiva: the answer has no output %q, nor any other", name)
+		return tensor.Tensor{}, fmt.Errorf("shiva: the answer has no output %q: it has no outputs", name)
 	}
 	return tensor.Tensor{}, fmt.Errorf("shiva: the answer has no output %q; there are %s", name, strings.Join(names, ", "))
 }

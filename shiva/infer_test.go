@@ -67,7 +67,7 @@ func TestInfer(t *testing.T) {
 			{[]tensor.Tensor{text("t", "é", "\xff"), named("x", 1), text("u")}, `{"__tensors__":["x"],"__texts__":{"t":["é",{"b64":"/w=="}],"u":[]}}`, map[string]string{
 				"t": "[é \xff] [2] <nil>", "x": "[1] <nil>", "u": "[] [0] <nil>", "v": `shiva: the answer has no output "v"; there are x, t, u`}},
 			{[]tensor.Tensor{text("t", "a")}, `{"__tensors__":[],"__texts__":{"t":["a"]}}`, map[string]string{"t": "[a] [1] <nil>"}},
-			{nil, ``, map[string]string{"x": `shiva: the answer has no output "x", nor any other`}},
+			{nil, ``, map[string]string{"x": `shiva: the answer has no output "x": it has no outputs`}},
 		} {
 			m, err := r.client.Infer(r.Context(), "m/2", c.inputs...)
 			if err != nil {

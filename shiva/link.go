@@ -16,7 +16,7 @@ import (
 )
 
 // errRetired is why a retired link takes no more requests: its address is no longer a server's.
-var errRetired = errors.New("shiva: the address is no longer a server's")
+var errRetired = errors.New("shiva: no server is at this address any more")
 
 var errUntried = errors.New("the first connection is being made")
 
@@ -31,10 +31,10 @@ type link struct {
 	opts options
 	// One of several servers: the link connects without a request, takes requests only while
 	// connected, and fails waiting requests, too, when the connection is lost.
-	among bool
+	oneOfSeveral bool
 	// For a stream among several servers: where to connect, best first. nil: to at.
 	choose  func(*link) []address
-	changed func() // if among: called after each attempt to connect
+	changed func() // if oneOfSeveral: called after each attempt to connect
 	sizes   outputSizes
 
 	ctx   context.Context // until Close
@@ -46,23 +46,23 @@ type link struct {
 	calls sync.Pool
 
 	at atomic.Pointer[address] // of the current connection, or the last one; nil: there was none
-	up atomic.Bool             // if among: the link takes requests
+	up atomic.Bool             // if oneOfSeveral: the link takes requests
 
 	checks sync.WaitGroup // liveness checks that run
 
-	mu      sync.Mutex
-	ring    ring
-	conn    net.Conn      // the current connection; nil: none
-	shown   string        // the token that conn has shown
-	leaves  bool          // conn ends when all requests sent on it are answered
-	left    string        // the address of a server that drains or is silent; "": none
-	shared  *sharedMemory // of conn; nil: none, or lost
-	why     error         // why there is no connection; nil: there is one, or none was tried
-	retired bool          // the link ends when all requests sent on it are answered
-	closed  bool
-	heard   time.Time   // time of the last answer, or of a request sent while none waited
-	doubts  *time.Timer // of the next liveness check; nil: none
-	gone    error       // why giveUp closed conn; nil: it did not
+	mu           sync.Mutex
+	ring         ring
+	conn         net.Conn      // the current connection; nil: none
+	connToken    string        // the token that conn has shown
+	ending       bool          // conn ends when all requests sent on it are answered
+	avoidAddr    string        // the address of a server that drains or is silent; "": none
+	shared       *sharedMemory // of conn; nil: none, or lost
+	downReason   error         // why there is no connection; nil: there is one, or none was tried
+	retired      bool          // the link ends when all requests sent on it are answered
+	closed       bool
+	lastAnswer   time.Time   // time of the last answer, or of a request sent while none waited
+	checkTimer   *time.Timer // of the next liveness check; nil: none
+	giveUpReason error       // why giveUp closed conn; nil: it did not
 }
 
 // A call is one Do, or a frame of a stream.
@@ -72,7 +72,7 @@ type call struct {
 
 	// Guarded by link.mu.
 	request   *tensor.Buffer // in wire form, until the writer takes it
-	shown     string         // the token of the connection that it was sent on
+	token     string         // the token of the connection that it was sent on
 	answer    *Message
 	err       error
 	finished  bool
@@ -93,7 +93,7 @@ func (c *link) newCall(request *tensor.Buffer, p parts) *call {
 
 func (c *link) freeCall(k *call) {
 	k.parts.release()
-	k.request, k.shown, k.answer, k.err, k.finished, k.abandoned, k.frame = nil, "", nil, nil, false, false, frameCall{}
+	k.request, k.token, k.answer, k.err, k.finished, k.abandoned, k.frame = nil, "", nil, nil, false, false, frameCall{}
 	c.calls.Put(k)
 }
 
@@ -137,15 +137,15 @@ func (c *link) renew(refused string) bool {
 }
 
 func (c *link) renewLocked(token string) {
-	if token != c.shown {
-		c.leaves = true
-		c.leave()
+	if token != c.connToken {
+		c.ending = true
+		c.endIfIdle()
 	}
 }
 
-// leave closes the connection if it is to end and no answer is outstanding.
-func (c *link) leave() {
-	if c.leaves && c.ring.sent == 0 && c.conn != nil {
+// endIfIdle closes the connection if it is to end and no answer is outstanding.
+func (c *link) endIfIdle() {
+	if c.ending && c.ring.sent == 0 && c.conn != nil {
 		c.conn.Close()
 	}
 }
@@ -155,8 +155,8 @@ func (c *link) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.up.Store(false)
-	c.retired, c.leaves = true, true
-	if c.leave(); c.conn == nil {
+	c.retired, c.ending = true, true
+	if c.endIfIdle(); c.conn == nil {
 		c.close()
 	}
 }
@@ -220,14 +220,14 @@ func (c *link) do(ctx context.Context, m *Message, tell bool) (*Message, error) 
 		}
 		<-k.done
 	}
-	answer, err, shown := k.answer, k.err, k.shown
+	answer, err, token := k.answer, k.err, k.token
 	c.freeCall(k)
 	if err != nil {
 		return nil, err
 	}
 	if e := ParseError(answer); e != nil {
 		answer.Release()
-		if e.Type == Unauthenticated && c.renew(shown) {
+		if e.Type == Unauthenticated && c.renew(token) {
 			return nil, errRenewed
 		}
 		return nil, e
@@ -307,7 +307,7 @@ func appendObject(dst, members, metadata []byte) []byte {
 
 // errStale fails a call whose tensors are in the shared memory of a connection that was lost before
 // the request was sent.
-var errStale = errors.New("the connection was lost, with the shared memory that has the tensors")
+var errStale = errors.New("the connection was lost, and with it the shared memory that holds the tensors")
 
 // errRenewed fails a call that was refused for its token, if there is another token now.
 var errRenewed = errors.New("the server has refused a token that has been replaced")
@@ -354,10 +354,10 @@ func (c *link) refusalLocked() error {
 		return ErrClosed
 	case c.retired:
 		return errRetired
-	case c.among && !c.up.Load() && c.why == nil:
+	case c.oneOfSeveral && !c.up.Load() && c.downReason == nil:
 		return errUntried
-	case c.among && !c.up.Load():
-		return c.why
+	case c.oneOfSeveral && !c.up.Load():
+		return c.downReason
 	}
 	return nil
 }
@@ -376,7 +376,7 @@ func (c *link) down() error {
 	if c.up.Load() || c.retired {
 		return nil
 	}
-	return c.why
+	return c.downReason
 }
 
 // signal puts a token into a channel that has room for one.
@@ -441,17 +441,17 @@ func (c *link) deliver(answer *Message, err error) bool {
 	if c.ring.sent == c.opts.inFlight {
 		signal(c.wake) // a frame may wait for this slot
 	}
-	if c.doubts != nil {
-		c.heard = time.Now()
+	if c.checkTimer != nil {
+		c.lastAnswer = time.Now()
 	}
 	if c.drains(answer) {
 		// Another connection may reach another server, even at the same address.
-		c.leaves = true
+		c.ending = true
 		c.up.Store(false)
-		c.why, c.left = errDraining, c.at.Load().text
+		c.downReason, c.avoidAddr = errDraining, c.at.Load().text
 	}
 	c.finishLocked(c.ring.pop(), answer, err)
-	c.leave()
+	c.endIfIdle()
 	return true
 }
 
@@ -459,7 +459,7 @@ var errDraining = errors.New("the server is shutting down")
 
 // drains reports whether an answer is Draining and another server may be reachable.
 func (c *link) drains(answer *Message) bool {
-	if answer == nil || answer.Namespace != ErrorNamespace || !(c.among || c.choose != nil || c.opts.repeatable) {
+	if answer == nil || answer.Namespace != ErrorNamespace || !(c.oneOfSeveral || c.choose != nil || c.opts.repeatable) {
 		return false
 	}
 	return ParseError(answer).Type == Draining
@@ -513,10 +513,10 @@ func (c *link) run(conn net.Conn, shared *sharedMemory) {
 			// would not help the callers.
 			c.failUnsent(e)
 		}
-		if c.among {
+		if c.oneOfSeveral {
 			c.failUnsent(why)
 		}
-		if answers > 0 || c.among && time.Since(began) >= c.opts.maxBackoff {
+		if answers > 0 || c.oneOfSeveral && time.Since(began) >= c.opts.maxBackoff {
 			failures = 0
 		} else {
 			failures++ // accepting and hanging up counts like refusing
@@ -545,8 +545,8 @@ func (c *link) setConn(conn net.Conn, shared *sharedMemory) bool {
 		shared.disconnect()
 		return false
 	}
-	c.conn, c.shared, c.leaves, c.left, c.gone = conn, shared, false, "", nil
-	if c.among {
+	c.conn, c.shared, c.ending, c.avoidAddr, c.giveUpReason = conn, shared, false, "", nil
+	if c.oneOfSeveral {
 		c.up.Store(true)
 		c.changed()
 	}
@@ -562,13 +562,13 @@ func (c *link) disconnected(err error) error {
 	c.shared = nil
 	c.conn = nil
 	c.up.Store(false)
-	if c.why = err; c.left != "" {
-		c.why = errDraining
+	if c.downReason = err; c.avoidAddr != "" {
+		c.downReason = errDraining
 	}
 	if c.retired {
 		c.close()
 	}
-	return c.why
+	return c.downReason
 }
 
 // connect waits until there is a request to send and makes a connection for it; nil if the client
@@ -577,7 +577,7 @@ func (c *link) connect(failures *int) (net.Conn, *sharedMemory) {
 	// Reconnect at once after a connection breaks, and pause only between failed attempts.
 	last := time.Now()
 	for {
-		if !c.among && !c.waitUnsent() || !c.sleep(time.Until(last.Add(c.backoff(*failures)))) {
+		if !c.oneOfSeveral && !c.waitUnsent() || !c.sleep(time.Until(last.Add(c.backoff(*failures)))) {
 			return nil, nil
 		}
 		conn, shared, err := c.dial(c.ctx)
@@ -589,9 +589,9 @@ func (c *link) connect(failures *int) (net.Conn, *sharedMemory) {
 		}
 		last = time.Now()
 		*failures++
-		if c.failUnsent(err); c.among {
+		if c.failUnsent(err); c.oneOfSeveral {
 			c.mu.Lock()
-			c.why = err
+			c.downReason = err
 			c.mu.Unlock()
 			c.changed()
 		}

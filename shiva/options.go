@@ -53,8 +53,8 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// knowToken finds the token in the environment unless another was set.
-func (o *options) knowToken() (err error) {
+// setDefaultToken finds the token in the environment unless another was set.
+func (o *options) setDefaultToken() (err error) {
 	if o.token != nil {
 		return nil
 	}

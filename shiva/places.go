@@ -86,7 +86,7 @@ func (c *link) place(m *Message) (*Message, parts) {
 // the message with the remaining inputs, and their names.
 func (p *parts) takeInputs(m *Message) (sent Message, left []string, there places) {
 	sent, left = Message{Namespace: m.Namespace, Tensors: m.Tensors}, []string{}
-	if !slices.ContainsFunc(m.Tensors, func(t tensor.Tensor) bool { return len(t.Data) >= sharedWorth }) {
+	if !slices.ContainsFunc(m.Tensors, func(t tensor.Tensor) bool { return len(t.Data) >= minSharedBytes }) {
 		return sent, left, there
 	}
 	names := tensorNames(m)
@@ -96,7 +96,7 @@ func (p *parts) takeInputs(m *Message) (sent Message, left []string, there place
 	sent.Tensors = nil
 	for i, t := range m.Tensors {
 		at, ok := span{}, false
-		if t.DType.OnWire() && len(t.Data) >= sharedWorth {
+		if t.DType.OnWire() && len(t.Data) >= minSharedBytes {
 			at, ok = p.memory.take(int64(len(t.Data)), "input", names[i])
 		}
 		if !ok {
@@ -156,11 +156,11 @@ func (p *parts) fetch(answer *Message, text []byte) error {
 		elements, counted := tensor.Shape(o.Shape).Elements()
 		switch {
 		case o.Region != p.memory.name || o.Offset < free || o.Size <= 0 || o.Size > area.offset+area.size-o.Offset || o.Offset%sharedAligned != 0:
-			return fmt.Errorf("output %q is not in the area from %d on, of %d bytes, or not behind the one before", o.Name, area.offset, area.size)
+			return fmt.Errorf("output %q is outside the area at offset %d of %d bytes, or not after the previous output", o.Name, area.offset, area.size)
 		case !ok || !counted || d.Size() == 0 || o.Size/int64(d.Size()) != int64(elements) || o.Size%int64(d.Size()) != 0:
-			return fmt.Errorf("output %q of %d bytes is no %s of shape %v", o.Name, o.Size, o.Datatype, o.Shape)
+			return fmt.Errorf("output %q has %d bytes, which do not make a tensor of %s with shape %v", o.Name, o.Size, o.Datatype, o.Shape)
 		case o.Index < 0 || o.Index > i+len(names):
-			return fmt.Errorf("output %q has index %d, there are %d before it", o.Name, o.Index, i+len(names))
+			return fmt.Errorf("output %q has index %d, expected 0 to %d", o.Name, o.Index, i+len(names))
 		}
 		free = o.Offset + (o.Size+sharedAligned-1)/sharedAligned*sharedAligned
 	}

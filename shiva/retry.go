@@ -31,19 +31,19 @@ type AttemptsError struct{ Attempts []Attempt }
 func (e *AttemptsError) Error() string {
 	var b strings.Builder
 	b.WriteString("shiva: no answer from any server: ")
-	told := make([]bool, len(e.Attempts))
+	listed := make([]bool, len(e.Attempts))
 	for i, a := range e.Attempts {
-		if told[i] {
+		if listed[i] {
 			continue
 		}
 		if i > 0 {
 			b.WriteString("; ")
 		}
 		b.WriteString(a.Addr)
-		why := a.why()
+		why := a.reason()
 		for k := i + 1; k < len(e.Attempts); k++ { // servers with the same reason
-			if !told[k] && e.Attempts[k].why() == why {
-				told[k] = true
+			if !listed[k] && e.Attempts[k].reason() == why {
+				listed[k] = true
 				b.WriteString(", " + e.Attempts[k].Addr)
 			}
 		}
@@ -52,8 +52,8 @@ func (e *AttemptsError) Error() string {
 	return b.String()
 }
 
-// why returns the text of the error, without the address, which the list has already.
-func (a Attempt) why() string {
+// reason returns the text of the error, without the address, which the list has already.
+func (a Attempt) reason() string {
 	err, fate := a.Err, ""
 	if e, ok := err.(*CallError); ok {
 		if err = e.Err; e.MayHaveRun {
@@ -94,20 +94,20 @@ func (e *AttemptsError) with(addr string, err error) error {
 // A pursuit is a request on its way from server to server.
 type pursuit struct {
 	client     *Client
-	elsewhere  bool // the request may be sent again
+	resendable bool // the request may be sent again
 	repeatable bool // ... even if it may have run
 	feedback   bool
 
-	failed     AttemptsError
-	tried      []*link // in this round
-	overloaded int     // number of servers that were
-	mends      bool    // another round may succeed
+	failed      AttemptsError
+	tried       []*link // in this round
+	overloaded  int     // number of servers that were
+	recoverable bool    // another round may succeed
 }
 
-// insist sends m to one server after the other until one answers.
-func (c *Client) insist(ctx context.Context, m *Message, tell bool) (*Message, error) {
+// tryServers sends m to one server after the other until one answers.
+func (c *Client) tryServers(ctx context.Context, m *Message, tell bool) (*Message, error) {
 	p := pursuit{client: c, feedback: isFeedback(m.Namespace)}
-	p.elsewhere = c.opts.repeatable || (*c.links.Load())[0].among
+	p.resendable = c.opts.repeatable || (*c.links.Load())[0].oneOfSeveral
 	p.repeatable = c.opts.repeatable && !p.feedback
 	until, bounded := ctx.Deadline()
 	if !bounded {
@@ -119,7 +119,7 @@ func (c *Client) insist(ctx context.Context, m *Message, tell bool) (*Message, e
 			if err == nil {
 				return answer, nil
 			}
-			if !p.goesOn(ctx, l, err) {
+			if !p.recordFailure(ctx, l, err) {
 				return nil, p.result(err)
 			}
 		}
@@ -127,14 +127,14 @@ func (c *Client) insist(ctx context.Context, m *Message, tell bool) (*Message, e
 		if c.ctx.Err() != nil {
 			return nil, &CallError{Addr: c.name, Err: ErrClosed}
 		}
-		if !p.mends || time.Until(until) <= pause {
+		if !p.recoverable || time.Until(until) <= pause {
 			return nil, p.failed.err()
 		}
 		if err := c.rest(ctx, pause/2+rand.N(pause/2)); err != nil {
 			return nil, p.failed.with(c.name, err)
 		}
-		c.follow()
-		p.tried, p.mends = p.tried[:0], false
+		c.lookUpIfDue()
+		p.tried, p.recoverable = p.tried[:0], false
 	}
 }
 
@@ -158,8 +158,9 @@ func (c *Client) rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// goesOn records the failure at a server, and reports whether another server may get the request.
-func (p *pursuit) goesOn(ctx context.Context, l *link, err error) bool {
+// recordFailure records the failure at a server, and reports whether another server may get the
+// request.
+func (p *pursuit) recordFailure(ctx context.Context, l *link, err error) bool {
 	p.tried = append(p.tried, l)
 	p.failed.note(l.at.Load().text, err)
 	if ctx.Err() != nil || errors.Is(err, ErrClosed) {
@@ -167,25 +168,25 @@ func (p *pursuit) goesOn(ctx context.Context, l *link, err error) bool {
 	}
 	switch e := err.(type) {
 	case *CallError:
-		p.mends = true
-		return errors.Is(err, errRetired) || p.elsewhere && (!e.MayHaveRun || p.repeatable)
+		p.recoverable = true
+		return errors.Is(err, errRetired) || p.resendable && (!e.MayHaveRun || p.repeatable)
 	case *RemoteError:
-		return p.elsewhere && p.isFor(e)
+		return p.resendable && p.retriesAfter(e)
 	}
 	return false
 }
 
-// isFor reports whether another server may get the request after this error.
-func (p *pursuit) isFor(e *RemoteError) bool {
+// retriesAfter reports whether another server may get the request after this error.
+func (p *pursuit) retriesAfter(e *RemoteError) bool {
 	switch e.Type {
 	case Draining:
-		p.mends = true
+		p.recoverable = true
 		return true
 	case Unavailable: // feedback may have been stored
-		p.mends = true
+		p.recoverable = true
 		return !p.feedback
 	case ContainerLost:
-		p.mends = true
+		p.recoverable = true
 		return p.repeatable
 	case NotFound:
 		return !p.feedback
@@ -201,10 +202,10 @@ func (p *pursuit) isFor(e *RemoteError) bool {
 // noteDown records the servers that did not get the request because they are unreachable.
 func (p *pursuit) noteDown() {
 	for _, l := range *p.client.links.Load() {
-		if !l.among || l.up.Load() {
+		if !l.oneOfSeveral || l.up.Load() {
 			continue
 		}
-		p.mends = true
+		p.recoverable = true
 		if !slices.Contains(p.tried, l) {
 			p.failed.note(l.at.Load().text, cmp.Or(l.down(), errUntried))
 		}

@@ -37,7 +37,7 @@ func (c *Client) open(ctx context.Context, list []address) error {
 			return err
 		}
 		if c.list([]*link{l}); c.sources[0].host == "" && !c.opts.repeatable {
-			c.alone = l
+			c.onlyLink = l
 		}
 	default:
 		if err := c.connectAny(ctx, found, &failed); err != nil {
@@ -45,7 +45,7 @@ func (c *Client) open(ctx context.Context, list []address) error {
 		}
 	}
 	if slices.ContainsFunc(c.sources, func(s *source) bool { return s.host != "" }) {
-		c.looks.Store(c.nextLookup(len(failed.Attempts) > 0).UnixNano())
+		c.lookupDue.Store(c.nextLookup(len(failed.Attempts) > 0).UnixNano())
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func (c *Client) relist(found []address) {
 		}
 		l := newLink(c.opts, 0)
 		l.at.Store(&a)
-		l.among, l.changed = true, func() { signal(c.changed) }
+		l.oneOfSeveral, l.changed = true, func() { signal(c.changed) }
 		go l.run(nil, nil) // until Close, which waits for it, or until it is retired
 		now = append(now, l)
 	}
@@ -142,17 +142,17 @@ func (c *link) over() bool {
 	}
 }
 
-// follow looks names up again when a lookup is due. Requests call it, so that an unused client
+// lookUpIfDue looks names up again when a lookup is due. Requests call it, so that an unused client
 // costs nothing.
-func (c *Client) follow() {
-	due := c.looks.Load()
+func (c *Client) lookUpIfDue() {
+	due := c.lookupDue.Load()
 	if due == 0 || time.Now().UnixNano() < due {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// lookAgain sets the time of the next lookup; until then this bound keeps others from starting.
-	if c.closed || !c.looks.CompareAndSwap(due, time.Now().Add(c.opts.dialTimeout+lookupPeriod).UnixNano()) {
+	if c.closed || !c.lookupDue.CompareAndSwap(due, time.Now().Add(c.opts.dialTimeout+lookupPeriod).UnixNano()) {
 		return
 	}
 	c.lookups.Go(c.lookAgain) // until Close, which waits for it
@@ -173,7 +173,7 @@ func (c *Client) lookAgain() {
 	if c.ctx.Err() == nil {
 		c.relist(c.found())
 	}
-	c.looks.Store(c.nextLookup(failed).UnixNano())
+	c.lookupDue.Store(c.nextLookup(failed).UnixNano())
 }
 
 // nextLookup returns the time of the next lookup of names.
@@ -193,7 +193,7 @@ func (c *Client) pick(tried []*link) *link {
 	var a, b *link
 	n := 0
 	for _, l := range *c.links.Load() {
-		if l.among && !l.up.Load() || slices.Contains(tried, l) {
+		if l.oneOfSeveral && !l.up.Load() || slices.Contains(tried, l) {
 			continue
 		}
 		// Reservoir sampling: keep the first two, then each further link replaces one of them with
@@ -222,13 +222,13 @@ func (c *Client) pick(tried []*link) *link {
 	return a
 }
 
-// lead connects the link of a stream to one of the client's servers.
-func (c *Client) lead(ctx context.Context, l *link) error {
+// connectStream connects the link of a stream to one of the client's servers.
+func (c *Client) connectStream(ctx context.Context, l *link) error {
 	if c.ctx.Err() != nil {
 		return &CallError{Addr: c.name, Err: ErrClosed}
 	}
 	links := *c.links.Load()
-	if first := links[0]; !first.among {
+	if first := links[0]; !first.oneOfSeveral {
 		l.at.Store(first.at.Load())
 	} else {
 		l.choose = c.order
@@ -240,16 +240,16 @@ func (c *Client) lead(ctx context.Context, l *link) error {
 // shutting down or has fallen silent; the server that a request would go to; servers with a
 // connection; then the rest.
 func (c *Client) order(of *link) (list []address) {
-	c.follow()
+	c.lookUpIfDue()
 	links := slices.Clone(*c.links.Load())
 	rand.Shuffle(len(links), func(i, j int) { links[i], links[j] = links[j], links[i] })
 	first, at := c.pick(nil), of.at.Load()
 	of.mu.Lock()
-	left := of.left
+	avoid := of.avoidAddr
 	of.mu.Unlock()
 	rank := func(l *link) int {
 		switch a := l.at.Load(); {
-		case a.text == left:
+		case a.text == avoid:
 			return 4
 		case at != nil && *a == *at:
 			return 0

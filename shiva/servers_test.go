@@ -356,7 +356,7 @@ func TestDeadAddresses(t *testing.T) {
 	if !ok || len(e.Attempts) < 3 {
 		t.Fatalf("error %v, want one with three addresses", err)
 	}
-	for _, want := range []string{"no answer from any server: ", never + ": ", "i/o timeout", silent + ": it accepts, and does not answer !live", gone.addr + ": ", "connection refused"} {
+	for _, want := range []string{"no answer from any server: ", never + ": ", "i/o timeout", silent + ": the server accepts connections but does not answer !live", gone.addr + ": ", "connection refused"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q, want %q in it", err, want)
 		}

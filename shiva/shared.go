@@ -33,9 +33,9 @@ import (
 func WithSharedMemory(bytes int64) Option { return func(o *options) { o.sharedBytes = bytes } }
 
 const (
-	sharedDir     = "/dev/shm"
-	sharedWorth   = 64 << 10 // size in bytes from which tensors use shared memory
-	sharedAligned = 64
+	sharedDir      = "/dev/shm"
+	minSharedBytes = 64 << 10 // size in bytes from which tensors use shared memory
+	sharedAligned  = 64
 )
 
 // A span is a part of shared memory.
@@ -48,12 +48,12 @@ type sharedMemory struct {
 	file *os.File // nil: creating it failed
 	mem  []byte   // of the whole file
 
-	mu      sync.Mutex
-	free    []span // by offset, never adjacent
-	backed  int64  // bytes that are backed by pages
-	users   int    // spans taken, plus the connection; unmapped at 0
-	refusal error  // why the server does not use it
-	small   error  // error of the last tensor larger than all of the memory
+	mu        sync.Mutex
+	free      []span // by offset, never adjacent
+	backed    int64  // bytes that are backed by pages
+	users     int    // spans taken, plus the connection; unmapped at 0
+	refusal   error  // why the server does not use it
+	sizeError error  // error of the last tensor larger than all of the memory
 }
 
 func newSharedMemory(size int64) (*sharedMemory, error) {
@@ -68,8 +68,8 @@ func newSharedMemory(size int64) (*sharedMemory, error) {
 // unlink removes the name. The memory then lasts while a process has it open.
 func (s *sharedMemory) unlink() { _ = os.Remove(s.file.Name()) }
 
-// leave ends one use of the memory. The caller holds mu.
-func (s *sharedMemory) leave() {
+// releaseLocked ends one use of the memory. The caller holds mu.
+func (s *sharedMemory) releaseLocked() {
 	if s.users--; s.users == 0 && s.file != nil {
 		unmapShared(s.mem)
 		s.file.Close()
@@ -85,7 +85,7 @@ func (s *sharedMemory) disconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refusal = errNoConnection
-	s.leave()
+	s.releaseLocked()
 }
 
 var (
@@ -140,7 +140,7 @@ func (c *link) Shared() error {
 	if s.refusal != nil {
 		return s.refusal
 	}
-	return s.small
+	return s.sizeError
 }
 
 // memory returns the memory of the current connection; nil: it has none.
@@ -169,7 +169,7 @@ func (s *sharedMemory) take(size int64, what, name string) (span, bool) {
 		return span{}, false
 	}
 	if all := int64(len(s.mem)); size > all {
-		s.small = fmt.Errorf("shiva: shared memory: %s %q has %d bytes and is sent: WithSharedMemory has %d", what, name, size, all)
+		s.sizeError = fmt.Errorf("shiva: shared memory: %s %q has %d bytes and is sent over the connection: the size set by WithSharedMemory is %d", what, name, size, all)
 		return span{}, false
 	}
 	size = (size + sharedAligned - 1) / sharedAligned * sharedAligned
@@ -216,7 +216,7 @@ func (s *sharedMemory) giveBack(parts ...span) {
 		}
 	}
 	for range parts {
-		s.leave()
+		s.releaseLocked()
 	}
 }
 
@@ -261,7 +261,7 @@ func (o *outputSizes) of(route string) int64 {
 func (o *outputSizes) learn(route string, tensors []tensor.Tensor) {
 	size := int64(0)
 	for _, t := range tensors {
-		if n := int64(len(t.Data)); n >= sharedWorth {
+		if n := int64(len(t.Data)); n >= minSharedBytes {
 			size += (n + sharedAligned - 1) / sharedAligned * sharedAligned
 		}
 	}
@@ -269,7 +269,7 @@ func (o *outputSizes) learn(route string, tensors []tensor.Tensor) {
 	defer o.mu.Unlock()
 	old, known := o.routes[route]
 	switch size = max(size, old-old/8); {
-	case size < sharedWorth:
+	case size < minSharedBytes:
 		delete(o.routes, route)
 		return
 	case o.routes == nil || !known && len(o.routes) >= maxOutputSizes:

@@ -8,7 +8,7 @@ import (
 )
 
 func createShared(string, int64) (*os.File, []byte, error) {
-	return nil, nil, errors.New("it is for Linux")
+	return nil, nil, errors.New("only Linux is supported")
 }
 
 func backShared(*os.File, int64, int64) error { return errors.ErrUnsupported }

@@ -16,16 +16,17 @@ import (
 // after a quarter of an hour.
 
 const (
-	silence   = 2 * time.Second // time without an answer that triggers a check
-	proofTime = 2 * time.Second // for the check: to connect, and to get an answer
+	silence      = 2 * time.Second // time without an answer that triggers a check
+	checkTimeout = 2 * time.Second // for the check: to connect, and to get an answer
 )
 
-// heedLocked starts the wait for answers: it is called when a request is sent while none waits.
-func (c *link) heedLocked() {
-	c.heard = time.Now()
-	if (c.among && c.opts.repeatable || c.choose != nil) && c.doubts == nil {
+// expectAnswerLocked starts the wait for answers: it is called when a request is sent while none
+// waits.
+func (c *link) expectAnswerLocked() {
+	c.lastAnswer = time.Now()
+	if (c.oneOfSeveral && c.opts.repeatable || c.choose != nil) && c.checkTimer == nil {
 		c.checks.Add(1)
-		c.doubts = time.AfterFunc(silence, c.check)
+		c.checkTimer = time.AfterFunc(silence, c.check)
 	}
 }
 
@@ -40,9 +41,9 @@ func (c *link) check() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.doubts = nil; c.ring.sent > 0 && !c.closed {
+	if c.checkTimer = nil; c.ring.sent > 0 && !c.closed {
 		c.checks.Add(1)
-		c.doubts = time.AfterFunc(wait, c.check)
+		c.checkTimer = time.AfterFunc(wait, c.check)
 	}
 }
 
@@ -51,7 +52,7 @@ func (c *link) check() {
 func (c *link) silent(wait *time.Duration) (net.Conn, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if left := time.Until(c.heard.Add(silence)); left > 0 {
+	if left := time.Until(c.lastAnswer.Add(silence)); left > 0 {
 		*wait = left
 		return nil, false
 	}
@@ -60,7 +61,7 @@ func (c *link) silent(wait *time.Duration) (net.Conn, bool) {
 
 // alive checks the server on another connection. Any answer will do.
 func (c *link) alive() error {
-	ctx, cancel := context.WithTimeout(c.ctx, proofTime)
+	ctx, cancel := context.WithTimeout(c.ctx, checkTimeout)
 	defer cancel()
 	conn, err := c.reach(ctx, *c.at.Load(), c.opts.token.Token())
 	if err == nil {
@@ -76,12 +77,12 @@ func (c *link) alive() error {
 func (c *link) giveUp(conn net.Conn, why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.conn != conn || c.closed || time.Since(c.heard) < silence {
+	if c.conn != conn || c.closed || time.Since(c.lastAnswer) < silence {
 		return
 	}
-	c.gone = fmt.Errorf("shiva: %s has answered nothing for %v, nor on another connection: %w", c.at.Load().text, time.Since(c.heard).Round(time.Millisecond), why)
+	c.giveUpReason = fmt.Errorf("shiva: %s has answered nothing for %v, nor on another connection: %w", c.at.Load().text, time.Since(c.lastAnswer).Round(time.Millisecond), why)
 	if c.choose != nil {
-		c.left = c.at.Load().text
+		c.avoidAddr = c.at.Load().text
 	}
 	conn.Close()
 }
@@ -91,8 +92,8 @@ func (c *link) giveUp(conn net.Conn, why error) {
 func (c *link) cause(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gone != nil {
-		err, c.gone = c.gone, nil
+	if c.giveUpReason != nil {
+		err, c.giveUpReason = c.giveUpReason, nil
 	}
 	return err
 }
@@ -100,8 +101,8 @@ func (c *link) cause(err error) error {
 // endChecks returns when no check runs. None will start, since nothing is sent any more.
 func (c *link) endChecks() {
 	c.mu.Lock()
-	if c.doubts != nil && c.doubts.Stop() {
-		c.doubts = nil
+	if c.checkTimer != nil && c.checkTimer.Stop() {
+		c.checkTimer = nil
 		c.checks.Done()
 	}
 	c.mu.Unlock()

@@ -162,7 +162,7 @@ func (c *Client) Stream(ctx context.Context, cfg StreamConfig) (*Stream, error) 
 		s.members = appendTimeoutMember(append(s.members, ','), cfg.Timeout)
 	}
 	s.link = newLink(c.opts, s.keep+1)
-	if err := c.lead(ctx, s.link); err != nil {
+	if err := c.connectStream(ctx, s.link); err != nil {
 		return nil, err
 	}
 	signal(s.push)

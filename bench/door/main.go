@@ -32,9 +32,9 @@ func main() {
 	rest := flag.String("rest", "", "`address` of the HTTP door; empty: closed")
 	grpc := flag.String("grpc", "", "`address` of the gRPC door; empty: closed")
 	admin := flag.String("admin", "127.0.0.1:8002", "`address` of the admin door")
-	cert := flag.String("tls-cert", "", "the certificate of addresses that begin with tls://, a `file`")
-	key := flag.String("tls-key", "", "its key, a `file`")
-	maxBatch := flag.Int("max-batch", 0, "most `rows` in a batch; 0: the server's default")
+	cert := flag.String("tls-cert", "", "`file` with the certificate for addresses that begin with tls://, in PEM")
+	key := flag.String("tls-key", "", "`file` with the key of the certificate, in PEM")
+	maxBatch := flag.Int("max-batch", 0, "maximum number of `rows` in a batch; 0: the server's default")
 	flag.Parse()
 	cfg := config.Default()
 	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = addrs(*listen), addrs(*rest), addrs(*grpc), *admin, nil

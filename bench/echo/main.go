@@ -50,9 +50,9 @@ func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:7007", "address to listen on")
-	loops := flag.Int("loops", runtime.GOMAXPROCS(0), "event loops")
-	cert := flag.String("tls-cert", "", "speak TLS by the certificate in this `file`, in PEM")
-	key := flag.String("tls-key", "", "its key, a `file`")
+	loops := flag.Int("loops", runtime.GOMAXPROCS(0), "number of event loops")
+	cert := flag.String("tls-cert", "", "speak TLS with the certificate in this `file`, in PEM")
+	key := flag.String("tls-key", "", "`file` with the key of the certificate, in PEM")
 	flag.Parse()
 	log.SetFlags(0)
 	stop := make(chan os.Signal, 1)

@@ -53,7 +53,7 @@ func main() {
 	flag.StringVar(&o.peers, "peers", "", "also measure the servers that bench/peers/install has installed in this `directory`")
 	flag.StringVar(&o.chart, "chart", "", "draw the figures into this `file`")
 	flag.BoolVar(&o.pages, "pages", false, "write the tables into README.md and bench/README.md")
-	flag.BoolVar(&o.copies, "copies", false, "also count what is copied, by servers that are built for that; needs a C compiler, and minutes the first time")
+	flag.BoolVar(&o.copies, "copies", false, "also count the bytes copied, with servers that are built for it; needs a C compiler, and takes minutes the first time")
 	flag.Func("only", "measure only turns whose names match this `REGEXP`, and bars between them: \"way=Shiva-TCP/size=small/inflight=one\"", func(text string) (err error) {
 		o.only, err = regexp.Compile(text)
 		return err

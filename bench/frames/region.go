@@ -63,7 +63,7 @@ func (s *size) output(i int) load.Place {
 func (s *size) same(i int) error {
 	x, y := make([]byte, s.bytes()), make([]byte, s.bytes())
 	if i < 0 {
-		return errors.New("a request that is none of those sent")
+		return errors.New("the answer is to none of the requests sent")
 	}
 	for place, into := range map[load.Place][]byte{s.input(i): x, s.output(i): y} {
 		if _, err := s.region.file.ReadAt(into, int64(place.Offset)); err != nil {

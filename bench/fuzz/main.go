@@ -24,10 +24,10 @@ import (
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("fuzz: ")
-	shiva := flag.Int("shiva", 30_000_000, "`frames` of Shiva for its decoder")
-	zmtp := flag.Int("zmtp", 20_000_000, "`frames` of ZMTP for its decoder")
-	socket := flag.Int("socket", 10_000_000, "`frames` of Shiva for a shivad")
-	seed := flag.Uint64("seed", 1, "of the frames")
+	shiva := flag.Int("shiva", 30_000_000, "number of Shiva `frames` for the decoder")
+	zmtp := flag.Int("zmtp", 20_000_000, "number of ZMTP `frames` for the decoder")
+	socket := flag.Int("socket", 10_000_000, "number of Shiva `frames` that are sent to a shivad")
+	seed := flag.Uint64("seed", 1, "seed of the frames")
 	flag.Parse()
 	if err := process.AtTop(); err != nil {
 		log.Fatal(err)

@@ -40,14 +40,14 @@ func main() {
 	requests := flag.Int("requests", 1_000_000, "number of requests with -deadlines")
 	servers := flag.Int("servers", 0, "measure this `number` of servers that share containers")
 	replicas := flag.Int("replicas", 1, "`number` of containers with -servers")
-	slow := flag.Int("slow", 1, "with -servers, containers and deadlines that are so many `times` as slow, and as little load")
+	slow := flag.Int("slow", 1, "with -servers: executions and deadlines that are this many `times` as long, and a load divided by it")
 	length := flag.Duration("length", 0, "`time` per cell; 0: 20s, virtual, 5s on the wire, and 3s with -servers")
-	seed := flag.Uint64("seed", 1, "of arrivals and noise")
+	seed := flag.Uint64("seed", 1, "seed of arrivals and noise")
 	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "`number` of simulations at once")
-	profile := flag.Int("profile", 0, "only the profile of this `number`, from 1")
+	profile := flag.Int("profile", 0, "measure only the profile of this `number`, from 1")
 	svg := flag.String("svg", "", "`file` to draw the simulated goodput into")
-	only := flag.String("strategy", "", "on the wire only the strategy of this `name`")
-	loads := flag.String("loads", "", "only these loads, comma-separated")
+	only := flag.String("strategy", "", "with -wire: measure only the strategy of this `name`")
+	loads := flag.String("loads", "", "measure only these loads, comma-separated")
 	flag.Parse()
 	if err := process.AtTop(); err != nil {
 		log.Fatal(err)
@@ -90,7 +90,7 @@ func exit(broken []string, err error) {
 func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jobs, profile int, loads, only, svg string) (broken []string, err error) {
 	profiles := sim.Profiles()
 	if profile > len(profiles) || profile < 0 {
-		return nil, fmt.Errorf("there are %d profiles, and no number %d", len(profiles), profile)
+		return nil, fmt.Errorf("expected a profile from 1 to %d, got %d", len(profiles), profile)
 	}
 	if profile > 0 {
 		profiles = profiles[profile-1 : profile]

@@ -71,7 +71,7 @@ func SameTensors(request, answer []byte) error {
 			return fmt.Errorf("tensor %d: expected %s %s, got %s %s", i, t.DType, t.Shape, got.DType, got.Shape)
 		}
 		if !bytes.Equal(got.Data, t.Data) {
-			return fmt.Errorf("tensor %d: other data than was sent", i)
+			return fmt.Errorf("tensor %d: its data differs from what was sent", i)
 		}
 	}
 	return nil

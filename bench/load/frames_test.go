@@ -37,7 +37,7 @@ func TestSameTensors(t *testing.T) {
 	}{
 		"the same":        {request, ""},
 		"other metadata":  {message(`{"id": 1}`, "m", "\x01\x01\x00\x00\x00\x02"+"12345678"), ""},
-		"other data":      {message("", "m", "\x01\x01\x00\x00\x00\x02"+"12345679"), "other data"},
+		"other data":      {message("", "m", "\x01\x01\x00\x00\x00\x02"+"12345679"), "differs from what was sent"},
 		"other dtype":     {message("", "m", "\x01\x07\x00\x00\x00\x02"+"12345678"), "float32 [2], got uint32 [2]"},
 		"other shape":     {message("", "m", "\x02\x01\x00\x00\x00\x02\x00\x00\x00\x01"+"12345678"), "float32 [2], got float32 [2, 1]"},
 		"no tensor":       {message("", "m"), "1 tensors"},

@@ -223,7 +223,7 @@ func (c *Config) complete() error {
 		c.InFlight = 1
 	}
 	if c.TLS != nil && len(c.Deadlines) > 0 {
-		return errors.New("load: deadlines are measured by the kernel's stamps, which TLS has not")
+		return errors.New("load: deadlines are measured by the kernel's timestamps, which are not available with TLS")
 	}
 	if c.Streams != nil {
 		if err := c.streams(); err != nil {

@@ -76,7 +76,7 @@ const (
 var shortestTrial = time.Second
 
 // ErrNoRate is the error of a search that found no rate at all.
-var ErrNoRate = errors.New("load: no rate keeps the promise")
+var ErrNoRate = errors.New("load: no rate meets the target")
 
 // Search looks for the highest rate that keeps a promise. try runs a trial. The search doubles the
 // rate from first on until a trial breaks the promise, or halves it until one holds, and then

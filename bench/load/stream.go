@@ -63,7 +63,7 @@ func (c *Config) streams() error {
 	case c.Gather:
 		return errors.New("load: the frames of streams are not gathered")
 	case s.Each != nil && (c.Wire != Shiva || c.Conns != s.Count):
-		return errors.New("load: frames are looked at over Shiva, on one connection for each stream")
+		return errors.New("load: inspecting frames needs the Shiva wire and one connection for each stream")
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("noop: ")
 	servers := flag.String("servers", "127.0.0.1:7000", "`addresses` of the servers, comma-separated")
-	maxBatch := flag.Int("max-batch", 0, "most `rows` in a batch; 0: the server's default")
+	maxBatch := flag.Int("max-batch", 0, "maximum number of `rows` in a batch; 0: the server's default")
 	wide := flag.String("wide", "", "also serve a model of this `name` that answers a number with a mebibyte")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

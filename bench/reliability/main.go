@@ -29,9 +29,9 @@ import (
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("reliability: ")
-	only := flag.String("only", "", "these bars alone, `names` with commas between")
-	broken := flag.Bool("break", false, "plant the fault of each bar, and expect it to fail")
-	dir := flag.String("dir", "", "`directory` for what the commands print; empty: a new one, which is removed if all is well")
+	only := flag.String("only", "", "check only the bars with these `names`, comma-separated")
+	broken := flag.Bool("break", false, "plant the fault of each bar, and expect the bar to fail")
+	dir := flag.String("dir", "", "`directory` for the output of the commands; empty: a temporary one, which is removed if all results are as expected")
 	flag.Parse()
 	if err := process.AtTop(); err != nil {
 		log.Fatal(err)
@@ -80,7 +80,7 @@ func main() {
 	}
 	fmt.Printf("%d bars in %v\n", len(chosen), time.Since(start).Round(time.Second))
 	if len(failed) > 0 {
-		log.Fatalf("not as promised: %s; what was printed is in %s", strings.Join(failed, ", "), at)
+		log.Fatalf("bars with an unexpected result: %s; the output of their commands is in %s", strings.Join(failed, ", "), at)
 	}
 	if *dir == "" {
 		os.RemoveAll(at)

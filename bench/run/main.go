@@ -32,7 +32,7 @@ type options struct {
 	under     []string // a command, with arguments, that starts the programs of a system; nil: none
 }
 
-var errFloor = errors.New("run: a floor does not hold")
+var errFloor = errors.New("run: a ratio is beyond its limit")
 
 func main() {
 	log.SetFlags(0)

@@ -66,18 +66,18 @@ func counts(text string) (all []int, err error) {
 
 func run() error {
 	var (
-		servers  = flag.String("servers", "2,4", "how many servers")
-		replicas = flag.String("replicas", "1,2,8", "how many containers")
-		loads    = flag.String("loads", "0.8,1.2,2", "loads, as shares of the capacity")
-		profile  = flag.String("profile", "linear", "the container: linear, or accelerator")
+		servers  = flag.String("servers", "2,4", "numbers of servers, comma-separated")
+		replicas = flag.String("replicas", "1,2,8", "numbers of containers, comma-separated")
+		loads    = flag.String("loads", "0.8,1.2,2", "loads, as shares of the capacity, comma-separated")
+		profile  = flag.String("profile", "linear", "kind of container: linear or accelerator")
 		bursts   = flag.Bool("bursts", false, "rows arrive in bursts of 200 ms")
-		mixed    = flag.Bool("mixed", false, "deadlines of half, once and twice the time")
+		mixed    = flag.Bool("mixed", false, "mix deadlines of half, once and twice the SLO")
 		uneven   = flag.Bool("uneven", false, "two thirds of the rows come to the first server")
-		delay    = flag.Duration("delay", 100*time.Microsecond, "of a message, one way")
-		jitter   = flag.Duration("jitter", 50*time.Microsecond, "mean of what is added to the delay")
-		serve    = flag.Duration("serve", 20*time.Microsecond, "what a server takes for each row of an answer before it reads on")
-		length   = flag.Duration("length", 10*time.Second, "virtual time that is counted, after two seconds that are not")
-		seed     = flag.Uint64("seed", 1, "of all that is random")
+		delay    = flag.Duration("delay", 100*time.Microsecond, "delay of a message, one way")
+		jitter   = flag.Duration("jitter", 50*time.Microsecond, "mean of the random time that is added to the delay")
+		serve    = flag.Duration("serve", 20*time.Microsecond, "time that a server takes for each row of an answer before it reads the next message")
+		length   = flag.Duration("length", 10*time.Second, "virtual time that is measured, after two seconds of warm-up")
+		seed     = flag.Uint64("seed", 1, "seed of all random numbers")
 	)
 	flag.Parse()
 	p, ok := profiles()[*profile]

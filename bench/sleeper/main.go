@@ -30,7 +30,7 @@ func main() {
 	a := flag.Duration("a", 5*time.Millisecond, "`time` per batch")
 	b := flag.Duration("b", 500*time.Microsecond, "`time` per row")
 	noise := flag.Float64("noise", 0.05, "relative standard deviation of the time")
-	most := flag.Int("max-batch", 0, "`rows` of the largest batch that the model takes; 0 leaves it to the server")
+	most := flag.Int("max-batch", 0, "maximum number of `rows` in a batch; 0: the server's default")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -45,7 +45,7 @@ func main() {
 	file := flag.String("state", "", "run one piece, and keep the reports of all pieces in this `file`")
 	piece := flag.Duration("piece", 20*time.Minute, "`time` of a piece, with -state")
 	rate := flag.Float64("rate", 0, "offer at most this many `requests/s`; 0: 70 % of the capacity, whatever that is")
-	dir := flag.String("dir", "", "`directory` for logs and a heap profile of the end; empty: a new one, which is removed if all is well")
+	dir := flag.String("dir", "", "`directory` for logs and a heap profile at the end; empty: a temporary one, which is removed if the run passes")
 	flag.Parse()
 	if err := process.AtTop(); err != nil {
 		log.Fatal(err)

@@ -80,7 +80,7 @@ func (r *report) broken() (list []string) {
 		fault("%s", f)
 	}
 	if more := len(r.Churn.Faults) - maxFaults; more > 0 {
-		fault("and %d more faults of what came and went", more)
+		fault("and %d more faults of clients, containers and versions that come and go", more)
 	}
 	return list
 }

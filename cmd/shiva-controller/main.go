@@ -33,12 +33,12 @@ import (
 // Times that govern the passing of the Lease to another controller. They are longer than a short
 // outage of the apiserver.
 const (
-	leaseFor   = 30 * time.Second
-	renewFor   = 20 * time.Second
-	retryEvery = 4 * time.Second
-	again      = time.Second      // pause after a manager has failed
-	apiTimeout = 10 * time.Second // of one request
-	mostDelay  = 15 * time.Second // between two tries of the same Model
+	leaseFor     = 30 * time.Second
+	renewFor     = 20 * time.Second
+	retryEvery   = 4 * time.Second
+	restartDelay = time.Second      // pause after a manager has failed
+	apiTimeout   = 10 * time.Second // of one request
+	mostDelay    = 15 * time.Second // between two tries of the same Model
 )
 
 type options struct {
@@ -50,8 +50,8 @@ type options struct {
 // process's default set.
 func parse(args []string) (o options, err error) {
 	f := flag.NewFlagSet("shiva-controller", flag.ExitOnError)
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says where the apiserver is; without it, as a pod is told")
-	f.StringVar(&o.namespace, "namespace", "", "of the Models and of the Lease")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` that names the apiserver; without it, the service account of the pod is used")
+	f.StringVar(&o.namespace, "namespace", "", "namespace of the Models and of the Lease")
 	f.StringVar(&o.admin, "admin", "", "`host:port` of the servers' admin doors, for Models that name none")
 	f.StringVar(&o.health, "health", ":8081", "`host:port` of /livez and /readyz")
 	f.StringVar(&o.lease, "lease", manager, "name of the Lease by which one of several controllers acts; empty: all act")
@@ -109,9 +109,9 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		log.Error("nothing is managed for a moment", "error", err)
+		log.Error("the manager has ended; starting another one", "error", err)
 		select {
-		case <-time.After(again):
+		case <-time.After(restartDelay):
 		case <-ctx.Done():
 			return nil
 		}
@@ -168,7 +168,7 @@ func manage(ctx context.Context, config *rest.Config, o options, r *reconciler, 
 				ready.Store(true)
 				return
 			}
-			time.Sleep(again)
+			time.Sleep(restartDelay)
 		}
 	}()
 	return m.Start(ctx)

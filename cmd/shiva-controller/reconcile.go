@@ -85,13 +85,13 @@ func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, s
 	}
 	exists := err == nil
 	if exists && !metav1.IsControlledBy(is, m) {
-		say("Ready", false, "NotOurs", fmt.Sprintf("the Deployment %s is there already and not of this Model: delete it, or name the Model otherwise", m.Name))
+		say("Ready", false, "NotOurs", fmt.Sprintf("the Deployment %s exists and does not belong to this Model: delete it, or rename the Model", m.Name))
 		return nil
 	}
 	if !exists {
 		// The cluster deletes a Deployment with its Model, and the cache may show that before the
 		// Model's end.
-		if there, err := r.there(ctx, m); !there {
+		if exists, err := r.stillExists(ctx, m); !exists {
 			return err
 		}
 	}
@@ -105,10 +105,10 @@ func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, s
 	made.SetUID(is.UID) // change only this Deployment: if it was deleted, none is made
 	// The apiserver refuses fields that a Deployment does not have, as kubectl does.
 	err = r.Apply(ctx, client.ApplyConfigurationFromUnstructured(made), client.FieldOwner(manager), client.ForceOwnership)
-	if late(err) {
+	if isStale(err) {
 		return nil // a later event or the next poll brings the change
 	}
-	if lasting(err) {
+	if isPermanent(err) {
 		say("Ready", false, "Refused", err.Error())
 		return nil
 	}
@@ -129,8 +129,8 @@ func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, s
 	return nil
 }
 
-// there reports whether the apiserver still has this Model, and is not deleting it.
-func (r *reconciler) there(ctx context.Context, m *Model) (bool, error) {
+// stillExists reports whether the apiserver still has this Model, and is not deleting it.
+func (r *reconciler) stillExists(ctx context.Context, m *Model) (bool, error) {
 	now := &Model{}
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(m), now); err != nil {
 		return false, client.IgnoreNotFound(err)
@@ -138,9 +138,9 @@ func (r *reconciler) there(ctx context.Context, m *Model) (bool, error) {
 	return now.UID == m.UID && now.DeletionTimestamp == nil, nil
 }
 
-// late reports whether the apiserver refused because it has no Deployment any more, or a different
-// one than the cache.
-func late(err error) bool {
+// isStale reports whether the apiserver refused because it has no Deployment any more, or a
+// different one than the cache.
+func isStale(err error) bool {
 	var refusal apierrors.APIStatus
 	if !errors.As(err, &refusal) {
 		return false
@@ -150,9 +150,9 @@ func late(err error) bool {
 		slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
-// lasting reports whether the apiserver will refuse the same request again. It reports a field that
-// a kind does not have as an internal error, which only the text reveals.
-func lasting(err error) bool {
+// isPermanent reports whether the apiserver will refuse the same request again. The apiserver
+// reports a field that a kind does not have as an internal error, which only the text reveals.
+func isPermanent(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
 		err != nil && strings.Contains(err.Error(), "failed to create typed patch object")
 }
@@ -175,7 +175,7 @@ func (r *reconciler) replicas(ctx context.Context, m *Model, is *appsv1.Deployme
 	case complete:
 		status.Needed = &number
 		s.add(now, number)
-		say("Scaled", true, "Asked", "the servers have said what they need")
+		say("Scaled", true, "Asked", "all servers have reported the replicas that they need")
 	case number > 0: // the missing servers may need more, so fewer cannot be enough
 		s.add(now, max(number, s.replicas(now, m.scaleDownAfter(), *m.Spec.Replicas, running)))
 		say("Scaled", false, "SomeServersAway", brief(err))

@@ -102,7 +102,7 @@ func (s *servers) ask(ctx context.Context, address string) (map[id]float64, erro
 	results := make([]got, len(hosts))
 	var all sync.WaitGroup
 	for i, h := range hosts {
-		all.Go(func() { results[i].loads, results[i].err = s.one(ctx, net.JoinHostPort(h, port)) })
+		all.Go(func() { results[i].loads, results[i].err = s.askOne(ctx, net.JoinHostPort(h, port)) })
 	}
 	all.Wait()
 	var sum map[id]float64
@@ -122,8 +122,8 @@ func (s *servers) ask(ctx context.Context, address string) (map[id]float64, erro
 	return sum, errors.Join(faults...)
 }
 
-// one asks one server.
-func (s *servers) one(ctx context.Context, hostPort string) (map[id]float64, error) {
+// askOne asks one server.
+func (s *servers) askOne(ctx context.Context, hostPort string) (map[id]float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+hostPort+"/v1/status", nil)
 	if err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func (s *servers) one(ctx context.Context, hostPort string) (map[id]float64, err
 		switch {
 		case m.Version == "": // an application
 		case m.Load == nil:
-			return nil, fmt.Errorf("%s does not tell the load of %s/%s: it is a server of before 0.1.0", hostPort, m.Name, m.Version)
+			return nil, fmt.Errorf("%s does not report the load of %s/%s: that server is older than 0.1.0", hostPort, m.Name, m.Version)
 		default:
 			loads[id{m.Name, m.Version}] = *m.Load
 		}

@@ -115,7 +115,7 @@ func TestServersThatDoNotAnswer(t *testing.T) {
 		away.Addr().String(): "connection refused",
 		refused:              "403 Forbidden: the right admin:read is missing",
 		strange:              "invalid character",
-		old:                  "does not tell the load of a/1",
+		old:                  "does not report the load of a/1",
 		"nowhere":            `expected host:port, got "nowhere"`,
 		"no.such.invalid:1":  "no.such.invalid",
 	} {

@@ -53,8 +53,8 @@ func (c *cli) send(method, path string, body, v any) error {
 	return c.call(method, path, text, v)
 }
 
-// at returns a path of the admin door: format with escaped names.
-func at(format string, names ...string) string {
+// apiPath returns a path of the admin door: format with escaped names.
+func apiPath(format string, names ...string) string {
 	escaped := make([]any, len(names))
 	for i, name := range names {
 		escaped[i] = url.PathEscape(name)
@@ -62,8 +62,8 @@ func at(format string, names ...string) string {
 	return fmt.Sprintf(format, escaped...)
 }
 
-// one returns the argument of a command that takes exactly one.
-func one(command, what string, args []string) (string, error) {
+// oneArgument returns the argument of a command that takes exactly one.
+func oneArgument(command, what string, args []string) (string, error) {
 	if len(args) != 1 || args[0] == "" {
 		return "", usage(command, "expected %s, got %d arguments", what, len(args))
 	}

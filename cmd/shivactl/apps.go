@@ -60,12 +60,12 @@ one application {"name", ...}
 		{name: "apps delete", args: "NAME", short: "delete an application and what its policy has learned", help: appsHelp, takes: []kind{anApp, nothing},
 			deletes: "application %s and what its policy has learned",
 			run: func(c *cli, _ any, args []string) error {
-				name, err := one("apps", "the name of an application", args)
+				name, err := oneArgument("apps", "the name of an application", args)
 				if err != nil {
 					return err
 				}
 				var a admin.App
-				if err := c.call(http.MethodDelete, at("/v1/apps/%s", name), nil, &a); err != nil {
+				if err := c.call(http.MethodDelete, apiPath("/v1/apps/%s", name), nil, &a); err != nil {
 					return err
 				}
 				if c.json {
@@ -152,12 +152,12 @@ func (c *cli) listApps() error {
 }
 
 func (c *cli) showApp(args []string) error {
-	name, err := one("apps", "the name of an application", args)
+	name, err := oneArgument("apps", "the name of an application", args)
 	if err != nil {
 		return err
 	}
 	var a admin.App
-	if err := c.get(at("/v1/apps/%s", name), &a); err != nil {
+	if err := c.get(apiPath("/v1/apps/%s", name), &a); err != nil {
 		return err
 	}
 	return c.printApp(a)
@@ -190,7 +190,7 @@ func onOneLine(text json.RawMessage) string {
 }
 
 func (c *cli) createApp(o *appOptions, args []string) error {
-	name, err := one("apps", "the name of an application", args)
+	name, err := oneArgument("apps", "the name of an application", args)
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (c *cli) createApp(o *appOptions, args []string) error {
 }
 
 func (c *cli) changeApp(o *appOptions, args []string) error {
-	name, err := one("apps", "the name of an application", args)
+	name, err := oneArgument("apps", "the name of an application", args)
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (c *cli) changeApp(o *appOptions, args []string) error {
 		return usage("apps", "what to change? such as --slo 50ms")
 	}
 	var a admin.App
-	if err := c.send(http.MethodPatch, at("/v1/apps/%s", name), o.members, &a); err != nil {
+	if err := c.send(http.MethodPatch, apiPath("/v1/apps/%s", name), o.members, &a); err != nil {
 		return err
 	}
 	return c.printApp(a)
@@ -229,12 +229,12 @@ With --json: the application, as shivactl apps has it
 `,
 	takes: []kind{anApp, nothing}, watches: true,
 	run: func(c *cli, _ any, args []string) error {
-		name, err := one("links", "the name of an application", args)
+		name, err := oneArgument("links", "the name of an application", args)
 		if err != nil {
 			return err
 		}
 		var a admin.App
-		if err := c.get(at("/v1/apps/%s", name), &a); err != nil {
+		if err := c.get(apiPath("/v1/apps/%s", name), &a); err != nil {
 			return err
 		}
 		return c.printLinks(a)
@@ -243,14 +243,14 @@ With --json: the application, as shivactl apps has it
 		{name: "links add", args: "APP MODEL", short: "add a model to an application", help: "More about it: shivactl help links\n", takes: []kind{anApp, aLink, nothing},
 			run: func(c *cli, _ any, args []string) error {
 				return c.changeLink(args, func(app, link string, a *admin.App) error {
-					return c.send(http.MethodPost, at("/v1/apps/%s/links", app), map[string]string{"model": link}, a)
+					return c.send(http.MethodPost, apiPath("/v1/apps/%s/links", app), map[string]string{"model": link}, a)
 				})
 			}},
 		{name: "links delete", args: "APP MODEL", short: "take a model away from an application", help: "More about it: shivactl help links\n", takes: []kind{anApp, aLink, nothing},
 			deletes: "the link of application %s to %s",
 			run: func(c *cli, _ any, args []string) error {
 				return c.changeLink(args, func(app, link string, a *admin.App) error {
-					return c.call(http.MethodDelete, at("/v1/apps/%s/links", app)+"?model="+url.QueryEscape(link), nil, a)
+					return c.call(http.MethodDelete, apiPath("/v1/apps/%s/links", app)+"?model="+url.QueryEscape(link), nil, a)
 				})
 			}},
 	},
@@ -278,13 +278,13 @@ func (c *cli) printLinks(a admin.App) error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "LINK\tMEANS NOW")
 	for _, link := range a.Models {
-		fmt.Fprintf(w, "%s\t%s\n", link, cmp.Or(strings.Join(meant(link, list.Models), " "), "nothing: no container of it has registered"))
+		fmt.Fprintf(w, "%s\t%s\n", link, cmp.Or(strings.Join(linkedVersions(link, list.Models), " "), "nothing: no container of it has registered"))
 	}
 	return w.Flush()
 }
 
-// meant returns the versions that a link means.
-func meant(link string, models []admin.Model) (versions []string) {
+// linkedVersions returns the versions that a link means.
+func linkedVersions(link string, models []admin.Model) (versions []string) {
 	name, version, _ := strings.Cut(link, "/")
 	for _, m := range models {
 		if m.Name == name && (m.Version == version || version == "" && m.Default || version == "*" && m.Ready) {

@@ -12,7 +12,7 @@ import (
 )
 
 var auditCommand = command{
-	name: "audit", short: "show who did what to which thing last, or was refused it",
+	name: "audit", short: "show who changed what last, and which actions were refused",
 	help: `One line for each act that changed something, by whatever door, and for each that was refused for want of a right: what
 operators change, models that clients load and unload, regions of shared memory, containers that register and leave. Requests
 and feedback are not among them. The oldest are first. WHO is the identity, if there is one, and the address. The server has

@@ -34,8 +34,8 @@ directory in turn, in the forms that shivactl infer reads.
                 answered. It finds the highest throughput; its latencies leave out what users would
                 wait before they are sent.
 
-The line "sent late" is what this tool was late by itself. If that is not small beside the
-latencies, it had too little of a processor, and the latencies have it in them. Ctrl-C ends the run
+The line "sent late" is the delay of this tool itself. If that is not small beside the latencies,
+the tool had too little processor time, and the latencies include the delay. Ctrl-C ends the run
 and shows what was measured until then. A model with a cache answers from it: --data with many
 files, or caching off, shows the model itself.
 
@@ -204,7 +204,7 @@ func (o *benchOptions) fpsOrDefault() float64 {
 }
 
 func (c *cli) bench(o *benchOptions, args []string) error {
-	route, err := one("bench", "a model or application", args)
+	route, err := oneArgument("bench", "a model or application", args)
 	if err != nil {
 		return err
 	}
@@ -322,7 +322,7 @@ func (b *bench) search() (*load.Result, error) {
 	case err != nil:
 		return last, err
 	case last.Latency.Count() == 0:
-		return last, fmt.Errorf("%w: none of the first requests was answered well", load.ErrNoRate)
+		return last, fmt.Errorf("%w: none of the first requests succeeded", load.ErrNoRate)
 	}
 	const settle = 500 * time.Millisecond // of each trial, until the server has its batches
 	trial := 1

@@ -103,7 +103,7 @@ func TestBenchErrors(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	code = run(t.Context(), []string{"bench", "digits", "--addr", all.Addr(), "--for", "100ms", "--data", data}, nil, &out, &errs)
-	if code != exitRefused || !strings.Contains(out.String(), "x Overloaded, the first: the queue is full") || !strings.Contains(out.String(), "no request was answered well") {
+	if code != exitRefused || !strings.Contains(out.String(), "x Overloaded, the first: the queue is full") || !strings.Contains(out.String(), "no request succeeded") {
 		t.Errorf("exit %d, it says\n%s%s", code, out.String(), errs.String())
 	}
 	// The search finds no rate.

@@ -61,9 +61,9 @@ const maxMetadata = 1 << 20
 // askREST asks for the metadata of a model over HTTP.
 func (c *cli) askREST(addr, route string) (d declaration, err error) {
 	name, version := modelOf(route)
-	path := at("/v2/models/%s", name)
+	path := apiPath("/v2/models/%s", name)
 	if version != "" {
-		path += at("/versions/%s", version)
+		path += apiPath("/versions/%s", version)
 	}
 	client, base, err := c.httpClient(addr)
 	if err != nil {

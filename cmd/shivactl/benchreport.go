@@ -140,11 +140,11 @@ func (b *bench) print(r *load.Result) {
 	if report.Offered > 0 {
 		fmt.Fprintf(w, "sent late by this tool: p50 %s, p99 %s, at most %s\n", milliseconds(report.Late.P50), milliseconds(report.Late.P99), milliseconds(report.Late.Max))
 		if report.Answered > 0 && report.Late.P99 > report.Latency.P99/tolerable {
-			fmt.Fprintln(w, "  that is much of the latencies below: give this tool more of a processor, or ask for a lower rate")
+			fmt.Fprintln(w, "  that is a large part of the latencies below: give this tool more processor time, or lower the rate")
 		}
 	}
 	if report.Answered == 0 {
-		fmt.Fprintln(w, "\nno request was answered well, so there are no latencies")
+		fmt.Fprintln(w, "\nno request succeeded, so there are no latencies")
 		return
 	}
 	title := "latency, from when each request was due"

@@ -39,7 +39,7 @@ With --json: show prints {"caches": [{"name", "limit_bytes", "entries", "bytes",
 		{name: "cache clear", args: "MODEL", short: "drop the cached answers of a model", help: "More about it: shivactl help cache\n", takes: []kind{aModel, nothing},
 			deletes: "the cached answers of %s",
 			run: func(c *cli, _ any, args []string) error {
-				name, err := one("cache", "a model", args)
+				name, err := oneArgument("cache", "a model", args)
 				if err != nil {
 					return err
 				}
@@ -69,7 +69,7 @@ func (c *cli) showCaches(models []string) error {
 	}
 	for _, name := range models {
 		var m admin.ModelCache
-		if err := c.get(at("/v1/models/%s/cache", name), &m); err != nil {
+		if err := c.get(apiPath("/v1/models/%s/cache", name), &m); err != nil {
 			return err
 		}
 		out.Caches = append(out.Caches, m)
@@ -94,14 +94,14 @@ func (c *cli) showCaches(models []string) error {
 
 func (c *cli) clearCache(name string) error {
 	var cleared admin.Cleared
-	if err := c.call(http.MethodDelete, at("/v1/models/%s/cache", name), nil, &cleared); err != nil {
+	if err := c.call(http.MethodDelete, apiPath("/v1/models/%s/cache", name), nil, &cleared); err != nil {
 		return err
 	}
 	if c.json {
 		return c.printJSON(cleared)
 	}
 	answers := plural(int(cleared.Entries), "answer")
-	fmt.Fprintf(c.stdout, "let go %s of %s, %s\n", answers, name, size(cleared.Bytes))
+	fmt.Fprintf(c.stdout, "dropped %s of %s, %s\n", answers, name, size(cleared.Bytes))
 	return nil
 }
 

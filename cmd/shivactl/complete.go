@@ -225,7 +225,7 @@ func isBool(f *flag.Flag) bool {
 
 // find asks for the names of a kind. Without an answer from the server there are none.
 func (c *cli) find(k kind, positional []string) (found []string) {
-	if k != aProfile && c.settle() != nil {
+	if k != aProfile && c.applyProfile() != nil {
 		return nil
 	}
 	switch k {

@@ -58,12 +58,12 @@ start, stop and restart {"name", ...}
 const loading = 10 * time.Minute
 
 func (c *cli) operate(what string, args []string) error {
-	name, err := one("containers", "the name of a container", args)
+	name, err := oneArgument("containers", "the name of a container", args)
 	if err != nil {
 		return err
 	}
 	var k admin.Container
-	if err := c.call(http.MethodPost, at("/v1/containers/%s/"+what, name), []byte{}, &k); err != nil {
+	if err := c.call(http.MethodPost, apiPath("/v1/containers/%s/"+what, name), []byte{}, &k); err != nil {
 		return err
 	}
 	if c.json {

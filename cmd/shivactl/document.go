@@ -17,15 +17,15 @@ import (
 
 var exportCommand = command{
 	name: "export", args: "FILE", short: "write applications, what was learned and changed settings to a file",
-	help: `FILE is one JSON document with all that the server, or the servers that share its state, would be others without: the
-applications, what their policies have learned, and the settings of models that were changed while running. - is standard output.
+	help: `FILE is one JSON document with the state of the server, or of the servers that share it: the applications, what their policies
+have learned, and the settings of models that were changed while running. - is standard output.
 shivactl import brings it to another server. What is in the server's own file is not in it.
 
 With --json: {"file", "applications", "policies", "settings"}, how many of each; with - the document
 `,
 	takes: []kind{aFile, nothing},
 	run: func(c *cli, _ any, args []string) error {
-		file, err := one("export", "a file", args)
+		file, err := oneArgument("export", "a file", args)
 		if err != nil {
 			return err
 		}
@@ -73,7 +73,7 @@ func writeWhole(name string, text []byte) error {
 	return err
 }
 
-type importing struct{ dry, discard *bool }
+type importOptions struct{ dry, discard *bool }
 
 var importCommand = command{
 	name: "import", args: "FILE", short: "make applications, what was learned and settings as in a file",
@@ -85,10 +85,10 @@ With --json: {"dry_run", "changes": [{"what", "name", "before", "after", "loses"
 `,
 	takes: []kind{aFile, nothing},
 	flags: func(f *flag.FlagSet) any {
-		return &importing{f.Bool("dry-run", false, "change nothing, and report what would change"), f.Bool("discard", false, "lose what was learned and is not in the file")}
+		return &importOptions{f.Bool("dry-run", false, "change nothing, and report what would change"), f.Bool("discard", false, "lose what was learned and is not in the file")}
 	},
 	run: func(c *cli, opts any, args []string) error {
-		file, err := one("import", "a file", args)
+		file, err := oneArgument("import", "a file", args)
 		if err != nil {
 			return err
 		}
@@ -101,7 +101,7 @@ With --json: {"dry_run", "changes": [{"what", "name", "before", "after", "loses"
 		if err != nil {
 			return unfit("", "%v", err)
 		}
-		how := opts.(*importing)
+		how := opts.(*importOptions)
 		query := url.Values{}
 		if *how.dry {
 			query.Set("dry_run", "true")

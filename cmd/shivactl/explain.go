@@ -23,7 +23,7 @@ With --json: {"versions": [{"name", "version", "sentences": [...]}]}
 		}
 		name, version, versioned := strings.Cut(args[0], "/")
 		var e admin.Explanations
-		if err := c.get(at("/v1/models/%s/explain", name), &e); err != nil {
+		if err := c.get(apiPath("/v1/models/%s/explain", name), &e); err != nil {
 			return err
 		}
 		if versioned {

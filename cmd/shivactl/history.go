@@ -22,12 +22,12 @@ With --json: {"name", "events": [{"at", "until" unless it still serves, "what": 
 `,
 	takes: []kind{aName, nothing}, watches: true,
 	run: func(c *cli, _ any, args []string) error {
-		name, err := one("history", "a model or application", args)
+		name, err := oneArgument("history", "a model or application", args)
 		if err != nil {
 			return err
 		}
 		var h admin.History
-		if err := c.get(at("/v1/history/%s", name), &h); err != nil {
+		if err := c.get(apiPath("/v1/history/%s", name), &h); err != nil {
 			return err
 		}
 		if c.json {

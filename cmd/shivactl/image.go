@@ -211,7 +211,7 @@ func resizeHint(row tensor.Shape) string {
 	if h <= 0 || w <= 0 {
 		return ""
 	}
-	return fmt.Sprintf("images are not resized here, since how to is the model's choice; one way is: magick in.png -resize '%dx%d!' out.png", w, h)
+	return fmt.Sprintf("shivactl does not resize images, since the method depends on the model; one way is: magick in.png -resize '%dx%d!' out.png", w, h)
 }
 
 // isImage reports by the first bytes whether a file is an image that can be decoded.

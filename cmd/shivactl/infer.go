@@ -74,7 +74,7 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 	case o.top < 1:
 		return usage("infer", "--top must be at least 1, got %d", o.top)
 	case o.id != "" && len(args) > 2 && !o.batch:
-		return usage("infer", "--id names one request, and %d files are as many; --batch makes them one", len(args)-1)
+		return usage("infer", "--id names one request, and each of the %d files is one; --batch sends them as one", len(args)-1)
 	}
 	scale, err := parseScale(o.scale)
 	if err != nil {

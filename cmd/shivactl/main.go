@@ -95,7 +95,7 @@ func (c *cli) register(f *flag.FlagSet) {
 	f.Var(address{&c.admin}, "admin", "its admin door, as `HOST:PORT`, tls://HOST:PORT or unix:PATH")
 	f.StringVar(&c.profile, "profile", c.profile, "the server that is called `NAME` in the file of profiles: shivactl help profiles")
 	c.tls.register(f)
-	f.Var(patience{c}, "timeout", "how long to wait for all that is asked, as a `TIME` with a unit")
+	f.Var(timeoutFlag{c}, "timeout", "how long to wait for all that is asked, as a `TIME` with a unit")
 	f.BoolVar(&c.json, "json", c.json, "print JSON, for programs; see the help of each command")
 }
 
@@ -114,17 +114,17 @@ func (a address) Set(text string) error {
 	return unixsocket.CheckAddress(text)
 }
 
-// patience is the value of --timeout: a duration above 0.
-type patience struct{ c *cli }
+// timeoutFlag is the value of --timeout: a duration above 0.
+type timeoutFlag struct{ c *cli }
 
-func (p patience) String() string {
+func (p timeoutFlag) String() string {
 	if p.c == nil { // package flag asks the zero value
 		return ""
 	}
 	return p.c.timeout.String()
 }
 
-func (p patience) Set(text string) error {
+func (p timeoutFlag) Set(text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
 		return errors.New("expected a time above 0 with its unit, such as 30s or 500ms")
@@ -199,7 +199,7 @@ func (c *cli) perform(cmd command, args []string) error {
 		return badFlag(cmd.name, f, err)
 	}
 	c.note(f)
-	if err := c.settle(); err != nil {
+	if err := c.applyProfile(); err != nil {
 		return err
 	}
 	if !c.timed && cmd.timeout > 0 {
@@ -248,7 +248,7 @@ func (c *cli) flagsOf(cmd command) (f *flag.FlagSet, opts any) {
 		f.BoolVar(&c.yes, "yes", c.yes, "do it without asking")
 	}
 	if cmd.watches {
-		f.Var(watching{c}, "watch", "show it again every two seconds until Ctrl-C, or as often as you say: --watch=10s")
+		f.Var(watchFlag{c}, "watch", "show it again every two seconds until Ctrl-C, or as often as you say: --watch=10s")
 	}
 	return f, opts
 }

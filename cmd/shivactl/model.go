@@ -58,7 +58,7 @@ func (c *cli) describe(client *shiva.Client, route string) (model, error) {
 // model converts the declaration to this program's datatypes.
 func (d *declaration) model(route string) (model, error) {
 	if len(d.Inputs) == 0 {
-		return model{}, &failure{"undeclared", route + " declares no inputs, so there is no saying what it takes",
+		return model{}, &failure{"undeclared", route + " declares no inputs, so shivactl cannot know what to send",
 			"a client that knows sends it: see the model's own documentation", exitRefused}
 	}
 	m := model{route: route, whole: d.Batched != nil && !*d.Batched}

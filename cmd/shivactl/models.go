@@ -96,12 +96,12 @@ With --json: {"name", "default_version", "versions": [as shivactl models has the
 `,
 	takes: []kind{aModel, nothing}, watches: true,
 	run: func(c *cli, _ any, args []string) error {
-		name, err := one("versions", "a model", args)
+		name, err := oneArgument("versions", "a model", args)
 		if err != nil {
 			return err
 		}
 		var m admin.ModelVersions
-		if err := c.get(at("/v1/models/%s/versions", name), &m); err != nil {
+		if err := c.get(apiPath("/v1/models/%s/versions", name), &m); err != nil {
 			return err
 		}
 		if c.json {
@@ -156,7 +156,7 @@ func (c *cli) resetModel(args []string) error {
 
 func (c *cli) changeModel(name string, settings map[string]any) error {
 	var m admin.ModelVersions
-	if err := c.send(http.MethodPatch, at("/v1/models/%s", name), settings, &m); err != nil {
+	if err := c.send(http.MethodPatch, apiPath("/v1/models/%s", name), settings, &m); err != nil {
 		return err
 	}
 	if c.json {
@@ -179,7 +179,7 @@ func (c *cli) setVersion(command string, args []string) error {
 	}
 	version := strings.Join(args, "")
 	var m admin.ModelVersions
-	if err := c.send(http.MethodPut, at("/v1/models/%s/default_version", name), map[string]string{"version": version}, &m); err != nil {
+	if err := c.send(http.MethodPut, apiPath("/v1/models/%s/default_version", name), map[string]string{"version": version}, &m); err != nil {
 		return err
 	}
 	if c.json {

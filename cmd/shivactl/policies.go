@@ -40,12 +40,12 @@ With --json: {"policies": [{"name", "parameters": [{"name", "wants", "default"}]
 		{name: "policies forget", args: "APP", short: "have the policy of an application begin anew", help: "More about it: shivactl help policies\n",
 			takes: []kind{anApp, nothing}, deletes: "what the policy of application %s has learned",
 			run: func(c *cli, _ any, args []string) error {
-				name, err := one("policies", "the name of an application", args)
+				name, err := oneArgument("policies", "the name of an application", args)
 				if err != nil {
 					return err
 				}
 				var l admin.Learned
-				if err := c.call(http.MethodDelete, at("/v1/apps/%s/policy", name), nil, &l); err != nil {
+				if err := c.call(http.MethodDelete, apiPath("/v1/apps/%s/policy", name), nil, &l); err != nil {
 					return err
 				}
 				return c.printLearned(l)
@@ -101,7 +101,7 @@ func (c *cli) policies(args []string) error {
 }
 
 func (c *cli) learned(o *learnedOptions, args []string) error {
-	name, err := one("policies", "the name of an application", args)
+	name, err := oneArgument("policies", "the name of an application", args)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (c *cli) learned(o *learnedOptions, args []string) error {
 		query.Set("user", *o.user)
 	}
 	var l admin.Learned
-	if err := c.get(at("/v1/apps/%s/policy", name)+"?"+query.Encode(), &l); err != nil {
+	if err := c.get(apiPath("/v1/apps/%s/policy", name)+"?"+query.Encode(), &l); err != nil {
 		return err
 	}
 	return c.printLearned(l)

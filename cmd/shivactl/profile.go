@@ -129,8 +129,8 @@ func faultOf(err error) string {
 	return err.Error()
 }
 
-// settle finds the addresses and the credentials that no flag sets. See the help of profiles.
-func (c *cli) settle() error {
+// applyProfile finds the addresses and the credentials that no flag sets. See the help of profiles.
+func (c *cli) applyProfile() error {
 	flagged := c.given["profile"]
 	if !flagged {
 		c.profile = os.Getenv(profileEnv)

@@ -94,7 +94,7 @@ func TestProfile(t *testing.T) {
 		{map[string]bool{"profile": true, "tls-ca": true, "tls-name": true}, tlsFlags{cert: "/etc/me.pem", key: dir + "/me.key"}},
 	} {
 		k := &cli{addr: defaultAddr, admin: "127.0.0.1:8002", profile: "far", given: c.given}
-		if err := k.settle(); err != nil || k.tls != c.want || k.addr != "tls://far:6174" || k.admin != "127.0.0.1:8002" {
+		if err := k.applyProfile(); err != nil || k.tls != c.want || k.addr != "tls://far:6174" || k.admin != "127.0.0.1:8002" {
 			t.Errorf("%v: %+v, addr %s, admin %s: %v", c.given, k.tls, k.addr, k.admin, err)
 		}
 	}

@@ -13,20 +13,20 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// watching is the value of --watch: nothing, or a time.
-type watching struct{ c *cli }
+// watchFlag is the value of --watch: nothing, or a time.
+type watchFlag struct{ c *cli }
 
 const (
 	usualRefresh = 2 * time.Second
 	leastRefresh = 100 * time.Millisecond
 )
 
-func (w watching) String() string { return "" }
+func (w watchFlag) String() string { return "" }
 
 // IsBoolFlag makes package flag accept it without a value, which then means "true".
-func (w watching) IsBoolFlag() bool { return true }
+func (w watchFlag) IsBoolFlag() bool { return true }
 
-func (w watching) Set(text string) error {
+func (w watchFlag) Set(text string) error {
 	if on, err := strconv.ParseBool(text); err == nil {
 		w.c.every = 0
 		if on {

@@ -82,9 +82,9 @@ func (c *cli) printStatus(s admin.Status) error {
 		memory += fmt.Sprintf(", refused %d times", s.Payload.Refused)
 	}
 	fmt.Fprintf(w, "payload memory\t%s\n", memory)
-	fmt.Fprintf(w, "shared memory\t%s\n", sharing(s.Shared))
-	fmt.Fprintf(w, "client regions\t%s\n", registered(s.Regions))
-	fmt.Fprintf(w, "state\t%s\n", keeping(s.State, s.Started.Add(time.Duration(s.Uptime*float64(time.Second)))))
+	fmt.Fprintf(w, "shared memory\t%s\n", sharedMemoryText(s.Shared))
+	fmt.Fprintf(w, "client regions\t%s\n", regionsText(s.Regions))
+	fmt.Fprintf(w, "state\t%s\n", stateText(s.State, s.Started.Add(time.Duration(s.Uptime*float64(time.Second)))))
 	if err := w.Flush(); err != nil {
 		return err
 	}
@@ -123,9 +123,9 @@ func (c *cli) printStatus(s admin.Status) error {
 	return nil
 }
 
-// sharing formats the part of the payload memory that is shared with containers on the server's
-// machine.
-func sharing(m admin.Shared) string {
+// sharedMemoryText formats the part of the payload memory that is shared with containers on the
+// server's machine.
+func sharedMemoryText(m admin.Shared) string {
 	if m.Limit == 0 {
 		return "off"
 	}
@@ -136,8 +136,8 @@ func sharing(m admin.Shared) string {
 	return text
 }
 
-// registered formats the amount of shared memory that clients have registered.
-func registered(r admin.Regions) string {
+// regionsText formats the amount of shared memory that clients have registered.
+func regionsText(r admin.Regions) string {
 	if r.Limit == 0 {
 		return "off"
 	}
@@ -148,8 +148,8 @@ func registered(r admin.Regions) string {
 	return text
 }
 
-// keeping tells where the state is stored and, if it cannot be changed, since when and why.
-func keeping(s admin.State, now time.Time) string {
+// stateText tells where the state is stored and, if it cannot be changed, since when and why.
+func stateText(s admin.State, now time.Time) string {
 	where := cmp.Or(s.At, "in memory")
 	if s.Healthy {
 		return where

@@ -20,12 +20,12 @@ With --json: {"versions": [{"name", "version", "known", "streams": [{"name", "co
 `,
 	takes: []kind{aModel, nothing}, watches: true,
 	run: func(c *cli, _ any, args []string) error {
-		name, err := one("streams", "a model", args)
+		name, err := oneArgument("streams", "a model", args)
 		if err != nil {
 			return err
 		}
 		var list admin.StreamList
-		if err := c.get(at("/v1/models/%s/streams", name), &list); err != nil {
+		if err := c.get(apiPath("/v1/models/%s/streams", name), &list); err != nil {
 			return err
 		}
 		if c.json {

@@ -19,11 +19,11 @@ type tlsFlags struct {
 }
 
 func (t *tlsFlags) register(f *flag.FlagSet) {
-	f.StringVar(&t.ca, "tls-ca", t.ca, "of tls://: `FILE` of those whose certificates are trusted; else as the system has it")
+	f.StringVar(&t.ca, "tls-ca", t.ca, "of tls://: `FILE` of trusted CA certificates; else those of the system")
 	f.StringVar(&t.cert, "tls-cert", t.cert, "of tls://: `FILE` of your own certificate")
 	f.StringVar(&t.key, "tls-key", t.key, "of tls://: `FILE` of its key")
 	f.StringVar(&t.name, "tls-name", t.name, "of tls://: the `NAME` in the server's certificate, if not the host")
-	f.BoolVar(&t.insecure, "tls-insecure", t.insecure, "of tls://: trust any certificate, and so anybody who answers")
+	f.BoolVar(&t.insecure, "tls-insecure", t.insecure, "of tls://: trust any certificate, and so any server that answers")
 }
 
 // config reads the files.
@@ -79,7 +79,7 @@ func untrusted(err error, addr string) *failure {
 		return &failure{"tls", addr + ": " + what, hint, exitUnreachable}
 	}
 	if e, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return wrong(e.Error(), "--tls-ca names the file of who signed the server's certificate")
+		return wrong(e.Error(), "--tls-ca names the file of the CA that signed the server's certificate")
 	}
 	if e, ok := errors.AsType[x509.HostnameError](err); ok {
 		return wrong(e.Error(), "--tls-name says which name the certificate has")

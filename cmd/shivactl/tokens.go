@@ -15,8 +15,8 @@ import (
 
 var tokensCommand = command{
 	name: "tokens", args: "new", short: "make a token by which a server knows a client",
-	help: `tokens new camera makes a token and prints it, once: nothing keeps it, and the server has its SHA-256 only. Behind it is the
-table for the server's file, which a reload makes hold. What the identity may is in --may, "infer" unless you say more:
+	help: `tokens new camera makes a token and prints it, once: it is stored nowhere, and the server has only its SHA-256. After it comes the
+table for the server's file, which takes effect with a reload. --may has the rights of the identity, "infer" by default:
 
   infer, feedback, load, serve   of all models and applications, or of those that match: infer:cat*, serve:cat/2*
   admin:read, admin:write        what shivactl shows, and what it changes
@@ -50,7 +50,7 @@ With --json: {"name", "token" (absent with --file), "token_sha256", "may"}.
 type tokenOptions struct{ may, file string }
 
 func (c *cli) newToken(o *tokenOptions, args []string) error {
-	name, err := one("tokens", "the name of the identity", args)
+	name, err := oneArgument("tokens", "the name of the identity", args)
 	if err != nil {
 		return err
 	}

@@ -265,7 +265,7 @@ func (c *cli) printTop(t *top, s *admin.Status) error {
 		if m.InTime != nil {
 			inTime = fmt.Sprintf("%.4g %%", 100**m.InTime)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", name, replicas, waiting, rate(m.Requests), rate(m.Failed), took(m.P50), took(m.P99),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", name, replicas, waiting, rate(m.Requests), rate(m.Failed), durationText(m.P50), durationText(m.P99),
 			inTime, m.Streams, millis(m.FrameAge))
 	}
 	if len(t.Clients) > 0 {
@@ -290,8 +290,8 @@ func rate(n float64) string {
 	return fmt.Sprintf("%.0f", n)
 }
 
-// took formats a time with two digits; "-" for none.
-func took(s *float64) string {
+// durationText formats a time with two digits; "-" for none.
+func durationText(s *float64) string {
 	if s == nil {
 		return "-"
 	}

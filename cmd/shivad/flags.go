@@ -32,7 +32,7 @@ var settings = []struct{ flag, key, value, help string }{
 	{"admin", "admin.listen", "HOST:PORT", "health, metrics and state over HTTP"},
 	{"tls-cert", "tls.cert", "FILE", "certificate of the addresses tls://HOST:PORT, in PEM"},
 	{"tls-key", "tls.key", "FILE", "its key"},
-	{"tls-client-ca", "tls.client_ca", "FILE", "who signs the certificates of clients"},
+	{"tls-client-ca", "tls.client_ca", "FILE", "CA certificates that sign those of clients"},
 	{"tls-client-auth", "tls.client_auth", "WORD", "none, optional or required"},
 	{"profiling", "admin.profiling", "", "profiles of the process on the admin door"},
 	{"traces", "traces.endpoint", "URL", "collector that takes traces as OTLP over HTTP"},
@@ -55,9 +55,10 @@ An address has the form host:port, tls://host:port, or unix:PATH for a socket on
 clients take several, separated by commas. Port 0 takes a free one, and the log says which; an empty address
 leaves the door out. All other settings are in the file: see cmd/shivad/shivad.toml, or --check.
 
-SIGTERM or Ctrl-C drains: no new requests, those inside are answered (server.drain, 30s by default). A
-second signal ends the process at once. SIGHUP reads the file again: what can change while the server runs
-does, certificates too, and the log names what waits for a restart; a wrong file changes nothing.
+SIGTERM or Ctrl-C drains: the server takes no new requests and answers those in flight (server.drain, 30s
+by default). A second signal ends the process at once. SIGHUP reads the file again: what can change while
+the server runs does, certificates too, and the log names what waits for a restart; a wrong file changes
+nothing.
 
 Exit code: 0 stopped as asked, 1 could not start, failed or was cut short, 2 wrong flags or file.
 

@@ -15,7 +15,7 @@ const (
 	// keep is how long most of a segment may be idle before it is replaced. New memory costs as
 	// much as all other work on a frame, so bursts of frames must find the memory of the burst
 	// before.
-	keep = 5 * time.Minute
+	idlePeriod = 5 * time.Minute
 )
 
 // An Arena is the source of a pool's large buffers, a [tensor.Source]: a segment that containers
@@ -296,7 +296,7 @@ func (a *Arena) Trim() {
 			a.busy = now
 		}
 		a.peak = s.space.used
-		over = now.Sub(a.busy) >= keep
+		over = now.Sub(a.busy) >= idlePeriod
 	}
 	a.mu.Unlock()
 	if over {

@@ -14,7 +14,7 @@ func create(size int64, token []byte, writable bool) (fd int, mem []byte, err er
 	// A file beyond this limit would raise SIGXFSZ, which ends the process.
 	var most unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err == nil && uint64(size) > most.Cur {
-		return 0, nil, fmt.Errorf("arena: a segment of %d bytes is larger than files may be (ulimit -f): %d", size, most.Cur)
+		return 0, nil, fmt.Errorf("arena: a segment of %d bytes exceeds the limit on the size of files (ulimit -f), %d", size, most.Cur)
 	}
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	// Required where vm.memfd_noexec is 2.

@@ -19,8 +19,8 @@ const (
 	wordSize = 64
 )
 
-// numbers counts the segments of the process.
-var numbers atomic.Int64
+// lastNumber counts the segments of the process.
+var lastNumber atomic.Int64
 
 // A Segment is a piece of memory that containers can map. It stays until the last reference is
 // released: its maker has one, each session that maps it has one, and each buffer in it.
@@ -29,10 +29,10 @@ type Segment struct {
 	Path   string // where other processes open it
 	Token  string // its first bytes, in hexadecimal
 
-	fd   atomic.Int64 // -1: hidden
-	mem  []byte
-	refs atomic.Int64
-	gone func()
+	fd        atomic.Int64 // -1: hidden
+	mem       []byte
+	refs      atomic.Int64
+	onRelease func()
 }
 
 func (s *Segment) open(bytes int64, writable bool, gone func()) error {
@@ -44,7 +44,7 @@ func (s *Segment) open(bytes int64, writable bool, gone func()) error {
 	}
 	s.fd.Store(int64(fd))
 	s.mem = mem
-	s.Number, s.Token, s.gone = numbers.Add(1), hex.EncodeToString(token[:]), gone
+	s.Number, s.Token, s.onRelease = lastNumber.Add(1), hex.EncodeToString(token[:]), gone
 	s.Path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)
 	s.refs.Store(1)
 	return nil
@@ -62,7 +62,7 @@ func (s *Segment) Release() {
 	if s.refs.Add(-1) == 0 {
 		s.Hide()
 		Unmap(s.mem)
-		s.gone()
+		s.onRelease()
 	}
 }
 

@@ -26,8 +26,8 @@ const (
 	lookPeriod = time.Second
 )
 
-// A standing is the state of a link.
-type standing struct {
+// A linkState is the state of a link.
+type linkState struct {
 	mu       sync.Mutex
 	choice   *wire.SubsetMessage // nil: there are no servers to choose from
 	up       bool
@@ -36,31 +36,31 @@ type standing struct {
 }
 
 // subset returns the choice for hello.
-func (s *standing) subset() *wire.SubsetMessage {
+func (s *linkState) subset() *wire.SubsetMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.choice
 }
 
-func (s *standing) choose(m *wire.SubsetMessage) {
+func (s *linkState) choose(m *wire.SubsetMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.choice = m
 }
 
-func (s *standing) registered(replicas int) {
+func (s *linkState) recordRegistration(replicas int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.up, s.since, s.replicas = true, time.Now(), replicas
 }
 
-func (s *standing) counted(replicas int) {
+func (s *linkState) setReplicas(replicas int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replicas = replicas
 }
 
-func (s *standing) ended() {
+func (s *linkState) recordEnd() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.up {
@@ -70,28 +70,28 @@ func (s *standing) ended() {
 }
 
 // sessions returns the number of sessions of the model that the server has; 0: unknown.
-func (s *standing) sessions() int {
+func (s *linkState) sessions() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.replicas
 }
 
-func (s *standing) away() bool {
+func (s *linkState) away() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.up && time.Since(s.since) > awayAfter
 }
 
-// A held is a link to one of the servers of a name.
-type held struct {
-	cancel   context.CancelFunc // nil: the server dismissed the container
-	standing standing
+// A heldLink is a link to one of the servers of a name.
+type heldLink struct {
+	cancel context.CancelFunc // nil: the server dismissed the container
+	state  linkState
 }
 
 // A dismissal is a server's goodbye without reconnect.
 type dismissal struct {
 	addr string
-	link *held
+	link *heldLink
 }
 
 // A follower holds the links to servers of a name.
@@ -101,7 +101,7 @@ type follower struct {
 	choice    *subset.Choice
 	since     time.Time // of the trial
 	chosen    []string
-	live      map[string]*held // by address
+	live      map[string]*heldLink // by address
 	dismissed chan dismissal
 	links     sync.WaitGroup
 }
@@ -110,10 +110,10 @@ type follower struct {
 // container.
 func (s *server) follow(ctx context.Context, a address) {
 	if a.host == "" {
-		s.link(ctx, a, new(standing))
+		s.link(ctx, a, new(linkState))
 		return
 	}
-	f := follower{server: s, address: a, choice: subset.New(s.key, s.size), live: make(map[string]*held), dismissed: make(chan dismissal)}
+	f := follower{server: s, address: a, choice: subset.New(s.key, s.size), live: make(map[string]*heldLink), dismissed: make(chan dismissal)}
 	defer f.links.Wait()
 	defer func() {
 		for _, l := range f.live {
@@ -152,7 +152,7 @@ func (s *server) follow(ctx context.Context, a address) {
 		case <-timer.C:
 		}
 		timer.Stop()
-		serving := func(l *held) bool { return l.cancel != nil }
+		serving := func(l *heldLink) bool { return l.cancel != nil }
 		if ctx.Err() != nil || len(f.live) > 0 && !slices.ContainsFunc(slices.Collect(maps.Values(f.live)), serving) {
 			return
 		}
@@ -172,7 +172,7 @@ func (f *follower) look(ctx context.Context) {
 	}
 	f.chosen = f.choice.Chosen(func(a string) bool {
 		l := f.live[a]
-		return l != nil && l.cancel != nil && l.standing.away()
+		return l != nil && l.cancel != nil && l.state.away()
 	})
 	for addr, l := range f.live {
 		if !slices.Contains(f.chosen, addr) {
@@ -188,7 +188,7 @@ func (f *follower) look(ctx context.Context) {
 	}
 	for _, addr := range f.chosen {
 		if l := f.live[addr]; l != nil {
-			l.standing.choose(choice)
+			l.state.choose(choice)
 			continue
 		}
 		f.hold(ctx, addr, choice)
@@ -198,7 +198,7 @@ func (f *follower) look(ctx context.Context) {
 // sessions returns the number of sessions of the model that a server has; 0: unknown.
 func (f *follower) sessions(addr string) int {
 	if l := f.live[addr]; l != nil {
-		return l.standing.sessions()
+		return l.state.sessions()
 	}
 	return 0
 }
@@ -206,9 +206,9 @@ func (f *follower) sessions(addr string) int {
 // counted reports whether all servers with sessions have reported how many sessions they have.
 func (f *follower) counted() bool {
 	for _, l := range f.live {
-		l.standing.mu.Lock()
-		silent := l.standing.up && l.standing.replicas == 0
-		l.standing.mu.Unlock()
+		l.state.mu.Lock()
+		silent := l.state.up && l.state.replicas == 0
+		l.state.mu.Unlock()
 		if silent {
 			return false
 		}
@@ -219,10 +219,10 @@ func (f *follower) counted() bool {
 // hold starts a link.
 func (f *follower) hold(ctx context.Context, addr string, choice *wire.SubsetMessage) {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &held{cancel: cancel, standing: standing{since: time.Now(), choice: choice}}
+	l := &heldLink{cancel: cancel, state: linkState{since: time.Now(), choice: choice}}
 	f.live[addr] = l
 	f.links.Go(func() { // ends with ctx or by a goodbye; joined by follow
-		f.server.link(ctx, f.address.at(addr), &l.standing)
+		f.server.link(ctx, f.address.at(addr), &l.state)
 		select {
 		case f.dismissed <- dismissal{addr, l}:
 		case <-ctx.Done():

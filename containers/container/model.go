@@ -169,7 +169,7 @@ func (m *Model) Ambiguity() string {
 		}
 	}
 	const ways = "say Batched: new(true) if the first dimension of every tensor counts rows, one for each item to be answered, " +
-		"or Batched: new(false) if each request is one item and its shape is what it is"
+		"or Batched: new(false) if each request is one item and no dimension counts rows"
 	if leading != 0 && leading != all {
 		return fmt.Sprintf("%d of %d inputs and outputs lead with -1, which could mean two things: %s", leading, all, ways)
 	}
@@ -292,7 +292,7 @@ func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 	}
 	n, ok := shape.Elements()
 	if !ok || len(dims) > 0 || spec.DType.Size() == 0 {
-		return tensor.Tensor{}, fmt.Errorf("container: output %q is declared %s %s: cannot make shape %s with %d sizes left over", spec.Name, spec.DType, spec.Shape, shape, len(dims))
+		return tensor.Tensor{}, fmt.Errorf("container: output %q is declared %s %s: cannot make shape %s, as %d of dims are left over", spec.Name, spec.DType, spec.Shape, shape, len(dims))
 	}
 	if data := b.region(n * spec.DType.Size()); data != nil {
 		return tensor.Tensor{Name: spec.Name, DType: spec.DType, Shape: shape, Data: data}, nil

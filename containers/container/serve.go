@@ -128,7 +128,7 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 		}
 	}
 	s := &server{model: &m, token: shown, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth(), size: size, key: rand.Text()}
-	s.council = newCouncil(s)
+	s.arbiter = newArbiter(s)
 	if m.Feedback != nil {
 		s.lessons = make(chan lesson, maxLessons)
 		go s.learn(hard) // ends with hard and the last Feedback; not joined
@@ -149,7 +149,7 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 	case <-hard.Done():
 		select {
 		case <-served:
-		case <-time.After(partTime):
+		case <-time.After(closeTime):
 			m.Log.Error("container: Predict ignores the end of its ctx and is abandoned", "model", m.Name)
 		}
 	}
@@ -188,7 +188,7 @@ type server struct {
 	turn    chan struct{} // held while a batch is computed
 	resolve lookup
 	health  *health
-	council *council
+	arbiter *arbiter
 	lessons chan lesson // feedback that waits for the model; nil: Model.Feedback is nil
 	size    int         // servers of a name with which there are sessions
 	key     string      // different from all other containers'
@@ -241,7 +241,7 @@ func parseAddress(text string) (address, error) {
 }
 
 // link holds a session with one server until ctx ends or the server dismisses the container.
-func (s *server) link(ctx context.Context, a address, st *standing) {
+func (s *server) link(ctx context.Context, a address, st *linkState) {
 	log := s.model.Log.With("model", s.model.Name, "version", s.model.Version, "server", a.String())
 	wait, down := firstBackoff, false
 	for ctx.Err() == nil {
@@ -253,7 +253,7 @@ func (s *server) link(ctx context.Context, a address, st *standing) {
 		unhook := context.AfterFunc(well, cancel)
 		shown := s.token.Token()
 		err := s.session(during, log, a, shown, st)
-		st.ended()
+		st.recordEnd()
 		unhook()
 		cancel()
 		var refused *refusedError

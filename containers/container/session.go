@@ -28,8 +28,8 @@ type refusedError struct{ reason string }
 
 func (e *refusedError) Error() string { return "container: refused: " + e.reason }
 
-// partTime bounds how long the last answers may take to be sent after a goodbye.
-const partTime = 2 * time.Second
+// closeTime bounds how long the last answers may take to be sent after a goodbye.
+const closeTime = 2 * time.Second
 
 // fastPredict is the longest duration of the last Predict for which the reader computes the next
 // batch itself. Handing a batch of 256 KiB to another goroutine costs about half as much: two
@@ -41,12 +41,12 @@ const fastPredict = 100 * time.Microsecond
 // If that takes long after all, the timer starts another goroutine as reader: there is always one
 // reader, but not always the same goroutine.
 type session struct {
-	server   *server
-	standing *standing // state of its link, which it updates
-	log      *slog.Logger
-	conn     *zmtp.Conn
-	jobs     chan *Batch
-	ctx      context.Context // of Predict; ends with the session
+	server *server
+	state  *linkState // state of its link, which it updates
+	log    *slog.Logger
+	conn   *zmtp.Conn
+	jobs   chan *Batch
+	ctx    context.Context // of Predict; ends with the session
 
 	sharing sharing
 	echoes  atomic.Bool // the last result had an input as an output
@@ -58,7 +58,7 @@ type session struct {
 	silent time.Duration
 	beat   time.Duration
 
-	// Used by the council, guarded by its mu.
+	// Used by the arbiter, guarded by its mu.
 	grants bool // the server waits for grants when it is told to
 	each   bool // the server was told to
 
@@ -71,7 +71,7 @@ type session struct {
 
 // session connects, shows a token, and serves until the connection ends. It returns the reason,
 // never nil.
-func (s *server) session(ctx context.Context, log *slog.Logger, a address, token string, st *standing) error {
+func (s *server) session(ctx context.Context, log *slog.Logger, a address, token string, st *linkState) error {
 	hello, err := s.model.hello(token, st.subset())
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address, token
 	if err != nil {
 		return err
 	}
-	n := &session{server: s, standing: st, log: log, conn: conn, jobs: make(chan *Batch, maxSlots), ended: make(chan error, 1), sharing: sharing{segments: make(map[int64]*mapping)}}
+	n := &session{server: s, state: st, log: log, conn: conn, jobs: make(chan *Batch, maxSlots), ended: make(chan error, 1), sharing: sharing{segments: make(map[int64]*mapping)}}
 	defer n.sharing.end()
 	var stop context.CancelFunc
 	n.ctx, stop = context.WithCancel(s.hard)
@@ -107,9 +107,9 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address, token
 	welcome, err := n.greet(hello)
 	if err == nil && unhook() {
 		log.Info("container: registered", "at", welcome.Server)
-		st.registered(welcome.Replicas)
+		st.recordRegistration(welcome.Replicas)
 		drain := context.AfterFunc(ctx, func() { n.say(wire.Draining) })
-		s.council.join(n, welcome.Grants)
+		s.arbiter.join(n, welcome.Grants)
 		n.wg.Go(n.read) // ends with the connection, or when it is replaced; joined below
 		err = <-n.ended
 		drain()
@@ -119,16 +119,16 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address, token
 	}
 	var bye *goodbye
 	if errors.As(err, &bye) {
-		s.council.leave(n, false)
+		s.arbiter.leave(n, false)
 		close(n.jobs) // received batches are answered
 		n.wg.Wait()
-		n.part()
+		n.waitForClose()
 	} else {
 		stop()
 		n.mu.Lock()
 		n.over = true // received batches are dropped
 		n.mu.Unlock()
-		s.council.leave(n, true)
+		s.arbiter.leave(n, true)
 		close(n.jobs)
 		n.wg.Wait()
 	}
@@ -169,7 +169,7 @@ func (n *session) greet(hello []byte) (wire.WelcomeMessage, error) {
 				return w, &refusedError{fmt.Sprintf("%s does not know the keys batched and ragged, and would split this model's requests into rows; it needs a newer version", w.Server)}
 			}
 			for _, note := range w.Notes {
-				n.log.Info("container: the server notes", "note", note)
+				n.log.Info("container: note from the server", "note", note)
 			}
 			n.beat, n.silent = time.Duration(w.HeartbeatMS)*time.Millisecond, time.Duration(w.DeadAfterMS)*time.Millisecond
 			if w.Arena != nil {
@@ -232,14 +232,14 @@ func (n *session) receive() error {
 		switch f := b.message.Frames; string(f[0].Data) {
 		case wire.Batch:
 			b.arrive()
-			if n.server.council.takes(n, b) {
+			if n.server.arbiter.take(n, b) {
 				b = n.batch()
 				continue
 			}
-			if n.here() {
+			if n.takeTurn() {
 				n.compute(b)
 				b = n.batch()
-				if !n.reads() {
+				if !n.releaseTurn() {
 					return nil
 				}
 				continue
@@ -265,14 +265,14 @@ func (n *session) receive() error {
 		case wire.Heartbeat:
 			var m wire.CountMessage
 			if len(f) > 1 && json.Unmarshal(f[1].Data, &m) == nil && m.Replicas > 0 {
-				n.standing.counted(m.Replicas)
+				n.state.setReplicas(m.Replicas)
 			}
 		case wire.Offer:
 			var m wire.OfferMessage
 			if len(f) < 2 || json.Unmarshal(f[1].Data, &m) != nil {
 				return errors.New("the server sent an offer without JSON")
 			}
-			n.server.council.offered(n, m)
+			n.server.arbiter.handleOffer(n, m)
 		case wire.Arena:
 			var m wire.ArenaMessage
 			if len(f) < 2 || json.Unmarshal(f[1].Data, &m) != nil {
@@ -289,9 +289,9 @@ func (n *session) receive() error {
 	}
 }
 
-// here reports whether the reader should compute the batch that it has read. If so it holds the
+// takeTurn reports whether the reader should compute the batch that it has read. If so it holds the
 // turn.
-func (n *session) here() bool {
+func (n *session) takeTurn() bool {
 	if !n.fast.Load() || cap(n.server.turn) > 1 {
 		return false
 	}
@@ -306,9 +306,9 @@ func (n *session) here() bool {
 	return true
 }
 
-// reads gives back the turn that here took. It returns false if another goroutine has become the
-// reader meanwhile.
-func (n *session) reads() bool {
+// releaseTurn gives back the turn that takeTurn took. It returns false if another goroutine has
+// become the reader meanwhile.
+func (n *session) releaseTurn() bool {
 	n.mu.Lock()
 	mine := !n.since.IsZero()
 	n.since = time.Time{}
@@ -417,9 +417,9 @@ func (n *session) send(o *zmtp.Outgoing) {
 	n.sent.Store(true)
 }
 
-// part waits until the last answers are sent and the server has hung up.
-func (n *session) part() {
-	timer := time.AfterFunc(partTime, func() { n.conn.Abort(errServed) })
+// waitForClose waits until the last answers are sent and the server has hung up.
+func (n *session) waitForClose() {
+	timer := time.AfterFunc(closeTime, func() { n.conn.Abort(errServed) })
 	defer timer.Stop()
 	n.conn.CloseWrite()
 	var m zmtp.Message

@@ -53,7 +53,7 @@ func (n *session) share(m wire.ArenaMessage) {
 		}
 		n.sharing.mu.Unlock()
 		if first {
-			n.letGo(s)
+			n.releaseMapping(s)
 		}
 		return
 	}
@@ -61,7 +61,7 @@ func (n *session) share(m wire.ArenaMessage) {
 	s, err := mapSegment(m)
 	if err != nil {
 		answer.Error = err.Error()
-		n.log.Warn("container: tensors go as bytes and not by shared memory", "use", m.Use, "reason", err)
+		n.log.Warn("container: tensors go over the connection instead of shared memory", "use", m.Use, "reason", err)
 		n.tell(answer)
 		return
 	}
@@ -75,7 +75,7 @@ func (n *session) share(m wire.ArenaMessage) {
 	x.mu.Unlock()
 	n.tell(answer)
 	if old != nil {
-		n.letGo(old)
+		n.releaseMapping(old)
 	}
 }
 
@@ -109,8 +109,8 @@ func (n *session) tell(m wire.ArenaMessage) {
 	n.send(&o)
 }
 
-// letGo releases a reference to a mapping. The last one unmaps it, and the server is told.
-func (n *session) letGo(s *mapping) {
+// releaseMapping releases a reference to a mapping. The last one unmaps it, and the server is told.
+func (n *session) releaseMapping(s *mapping) {
 	x := &n.sharing
 	x.mu.Lock()
 	s.refs--
@@ -315,7 +315,7 @@ func (b *Batch) unshare() {
 		r.mapping.writer.Put(r.data)
 	}
 	for _, s := range b.mappings {
-		b.session.letGo(s)
+		b.session.releaseMapping(s)
 	}
 	clear(b.regions)
 	clear(b.mappings)

@@ -84,18 +84,18 @@ type Container struct {
 
 	wg sync.WaitGroup
 
-	grants uint64              // used by the reader only
-	open   map[uint64]struct{} // neither used nor given back; used by the reader only
+	grants     uint64              // used by the reader only
+	openGrants map[uint64]struct{} // neither used nor given back; used by the reader only
 
 	mu      sync.Mutex
 	timer   *time.Timer
 	delayed map[*time.Timer]struct{}
 	muted   bool
 	closed  bool
-	seen    []*Batch
-	bye     *Goodbye
+	batches []*Batch
+	goodbye *Goodbye
 	err     error
-	gone    chan struct{}
+	done    chan struct{}
 }
 
 // Goodbye is the server's goodbye message.
@@ -139,7 +139,7 @@ func Start(raw net.Conn, m Model) (*Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Container{Peer: p, model: m, gone: make(chan struct{}), open: make(map[uint64]struct{}), delayed: make(map[*time.Timer]struct{})}
+	c := &Container{Peer: p, model: m, done: make(chan struct{}), openGrants: make(map[uint64]struct{}), delayed: make(map[*time.Timer]struct{})}
 	if err := c.register(); err != nil {
 		p.Close()
 		return nil, err
@@ -211,17 +211,17 @@ func (c *Container) tick() {
 }
 
 func (c *Container) serve() {
-	defer close(c.gone)
+	defer close(c.done)
 	for {
 		f, err := c.Receive()
 		if err == nil {
 			switch string(f[0]) {
 			case wire.Batch:
-				err = c.take(f)
+				err = c.handleBatch(f)
 			case wire.Offer:
 				var o wire.OfferMessage
 				if err = json.Unmarshal(f[1], &o); err == nil && o.Pass > 0 {
-					err = c.use(o.Pass)
+					err = c.closeGrant(o.Pass)
 				} else if err == nil {
 					err = c.offered(o.Rows)
 				}
@@ -229,7 +229,7 @@ func (c *Container) serve() {
 				var g wire.GoodbyeMessage
 				err = json.Unmarshal(f[1], &g)
 				c.mu.Lock()
-				c.bye = &Goodbye{g.Reason, g.Reconnect}
+				c.goodbye = &Goodbye{g.Reason, g.Reconnect}
 				c.mu.Unlock()
 				c.conn.CloseWrite()
 			}
@@ -244,8 +244,8 @@ func (c *Container) serve() {
 	}
 }
 
-// take answers a batch according to the script.
-func (c *Container) take(f [][]byte) error {
+// handleBatch answers a batch according to the script.
+func (c *Container) handleBatch(f [][]byte) error {
 	var h wire.BatchHeader
 	if len(f) < 3 || len(f[1]) != wire.IDSize {
 		return fmt.Errorf("containertest: batch of %d frames", len(f))
@@ -274,13 +274,13 @@ func (c *Container) take(f [][]byte) error {
 		b.Inputs = append(b.Inputs, t)
 	}
 	if h.Grant > 0 {
-		if err := c.use(h.Grant); err != nil {
+		if err := c.closeGrant(h.Grant); err != nil {
 			return err
 		}
 	}
 	c.mu.Lock()
-	c.seen = append(c.seen, b)
-	b.N = len(c.seen)
+	c.batches = append(c.batches, b)
+	b.N = len(c.batches)
 	muted := c.muted
 	c.mu.Unlock()
 	if muted {
@@ -341,17 +341,17 @@ func (c *Container) offered(rows int) error {
 		return c.later(g.Delay, func() error { return c.each(true) })
 	}
 	c.grants++
-	c.open[c.grants] = struct{}{}
+	c.openGrants[c.grants] = struct{}{}
 	m := wire.GrantMessage{Grant: c.grants, Here: rows, Elsewhere: g.Elsewhere, Target: g.Target}
 	return c.later(g.Delay, func() error { return c.tell(m) })
 }
 
-// use closes a grant that a batch uses, or that is given back.
-func (c *Container) use(grant uint64) error {
-	if _, is := c.open[grant]; !is {
-		return fmt.Errorf("containertest: grant %d of %d came back, and was not made or has come back before", grant, c.grants)
+// closeGrant closes a grant that a batch uses, or that is given back.
+func (c *Container) closeGrant(grant uint64) error {
+	if _, is := c.openGrants[grant]; !is {
+		return fmt.Errorf("containertest: the server used or returned grant %d of %d, which is not open", grant, c.grants)
 	}
-	delete(c.open, grant)
+	delete(c.openGrants, grant)
 	return nil
 }
 
@@ -429,7 +429,7 @@ func Result(id uint64, outputs []tensor.Spec, r Reply) [][]byte {
 func (c *Container) Batches() []*Batch {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]*Batch(nil), c.seen...)
+	return append([]*Batch(nil), c.batches...)
 }
 
 // Mute(true) makes the container hang: it sends neither heartbeats nor answers until Mute(false).
@@ -445,13 +445,13 @@ func (c *Container) Mute(on bool) {
 func (c *Container) Drain() error { return c.Send([]byte(wire.Draining)) }
 
 // Gone is closed when the connection has ended.
-func (c *Container) Gone() <-chan struct{} { return c.gone }
+func (c *Container) Gone() <-chan struct{} { return c.done }
 
 // Goodbye returns the server's goodbye, or nil.
 func (c *Container) Goodbye() *Goodbye {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.bye
+	return c.goodbye
 }
 
 // Err returns how the connection ended; nil while it is open.

@@ -42,7 +42,7 @@ func CheckModel(name string) error {
 // "name/update" is the route of feedback, and "name/*" stands for all versions of a model.
 func CheckVersion(version string) error {
 	if version == "update" || version == "*" {
-		return fmt.Errorf("%q is reserved: it is not a version", version)
+		return fmt.Errorf("%q is reserved: in routes it means something other than a version", version)
 	}
 	return check(version)
 }
@@ -56,7 +56,7 @@ func check(name string) error {
 	case !utf8.ValidString(name):
 		return fmt.Errorf("%q is not UTF-8", name)
 	case name == "." || name == "..":
-		return fmt.Errorf("%q is a directory to programs that read paths", name)
+		return fmt.Errorf("%q is not allowed: in file paths it means a directory", name)
 	case name[0] == ' ' || name[len(name)-1] == ' ':
 		return fmt.Errorf("%q begins or ends with a space", name)
 	case strings.Contains(name, "/"):

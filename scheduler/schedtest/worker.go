@@ -28,15 +28,15 @@ type Worker struct {
 	Hangs       func(b *scheduler.Batch) bool // with Exec: never answered; nil: none
 
 	mu      sync.Mutex
-	pending []*held
+	pending []*pendingBatch
 	broken  error
 	paused  bool
 	sent    int
 	rows    int
 }
 
-// held is a batch without an answer.
-type held struct {
+// pendingBatch is a batch without an answer.
+type pendingBatch struct {
 	*scheduler.Batch
 	running bool
 }
@@ -56,7 +56,7 @@ func (w *Worker) Send(b *scheduler.Batch) error {
 	if w.Seen != nil {
 		w.Seen(b)
 	}
-	w.pending = append(w.pending, &held{Batch: b})
+	w.pending = append(w.pending, &pendingBatch{Batch: b})
 	w.sent++
 	w.rows += b.Rows
 	w.startLocked()
@@ -85,7 +85,7 @@ func (w *Worker) startLocked() {
 }
 
 // finish answers a batch that was executing.
-func (w *Worker) finish(h *held) {
+func (w *Worker) finish(h *pendingBatch) {
 	w.mu.Lock()
 	h.running = false
 	i := slices.Index(w.pending, h)

@@ -44,7 +44,7 @@ func ParseBytes(s string) (Bytes, error) {
 	}
 	value, ok := new(big.Rat).SetString(number)
 	if !ok {
-		return 0, fmt.Errorf(`%q is not a size: want a number and a unit, as "256MiB", "64kB" or "1.5GiB"`, s)
+		return 0, fmt.Errorf(`%q is not a size: expected a number and a unit, such as "256MiB", "64kB" or "1.5GiB"`, s)
 	}
 	for _, u := range units {
 		if u.name != unit {
@@ -59,14 +59,14 @@ func ParseBytes(s string) (Bytes, error) {
 		}
 		return Bytes(value.Num().Int64()), nil
 	}
-	return 0, fmt.Errorf("%q has the unit %q: want B, kB, MB, GB, TB, KiB, MiB, GiB or TiB", s, unit)
+	return 0, fmt.Errorf("%q has the unit %q: expected B, kB, MB, GB, TB, KiB, MiB, GiB or TiB", s, unit)
 }
 
 // ParseDuration is [time.ParseDuration] with an error that shows the expected form.
 func ParseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil {
-		return 0, fmt.Errorf(`%q is not a duration: want a number and a unit, as "30s", "250ms" or "1m30s"`, s)
+		return 0, fmt.Errorf(`%q is not a duration: expected a number and a unit, such as "30s", "250ms" or "1m30s"`, s)
 	}
 	return d, nil
 }

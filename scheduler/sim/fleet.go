@@ -135,13 +135,13 @@ type session struct {
 	*fleet
 	host     *host
 	replica  *scheduler.Replica
-	seat     *rounds.Seat[sent]
+	seat     *rounds.Seat[sentBatch]
 	lies     int
 	to, from time.Duration // when the latest message arrives at the container, at the server
 }
 
-// sent is a batch with the session on which it arrived.
-type sent struct {
+// sentBatch is a batch with the session on which it arrived.
+type sentBatch struct {
 	*scheduler.Batch
 	session *session
 }
@@ -157,7 +157,7 @@ func (s *session) carry(last *time.Duration, deliver func()) {
 func (s *session) Send(b *scheduler.Batch) error {
 	turn, rows := b.Turn, b.Rows
 	s.carry(&s.to, func() {
-		s.host.table.Arrive(s.seat, rounds.Batch[sent]{Rows: rows, Grant: turn.Grant, Best: turn.Best, Left: turn.Left * s.lies, Body: sent{b, s}}, s.now())
+		s.host.table.Arrive(s.seat, rounds.Batch[sentBatch]{Rows: rows, Grant: turn.Grant, Best: turn.Best, Left: turn.Left * s.lies, Body: sentBatch{b, s}}, s.now())
 		s.host.run()
 	})
 	return nil
@@ -178,15 +178,15 @@ func (s *session) offer(o scheduler.Offer) {
 type host struct {
 	*fleet
 	work  *clockwork
-	table *rounds.Table[sent]
+	table *rounds.Table[sentBatch]
 
-	sessions map[*rounds.Seat[sent]]*session
+	sessions map[*rounds.Seat[sentBatch]]*session
 }
 
 func newHost(x *fleet, w *clockwork) *host {
 	alone := !x.Grants || x.Servers == 1
-	fit := func(a, b sent) bool { return !alone }
-	return &host{fleet: x, work: w, table: rounds.New(1, cmp.Or(x.Most, MaxBatch), fit), sessions: make(map[*rounds.Seat[sent]]*session)}
+	fit := func(a, b sentBatch) bool { return !alone }
+	return &host{fleet: x, work: w, table: rounds.New(1, cmp.Or(x.Most, MaxBatch), fit), sessions: make(map[*rounds.Seat[sentBatch]]*session)}
 }
 
 // run carries out the table's actions.
@@ -210,7 +210,7 @@ func (h *host) run() {
 	}
 }
 
-func (h *host) done(e *rounds.Execution[sent]) {
+func (h *host) done(e *rounds.Execution[sentBatch]) {
 	h.table.Done(e, h.now())
 	h.run()
 	for i, b := range e.Batches {

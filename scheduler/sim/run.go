@@ -100,15 +100,15 @@ type driver struct {
 	res    *Result
 	rows   []arrival
 	timer  scheduler.Timer
-	spare  []*question
+	spare  []*rowRequest
 
 	sources int
 	rng     *rand.Rand // for them
 	good    func()     // called for each counted row that is answered in time; may be nil
 }
 
-// A question is one row and its request.
-type question struct {
+// A rowRequest is one row and its request.
+type rowRequest struct {
 	scheduler.Request
 	d      *driver
 	at     arrival
@@ -118,11 +118,11 @@ type question struct {
 func (d *driver) arrive() {
 	now := d.clock.Now().Sub(d.start)
 	for len(d.rows) > 0 && d.rows[0].at <= now {
-		var q *question
+		var q *rowRequest
 		if n := len(d.spare); n > 0 {
 			q, d.spare = d.spare[n-1], d.spare[:n-1]
 		} else {
-			q = &question{d: d}
+			q = &rowRequest{d: d}
 			q.Inputs = make([]tensor.Tensor, 1)
 		}
 		q.at = d.rows[0]
@@ -144,7 +144,7 @@ func (d *driver) arrive() {
 }
 
 // Complete counts the answer.
-func (q *question) Complete(r *scheduler.Request) {
+func (q *rowRequest) Complete(r *scheduler.Request) {
 	if q.counts {
 		if q.d.res.row(q.at, q.d.clock.Now().Sub(q.d.start), r.Err == nil) && q.d.good != nil {
 			q.d.good()

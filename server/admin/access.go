@@ -28,7 +28,7 @@ type Access struct {
 // check returns an error for a request that a page of another site may have sent.
 func (a Access) check(r *http.Request) error {
 	if !browser.Named(r.Host, a.Hosts) && !slices.Contains(a.Hosts, "*") {
-		return refuse(http.StatusForbidden, "this door is not known as %.200q: ask it by an address, as localhost, or by a name that admin.hosts lists", r.Host)
+		return refuse(http.StatusForbidden, "the host %.200q is not a name of this door: use an IP address, localhost, or a name that admin.hosts lists", r.Host)
 	}
 	// Following a link changes nothing.
 	followed := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"

@@ -109,7 +109,7 @@ func TestPaths(t *testing.T) {
 		{"GET", "/nope", 404, `{"error":"no such path: /nope`},
 		{"GET", "/v1/models/b%20c/cache", 200, `"hits": 9`},
 		{"DELETE", "/v1/models/b%20c/cache", 200, `"entries": 3`},
-		{"GET", "/v1/models/a/cache", 404, `model \"a\" has no cache; its setting cache gives it one`},
+		{"GET", "/v1/models/a/cache", 404, `model \"a\" has no cache; set its size with the setting cache`},
 		{"DELETE", "/v1/models/a/cache", 404, `model \"a\" has no cache`},
 		{"DELETE", "/v1/models/gone/cache", 404, `it has just gone`},
 		{"GET", "/v1/models/zzz/cache", 404, `no model \"zzz\"`},
@@ -182,7 +182,7 @@ func TestBugsAreAnswered(t *testing.T) {
 	for _, path := range []string{"/v1/status", "/v1/config"} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
-		if want := `{"error":"internal error; the server's log has more"}` + "\n"; w.Code != 500 || w.Body.String() != want {
+		if want := `{"error":"internal error; see the server's log"}` + "\n"; w.Code != 500 || w.Body.String() != want {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
@@ -265,7 +265,7 @@ func TestListenFails(t *testing.T) {
 
 func TestFailed(t *testing.T) {
 	s := listen(t, http.NotFoundHandler())
-	s.listener.(*bounded).Listener.Close() // as the kernel might
+	s.listener.(*boundedListener).Listener.Close() // as the kernel might
 	if err := <-s.Failed(); err == nil {
 		t.Error("no error")
 	}
@@ -326,7 +326,7 @@ func TestLivezUnderSiege(t *testing.T) {
 	if err := head(slow); err != nil {
 		t.Errorf("a request in hand was cut off: %v", err)
 	}
-	b := s.listener.(*bounded)
+	b := s.listener.(*boundedListener)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.held) > maxConnections {
@@ -336,7 +336,7 @@ func TestLivezUnderSiege(t *testing.T) {
 
 // A failed accept, as without a free descriptor, does no harm.
 func TestFailedAccept(t *testing.T) {
-	b := &bounded{Listener: brokenListener{}, held: make(map[*boundedConn]struct{})}
+	b := &boundedListener{Listener: brokenListener{}, held: make(map[*boundedConn]struct{})}
 	for range 3 {
 		if _, err := b.Accept(); err == nil {
 			t.Fatal("no error")

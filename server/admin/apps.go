@@ -86,17 +86,17 @@ type PolicyList struct {
 func parseApp(text []byte) (a App, faults []string, whole bool) {
 	var members map[string]json.RawMessage
 	if err := jsontext.Unmarshal(text, &members); err != nil || members == nil {
-		return a, []string{`expected an application as a JSON object such as {"name": "digits-app", "models": ["digits"]}` + because(err)}, false
+		return a, []string{`expected an application as a JSON object such as {"name": "digits-app", "models": ["digits"]}` + errorSuffix(err)}, false
 	}
 	fields := map[string]struct {
 		to    any
 		wants string
 	}{
-		"name":    {&a.Name, "a text"},
-		"models":  {&a.Models, `a list of texts such as "digits", "digits/2" or "digits/*"`},
-		"policy":  {&a.Policy, "a text"},
+		"name":    {&a.Name, "a string"},
+		"models":  {&a.Models, `a list of strings such as "digits", "digits/2" or "digits/*"`},
+		"policy":  {&a.Policy, "a string"},
 		"params":  {&a.Params, "an object"},
-		"slo":     {&a.SLO, `a text such as "50ms"`},
+		"slo":     {&a.SLO, `a string such as "50ms"`},
 		"keep":    {&a.Keep, setting.KeepValues},
 		"default": {&a.Default, `an object with the value of one row for each output, as {"label": -1}`},
 	}
@@ -106,7 +106,7 @@ func parseApp(text []byte) (a App, faults []string, whole bool) {
 		value := members[key]
 		switch {
 		case !known:
-			faults = append(faults, fmt.Sprintf("%s: unknown; an application has %s", key, strings.Join(slices.Sorted(maps.Keys(fields)), ", ")))
+			faults = append(faults, fmt.Sprintf("%s: unknown member; an application has %s", key, strings.Join(slices.Sorted(maps.Keys(fields)), ", ")))
 		case string(value) == "null": // counts as absent
 		case json.Unmarshal(value, field.to) != nil:
 			faults = append(faults, fmt.Sprintf("%s: expected %s, got %.100s", key, field.wants, value))
@@ -116,16 +116,16 @@ func parseApp(text []byte) (a App, faults []string, whole bool) {
 	return a, faults, whole
 }
 
-func because(err error) string {
+func errorSuffix(err error) string {
 	if err == nil {
 		return ""
 	}
 	return ": " + err.Error()
 }
 
-// checked reads an application; the error lists everything that is wrong with it. The application
+// readApp reads an application; the error lists everything that is wrong with it. The application
 // must have the given name, unless name is empty.
-func (s Sources) checked(text []byte, name string) (App, error) {
+func (s Sources) readApp(text []byte, name string) (App, error) {
 	a, faults, whole := parseApp(text)
 	if name != "" {
 		if a.Name != "" && a.Name != name {
@@ -163,7 +163,7 @@ func (s Sources) findApp(name string) (App, error) {
 func (s Sources) app(r *http.Request) (any, error) { return s.findApp(r.PathValue("name")) }
 
 func (s Sources) createApp(r *http.Request, sent []byte) (any, error) {
-	a, err := s.checked(sent, "")
+	a, err := s.readApp(sent, "")
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +182,7 @@ func (s Sources) create(r *http.Request, a App) (any, error) {
 // putApp creates or replaces an application. The store decides which of the two it does, so that
 // the log shows what was there before.
 func (s Sources) putApp(r *http.Request, sent []byte) (any, error) {
-	next, err := s.checked(sent, r.PathValue("name"))
+	next, err := s.readApp(sent, r.PathValue("name"))
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +224,7 @@ func (s Sources) patchApp(r *http.Request, sent []byte) (any, error) {
 	var patch any
 	err := jsontext.Unmarshal(sent, &patch)
 	if _, isObject := patch.(map[string]any); err != nil || !isObject {
-		return nil, refuse(http.StatusBadRequest, `expected a JSON object of what is to be changed, such as {"slo": "50ms"}; null takes a member away%s`, because(err))
+		return nil, refuse(http.StatusBadRequest, `expected a JSON object with the members to change, such as {"slo": "50ms"}; null removes a member%s`, errorSuffix(err))
 	}
 	return s.changeApp(r, func(a App) (App, error) {
 		old, err := json.Marshal(a)
@@ -239,7 +239,7 @@ func (s Sources) patchApp(r *http.Request, sent []byte) (any, error) {
 		if err != nil {
 			return a, err
 		}
-		return s.checked(text, a.Name)
+		return s.readApp(text, a.Name)
 	})
 }
 
@@ -294,7 +294,7 @@ func (s Sources) link(r *http.Request, sent []byte) (any, error) {
 func (s Sources) unlink(r *http.Request) (any, error) {
 	model := r.URL.Query().Get("model")
 	if model == "" {
-		return nil, refuse(http.StatusBadRequest, "which link? as in ?model=digits/2")
+		return nil, refuse(http.StatusBadRequest, "expected the link to remove as a parameter, such as ?model=digits/2")
 	}
 	return s.changeApp(r, func(a App) (App, error) {
 		i := slices.Index(a.Models, model)
@@ -351,7 +351,7 @@ func (s Sources) policies(*http.Request) (any, error) {
 func (s Sources) feedback(r *http.Request, sent []byte) (any, error) {
 	var object map[string]json.RawMessage
 	if err := jsontext.Unmarshal(sent, &object); err != nil || object == nil {
-		return nil, refuse(http.StatusBadRequest, `expected a JSON object such as {"id": 7, "user": "anna", "label": 3}%s`, because(err))
+		return nil, refuse(http.StatusBadRequest, `expected a JSON object such as {"id": 7, "user": "anna", "label": 3}%s`, errorSuffix(err))
 	}
 	return s.Learning.Feedback(r.Context(), r.PathValue("name"), sent)
 }

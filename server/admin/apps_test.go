@@ -49,10 +49,10 @@ func TestParseApp(t *testing.T) {
 	}{
 		{`{"name":"a","models":["m"],"policy":null,"params":{},"slo":"1s","default":{}}`, nil, true},
 		{`{"name":"a","modles":["m"],"slow":1}`, []string{"modles: unknown", "slow: unknown"}, true},
-		{`{"name":1,"models":{},"x":1}`, []string{"models: expected a list", "name: expected a text, got 1", "x: unknown"}, false},
+		{`{"name":1,"models":{},"x":1}`, []string{"models: expected a list", "name: expected a string, got 1", "x: unknown"}, false},
 		{`null`, []string{"expected an application"}, false},
 		{`{"name":`, []string{"the text ends"}, false},
-		{`{"name":"a","models":["m"],"models":["n"]}`, []string{`"models" at byte 27 stands there for the second time`}, false},
+		{`{"name":"a","models":["m"],"models":["n"]}`, []string{`"models" at byte 27 is a duplicate name`}, false},
 	} {
 		_, faults, whole := parseApp([]byte(c.text))
 		if len(faults) != len(c.faults) || whole != c.whole {

@@ -55,7 +55,7 @@ func (s Sources) findCache(name string) (ModelCache, error) {
 		}
 	}
 	if out.Versions == nil {
-		return out, refuse(http.StatusNotFound, "model %q has no cache; its setting cache gives it one of a size, such as 64MiB", name)
+		return out, refuse(http.StatusNotFound, "model %q has no cache; set its size with the setting cache, such as 64MiB", name)
 	}
 	return out, nil
 }

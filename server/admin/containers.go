@@ -83,7 +83,7 @@ func (s Sources) findContainer(name string) (Container, error) {
 		for _, c := range list {
 			names = append(names, fmt.Sprintf("%q", c.Name))
 		}
-		return Container{}, refuse(http.StatusNotFound, "no container %q in the server's file; there are %v", name, names)
+		return Container{}, refuse(http.StatusNotFound, "no container %q in the server's configuration, which has %v", name, names)
 	}
 	return list[i], nil
 }

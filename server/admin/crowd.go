@@ -18,25 +18,25 @@ import (
 // maxConnections bounds the descriptors of the door: operators must not keep clients out.
 const maxConnections = 16
 
-// A bounded listener has at most maxConnections open. When another client connects, an old
+// A boundedListener has at most maxConnections open. When another client connects, an old
 // connection gives way: if new clients had to wait, one that opens connections and sends nothing
 // could use up the limit, and /livez would not answer.
-type bounded struct {
+type boundedListener struct {
 	net.Listener
 	log     *slog.Logger
 	stopped chan struct{} // closed when the door closes, to end watches
 
-	mu     sync.Mutex
-	held   map[*boundedConn]struct{}
-	logged time.Time // when the last line was logged
+	mu      sync.Mutex
+	held    map[*boundedConn]struct{}
+	lastLog time.Time // when the last line was logged
 }
 
-func (b *bounded) Accept() (net.Conn, error) {
+func (b *boundedListener) Accept() (net.Conn, error) {
 	c, err := b.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	k := &boundedConn{Conn: c, from: b, peer: intake.PeerAddr(c)}
+	k := &boundedConn{Conn: c, listener: b, peer: intake.PeerAddr(c)}
 	k.certificate = sync.OnceValue(func() *identity.Certificate { return identity.NewCertificate(secure.PeerCertificate(c)) })
 	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
 		k.address = at.Addr().Unmap()
@@ -45,9 +45,9 @@ func (b *bounded) Accept() (net.Conn, error) {
 	b.mu.Lock()
 	out := b.yieldLocked()
 	b.held[k] = struct{}{}
-	if tell := out != nil && time.Since(b.logged) >= time.Minute; tell {
-		b.logged = time.Now()
-		b.log.Warn("the admin door has as many connections as it may: the one that has been idle for the longest gives way to each new one",
+	if tell := out != nil && time.Since(b.lastLog) >= time.Minute; tell {
+		b.lastLog = time.Now()
+		b.log.Warn("the admin door has reached its limit of connections: each new connection closes the one that has been idle the longest",
 			"limit", maxConnections, "from", out.address, "to", k.address)
 	}
 	b.mu.Unlock()
@@ -60,7 +60,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 // yieldLocked removes the connection that gives way to a new one, if there are too many.
 // Connections without a request in progress go first; among these, one of the address with the most
 // connections, so that a crowd harms only itself; of that address, the one idle the longest.
-func (b *bounded) yieldLocked() *boundedConn {
+func (b *boundedListener) yieldLocked() *boundedConn {
 	if len(b.held) < maxConnections {
 		return nil
 	}
@@ -90,11 +90,11 @@ func (b *bounded) yieldLocked() *boundedConn {
 // A boundedConn is a connection that tracks since when it is idle.
 type boundedConn struct {
 	net.Conn
-	from    *bounded
-	peer    net.Addr
-	address netip.Addr
-	busy    atomic.Bool  // a request is in progress
-	active  atomic.Int64 // when bytes last went either way
+	listener *boundedListener
+	peer     net.Addr
+	address  netip.Addr
+	busy     atomic.Bool  // a request is in progress
+	active   atomic.Int64 // when bytes last went either way
 
 	// certificate returns the client's certificate, or nil if it has shown none. It is called after
 	// a request, and thus the handshake, has been read.
@@ -125,9 +125,9 @@ func (k *boundedConn) Write(p []byte) (int, error) {
 // Close may be called twice: to make room, and by net/http, which then notices that the connection
 // is closed.
 func (k *boundedConn) Close() error {
-	k.from.mu.Lock()
-	delete(k.from.held, k)
-	k.from.mu.Unlock()
+	k.listener.mu.Lock()
+	delete(k.listener.held, k)
+	k.listener.mu.Unlock()
 	return k.Conn.Close()
 }
 

@@ -59,7 +59,7 @@ func parseDocument(text []byte) (d Document, faults []string) {
 		Settings     map[string]map[string]string `json:"settings"`
 	}
 	if err := jsontext.Unmarshal(text, &in); err != nil {
-		return d, []string{"expected a document as /v1/export gives it: " + err.Error()}
+		return d, []string{"expected a document as /v1/export returns it: " + err.Error()}
 	}
 	if in.Format == nil {
 		faults = append(faults, fmt.Sprintf("format: missing; expected %d", DocumentFormat))
@@ -89,8 +89,8 @@ func parseDocument(text []byte) (d Document, faults []string) {
 
 func (s Sources) export(*http.Request) (any, error) { return s.Documents.Export() }
 
-// yes reads a boolean parameter of the query; a missing one is true.
-func yes(r *http.Request, name string) (bool, error) {
+// boolParameter reads a boolean parameter of the query; a missing one is false.
+func boolParameter(r *http.Request, name string) (bool, error) {
 	switch text := r.URL.Query().Get(name); text {
 	case "true":
 		return true, nil
@@ -124,12 +124,12 @@ func (s Sources) losses(ctx context.Context, d Document) error {
 	if n > most {
 		lost = append(lost, fmt.Sprintf("and %d more", n-most))
 	}
-	return refuse(http.StatusConflict, "nothing was imported, since it would lose what was learned: %s; discard=true loses it", strings.Join(lost, "; "))
+	return refuse(http.StatusConflict, "nothing was imported, because the import would discard what policies have learned: %s; discard=true imports it anyway", strings.Join(lost, "; "))
 }
 
 func (s Sources) importState(r *http.Request) (any, error) {
-	dry, err := yes(r, "dry_run")
-	discard, fault := yes(r, "discard")
+	dry, err := boolParameter(r, "dry_run")
+	discard, fault := boolParameter(r, "discard")
 	if err = errors.Join(err, fault); err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func refuseAll(faults []string) error {
 	}
 	const most = 100 // a document may have a fault in every line
 	if more := len(faults) - most; more > 0 {
-		faults = append(slices.Clip(faults[:most]), fmt.Sprintf("and %d faults more", more))
+		faults = append(slices.Clip(faults[:most]), fmt.Sprintf("and %d more faults", more))
 	}
 	return refuse(http.StatusBadRequest, "%s", strings.Join(faults, "; "))
 }
@@ -53,34 +53,34 @@ const (
 
 // A route is a path of the door, and what a client needs to use it.
 type route struct {
-	path    string // as http.ServeMux has it
-	methods methods
-	timeout time.Duration // 0 is writeTimeout
-	early   bool          // it is answered before the server is open
-	need    need
-	asks    bool         // no method changes anything of an operator's: refusals are not audited
-	most    func() int64 // bytes that may be sent; nil is maxBody
+	path      string // as http.ServeMux has it
+	methods   methods
+	timeout   time.Duration // 0 is writeTimeout
+	early     bool          // it is answered before the server is open
+	need      need
+	unaudited bool         // no method changes anything of an operator's: refusals are not audited
+	most      func() int64 // bytes that may be sent; nil is maxBody
 }
 
 // need is the right that a client of a path must have.
 type need uint8
 
 const (
-	aRight   need = iota // the right to read for GET, to change for all other methods
-	toRead               // the right to read, for any method
-	aName                // any identity
-	anything             // no right: health is public
+	needRight    need = iota // the right to read for GET, to change for all other methods
+	needRead                 // the right to read, for any method
+	needIdentity             // any identity
+	needNothing              // no right: health is public
 )
 
 // permit returns an error if the client lacks the right.
 func (n need) permit(who *identity.Identity, method string) error {
 	var err error
 	switch {
-	case n == aName:
+	case n == needIdentity:
 		err = who.Enter()
-	case n == toRead || n == aRight && method == http.MethodGet:
+	case n == needRead || n == needRight && method == http.MethodGet:
 		err = who.Check(identity.AdminRead, "")
-	case n == aRight:
+	case n == needRight:
 		err = who.Check(identity.AdminWrite, "")
 	}
 	switch {
@@ -122,8 +122,8 @@ type reply struct {
 	body     any
 }
 
-// given is the handler of a request that has a body.
-func given(h func(r *http.Request, sent []byte) (any, error)) handler {
+// withBody is the handler of a request that has a body.
+func withBody(h func(r *http.Request, sent []byte) (any, error)) handler {
 	return func(r *http.Request) (any, error) {
 		sent, err := body(r)
 		if err != nil {
@@ -139,26 +139,26 @@ func always(v any) handler { return func(*http.Request) (any, error) { return v,
 // routes are all paths except the root.
 func (s Sources) routes() []route {
 	list := []route{
-		{path: "/livez", early: true, need: anything, methods: methods{"GET": always(map[string]bool{"live": true})}},
-		{path: "/readyz", early: true, need: anything, methods: methods{"GET": s.ready}},
+		{path: "/livez", early: true, need: needNothing, methods: methods{"GET": always(map[string]bool{"live": true})}},
+		{path: "/readyz", early: true, need: needNothing, methods: methods{"GET": s.ready}},
 		{path: "/metrics", methods: methods{"GET": always(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.Metrics.ServeHTTP(w, r) }))}},
-		{path: "/v1/apps", methods: methods{"GET": s.apps, "POST": given(s.createApp)}},
-		{path: "/v1/apps/{name}", methods: methods{"GET": s.app, "PUT": given(s.putApp), "PATCH": given(s.patchApp), "DELETE": s.deleteApp}},
-		{path: "/v1/apps/{name}/links", methods: methods{"POST": given(s.link), "DELETE": s.unlink}},
+		{path: "/v1/apps", methods: methods{"GET": s.apps, "POST": withBody(s.createApp)}},
+		{path: "/v1/apps/{name}", methods: methods{"GET": s.app, "PUT": withBody(s.putApp), "PATCH": withBody(s.patchApp), "DELETE": s.deleteApp}},
+		{path: "/v1/apps/{name}/links", methods: methods{"POST": withBody(s.link), "DELETE": s.unlink}},
 		{path: "/v1/apps/{name}/policy", methods: methods{"GET": s.learned, "DELETE": s.forget}},
-		{path: "/v1/apps/{name}/feedback", asks: true, methods: methods{"POST": given(s.feedback)}},
+		{path: "/v1/apps/{name}/feedback", unaudited: true, methods: methods{"POST": withBody(s.feedback)}},
 		{path: "/v1/policies", methods: methods{"GET": s.policies}},
 		{path: "/v1/models", methods: methods{"GET": s.models}},
-		{path: "/v1/models/{name}", methods: methods{"GET": s.model, "PATCH": given(s.setModel)}},
+		{path: "/v1/models/{name}", methods: methods{"GET": s.model, "PATCH": withBody(s.setModel)}},
 		{path: "/v1/models/{name}/explain", methods: methods{"GET": s.explain}},
 		{path: "/v1/models/{name}/streams", methods: methods{"GET": s.streams}},
 		{path: "/v1/models/{name}/cache", methods: methods{"GET": s.cache, "DELETE": s.clearCache}},
-		{path: "/v1/models/{name}/default_version", methods: methods{"PUT": given(s.setDefaultVersion)}},
+		{path: "/v1/models/{name}/default_version", methods: methods{"PUT": withBody(s.setDefaultVersion)}},
 		{path: "/v1/models/{name}/versions", methods: methods{"GET": s.model}},
 		{path: "/v1/models/{name}/versions/{version}", methods: methods{"GET": s.version}},
-		{path: "/v1/models/{name}/load", need: aName, methods: methods{"POST": s.load}, timeout: longTimeout},
-		{path: "/v1/models/{name}/unload", need: aName, methods: methods{"POST": s.unload}, timeout: longTimeout},
-		{path: "/v1/models/{name}/try", need: toRead, methods: methods{"POST": given(s.try)}},
+		{path: "/v1/models/{name}/load", need: needIdentity, methods: methods{"POST": s.load}, timeout: longTimeout},
+		{path: "/v1/models/{name}/unload", need: needIdentity, methods: methods{"POST": s.unload}, timeout: longTimeout},
+		{path: "/v1/models/{name}/try", need: needRead, methods: methods{"POST": withBody(s.try)}},
 		{path: "/v1/history/{name}", methods: methods{"GET": s.history}},
 		{path: "/v1/containers", methods: methods{"GET": s.containers}},
 		{path: "/v1/containers/{name}/start", methods: methods{"POST": s.operate(Operator.Start)}, timeout: longTimeout},
@@ -171,9 +171,9 @@ func (s Sources) routes() []route {
 		{path: "/v1/status", methods: methods{"GET": s.status}},
 		{path: "/v1/config", methods: methods{"GET": s.config}},
 		{path: "/v1/config/reload", methods: methods{"POST": s.reload}, timeout: longTimeout},
-		{path: "/v1/whoami", early: true, need: aName, methods: methods{"GET": func(r *http.Request) (any, error) { return s.who(r).Describe(), nil }}},
+		{path: "/v1/whoami", early: true, need: needIdentity, methods: methods{"GET": func(r *http.Request) (any, error) { return s.who(r).Describe(), nil }}},
 		{path: "/v1/watch", methods: methods{"GET": newFeed(s).watch}},
-		{path: "/v1/openapi.json", need: anything, methods: methods{"GET": always(http.HandlerFunc(openAPI))}},
+		{path: "/v1/openapi.json", need: needNothing, methods: methods{"GET": always(http.HandlerFunc(openAPI))}},
 	}
 	return append(list, s.profiles()...)
 }
@@ -191,7 +191,7 @@ func Handler(s Sources) http.Handler {
 	}
 	list := s.serve(route{early: true, methods: methods{"GET": always(map[string]any{"server": "shivad", "version": s.Version, "paths": paths})}})
 	mux.HandleFunc("/{$}", pageOr(list))
-	mux.Handle("/page/", s.serve(route{early: true, need: anything, methods: methods{"GET": always(http.HandlerFunc(servePage))}}))
+	mux.Handle("/page/", s.serve(route{early: true, need: needNothing, methods: methods{"GET": always(http.HandlerFunc(servePage))}}))
 	mux.HandleFunc("/", notFound)
 	return s.guard(mux)
 }
@@ -221,7 +221,7 @@ func (s Sources) guard(next http.Handler) http.Handler {
 	})
 }
 
-const internal = "internal error; the server's log has more"
+const internal = "internal error; see the server's log"
 
 // serve allows the methods of a route, and sets how long the client may take to send its request
 // and to read the answer.
@@ -245,7 +245,7 @@ func (s Sources) serve(t route) http.HandlerFunc {
 		who := s.who(r)
 		r = r.WithContext(context.WithValue(r.Context(), whoKey{}, who))
 		if err := t.need.permit(who, method); err != nil {
-			if method != http.MethodGet && t.need == aRight && !t.asks {
+			if method != http.MethodGet && t.need == needRight && !t.unaudited {
 				s.Trail.Add(audit.Entry{Source: s.source(r), Action: method, What: "path", Name: r.URL.Path, Refused: true, Error: err.Error()})
 			}
 			s.answer(w, r, nil, err)
@@ -263,7 +263,7 @@ func (s Sources) serve(t route) http.HandlerFunc {
 		if method != http.MethodGet && method != http.MethodDelete {
 			kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 			if err != nil || kind != "application/json" && (method != http.MethodPatch || kind != "application/merge-patch+json") {
-				fail(w, http.StatusUnsupportedMediaType, fmt.Sprintf("%s is sent as Content-Type: application/json", method))
+				fail(w, http.StatusUnsupportedMediaType, fmt.Sprintf("%s requires Content-Type: application/json", method))
 				return
 			}
 		}
@@ -284,7 +284,7 @@ func (s Sources) serve(t route) http.HandlerFunc {
 }
 
 func notFound(w http.ResponseWriter, r *http.Request) {
-	fail(w, http.StatusNotFound, fmt.Sprintf("no such path: %s; GET / lists those that there are", r.URL.Path))
+	fail(w, http.StatusNotFound, fmt.Sprintf("no such path: %s; GET / lists all paths", r.URL.Path))
 }
 
 // ready tells any client whether the server is ready, and why not if the client may see its models.
@@ -311,10 +311,10 @@ const maxBody = 16 << 20
 func body(r *http.Request) ([]byte, error) {
 	b, err := io.ReadAll(r.Body)
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, refuse(http.StatusRequestEntityTooLarge, "%d bytes were sent, or more: the limit of %s is %d", tooLarge.Limit+1, r.URL.Path, tooLarge.Limit)
+		return nil, refuse(http.StatusRequestEntityTooLarge, "the body has at least %d bytes: the limit of %s is %d", tooLarge.Limit+1, r.URL.Path, tooLarge.Limit)
 	}
 	if err != nil {
-		return nil, refuse(http.StatusBadRequest, "what was sent cannot be read: %v", err)
+		return nil, refuse(http.StatusBadRequest, "the body cannot be read: %v", err)
 	}
 	return b, nil
 }

@@ -46,7 +46,7 @@ func (s Sources) model(r *http.Request) (any, error) {
 func (s Sources) setModel(r *http.Request, sent []byte) (any, error) {
 	var settings map[string]*string
 	if err := jsontext.Unmarshal(sent, &settings); err != nil || len(settings) == 0 {
-		return nil, refuse(http.StatusBadRequest, `expected a JSON object of settings as texts, such as {"objective": "20ms"}; null goes back to what the file says`)
+		return nil, refuse(http.StatusBadRequest, `expected a JSON object of settings as strings, such as {"objective": "20ms"}; null restores the file's value`)
 	}
 	return s.set(r, settings)
 }

@@ -61,7 +61,7 @@ func since(r *http.Request) (at float64, ok bool, err error) {
 	}
 	at, err = strconv.ParseFloat(text, 64)
 	if err != nil || math.IsNaN(at) {
-		return 0, false, refuse(http.StatusBadRequest, "since is in seconds since 1970, 0 for all there is, got %.100q", text)
+		return 0, false, refuse(http.StatusBadRequest, "since: expected seconds since 1970, or 0 for all samples, got %.100q", text)
 	}
 	return at, true, nil
 }

@@ -41,7 +41,7 @@ func Listen(addr string, access unixsocket.Access, open intake.Opener, config fu
 		l = handshakes{l, config}
 	}
 	stopped := make(chan struct{})
-	l = &bounded{Listener: l, log: log, stopped: stopped, held: make(map[*boundedConn]struct{})}
+	l = &boundedListener{Listener: l, log: log, stopped: stopped, held: make(map[*boundedConn]struct{})}
 	s := &Server{listener: l, failed: make(chan error, 1), http: http.Server{
 		Handler:     serving(h),
 		ConnContext: withConn,

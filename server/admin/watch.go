@@ -67,7 +67,7 @@ func (f *feed) enter(model string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.watches == MaxWatches {
-		return refuse(http.StatusTooManyRequests, "%d clients watch this server, which is the limit: close a page that nobody looks at", MaxWatches)
+		return refuse(http.StatusTooManyRequests, "%d clients watch this server, which is the limit: close a page that is not in use", MaxWatches)
 	}
 	f.watches++
 	if model == "" {
@@ -93,8 +93,8 @@ func (f *feed) leave(model string) {
 	}
 }
 
-// news appends the events of all parts that have changed since the editions in seen.
-func (f *feed) news(to []byte, model string, seen map[*part]int) []byte {
+// changes appends the events of all parts that have changed since the editions in seen.
+func (f *feed) changes(to []byte, model string, seen map[*part]int) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now().UnixNano() / int64(tick)
@@ -165,7 +165,7 @@ func (f *feed) watch(r *http.Request) (any, error) {
 func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string, events []byte) {
 	var stopped <-chan struct{}
 	if k, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
-		stopped = k.from.stopped
+		stopped = k.listener.stopped
 	}
 	control := http.NewResponseController(w)
 	h := w.Header()
@@ -182,11 +182,11 @@ func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string, even
 		case <-stopped:
 			return
 		}
-		err := aRight.permit(f.sources.who(r), http.MethodGet)
+		err := needRight.permit(f.sources.who(r), http.MethodGet)
 		if err != nil { // a reload has removed the right
 			events = appendEvent(events, "end", []byte(audit.Text(map[string]string{"error": err.Error()})))
 		} else {
-			events = f.news(events, model, seen)
+			events = f.changes(events, model, seen)
 		}
 		_ = control.SetWriteDeadline(time.Now().Add(watchTimeout))
 		if _, lost := w.Write(events); lost != nil || control.Flush() != nil || err != nil {

@@ -35,7 +35,7 @@ type faulty struct {
 }
 
 // permissions is the fault of a socket's mode.
-const permissions = `expected permissions in octal, from "0200" to "0777", by which somebody may write: who may not cannot connect`
+const permissions = `expected permissions in octal, from "0200" to "0777", with a write bit: a client needs write permission to connect`
 
 var unreadable = []faulty{
 	{"not toml", "[tcp]\nlisten = \n", []string{`x.toml:2:10: `}},
@@ -88,8 +88,8 @@ required_models = "digits"
 		`x.toml:6:3: tcp.resync: expected true or false, got the integer 1`,
 		`x.toml:7:1: tcp.idle_timeout: expected a duration such as "30s", got the integer 30`,
 		`x.toml:8:1: tcp.outbound_bytes: expected a size such as "256MiB" or a number of bytes, got true`,
-		`x.toml:9:1: tcp.stall_timeout: "10 parsecs" is not a duration: want a number and a unit, as "30s", "250ms" or "1m30s"`,
-		`x.toml:10:1: tcp.resync_bytes: "12 MB!" is not a size: want a number and a unit, as "256MiB", "64kB" or "1.5GiB"`,
+		`x.toml:9:1: tcp.stall_timeout: "10 parsecs" is not a duration: expected a number and a unit, such as "30s", "250ms" or "1m30s"`,
+		`x.toml:10:1: tcp.resync_bytes: "12 MB!" is not a size: expected a number and a unit, such as "256MiB", "64kB" or "1.5GiB"`,
 		`x.toml:11:1: tcp.connections: expected an integer, got the float 1.5`,
 		`x.toml:13:1: server.required_models: expected a list of strings, got the string "digits"`,
 	}},
@@ -218,11 +218,11 @@ strategy = "deadline"
 		`x.toml:10:1: limits.payload_bytes: 1GiB is below limits.message_bytes, 2GiB: a message of that size never fits`,
 		`x.toml:14:1: model.a.max_batch: 70000 is above queue_rows, 65536: so many rows never wait together`,
 		`x.toml:14:1: model.a.max_batch: 70000 is above what can be in flight, 4128 (tcp.connections 4 x tcp.in_flight_per_connection 8 + rest.connections 4096): no batch of single rows gets so large`,
-		`x.toml:15:1: model.a.delay: 200ms is not below objective, 100ms: the wait alone would take what the whole batch may`,
-		`x.toml:16:1: model.a.execution_timeout: 50ms is not above objective, 100ms: a replica would be suspected for a batch of the wanted length`,
+		`x.toml:15:1: model.a.delay: 200ms is not below objective, 100ms: the delay alone would take as long as the whole batch may`,
+		`x.toml:16:1: model.a.execution_timeout: 50ms is not above objective, 100ms: a replica would become suspect during a batch that meets the objective`,
 		`x.toml:18:1: model.b.objective: 40s is above deadline, 30s: batches of that length are always late`,
-		`x.toml:20:1: model.b.shed: false has no meaning for strategy "deadline", which is to shed; use "aimd", "quantile" or "static"`,
-		`x.toml:21:1: model.b.pad: true has no meaning for strategy "deadline"; use "static"`,
+		`x.toml:20:1: model.b.shed: false has no meaning with strategy "deadline", which always sheds; use "aimd", "quantile" or "static"`,
+		`x.toml:21:1: model.b.pad: true has no meaning with strategy "deadline"; use "static"`,
 	}},
 	{"queue against message, once for all that inherit it", "[limits]\nmessage_bytes = \"1500MiB\"\n[containers]\nmessage_bytes = \"2GiB\"\n[model.a]\n[model.b]\nqueue_bytes = 1000\nbatch_bytes = 2000\n", []string{
 		`defaults.queue_bytes: 1GiB is below limits.message_bytes, 1500MiB: a message of that size is accepted but can never wait`,
@@ -271,7 +271,7 @@ input = "ints"
 read_only = true
 `, []string{
 		`x.toml:5:1: container[0].user: "no-such-user" is not a user of this machine: expected a name or a number`,
-		`x.toml:6:1: container[0].inherit_env: "A*B" is not a name of a variable, or its beginning and *`,
+		`x.toml:6:1: container[0].inherit_env: "A*B" is not the name of a variable, or a prefix followed by *`,
 		`x.toml:7:1: container[0].writable: has no meaning without read_only`,
 		`x.toml:8:1: container[0].open_files: expected 0 to 1048576, got -1`,
 		`x.toml:9:1: container[0].processes: expected 0 to 1048576, got 2000000`,
@@ -397,7 +397,7 @@ model_bytes = "1GiB"
 	{"model names", "[model.v2]\n[model.\"a/b\"]\n[model.ok]\ndefault_version = \"update\"\n", []string{
 		`x.toml:1:8: model.v2: "v2" is reserved: the server has routes of this name`,
 		`x.toml:2:8: model."a/b": "a/b" has a '/', which separates model and version in a route`,
-		`x.toml:4:1: model.ok.default_version: "update" is reserved: it is not a version`,
+		`x.toml:4:1: model.ok.default_version: "update" is reserved: in routes it means something other than a version`,
 	}},
 }
 
@@ -456,7 +456,7 @@ func TestSet(t *testing.T) {
 	}
 	for _, s := range [][3]string{
 		{"tcp.loops", "x", `--f: tcp.loops: expected an integer, got the string "x"`},
-		{"tcp.idle_timeout", "5", `--f: tcp.idle_timeout: "5" is not a duration: want a number and a unit, as "30s", "250ms" or "1m30s"`},
+		{"tcp.idle_timeout", "5", `--f: tcp.idle_timeout: "5" is not a duration: expected a number and a unit, such as "30s", "250ms" or "1m30s"`},
 		{"tcp.lops", "x", `--f: tcp.lops: no such setting; did you mean loops?`},
 		{"tcp", "x", `--f: tcp: no such setting`},
 		{"tcp.loops.x", "x", `--f: tcp.loops.x: no such setting`},

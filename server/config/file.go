@@ -26,7 +26,7 @@ func Load(path string) (Config, error) {
 	}
 	// Paths are relative to the file, so that it works in any working directory.
 	paths := append(c.TLS.paths(), &c.Frigate.ModelDirectory)
-	for _, l := range c.listening() {
+	for _, l := range c.doorsTLS() {
 		paths = append(paths, l.own.paths()...)
 	}
 	for i := range c.Supervised {

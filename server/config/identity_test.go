@@ -35,10 +35,10 @@ token_sha256 = "hunter2"
 may = ["infer"]`, []string{`3:1: identity[0].token_sha256: expected the SHA-256 of a token, 64 hexadecimal digits as "shivactl tokens new" prints them, got 7 characters`}},
 		{`name = "a"
 token_sha256 = ["` + someHash + `", "hunter2` + someHash[7:] + `"]
-may = ["infer"]`, []string{`identity[0].token_sha256[1]: expected the SHA-256 of a token, 64 hexadecimal digits, got 64 characters of which some are others`}},
+may = ["infer"]`, []string{`identity[0].token_sha256[1]: expected the SHA-256 of a token, 64 hexadecimal digits, got 64 characters, not all of them hexadecimal`}},
 		{`name = "anonymous"
 token_sha256 = "` + someHash + `"
-may = ["infer"]`, []string{`identity[0].token_sha256: "anonymous" is whoever shows no token, and has none`}},
+may = ["infer"]`, []string{`identity[0].token_sha256: "anonymous" is the identity of clients without a token, and cannot have one`}},
 		{`name = "a\n"
 token_sha256 = "` + someHash + `"
 may = ["infer"]`, []string{`2:1: identity[0].name: "a\n" has characters that are not printable`}},
@@ -49,10 +49,10 @@ token = "hunter2"`, []string{`identity[0].token_sha256: expected the SHA-256 of 
 		{`name = "a"
 token_sha256 = "` + someHash + `"
 may = ["look", "infer:", "infer:cat/1", "infer:[a", "admin", "admin:read:x", "serve:cat/", "serve:/1", "infer:!x", "serve:cat/update", "Infer"]`, []string{
-			`4:1: identity[0].may[0]: "look" is no right: there are infer,`, `4:1: identity[0].may[1]: infer: "": a pattern of 0 bytes matches nothing`,
-			`identity[0].may[2]: infer is of names, and "cat/1" has a version`, `identity[0].may[3]: infer: pattern "[a": a bracket`,
-			`identity[0].may[4]: "admin" is no right`, `identity[0].may[5]: admin:read takes no pattern`, `identity[0].may[6]: serve: "cat/": a pattern of 0 bytes`, `identity[0].may[7]: serve: "/1": a pattern of 0 bytes`,
-			`identity[0].may[8]: infer: no model or version is called that`, `identity[0].may[9]: serve: no model or version is called that`, `identity[0].may[10]: "Infer" is no right`,
+			`4:1: identity[0].may[0]: "look" is not a right: expected infer,`, `4:1: identity[0].may[1]: infer: "": a pattern of 0 bytes matches nothing`,
+			`identity[0].may[2]: infer applies to names, but "cat/1" has a version`, `identity[0].may[3]: infer: pattern "[a": a bracket`,
+			`identity[0].may[4]: "admin" is not a right`, `identity[0].may[5]: admin:read takes no pattern`, `identity[0].may[6]: serve: "cat/": a pattern of 0 bytes`, `identity[0].may[7]: serve: "/1": a pattern of 0 bytes`,
+			`identity[0].may[8]: infer: no model or version can have this name`, `identity[0].may[9]: serve: no model or version can have this name`, `identity[0].may[10]: "Infer" is not a right`,
 		}},
 		{`name = "a"
 token_sha256 = "` + someHash + `"
@@ -60,7 +60,7 @@ may = ["infer"]
 [[identity]]
 name = "a"
 token_sha256 = "` + strings.ToUpper(someHash) + `"
-may = ["feedback"]`, []string{`6:1: identity[1].name: "a" is already the name of identity[0]`, `7:1: identity[1].token_sha256: it has a token of identity[0], "a": who shows it would be either`}},
+may = ["feedback"]`, []string{`6:1: identity[1].name: "a" is already the name of identity[0]`, `7:1: identity[1].token_sha256: it has a token of identity[0], "a": a client that shows it could be either`}},
 		{`name = "a"
 certificate = "cn:camera"
 may = ["infer"]`, []string{`3:1: identity[0].certificate: has no meaning: no listener verifies certificates of clients`}},
@@ -149,11 +149,11 @@ func TestCertificateFaults(t *testing.T) {
 		{Patterns{"cn:camera-*", "subject:CN=*,O=Cameras", "dns:*.Example.org", "email:*@example.org", "uri:spiffe://example.org/cameras/*", "ip:10.0.0.?"}, nil, nil},
 		{Patterns{"cn:camera-*"}, Patterns{"dns:camera-*", "cn:lamp-*"}, nil},
 		{Patterns{"cn:cam*"}, Patterns{"cn:*era"}, nil}, // whether both match shows only with a certificate
-		{Patterns{"camera"}, nil, []string{`identity[0].certificate: "camera" is no pattern of certificates: expected cn:, subject:, dns:,`}},
-		{Patterns{"CN:camera", "cn:", "cn:[a", "cn:a\nb", "ou:x"}, nil, []string{`identity[0].certificate[0]: "CN:camera" is no pattern`, `identity[0].certificate[1]: "cn:": a pattern of 0 bytes`,
-			`identity[0].certificate[2]: "cn:[a": a bracket`, `identity[0].certificate[3]: "cn:a\nb" has characters that are not printable`, `identity[0].certificate[4]: "ou:x" is no pattern`}},
+		{Patterns{"camera"}, nil, []string{`identity[0].certificate: "camera" is not a certificate pattern: expected cn:, subject:, dns:,`}},
+		{Patterns{"CN:camera", "cn:", "cn:[a", "cn:a\nb", "ou:x"}, nil, []string{`identity[0].certificate[0]: "CN:camera" is not a certificate pattern`, `identity[0].certificate[1]: "cn:": a pattern of 0 bytes`,
+			`identity[0].certificate[2]: "cn:[a": a bracket`, `identity[0].certificate[3]: "cn:a\nb" has characters that are not printable`, `identity[0].certificate[4]: "ou:x" is not a certificate pattern`}},
 		{Patterns{"cn:" + strings.Repeat("a", 1025)}, nil, []string{`identity[0].certificate: a pattern of 1025 bytes matches nothing`}},
-		{Patterns{"cn:camera"}, Patterns{"cn:camera"}, []string{`identity[1].certificate: "cn:camera" matches certificates of identity[0], "first", whose pattern is "cn:camera": who shows one would be either`}},
+		{Patterns{"cn:camera"}, Patterns{"cn:camera"}, []string{`identity[1].certificate: "cn:camera" matches certificates of identity[0], "first", whose pattern is "cn:camera": a client that shows one could be either`}},
 		{Patterns{"cn:camera-*"}, Patterns{"dns:x", "cn:camera-7"}, []string{`identity[1].certificate: "cn:camera-7" matches certificates of identity[0], "first", whose pattern is "cn:camera-*"`}},
 		{Patterns{"dns:CAMERA"}, Patterns{"dns:cam*"}, []string{`identity[1].certificate: "dns:cam*" matches certificates of identity[0]`}},
 	} {

@@ -44,22 +44,22 @@ func (c Config) Adopt(next Config) (adopted Config, list []Change) {
 	return adopted, c.differences(next)
 }
 
-// A single is one setting of a table.
-type single struct {
+// A settingValue is one setting of a table.
+type settingValue struct {
 	key     string
 	value   reflect.Value
 	restart bool
 }
 
 // settings lists the settings in the tables of v. v is a table itself unless table is "".
-func settings(table string, v reflect.Value, restart bool) (list []single) {
+func settings(table string, v reflect.Value, restart bool) (list []settingValue) {
 	for f := range fieldsOf(v) {
 		restart := restart || f.tag.Get("restart") != ""
 		switch {
 		case f.value.Kind() == reflect.Struct:
 			list = append(list, settings(joinKey(table, f.key), f.value, restart)...)
 		case table != "":
-			list = append(list, single{joinKey(table, f.key), f.value, restart})
+			list = append(list, settingValue{joinKey(table, f.key), f.value, restart})
 		}
 	}
 	return list
@@ -85,20 +85,20 @@ func (c Config) differences(next Config) (list []Change) {
 		}
 	}
 	// all lists the same settings of each configuration, in the same order.
-	all := func(c Config) []single {
+	all := func(c Config) []settingValue {
 		list := settings("", reflect.ValueOf(c), false)
 		for _, name := range slices.Sorted(maps.Keys(models)) {
 			list = append(list, settings(joinKey("model", name), reflect.ValueOf(c.Model(name)), false)...)
 		}
 		for _, name := range containers {
-			one := single{key: joinKey("container", name)}
+			one := settingValue{key: joinKey("container", name)}
 			if i := slices.IndexFunc(c.Supervised, func(p Container) bool { return p.Name == name }); i >= 0 {
 				one.value, one.restart = reflect.ValueOf(c.Supervised[i]), c.Supervised[i].Address != ""
 			}
 			list = append(list, one)
 		}
 		for _, name := range identities {
-			one := single{key: joinKey("identity", name)}
+			one := settingValue{key: joinKey("identity", name)}
 			if i := slices.IndexFunc(c.Identities, func(i Identity) bool { return i.Name == name }); i >= 0 {
 				one.value = reflect.ValueOf(c.Identities[i])
 			}

@@ -41,16 +41,16 @@ const (
 	AuthRequired = secure.AuthRequired
 )
 
-// A listening is a door with its TLS settings.
-type listening struct {
+// A doorTLS is a door with its TLS settings.
+type doorTLS struct {
 	table     string
 	addrs     Addrs
 	own       *Certificates
 	protocols []string // its protocols in ALPN
 }
 
-func (c *Config) listening() []listening {
-	return []listening{
+func (c *Config) doorsTLS() []doorTLS {
+	return []doorTLS{
 		{"tcp", c.TCP.Listen, &c.TCP.TLS, nil},
 		{"rest", c.REST.Listen, &c.REST.TLS, []string{"http/1.1"}},
 		{"grpc", c.GRPC.Listen, &c.GRPC.TLS, []string{"h2"}},
@@ -61,7 +61,7 @@ func (c *Config) listening() []listening {
 }
 
 // encrypted returns the first address with TLS; "" if there is none.
-func (l listening) encrypted() string {
+func (l doorTLS) encrypted() string {
 	for _, addr := range l.addrs {
 		if _, ok := secure.Cut(addr); ok {
 			return addr
@@ -72,7 +72,7 @@ func (l listening) encrypted() string {
 
 // files returns the files of a door: its own, or else those of [tls]. table is the table that each
 // key comes from.
-func (c *Config) files(l listening) (f secure.Files, table map[string]string) {
+func (c *Config) files(l doorTLS) (f secure.Files, table map[string]string) {
 	own, all := *l.own, c.TLS.Certificates
 	if own.Cert != "" || own.Key != "" { // they belong together
 		all.Cert, all.Key = own.Cert, own.Key
@@ -94,7 +94,7 @@ func (c *Config) files(l listening) (f secure.Files, table map[string]string) {
 
 // verifiesClients reports whether any listener accepts certificates of clients.
 func (c *Config) verifiesClients() bool {
-	return slices.ContainsFunc(c.listening(), func(l listening) bool {
+	return slices.ContainsFunc(c.doorsTLS(), func(l doorTLS) bool {
 		f, _ := c.files(l)
 		return l.encrypted() != "" && f.ClientAuth != AuthNone
 	})
@@ -116,7 +116,7 @@ func (c Config) Secure(old Secured, now func() time.Time) (Secured, error) {
 func (c *Config) secure(fs *faults, old Secured, now func() time.Time) Secured {
 	read := Secured{}
 	used := map[string]bool{} // settings of [tls] that some door uses
-	for _, l := range c.listening() {
+	for _, l := range c.doorsTLS() {
 		addr := l.encrypted()
 		if addr == "" {
 			continue
@@ -135,7 +135,7 @@ func (c *Config) secure(fs *faults, old Secured, now func() time.Time) Secured {
 			}
 			continue
 		case f.ClientAuth != AuthNone && f.ClientCA == "":
-			fs.Add(table["client_auth"]+".client_auth", "%q needs client_ca: a file with those who sign the certificates of clients", f.ClientAuth)
+			fs.Add(table["client_auth"]+".client_auth", "%q needs client_ca: a file with the CA certificates that sign those of clients", f.ClientAuth)
 			continue
 		}
 		config, wrong := f.Load(now(), old[l.table])
@@ -167,7 +167,7 @@ func (c *Config) validateTLS(fs *faults) {
 	}
 	before := len(fs.Faults)
 	check("tls", c.TLS.Certificates, Certificates{})
-	for _, l := range c.listening() {
+	for _, l := range c.doorsTLS() {
 		// A door's own settings are checked independently of [tls].
 		check(l.table+".tls", *l.own, Certificates{ClientAuth: AuthNone, MinVersion: secure.Version13})
 	}
@@ -193,7 +193,7 @@ func (c *Config) uselessCertificates(fs *faults, used map[string]bool) {
 		}
 	}
 	check("tls", `no door that has no certificate of its own has an address of TLS, such as rest.listen = "tls://:8443"`, c.TLS.Certificates)
-	for _, l := range c.listening() {
+	for _, l := range c.doorsTLS() {
 		check(l.table+".tls", fmt.Sprintf("%s.listen has no address of TLS: expected one as tls://host:port", l.table), *l.own)
 	}
 }

@@ -47,7 +47,7 @@ func TestTLSFaults(t *testing.T) {
 		{"a key of another", "[tls]\n" + pair + doors + "[grpc.tls]\ncert = \"cert2.pem\"\nkey = \"key.pem\"\n", []string{
 			"x.toml:10:1: grpc.tls.key: DIR/key.pem does not fit the certificate of CN=localhost in DIR/cert2.pem: "}},
 		{"nobody to sign", "[tls]\n" + pair + "client_auth = \"required\"\n[tcp]\nlisten = \"tls://:1\"\n", []string{
-			`x.toml:4:1: tls.client_auth: "required" needs client_ca: a file with those who sign the certificates of clients`}},
+			`x.toml:4:1: tls.client_auth: "required" needs client_ca: a file with the CA certificates that sign those of clients`}},
 		{"nobody is asked", "[tls]\n" + pair + "client_ca = \"ca.pem\"\n" + doors, []string{
 			`x.toml:4:1: tls.client_ca: has no meaning with client_auth = "none": say "optional" or "required"`}},
 		{"no address", "[tls]\n" + pair + "[admin.tls]\n" + pair, []string{
@@ -56,7 +56,7 @@ func TestTLSFaults(t *testing.T) {
 		{"containers", "[tls]\n" + pair + "[containers]\nlisten = \"tls://:1\"\nlisten_v2 = \"tls:x:1\"\n[containers.tls]\nclient_auth = \"required\"\n[[container]]\nname = \"a\"\ncommand = [\"a\"]\n" +
 			"[[container]]\nname = \"b\"\ncommand = [\"b\"]\nenv = { SHIVA_TLS_CA = \"ca.pem\" }\n", []string{
 			`x.toml:6:1: containers.listen_v2[0]: "tls:x:1" is not an address: want host:port, as "127.0.0.1:6174" or ":6174"`,
-			`x.toml:8:1: containers.tls.client_auth: "required" needs client_ca: a file with those who sign the certificates of clients`,
+			`x.toml:8:1: containers.tls.client_auth: "required" needs client_ca: a file with the CA certificates that sign those of clients`,
 			`x.toml:9:3: container[0].env: SHIVA_TLS_CA is missing, and containers.listen has addresses of TLS alone: say whom the container trusts, or give containers.listen an address on this machine, such as ipc:///run/shivad/containers.sock`}},
 		{"taken twice", "[tls]\n" + pair + "[tcp]\nlisten = [\":7\", \"tls://localhost:7\"]\n[rest]\nlisten = \"tls://x\"\n", []string{
 			"x.toml:5:1: tcp.listen[1]: localhost:7 is already taken by tcp.listen[0]",

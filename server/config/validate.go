@@ -126,8 +126,8 @@ func (c Config) policyFaults(p Policy) setting.Faults {
 	fs := p.Scheduler().Faults()
 	checkBounds(&fs, "", reflect.ValueOf(p))
 	// The limit applies only without gRPC, each of whose streams carries many requests.
-	if reach, how := c.reach(); how != "" && len(c.GRPC.Listen) == 0 && p.MaxBatch > reach {
-		fs.Add("max_batch", "%d is above what can be in flight, %d (%s): no batch of single rows gets so large", p.MaxBatch, reach, how)
+	if most, how := c.maxInFlight(); how != "" && len(c.GRPC.Listen) == 0 && p.MaxBatch > most {
+		fs.Add("max_batch", "%d is above what can be in flight, %d (%s): no batch of single rows gets so large", p.MaxBatch, most, how)
 	}
 	if p.QueueBytes < c.Limits.MessageBytes {
 		fs.Add("queue_bytes", "%v is below limits.message_bytes, %v: a message of that size is accepted but can never wait", p.QueueBytes, c.Limits.MessageBytes)
@@ -138,9 +138,9 @@ func (c Config) policyFaults(p Policy) setting.Faults {
 	return fs
 }
 
-// reach returns how many requests can be in flight, and the settings that limit that number; "" if
-// no door is open.
-func (c Config) reach() (n int, how string) {
+// maxInFlight returns how many requests can be in flight, and the settings that limit that number;
+// "" if no door is open.
+func (c Config) maxInFlight() (n int, how string) {
 	if t := c.TCP; len(t.Listen) > 0 {
 		n = t.Connections * t.InFlightPerConnection
 		how = fmt.Sprintf("tcp.connections %d x tcp.in_flight_per_connection %d", t.Connections, t.InFlightPerConnection)
@@ -344,10 +344,10 @@ func (c Config) validateIdentities(fs *faults) {
 			names[one.Name] = i
 		}
 		if other := identity.SameToken(all[:i+1]); other >= 0 {
-			fs.Add(key+".token_sha256", "it has a token of identity[%d], %q: who shows it would be either", other, all[other].Name)
+			fs.Add(key+".token_sha256", "it has a token of identity[%d], %q: a client that shows it could be either", other, all[other].Name)
 		}
 		if other, mine, theirs := identity.SameCertificate(all[:i+1]); other >= 0 {
-			fs.Add(key+".certificate", "%q matches certificates of identity[%d], %q, whose pattern is %q: who shows one would be either", mine, other, all[other].Name, theirs)
+			fs.Add(key+".certificate", "%q matches certificates of identity[%d], %q, whose pattern is %q: a client that shows one could be either", mine, other, all[other].Name, theirs)
 		}
 		if len(one.Certificates) > 0 && !c.verifiesClients() {
 			fs.Add(key+".certificate", "has no meaning: no listener verifies certificates of clients: give one an address of TLS, a client_ca, and client_auth = %q or %q", AuthOptional, AuthRequired)
@@ -433,7 +433,7 @@ func (c Config) validateListeners(fs *faults) {
 func (s Socket) validate(fs *faults, table string) {
 	mode, err := strconv.ParseUint(s.Mode, 8, 32)
 	if err != nil || mode > 0o777 || mode&0o222 == 0 {
-		fs.Add(table+".socket_mode", `%q: expected permissions in octal, from "0200" to "0777", by which somebody may write: who may not cannot connect`, s.Mode)
+		fs.Add(table+".socket_mode", `%q: expected permissions in octal, from "0200" to "0777", with a write bit: a client needs write permission to connect`, s.Mode)
 	}
 }
 

@@ -90,8 +90,8 @@ func (c cell) expect(said []string, lines ...[]string) {
 }
 
 const (
-	deviceOK      = "all went well: {"
-	deviceRefused = "the server answered with an error, metadata says which: {"
+	deviceOK      = "success: {"
+	deviceRefused = "the server answered with an error, see its metadata: {"
 	deviceClosed  = "the server closed the connection: "
 )
 
@@ -153,7 +153,7 @@ func deviceAlone(c cell) {
 	}
 	defer silent.Close()
 	_, port, _ := net.SplitHostPort(silent.Addr().String())
-	c.expect(c.doesAt("[127.0.0.1]:"+port, "1", "ask", "digits", "8", "8", "answer"), []string{"the transport failed or waited too long: "})
+	c.expect(c.doesAt("[127.0.0.1]:"+port, "1", "ask", "digits", "8", "8", "answer"), []string{"the transport failed or timed out: "})
 }
 
 // Eight frames of a stream with keep = "latest" are sent before the first is answered.

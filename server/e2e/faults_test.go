@@ -447,7 +447,7 @@ func TestE2EHostileUnderLoad(t *testing.T) {
 	time.Sleep(time.Duration(seconds(t, 2)) * time.Second) // the duration of the attack
 	stop()
 	l.end(t, 100)
-	for _, words := range []string{"limit 2097152 for a message", "more than 16 frames", "not out; further ones"} {
+	for _, words := range []string{"limit 2097152 for a message", "more than 16 frames", "not in flight; further such answers"} {
 		if !s.logs(words) {
 			t.Errorf("the log does not say %q", words)
 		}

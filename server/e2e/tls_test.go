@@ -67,7 +67,7 @@ client_auth = "required"
 	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	budgettest.Until(t, "the new certificate", func() bool { return s.logs("certificates were read again", `"door":"grpc"`) })
+	budgettest.Until(t, "the new certificate", func() bool { return s.logs("certificates reloaded", `"door":"grpc"`) })
 	ask()
 	certtest.Write(t, dir, "server.key", first.Key)
 	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {

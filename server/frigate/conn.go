@@ -29,7 +29,7 @@ type conn struct {
 
 	// Set once.
 	ctx    context.Context // ends when the detector disconnects, or the socket is closed
-	gone   context.CancelFunc
+	cancel context.CancelFunc
 	source uint64     // for fairness
 	client string     // gate.ClientOf
 	zmtp   *zmtp.Conn // nil until the handshake is done
@@ -39,10 +39,10 @@ type conn struct {
 	due time.Time // the deadline of reading; owned by the goroutine that reads
 
 	// Owned by the goroutine that answers.
-	shown identity.Shown
-	file  string // the model file that the detector asked for; "": none yet
-	out   zmtp.Outgoing
-	sent  chan error // receives the result of writing out
+	credentials identity.Shown
+	file        string // the model file that the detector asked for; "": none yet
+	out         zmtp.Outgoing
+	sent        chan error // receives the result of writing out
 }
 
 // serve makes the handshake and answers until the connection ends.
@@ -94,7 +94,7 @@ func (c *conn) shake() error {
 // Close closes the socket. Package zmtp also calls it when a client does not read. The connection
 // counts as open until serve returns, since the reason for its end may not be recorded yet.
 func (c *conn) Close() error {
-	c.gone()
+	c.cancel()
 	return c.Conn.Conn.Close()
 }
 
@@ -104,8 +104,8 @@ func (c *conn) cut() {
 	_ = c.Close()
 }
 
-// tell logs why the server ended a connection: at most one line per second.
-func (c *conn) tell(err error) {
+// logEnd logs why the server ended a connection: at most one line per second.
+func (c *conn) logEnd(err error) {
 	if others, may := c.door.listener.MayLog(); may {
 		c.door.log.Info("a detector's connection was closed", "peer", c.RemoteAddr().String(), "error", err, "others in the last second", others)
 	}
@@ -114,7 +114,7 @@ func (c *conn) tell(err error) {
 // read receives messages until the connection ends, and records why it ended.
 func (c *conn) read(messages chan<- *zmtp.Message) {
 	defer close(messages)
-	defer c.gone()
+	defer c.cancel()
 	for {
 		m := new(zmtp.Message)
 		c.zmtp.SetMessageLimits(c.door.settings.Load().Limits.MessageBytes, mostFrames)
@@ -147,7 +147,7 @@ func (c *conn) ended(why metrics.Closed, err error) {
 		why = metrics.ClosedProtocol
 	}
 	c.Because(why)
-	c.tell(err)
+	c.logEnd(err)
 }
 
 // Read sets the deadline by which a message that has begun must have arrived. Between messages it
@@ -181,7 +181,7 @@ func (c *conn) converse(messages <-chan *zmtp.Message) {
 			if err := c.handle(m); err != nil {
 				if c.ctx.Err() == nil {
 					c.Because(metrics.ClosedProtocol)
-					c.tell(err)
+					c.logEnd(err)
 				}
 				return
 			}
@@ -192,7 +192,7 @@ func (c *conn) converse(messages <-chan *zmtp.Message) {
 // handle answers a message and releases its memory. An error ends the connection.
 func (c *conn) handle(m *zmtp.Message) error {
 	defer m.Release()
-	a := asking{conn: c, settings: c.door.settings.Load(), began: m.Began}
+	a := request{conn: c, settings: c.door.settings.Load(), began: m.Began}
 	defer a.use.End()
 	frames, err := a.guarded(m)
 	if err != nil {
@@ -202,7 +202,7 @@ func (c *conn) handle(m *zmtp.Message) error {
 	if err := c.send(frames); err != nil {
 		return err
 	}
-	return a.last
+	return a.closeReason
 }
 
 // send sends an answer, and returns when it has left.
@@ -224,11 +224,11 @@ func (c *conn) send(frames [][]byte) error {
 }
 
 // guarded calls answer, and turns a panic into an error for the detector.
-func (a *asking) guarded(m *zmtp.Message) (frames [][]byte, err error) {
+func (a *request) guarded(m *zmtp.Message) (frames [][]byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			a.door.log.Error("panic while serving a detector", "panic", p, "stack", string(bytes.TrimSpace(debug.Stack())))
-			frames, err = a.failed(fmt.Errorf("%w; the server's log has more", gate.ErrInternal)), nil
+			frames, err = a.failed(fmt.Errorf("%w; see the server's log", gate.ErrInternal)), nil
 		}
 	}()
 	return a.answer(m)

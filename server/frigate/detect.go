@@ -26,23 +26,23 @@ const (
 const outputName = "detections"
 
 // detect answers an image. The error ends the connection.
-func (a *asking) detect() ([][]byte, error) {
+func (a *request) detect() ([][]byte, error) {
 	route := a.settings.Models.of(a.file, a.ModelType)
 	if route == "" {
 		// This detector sent its model_request before the server was restarted. After any answer,
 		// even an error, it would go on without one for ever. Without an answer it reconnects, and
 		// begins with a model_request.
-		return nil, gate.Malformed("a detection on a connection that has asked for no model, and frigate.models has none for model_type %q", a.ModelType)
+		return nil, gate.Malformed("expected a model_request before the first image, since frigate.models has no model for model_type %q", a.ModelType)
 	}
 	rows, err := a.infer(route)
 	if err != nil {
-		return nothing(err), nil
+		return noDetections(err), nil
 	}
-	return [][]byte{found, rows}, nil
+	return [][]byte{detectionsHeader, rows}, nil
 }
 
 // infer asks a model, and returns the bytes of its best rows. It counts every outcome.
-func (a *asking) infer(route string) ([]byte, error) {
+func (a *request) infer(route string) ([]byte, error) {
 	arrived := time.Now()
 	q, err := a.question(route, arrived)
 	if err != nil {
@@ -58,7 +58,7 @@ func (a *asking) infer(route string) ([]byte, error) {
 }
 
 // question makes the question for the image. It holds a reference to the image's memory.
-func (a *asking) question(route string, arrived time.Time) (*predict.Question, error) {
+func (a *request) question(route string, arrived time.Time) (*predict.Question, error) {
 	name, version, _ := strings.Cut(route, "/")
 	output, err := a.output(name, version)
 	if err != nil {
@@ -84,7 +84,7 @@ func (a *asking) question(route string, arrived time.Time) (*predict.Question, e
 }
 
 // output returns the name of the model's output with the detections.
-func (a *asking) output(name, version string) (string, error) {
+func (a *request) output(name, version string) (string, error) {
 	s := a.service()
 	if err := s.CheckAsked(name, version); err != nil {
 		return "", err
@@ -107,7 +107,7 @@ func (a *asking) output(name, version string) (string, error) {
 }
 
 // image returns the image as a tensor.
-func (a *asking) image() (tensor.Tensor, error) {
+func (a *request) image() (tensor.Tensor, error) {
 	d, ok := dtypeOf(a.DType)
 	if !ok {
 		return tensor.Tensor{}, gate.Invalid("dtype %.50q: expected a name of numpy, such as uint8 or float32", a.DType)
@@ -116,7 +116,7 @@ func (a *asking) image() (tensor.Tensor, error) {
 		return tensor.Tensor{}, gate.TooLarge("a shape of %d dimensions; limits.rank is %d", n, most)
 	}
 	if len(a.Shape) == 0 || a.Shape[0] != 1 {
-		return tensor.Tensor{}, gate.Invalid("shape %s: expected that of one image, as [1,320,320,3]", tensor.Shape(a.Shape))
+		return tensor.Tensor{}, gate.Invalid("shape %s: expected that of one image, such as [1,320,320,3]", tensor.Shape(a.Shape))
 	}
 	t, err := tensor.New(d, a.Shape, a.data.Data)
 	if err != nil {

@@ -13,7 +13,7 @@
 // "type": a detector waits request_timeout_ms (200) for an answer, and begins anew without one.
 //
 //	intake.Listener → conn.serve ─┬─ conn.read     messages (package zmtp), and their end
-//	                              └─ asking.answer → predict.Door.Infer
+//	                              └─ request.answer → predict.Door.Infer
 //
 // message.go has the meaning of messages, models.go the choice of the model, and store.go the files
 // that detectors send.

@@ -100,8 +100,8 @@ func (d *Door) accept() {
 			return
 		}
 		c := &conn{Conn: in, door: d, source: d.predict.NewSource(), client: gate.ClientOf(in.RemoteAddr().String())}
-		c.ctx, c.gone = context.WithCancel(context.Background())
-		c.shown.Certificate = identity.NewCertificate(in.PeerCertificate())
+		c.ctx, c.cancel = context.WithCancel(context.Background())
+		c.credentials.Certificate = identity.NewCertificate(in.PeerCertificate())
 		d.serving.Go(c.serve)
 	}
 }

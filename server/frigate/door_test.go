@@ -171,7 +171,7 @@ func TestDetectorsWaitForTheirModels(t *testing.T) {
 		if s := d.about("none.onnx"); s.is(s.Available) || s.Loaded || !strings.Contains(s.Message, `"none"`) {
 			t.Errorf("%+v", s)
 		}
-		if took := time.Since(began); took < patience || took > 30*time.Second {
+		if took := time.Since(began); took < modelTimeout || took > 30*time.Second {
 			t.Errorf("given up after %v, and the detector waits for 30 s", took)
 		}
 		r.repo.model = "late"
@@ -220,8 +220,8 @@ func TestModelFiles(t *testing.T) {
 			t.Errorf("the same again: %+v", s)
 		}
 		for _, wrong := range []struct{ file, data, says string }{
-			{"yolo.onnx", "other", "there is another model file"},
-			{"yolo.onnx", "weighty", "there is another model file"},
+			{"yolo.onnx", "other", "with other contents exists"},
+			{"yolo.onnx", "weighty", "with other contents exists"},
 			{"../yolo.onnx", "x", "expected 1 to 128 letters"},
 			{"a/b.onnx", "x", "expected 1 to 128 letters"},
 			{".hidden", "x", "expected 1 to 128 letters"},
@@ -250,7 +250,7 @@ func TestModelFiles(t *testing.T) {
 		if err := syscall.Mkfifo(filepath.Join(dir, "pipe.onnx"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if s := d.gives("pipe.onnx", "x"); s.is(s.Saved) || !strings.Contains(s.Message, "there is another model file") {
+		if s := d.gives("pipe.onnx", "x"); s.is(s.Saved) || !strings.Contains(s.Message, "with other contents exists") {
 			t.Errorf("a pipe, which is not to be waited for: %+v", s)
 		}
 		var noted []string
@@ -259,7 +259,7 @@ func TestModelFiles(t *testing.T) {
 				noted = append(noted, e.Action+" "+e.Name+" "+e.After+e.Error)
 			}
 		}
-		if len(noted) < 3 || !strings.HasPrefix(noted[0], `save yolo.onnx {"bytes":7,"sha256":"`) || !strings.HasPrefix(noted[2], "save yolo.onnx invalid input: there is another") {
+		if len(noted) < 3 || !strings.HasPrefix(noted[0], `save yolo.onnx {"bytes":7,"sha256":"`) || !strings.HasPrefix(noted[2], `save yolo.onnx invalid input: a model file "yolo.onnx" with other contents exists`) {
 			t.Errorf("audit: %q", noted)
 		}
 	})

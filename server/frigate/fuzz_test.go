@@ -28,15 +28,15 @@ func FuzzMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, head, data []byte, two bool) {
 		budgettest.Input(t)
 		c := &conn{Conn: in, door: r.door, file: "yolo.onnx"}
-		c.ctx, c.gone = context.WithCancel(t.Context())
-		defer c.gone()
+		c.ctx, c.cancel = context.WithCancel(t.Context())
+		defer c.cancel()
 		m := &zmtp.Message{Frames: []zmtp.Frame{{}, {Data: head}}}
 		if two {
 			m.Frames = append(m.Frames, zmtp.Frame{Data: data})
 		}
-		a := asking{conn: c, settings: r.door.settings.Load(), began: time.Now()}
+		a := request{conn: c, settings: r.door.settings.Load(), began: time.Now()}
 		if a.parse(m) == nil && (a.ModelRequest || a.ModelData) {
-			c.gone() // otherwise the question would wait for unknown models
+			c.cancel() // otherwise the question would wait for unknown models
 		}
 		a.header = header{}
 		defer a.use.End()

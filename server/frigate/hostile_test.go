@@ -69,10 +69,10 @@ func TestRubbish(t *testing.T) {
 			{"binary", "", []string{"\x00\xff\xfe", "x"}, "Protocol", "the header: "},
 			{"a list", "", []string{"[]", "x"}, "Protocol", "the header: "},
 			{"nothing", "", []string{""}, "Protocol", "the header: "},
-			{"a name twice", "", []string{`{"dtype": "uint8", "shape": [1, 2, 2, 3], "dtype": "int8"}`, pixels(1)}, "Protocol", `"dtype" at byte 41 stands there for the second time`},
+			{"a name twice", "", []string{`{"dtype": "uint8", "shape": [1, 2, 2, 3], "dtype": "int8"}`, pixels(1)}, "Protocol", `"dtype" at byte 41 is a duplicate name`},
 			{"nested too deep", "", []string{`{"other": ` + strings.Repeat("[", 32) + strings.Repeat("]", 32) + `}`, "x"}, "Protocol", "the header: "},
 			{"a name in capitals", "", []string{`{"DTYPE": "uint8", "shape": [1, 2, 2, 3]}`, pixels(1)}, "InvalidInput", "expected a name of numpy"},
-			{"one frame", "", []string{header24}, "Protocol", "without the frame behind it"},
+			{"one frame", "", []string{header24}, "Protocol", "got the header alone"},
 			{"three frames", "", []string{header24, "x", "y"}, "Protocol", "got 3 frames"},
 			{"a shape of texts", "", []string{`{"shape": ["a"], "dtype": "uint8"}`, "x"}, "Protocol", "the header: "},
 			{"halves", "", []string{head("[1, 2.5]", "uint8"), "x"}, "Protocol", "the header: "},
@@ -89,8 +89,8 @@ func TestRubbish(t *testing.T) {
 			{"no shape", "", []string{`{"dtype": "uint8"}`, "x"}, "InvalidInput", "expected that of one image"},
 			{"another model", "odd.onnx", []string{header24, pixels(1)}, "InvalidInput", `does not answer with detections`},
 			{"two kinds", "", []string{`{"model_request": true, "model_data": true, "model_name": "x"}`}, "", "expected one of them"},
-			{"a request with data", "", []string{`{"model_request": true, "model_name": "x"}`, "x"}, "", "is one frame"},
-			{"a file without data", "", []string{`{"model_data": true, "model_name": "x"}`}, "", "without the frame behind it"},
+			{"a request with data", "", []string{`{"model_request": true, "model_name": "x"}`, "x"}, "", "in one frame"},
+			{"a file without data", "", []string{`{"model_data": true, "model_name": "x"}`}, "", "got the header alone"},
 			{"a request for nothing", "", []string{`{"model_request": true}`}, "", "1 to 128 bytes, got 0"},
 		} {
 			if tt.file == "" {

@@ -56,14 +56,14 @@ func parseHeader(text []byte, depth int) (h header, err error) {
 	return h, s.End()
 }
 
-// An asking is a question that is being answered.
-type asking struct {
+// A request is a message of a detector that is being answered.
+type request struct {
 	*conn
-	settings *Settings // as of its arrival
-	began    time.Time // when its first byte arrived
-	who      *identity.Identity
-	use      quota.Use
-	last     error // why the connection ends after the answer; nil: it stays open
+	settings    *Settings // as of its arrival
+	began       time.Time // when its first byte arrived
+	who         *identity.Identity
+	use         quota.Use
+	closeReason error // why the connection ends after the answer; nil: it stays open
 
 	header
 	data zmtp.Frame // the image, or the model file
@@ -71,15 +71,15 @@ type asking struct {
 
 // answer returns the frames of the answer. A faulty question has an answer as well; an error ends
 // the connection without one.
-func (a *asking) answer(m *zmtp.Message) ([][]byte, error) {
+func (a *request) answer(m *zmtp.Message) ([][]byte, error) {
 	if len(m.Frames) == 0 || len(m.Frames[0].Data) > 0 {
-		return nil, gate.Malformed("a message without the empty frame that a REQ socket begins with")
+		return nil, gate.Malformed("expected a message that begins with an empty frame, as a REQ socket sends it")
 	}
 	switch err := cmp.Or(a.admit(m), a.parse(m)); {
 	case err != nil:
 		return a.failed(err), nil
 	case a.ModelRequest:
-		return a.status(a.request()), nil
+		return a.status(a.modelRequest()), nil
 	case a.ModelData:
 		return a.status(a.save()), nil
 	}
@@ -87,11 +87,11 @@ func (a *asking) answer(m *zmtp.Message) ([][]byte, error) {
 }
 
 // admit charges the question to its client's quotas, and checks that the client may ask at all.
-func (a *asking) admit(m *zmtp.Message) error {
-	a.who = a.door.identities.Who(&a.shown)
+func (a *request) admit(m *zmtp.Message) error {
+	a.who = a.door.identities.Who(&a.credentials)
 	if err := a.Claim(a.who.Account()); err != nil {
 		a.Because(metrics.ClosedQuota)
-		a.last = err
+		a.closeReason = err
 		return err
 	}
 	bytes := int64(0)
@@ -108,14 +108,14 @@ func (a *asking) admit(m *zmtp.Message) error {
 }
 
 // parse reads the header, and finds the data behind it.
-func (a *asking) parse(m *zmtp.Message) error {
+func (a *request) parse(m *zmtp.Message) error {
 	frames := m.Frames[1:]
 	if len(frames) < 1 || len(frames) > 2 {
 		return gate.Malformed("expected a header and an image, a header and a model's file, or a header; got %d frames", len(frames))
 	}
 	text, most := frames[0].Data, a.settings.Limits.MetadataBytes
 	if len(text) > most {
-		return gate.TooLarge("a header of %d bytes; limits.metadata_bytes is %d", len(text), most)
+		return gate.TooLarge("the header has %d bytes; limits.metadata_bytes is %d", len(text), most)
 	}
 	h, err := parseHeader(text, a.settings.Limits.JSONDepth)
 	if err != nil {
@@ -127,11 +127,11 @@ func (a *asking) parse(m *zmtp.Message) error {
 	}
 	switch {
 	case a.ModelRequest && a.ModelData:
-		return gate.Malformed("a header with model_request and model_data: expected one of them")
+		return gate.Malformed("the header has both model_request and model_data; expected one of them")
 	case a.ModelRequest && len(frames) == 2:
-		return gate.Malformed("a model_request is one frame, got two")
+		return gate.Malformed("expected a model_request in one frame, got two")
 	case !a.ModelRequest && len(frames) == 1:
-		return gate.Malformed("a header without the frame behind it: an image's bytes, or those of a model's file")
+		return gate.Malformed("expected a second frame with the bytes of an image or of a model's file, got the header alone")
 	case a.ModelRequest || a.ModelData:
 		if n := len(a.ModelName); n == 0 || n > mostName {
 			return gate.Invalid("model_name: expected a file's name of 1 to %d bytes, got %d", mostName, n)
@@ -141,12 +141,12 @@ func (a *asking) parse(m *zmtp.Message) error {
 }
 
 // failed returns the answer to a question that failed: no detections, or no such model.
-func (a *asking) failed(err error) [][]byte {
+func (a *request) failed(err error) [][]byte {
 	if a.ModelRequest || a.ModelData {
 		return a.status(modelStatus{}, err)
 	}
 	a.door.predict.Refused(err, time.Now())
-	return nothing(err)
+	return noDetections(err)
 }
 
 // A modelStatus is the answer to a model_request or to a model file.
@@ -159,7 +159,7 @@ type modelStatus struct {
 }
 
 // status returns a status as a frame; err is why the model is not loaded.
-func (a *asking) status(s modelStatus, err error) [][]byte {
+func (a *request) status(s modelStatus, err error) [][]byte {
 	switch {
 	case a.ModelRequest && s.Available == nil:
 		s.Available = new(false)
@@ -174,11 +174,11 @@ func (a *asking) status(s modelStatus, err error) [][]byte {
 	return [][]byte{text}
 }
 
-// found is the header of detections.
-var found = []byte(`{"shape": [20, 6], "dtype": "float32"}`)
+// detectionsHeader is the header of detections.
+var detectionsHeader = []byte(`{"shape": [20, 6], "dtype": "float32"}`)
 
-// nothing returns the answer to a detection that failed: zeros, and the error.
-func nothing(err error) [][]byte {
+// noDetections returns the answer to a detection that failed: zeros, and the error.
+func noDetections(err error) [][]byte {
 	text, _ := json.Marshal(struct {
 		Shape [2]int `json:"shape"`
 		DType string `json:"dtype"`
@@ -189,4 +189,4 @@ func nothing(err error) [][]byte {
 }
 
 // service is the server as this client may use it.
-func (a *asking) service() *predict.Service { return a.door.predict.As(a.who) }
+func (a *request) service() *predict.Service { return a.door.predict.As(a.who) }

@@ -65,17 +65,17 @@ func (m Models) all(file string) []string {
 const (
 	// mostName bounds the name of a model file, in bytes.
 	mostName = 128
-	// patience is how long a detector's question waits for models that are not served yet. The
+	// modelTimeout is how long a detector's request waits for models that are not served yet. The
 	// detector itself waits for 30 s, and never asks again once it is told that they are missing.
-	patience = 25 * time.Second
-	// saving and what name the saving of a model file in the audit trail.
-	saving, what = "save", "model file"
-	// glance is the interval at which await checks the models.
-	glance = 20 * time.Millisecond
+	modelTimeout = 25 * time.Second
+	// saveAction and modelFile name the saving of a model file in the audit trail.
+	saveAction, modelFile = "save", "model file"
+	// checkInterval is the interval at which await checks the models.
+	checkInterval = 20 * time.Millisecond
 )
 
-// request answers a model_request, which asks whether the models for a file are served.
-func (a *asking) request() (s modelStatus, err error) {
+// modelRequest answers a model_request, which asks whether the models for a file are served.
+func (a *request) modelRequest() (s modelStatus, err error) {
 	a.file = a.ModelName
 	models := a.settings.Models.all(a.file)
 	known := slices.ContainsFunc(models, a.known)
@@ -90,17 +90,17 @@ func (a *asking) request() (s modelStatus, err error) {
 }
 
 // known reports whether a model has registered, or is one that the server could start.
-func (a *asking) known(model string) bool {
+func (a *request) known(model string) bool {
 	name, version, _ := strings.Cut(model, "/")
 	_, err := a.service().ModelReady(name, version)
 	return err == nil || a.service().Manages(name)
 }
 
 // await waits until all of the models are served. Its error names the missing one.
-func (a *asking) await(models []string) error {
-	over := time.NewTimer(time.Until(a.began.Add(patience)))
+func (a *request) await(models []string) error {
+	over := time.NewTimer(time.Until(a.began.Add(modelTimeout)))
 	defer over.Stop()
-	again := time.NewTicker(glance)
+	again := time.NewTicker(checkInterval)
 	defer again.Stop()
 	for {
 		missing := a.missing(models)
@@ -112,7 +112,7 @@ func (a *asking) await(models []string) error {
 		case <-over.C:
 			return missing
 		case <-a.ctx.Done():
-			return fmt.Errorf("%w: the detector has gone", scheduler.ErrCanceled)
+			return fmt.Errorf("%w: the detector has disconnected", scheduler.ErrCanceled)
 		case <-a.door.closing.Done():
 			return gate.ErrDraining
 		}
@@ -120,7 +120,7 @@ func (a *asking) await(models []string) error {
 }
 
 // missing returns an error for the first of the models that is not served, or nil.
-func (a *asking) missing(models []string) error {
+func (a *request) missing(models []string) error {
 	for _, model := range models {
 		name, version, _ := strings.Cut(model, "/")
 		ready, err := a.service().ModelReady(name, version)
@@ -135,22 +135,22 @@ func (a *asking) missing(models []string) error {
 }
 
 // save stores a model file, and waits until its models are served.
-func (a *asking) save() (s modelStatus, err error) {
+func (a *request) save() (s modelStatus, err error) {
 	by := predict.Caller{Source: audit.Source{Identity: a.who.Name(), Address: a.RemoteAddr().String(), Door: "frigate"}, Listener: a.Door()}
 	if a.door.store == nil {
 		err := fmt.Errorf("%w: detectors may not send model files (frigate.model_directory is not set)", gate.ErrPermissionDenied)
-		a.service().Refused(by.Source, saving, what, a.ModelName, err)
+		a.service().Refused(by.Source, saveAction, modelFile, a.ModelName, err)
 		return s, err
 	}
 	models := a.settings.Models.all(a.ModelName)
 	for _, model := range models {
 		name, _, _ := strings.Cut(model, "/")
-		if err := a.service().Permit(by, name, saving); err != nil {
+		if err := a.service().Permit(by, name, saveAction); err != nil {
 			return s, err
 		}
 	}
 	err = a.door.store.save(a.ModelName, a.data.Data, a.settings)
-	note := audit.Entry{Source: by.Source, Action: saving, What: what, Name: a.ModelName}
+	note := audit.Entry{Source: by.Source, Action: saveAction, What: modelFile, Name: a.ModelName}
 	if err != nil {
 		note.Error = gate.Text(err)
 	} else {
@@ -161,7 +161,7 @@ func (a *asking) save() (s modelStatus, err error) {
 		return s, err
 	}
 	a.file, s.Saved = a.ModelName, new(true)
-	ctx, cancel := context.WithDeadline(a.ctx, a.began.Add(patience))
+	ctx, cancel := context.WithDeadline(a.ctx, a.began.Add(modelTimeout))
 	defer cancel()
 	defer context.AfterFunc(a.door.closing, cancel)()
 	// The server's processes may be stopped, or have ended because the file was missing.

@@ -51,7 +51,7 @@ func (s *store) save(name string, data []byte, limits *Settings) error {
 		return err
 	}
 	if n := int64(len(data)); n > limits.ModelBytes {
-		return gate.TooLarge("a model file of %d bytes; frigate.model_bytes is %d", n, limits.ModelBytes)
+		return gate.TooLarge("the model file has %d bytes; frigate.model_bytes is %d", n, limits.ModelBytes)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,19 +59,19 @@ func (s *store) save(name string, data []byte, limits *Settings) error {
 	case same:
 		return nil
 	case err == nil:
-		return gate.Invalid("there is another model file %q; remove it before one with other contents is sent", name)
+		return gate.Invalid("a model file %q with other contents exists; remove it before sending this one", name)
 	case !errors.Is(err, fs.ErrNotExist):
-		return unwritten(err)
+		return writeError(err)
 	}
 	files, err := s.files()
 	if err != nil {
-		return unwritten(err)
+		return writeError(err)
 	}
 	if files >= limits.ModelFiles {
 		return gate.TooLarge("there are %d model files; frigate.model_files is %d", files, limits.ModelFiles)
 	}
 	if err := s.write(name, data); err != nil {
-		return unwritten(err)
+		return writeError(err)
 	}
 	return nil
 }
@@ -87,8 +87,8 @@ func (s *store) same(name string, data []byte) (bool, error) {
 	return err == nil && bytes.Equal(old, data), err
 }
 
-// unwritten is the error for a file that could not be written, without the server's paths.
-func unwritten(err error) error {
+// writeError is the error for a file that could not be written, without the server's paths.
+func writeError(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		err = path.Err
 	}
@@ -137,7 +137,7 @@ func checkName(name string) error {
 		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-')
 	}
 	if name == "" || len(name) > mostName || name[0] == '.' || strings.ContainsFunc(name, odd) {
-		return gate.Invalid("model_name %.200q: expected 1 to %d letters, digits, dots, dashes and underscores, the first no dot", name, mostName)
+		return gate.Invalid("model_name %.200q: expected 1 to %d letters, digits, dots, dashes and underscores, not starting with a dot", name, mostName)
 	}
 	return nil
 }

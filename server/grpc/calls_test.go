@@ -160,7 +160,7 @@ func TestRepository(t *testing.T) {
 func TestUnimplemented(t *testing.T) {
 	r := newRig(t)
 	ctx, c := t.Context(), r.client
-	const memory, traces, log = "send the tensors in the message", "takes no traces", "configuration, under [log]"
+	const memory, traces, log = "send the tensors in the message", "traces are not supported", "configuration, under [log]"
 	call := func(name, words string, err error) {
 		if s := status.Convert(err); s.Code() != codes.Unimplemented || !strings.Contains(s.Message(), words) {
 			t.Errorf("%s: %v, expected words of %q", name, s, words)

@@ -163,20 +163,21 @@ func (d *Door) throttle(ctx context.Context, run func() error) error {
 	if ctx.Err() != nil {
 		c.cancels.cut()
 	}
-	c.cancels.ended(now, d.stopping.Err() == nil && givenUp(ctx, began, now), paid)
+	c.cancels.ended(now, d.stopping.Err() == nil && clientCanceled(ctx, began, now), paid)
 	return err
 }
 
-// sendAway closes a connection that cancels too much. Only the goroutine that reads it may call it.
-func (d *Door) sendAway(c *conn, now time.Time) {
+// disconnect closes a connection that cancels too much. Only the goroutine that reads it may call
+// it.
+func (d *Door) disconnect(c *conn, now time.Time) {
 	d.log.Warn("closing a connection: it cancels nearly all of its calls", "peer", c.RemoteAddr().String())
 	d.ban(c.Host(), now)
 	c.hangUp(metrics.ClosedCancels, true)
 }
 
-// givenUp reports whether the client cancelled a call for a reason other than its deadline. The
-// client's clock may reach the deadline a little before the server's.
-func givenUp(ctx context.Context, began, now time.Time) bool {
+// clientCanceled reports whether the client cancelled a call for a reason other than its deadline.
+// The client's clock may reach the deadline a little before the server's.
+func clientCanceled(ctx context.Context, began, now time.Time) bool {
 	if ctx.Err() == nil {
 		return false
 	}

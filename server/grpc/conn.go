@@ -53,7 +53,7 @@ type conn struct {
 	certificate *identity.Certificate // nil: the client has shown none
 	cancels     cancels
 	in          frames
-	out         uncanceled
+	out         cancelFilter
 
 	calls callsContext
 	ended atomic.Bool     // the client has hung up
@@ -92,7 +92,7 @@ func (c *conn) Read(b []byte) (int, error) {
 	resets, chores := c.in.count(b[:n])
 	for range resets {
 		if now := time.Now(); c.cancels.reset(now) {
-			c.door.sendAway(c, now)
+			c.door.disconnect(c, now)
 			return 0, net.ErrClosed
 		}
 	}
@@ -125,9 +125,9 @@ func (c *conn) reason() metrics.Closed {
 	return metrics.ClosedIdle // idle_timeout passed, or the client did not answer a ping
 }
 
-// standing returns since when the client has read none of its answers; zero if there are none.
-func (c *conn) standing() (since time.Time) {
-	if since = c.still(); since.IsZero() {
+// stalledSince returns since when the client has read none of its answers; zero if there are none.
+func (c *conn) stalledSince() (since time.Time) {
+	if since = c.idleSince(); since.IsZero() {
 		return since
 	}
 	if moved := time.Unix(0, c.out.moved.Load()); moved.After(since) {
@@ -136,10 +136,10 @@ func (c *conn) standing() (since time.Time) {
 	return since
 }
 
-// look closes the connection if its client has read none of its answers for stall_timeout.
-func (c *conn) look(now time.Time) {
+// checkProgress closes the connection if its client has read none of its answers for stall_timeout.
+func (c *conn) checkProgress(now time.Time) {
 	const enough = time.Second // before the client loses room, see gate.Outbox.Stand
-	since := c.standing()
+	since := c.stalledSince()
 	if since.IsZero() {
 		return
 	}
@@ -202,7 +202,7 @@ func (d *Door) watch(ended <-chan struct{}) {
 		d.mu.Unlock()
 		now := time.Now()
 		for _, c := range conns {
-			c.look(now)
+			c.checkProgress(now)
 		}
 	}
 }

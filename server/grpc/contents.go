@@ -122,11 +122,11 @@ func (c *contents) settle(name string, d tensor.DType, elements int) error {
 	}
 	switch {
 	case number == 0:
-		return refuse("%s travels in raw_input_contents only", d.V2())
+		return refuse("%s is accepted in raw_input_contents only", d.V2())
 	case c.number != 0 && c.number != number:
-		return refuse("%s is expected in %s, got %s", d.V2(), contentsFields[number].name, contentsFields[c.number].name)
+		return refuse("expected %s in %s, got elements in %s", d.V2(), contentsFields[number].name, contentsFields[c.number].name)
 	case c.mixed != 0:
-		return refuse("there are %s and %s", contentsFields[c.number].name, contentsFields[c.mixed].name)
+		return refuse("expected elements in one field, got both %s and %s", contentsFields[c.number].name, contentsFields[c.mixed].name)
 	case c.count != elements:
 		return refuse("expected %d elements in %s, got %d", elements, contentsFields[number].name, c.count)
 	}

@@ -203,7 +203,7 @@ func TestUncanceled(t *testing.T) {
 	}
 	for size := 1; size <= all.Len(); size++ {
 		got := new(sink)
-		u := &uncanceled{Conn: got}
+		u := &cancelFilter{Conn: got}
 		for chunk := range slices.Chunk(all.Bytes(), size) {
 			if n, err := u.Write(chunk); n != len(chunk) || err != nil {
 				t.Fatalf("in writes of %d: %d %v", size, n, err)

@@ -32,7 +32,7 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 		bounds := func() wire.Bounds {
 			s := d.settings.Load()
 			b := wire.Bounds{Bytes: s.Limits.MetadataBytes, Setting: "limits.metadata_bytes", Timeout: s.MessageTimeout, Memory: &s.Memory}
-			if !open[method.MethodName] {
+			if !publicCalls[method.MethodName] {
 				b.Admit = func(bytes int64) error { return connOf(stream.Context()).charge(&use, who, bytes) }
 			}
 			return b
@@ -50,15 +50,15 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 			}
 			return unimplemented[method.MethodName]
 		}
-		if !open[method.MethodName] {
+		if !publicCalls[method.MethodName] {
 			if err := who.Enter(); err != nil {
-				if does := changes[method.MethodName]; does != [2]string{} {
+				if does := changingCalls[method.MethodName]; does != [2]string{} {
 					d.As(nil).Refused(sourceOf(stream.Context(), who), does[0], does[1], "", err)
 				}
 				return err
 			}
 		}
-		answer, err := method.Handler(&service{door: d, as: d.As(who), who: who}, stream.Context(), decode, nil)
+		answer, err := method.Handler(&service{door: d, predict: d.As(who), who: who}, stream.Context(), decode, nil)
 		if err != nil {
 			return err
 		}
@@ -67,17 +67,17 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 	}
 }
 
-// open are the calls that need no identity.
-var open = map[string]bool{"ServerLive": true, "ServerReady": true}
+// publicCalls are the calls that need no identity.
+var publicCalls = map[string]bool{"ServerLive": true, "ServerReady": true}
 
-// changes maps each call that changes something to its action and its object.
-var changes = map[string][2]string{
+// changingCalls maps each call that changes something to its action and its object.
+var changingCalls = map[string][2]string{
 	"RepositoryModelLoad": {"load", "model"}, "RepositoryModelUnload": {"unload", "model"},
 	"SystemSharedMemoryRegister": {"register", "region"}, "SystemSharedMemoryUnregister": {"unregister", "region"},
 }
 
-// shownBy returns the credentials in a call's metadata and of its connection.
-func shownBy(ctx context.Context) identity.Shown {
+// credentialsOf returns the credentials in a call's metadata and of its connection.
+func credentialsOf(ctx context.Context) identity.Shown {
 	shown := identity.Bearer(identity.InMetadata, metadata.ValueFromIncomingContext(ctx, "authorization"))
 	shown.Certificate = connOf(ctx).certificate
 	return shown
@@ -85,7 +85,7 @@ func shownBy(ctx context.Context) identity.Shown {
 
 // who returns the identity of the caller.
 func (d *Door) who(ctx context.Context) *identity.Identity {
-	shown := shownBy(ctx)
+	shown := credentialsOf(ctx)
 	return d.identities.Who(&shown)
 }
 
@@ -94,9 +94,9 @@ func (d *Door) who(ctx context.Context) *identity.Identity {
 type service struct {
 	// For inference, see Door.description, and for calls that are not offered.
 	pb.UnimplementedGRPCInferenceServiceServer
-	door *Door
-	as   *predict.Service // as the caller may see it
-	who  *identity.Identity
+	door    *Door
+	predict *predict.Service // as the caller may see it
+	who     *identity.Identity
 }
 
 func (s *service) ServerLive(context.Context, *pb.ServerLiveRequest) (*pb.ServerLiveResponse, error) {
@@ -104,13 +104,13 @@ func (s *service) ServerLive(context.Context, *pb.ServerLiveRequest) (*pb.Server
 }
 
 func (s *service) ServerReady(context.Context, *pb.ServerReadyRequest) (*pb.ServerReadyResponse, error) {
-	return &pb.ServerReadyResponse{Ready: s.as.Ready().Ready}, nil
+	return &pb.ServerReadyResponse{Ready: s.predict.Ready().Ready}, nil
 }
 
 // ModelReady returns no error: an unknown model is not ready, and clients call it before the model
 // that they wait for exists.
 func (s *service) ModelReady(_ context.Context, q *pb.ModelReadyRequest) (*pb.ModelReadyResponse, error) {
-	r, err := s.as.ModelReady(q.Name, q.Version)
+	r, err := s.predict.ModelReady(q.Name, q.Version)
 	return &pb.ModelReadyResponse{Ready: r.Ready && err == nil}, nil
 }
 
@@ -133,21 +133,21 @@ func convert[M proto.Message](message M, answer any, err error) (M, error) {
 }
 
 func (s *service) ServerMetadata(ctx context.Context, _ *pb.ServerMetadataRequest) (*pb.ServerMetadataResponse, error) {
-	return convert(&pb.ServerMetadataResponse{}, s.as.Server(connOf(ctx).Door()), nil)
+	return convert(&pb.ServerMetadataResponse{}, s.predict.Server(connOf(ctx).Door()), nil)
 }
 
 func (s *service) ModelMetadata(_ context.Context, q *pb.ModelMetadataRequest) (*pb.ModelMetadataResponse, error) {
-	m, err := s.as.Model(q.Name, q.Version)
+	m, err := s.predict.Model(q.Name, q.Version)
 	return convert(&pb.ModelMetadataResponse{}, m, err)
 }
 
 func (s *service) ModelConfig(_ context.Context, q *pb.ModelConfigRequest) (*pb.ModelConfigResponse, error) {
-	c, err := s.as.ModelConfig(q.Name, q.Version)
+	c, err := s.predict.ModelConfig(q.Name, q.Version)
 	return convert(&pb.ModelConfigResponse{}, map[string]predict.ModelConfig{"config": c}, err)
 }
 
 func (s *service) ModelStatistics(_ context.Context, q *pb.ModelStatisticsRequest) (*pb.ModelStatisticsResponse, error) {
-	list, err := s.as.Statistics(q.Name, q.Version)
+	list, err := s.predict.Statistics(q.Name, q.Version)
 	out, err := convert(&pb.ModelStatisticsResponse{}, list, err)
 	// Triton's answers have both; here cache look-ups are not timed.
 	for _, m := range out.GetModelStats() {
@@ -157,15 +157,15 @@ func (s *service) ModelStatistics(_ context.Context, q *pb.ModelStatisticsReques
 }
 
 func (s *service) RepositoryIndex(_ context.Context, q *pb.RepositoryIndexRequest) (*pb.RepositoryIndexResponse, error) {
-	return convert(&pb.RepositoryIndexResponse{}, map[string][]predict.IndexEntry{"models": s.as.Index(q.Ready)}, nil)
+	return convert(&pb.RepositoryIndexResponse{}, map[string][]predict.IndexEntry{"models": s.predict.Index(q.Ready)}, nil)
 }
 
 func (s *service) RepositoryModelLoad(ctx context.Context, q *pb.RepositoryModelLoadRequest) (*pb.RepositoryModelLoadResponse, error) {
-	return &pb.RepositoryModelLoadResponse{}, s.as.Load(ctx, s.caller(ctx), q.ModelName, slices.Sorted(maps.Keys(q.Parameters)))
+	return &pb.RepositoryModelLoadResponse{}, s.predict.Load(ctx, s.caller(ctx), q.ModelName, slices.Sorted(maps.Keys(q.Parameters)))
 }
 
 func (s *service) RepositoryModelUnload(ctx context.Context, q *pb.RepositoryModelUnloadRequest) (*pb.RepositoryModelUnloadResponse, error) {
-	return &pb.RepositoryModelUnloadResponse{}, s.as.Unload(s.caller(ctx), q.ModelName)
+	return &pb.RepositoryModelUnloadResponse{}, s.predict.Unload(s.caller(ctx), q.ModelName)
 }
 
 // caller identifies the client, and the door that it uses.
@@ -186,7 +186,7 @@ var unimplemented = map[string]error{
 	"CudaSharedMemoryStatus":     errNoRegions,
 	"CudaSharedMemoryRegister":   errNoRegions,
 	"CudaSharedMemoryUnregister": errNoRegions,
-	"TraceSetting":               fmt.Errorf("%w: it takes no traces", errUnimplemented),
+	"TraceSetting":               fmt.Errorf("%w: traces are not supported", errUnimplemented),
 	"LogSettings":                fmt.Errorf("%w: the log's level and format are set in the server's configuration, under [log]", errUnimplemented),
 }
 

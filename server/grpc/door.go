@@ -196,7 +196,7 @@ func (d *Door) Shutdown(ctx context.Context) {
 	hurry := context.AfterFunc(ctx, d.server.Stop)
 	d.server.GracefulStop()
 	if !hurry() {
-		d.log.Warn("connections of grpc clients were cut off: they took neither their answers nor the goodbye")
+		d.log.Warn("cut off grpc connections whose clients read neither their answers nor the GOAWAY")
 	}
 	d.serving.Wait()
 }
@@ -215,7 +215,7 @@ func (d *Door) bug(p any) error {
 
 // counted runs a call, which is a stream of HTTP/2, if its client's quotas allow one more.
 func (d *Door) counted(ctx context.Context, method string, run func() error) error {
-	if open[path.Base(method)] {
+	if publicCalls[path.Base(method)] {
 		return run()
 	}
 	c, who := connOf(ctx), d.who(ctx)

@@ -37,30 +37,30 @@ func (d *Door) refuseEarly(ctx context.Context, info *intap.Info) (_ context.Con
 	end()
 	d.Refused(refused, now)
 	c.cancels.ended(now, false, false)
-	return ctx, d.refusals.of(refused)
+	return ctx, d.refusals.status(refused)
 }
 
 // refusals caches the statuses of calls that are refused early. Statuses with the same time of
 // retry, in milliseconds, are equal, and making one takes a fourth of the time of refusing a call.
 type refusals struct {
-	mu   sync.Mutex
-	made map[quota.Error]error
+	mu       sync.Mutex
+	statuses map[quota.Error]error
 }
 
 const mostRefusals = 256 // cached statuses
 
-// of returns the status of an error.
-func (r *refusals) of(e *quota.Error) error {
+// status returns the status of an error.
+func (r *refusals) status(e *quota.Error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	words := e.Words()
-	s := r.made[words]
+	s := r.statuses[words]
 	if s == nil {
-		if len(r.made) >= mostRefusals || r.made == nil {
-			r.made = make(map[quota.Error]error)
+		if len(r.statuses) >= mostRefusals || r.statuses == nil {
+			r.statuses = make(map[quota.Error]error)
 		}
 		s = statusOf(&words).Err()
-		r.made[words] = s
+		r.statuses[words] = s
 	}
 	return s
 }
@@ -90,10 +90,10 @@ func (c *callsContext) latest() (end func()) {
 	}
 }
 
-// never is not nil: of a parent whose Done is nil, package context would not call AfterFunc.
-var never = make(chan struct{})
+// neverClosed is not nil: of a parent whose Done is nil, package context would not call AfterFunc.
+var neverClosed = make(chan struct{})
 
-func (*callsContext) Done() <-chan struct{} { return never }
+func (*callsContext) Done() <-chan struct{} { return neverClosed }
 
 // Err is the error of a call's context that was ended by the function of latest.
 func (c *callsContext) Err() error {
@@ -106,7 +106,7 @@ func (c *callsContext) Err() error {
 // AfterFunc is called by package context for each context that is derived from this one.
 func (c *callsContext) AfterFunc(end func()) (stop func() bool) {
 	c.end = end
-	return forgotten
+	return alwaysStopped
 }
 
-func forgotten() bool { return true }
+func alwaysStopped() bool { return true }

@@ -86,7 +86,7 @@ func (f *frames) count(b []byte) (resets, chores int) {
 	return resets, chores
 }
 
-// An uncanceled is a connection that drops some of the frames that are written to it.
+// An cancelFilter is a connection that drops some of the frames that are written to it.
 //
 // When a call's deadline passes, grpc-go resets its stream with the code CANCEL. Its timer
 // overtakes about half of the statuses with which the door ends such calls, and a client whose
@@ -95,7 +95,7 @@ func (f *frames) count(b []byte) (resets, chores int) {
 // and the client reads the status or its own clock, both of which mean DEADLINE_EXCEEDED. Sending
 // the status some milliseconds early was not enough on a busy machine. grpc-go resets streams with
 // CANCEL for no other reason.
-type uncanceled struct {
+type cancelFilter struct {
 	net.Conn
 	moved atomic.Int64 // when the network last took part of an answer, in Unix nanoseconds
 
@@ -108,7 +108,7 @@ type uncanceled struct {
 }
 
 // goAway sends a GOAWAY, if the socket takes it at once, and ends writing.
-func (u *uncanceled) goAway() {
+func (u *cancelFilter) goAway() {
 	const soon = 10 * time.Millisecond // a socket with room takes it at once
 	if !u.mu.TryLock() {
 		return // another goroutine is writing: the socket is full
@@ -121,7 +121,7 @@ func (u *uncanceled) goAway() {
 	_ = http2.NewFramer(u.Conn, nil).WriteGoAway(math.MaxInt32, http2.ErrCodeEnhanceYourCalm, nil)
 }
 
-func (u *uncanceled) Write(b []byte) (int, error) {
+func (u *cancelFilter) Write(b []byte) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.last {
@@ -158,7 +158,7 @@ func (u *uncanceled) Write(b []byte) (int, error) {
 	return size, nil
 }
 
-func (u *uncanceled) write(b []byte) error {
+func (u *cancelFilter) write(b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}

@@ -145,7 +145,7 @@ func TestReaderGetsEverything(t *testing.T) {
 					mark = time.Now()
 				case last:
 					r.eachConn(func(c *conn) {
-						if since := c.standing(); !since.IsZero() && since.Before(mark) {
+						if since := c.stalledSince(); !since.IsZero() && since.Before(mark) {
 							t.Errorf("a client that has read %d answers meanwhile stands still since %v before", last-first, mark.Sub(since))
 						}
 					})

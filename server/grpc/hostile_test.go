@@ -36,27 +36,27 @@ func TestLimits(t *testing.T) {
 		t.Error(err)
 	}
 	large := raw("m", "FP32", []int{1, 1 << 19}, make([]byte, 1<<21))
-	failed(t, ask(large), codes.ResourceExhausted, "TooLarge", fmt.Sprint(proto.Size(large)), "limits.message_bytes, 1048576")
+	failed(t, ask(large), codes.ResourceExhausted, "TooLarge", fmt.Sprint(proto.Size(large)), "limits.message_bytes is 1048576")
 	long := floats("m", 1)
 	long.Id = string(bytes.Repeat([]byte("x"), 1001))
-	failed(t, ask(long), codes.ResourceExhausted, "TooLarge", "limits.metadata_bytes, 1000")
+	failed(t, ask(long), codes.ResourceExhausted, "TooLarge", "limits.metadata_bytes is 1000")
 	many := floats("m", 1)
 	many.Parameters = map[string]*pb.InferParameter{}
 	for i := range 100 {
 		many.Parameters[fmt.Sprint(i)] = nil
 	}
-	failed(t, ask(many), codes.ResourceExhausted, "TooLarge", "limits.metadata_bytes, 1000")
+	failed(t, ask(many), codes.ResourceExhausted, "TooLarge", "limits.metadata_bytes is 1000")
 	deep := floats("m", 1)
 	deep.Inputs[0].Shape = []int64{1, 1, 1, 1}
-	failed(t, ask(deep), codes.ResourceExhausted, "TooLarge", `"x"`, "limits.rank, 3")
+	failed(t, ask(deep), codes.ResourceExhausted, "TooLarge", `"x"`, "limits.rank allows, 3")
 	wide := floats("m", 1)
 	wide.RawInputContents = make([][]byte, 3)
-	failed(t, ask(wide), codes.ResourceExhausted, "TooLarge", "raw_input_contents", "limits.tensors, 2")
+	failed(t, ask(wide), codes.ResourceExhausted, "TooLarge", "raw_input_contents", "limits.tensors allows, 2")
 	wide = floats("m", 1)
 	wide.Outputs = make([]*pb.ModelInferRequest_InferRequestedOutputTensor, 3)
-	failed(t, ask(wide), codes.ResourceExhausted, "TooLarge", "outputs", "limits.tensors, 2")
+	failed(t, ask(wide), codes.ResourceExhausted, "TooLarge", "outputs", "limits.tensors allows, 2")
 	_, err := r.client.ModelMetadata(t.Context(), &pb.ModelMetadataRequest{Name: long.Id})
-	failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.metadata_bytes, 1000")
+	failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.metadata_bytes is 1000")
 	_, err = r.client.ModelMetadata(t.Context(), &pb.ModelMetadataRequest{Name: long.Id[:900]})
 	failed(t, err, codes.NotFound, "NotFound")
 }

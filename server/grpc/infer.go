@@ -105,7 +105,7 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 	reply := &reply{answer: a, typed: r.Values.Form == parameter.Elements, out: c.depart(a.Size)}
 	reply.out.use, r.use = r.use, quota.Use{}
 	if r.Values.Timing {
-		reply.took = time.Since(arrived)
+		reply.duration = time.Since(arrived)
 	}
 	return reply, nil
 }
@@ -188,7 +188,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 	}()
 	d := p.door
 	order := sequences{}
-	shown := shownBy(p.ctx)
+	shown := credentialsOf(p.ctx)
 	var before chan struct{}
 	for {
 		select {
@@ -210,7 +210,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		place := make(chan *reply, 1)
 		switch {
 		case err == nil:
-			l := &lane{conn: connOf(p.ctx), before: before, passed: make(chan struct{}), turn: order.take(r, cap(p.places)), frame: r.Values.Stream != ""}
+			l := &lane{conn: connOf(p.ctx), previous: before, passed: make(chan struct{}), turn: order.take(r, cap(p.places)), frame: r.Values.Stream != ""}
 			before, r.Submitted = l.passed, l.pass
 			arrived := time.Now()
 			r := r
@@ -241,11 +241,11 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 // that the later of two frames is the newer one.
 type lane struct {
 	*conn
-	before <-chan struct{} // nil: this is the first request
-	passed chan struct{}
-	once   sync.Once
-	turn   turn
-	frame  bool // the request is a frame of a stream
+	previous <-chan struct{} // nil: this is the first request
+	passed   chan struct{}
+	once     sync.Once
+	turn     turn
+	frame    bool // the request is a frame of a stream
 }
 
 func (l *lane) pass() { l.once.Do(func() { close(l.passed) }) }
@@ -253,17 +253,17 @@ func (l *lane) pass() { l.once.Do(func() { close(l.passed) }) }
 // leave is pass for a request that has its answer. A request that was refused before it waited for
 // those before it waits now: otherwise those after it would overtake them.
 func (l *lane) leave() {
-	if l.before != nil {
-		<-l.before
+	if l.previous != nil {
+		<-l.previous
 	}
 	l.pass()
 }
 
 // Admit implements [predict.Outbox].
 func (l *lane) Admit(ctx context.Context, call *gate.Call) (room int, err error) {
-	if l.before != nil {
+	if l.previous != nil {
 		select {
-		case <-l.before:
+		case <-l.previous:
 		case <-ctx.Done(): // the context of the requests before it as well
 		}
 	}

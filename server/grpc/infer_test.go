@@ -179,7 +179,7 @@ func TestInvalidInputs(t *testing.T) {
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.Inputs[0].Name = "y" }), []string{`"x" is missing`, `"y"`}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.RawInputContents = append(q.RawInputContents, nil) }), []string{"each of 1 inputs, got 2"}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.Inputs = append(q.Inputs, q.Inputs[0]) }), []string{"each of 2 inputs, got 1"}},
-		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.Inputs[0].Contents = ints(1) }), []string{`"x"`, "either for all inputs"}},
+		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.Inputs[0].Contents = ints(1) }), []string{`"x"`, "one of the two for all inputs"}},
 
 		{typed("INT8", "INT8", []int64{1, 2}, ints(1, 128)), []string{`"x"`, "element 1 is 128", "-128 to 127"}},
 		{typed("INT8", "INT8", []int64{1, 2}, ints(-129, 1)), []string{`"x"`, "element 0 is -129"}},
@@ -188,7 +188,7 @@ func TestInvalidInputs(t *testing.T) {
 		{typed("UINT16", "UINT16", []int64{1, 1}, uints(math.MaxUint32)), []string{`"x"`, "4294967295", "0 to 65535"}},
 		{typed("INT32", "INT32", []int64{2, 2}, ints(1, 2, 3)), []string{`"x"`, "expected 4 elements in int_contents, got 3"}},
 		{typed("INT32", "INT32", []int64{1, 1}, nil), []string{`"x"`, "expected 1 elements in int_contents, got 0"}},
-		{typed("INT32", "INT32", []int64{1, 1}, uints(1)), []string{`"x"`, "INT32 is expected in int_contents, got uint_contents"}},
+		{typed("INT32", "INT32", []int64{1, 1}, uints(1)), []string{`"x"`, "expected INT32 in int_contents, got elements in uint_contents"}},
 		{typed("INT32", "INT32", []int64{1, 1}, &pb.InferTensorContents{IntContents: []int32{1}, BoolContents: []bool{true}}), []string{`"x"`, "bool_contents"}},
 		{typed("FP16", "FP16", []int64{1, 1}, uints(1)), []string{`"x"`, "FP16", "raw_input_contents only"}},
 		{typed("BF16", "BF16", []int64{1, 1}, nil), []string{`"x"`, "BF16", "raw_input_contents only"}},
@@ -198,10 +198,10 @@ func TestInvalidInputs(t *testing.T) {
 		{with("timeout", -1), []string{`"timeout"`, "microseconds"}},
 		{with("triton_x", 1), []string{`"triton_x"`, "reserved"}},
 		{with("binary_data_output", 1), []string{`"binary_data_output"`, "expected true or false, got int64 1"}},
-		{with("in_order", "yes"), []string{`"in_order"`, "on a ModelStreamInfer only"}},
+		{with("in_order", "yes"), []string{`"in_order"`, "for ModelStreamInfer only"}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
 			q.Parameters = map[string]*pb.InferParameter{"in_order": parameterOf(true)}
-		}), []string{`"in_order"`, "on a ModelStreamInfer only"}},
+		}), []string{`"in_order"`, "for ModelStreamInfer only"}},
 		{with("f", math.NaN()), []string{`"f"`, "finite"}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
 			q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "nope"}}
@@ -388,12 +388,12 @@ func TestCompression(t *testing.T) {
 		}
 		// A bomb: ten megabytes in ten kilobytes.
 		_, err = r.client.ModelInfer(t.Context(), raw("m", "FP32", []int{1, 10 << 18}, make([]byte, 10<<20)), grpc.UseCompressor(name))
-		failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes, 4194304")
+		failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes is 4194304")
 		// The same size in tensors that are each within the limit.
 		q := raw("m", "FP32", []int{1, 3 << 18}, make([]byte, 3<<20))
 		q.RawInputContents = append(q.RawInputContents, q.RawInputContents[0])
 		_, err = r.client.ModelInfer(t.Context(), q, grpc.UseCompressor(name))
-		failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes, 4194304")
+		failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes is 4194304")
 	}
 }
 

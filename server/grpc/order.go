@@ -21,8 +21,8 @@ type sequences map[string]chan struct{} // of the last request: closed when it h
 
 // A turn is a request's place in its sequences.
 type turn struct {
-	before []chan struct{} // the requests that come first
-	done   chan struct{}   // closed when this one has its answer; nil if it is in no sequence
+	predecessors []chan struct{} // the requests that come first
+	done         chan struct{}   // closed when this one has its answer; nil if it is in no sequence
 }
 
 // take returns the turn of a request. At most places requests are unanswered at a time.
@@ -32,7 +32,7 @@ func (s sequences) take(r *request, places int) (t turn) {
 			t.done = make(chan struct{})
 		}
 		if last := s[key]; last != nil {
-			t.before = append(t.before, last)
+			t.predecessors = append(t.predecessors, last)
 		}
 		s[key] = t.done
 	}
@@ -50,7 +50,7 @@ func (s sequences) take(r *request, places int) (t turn) {
 
 // wait returns when the request may be executed, or ctx has ended.
 func (t turn) wait(ctx context.Context) {
-	for _, before := range t.before {
+	for _, before := range t.predecessors {
 		select {
 		case <-before:
 		case <-ctx.Done():

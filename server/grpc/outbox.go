@@ -71,7 +71,7 @@ func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err erro
 	case <-ctx.Done():
 		err = scheduler.ErrCanceled
 	case <-late.C:
-		err = fmt.Errorf("%w: the answers before it wait for this client to read them, the limit of a connection (%s) is %d", scheduler.ErrDeadlineExceeded, o.box.Setting, limit)
+		err = fmt.Errorf("%w: earlier answers wait for this client to read them; the limit of a connection (%s) is %d", scheduler.ErrDeadlineExceeded, o.box.Setting, limit)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -138,9 +138,9 @@ func (d *departure) done() {
 // A holding is memory of an answer that is being sent. It is the pool to which grpc-go returns the
 // bytes.
 type holding struct {
-	of   *departure
-	buf  *tensor.Buffer // owns data; nil: the garbage collector does
-	data []byte
+	departure *departure
+	buf       *tensor.Buffer // owns data; nil: the garbage collector does
+	data      []byte
 }
 
 // minPart is the capacity that data must have for grpc-go to return it.
@@ -149,7 +149,7 @@ const minPart = 1<<10 + 1
 // hold makes a buffer for the transport from a part of an answer, which buf owns; nil: the garbage
 // collector owns it.
 func (d *departure) hold(data []byte, buf *tensor.Buffer) mem.Buffer {
-	o, h := d.outbox, &holding{of: d, buf: buf, data: data}
+	o, h := d.outbox, &holding{departure: d, buf: buf, data: data}
 	d.parts.Add(1)
 	buf.Retain()
 	o.mu.Lock()
@@ -172,7 +172,7 @@ func (h *holding) Get(n int) *[]byte {
 
 // Put is called when grpc-go no longer needs the data.
 func (h *holding) Put(*[]byte) {
-	o := h.of.outbox
+	o := h.departure.outbox
 	o.mu.Lock()
 	_, held := o.held[h]
 	delete(o.held, h)
@@ -180,12 +180,12 @@ func (h *holding) Put(*[]byte) {
 	o.mu.Unlock()
 	if held { // otherwise end has released it
 		h.buf.Release()
-		h.of.done()
+		h.departure.done()
 	}
 }
 
-// still returns since when grpc-go has returned no data; zero if nothing is held.
-func (o *outbox) still() (since time.Time) {
+// idleSince returns since when grpc-go has returned no data; zero if nothing is held.
+func (o *outbox) idleSince() (since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.held) > 0 {
@@ -217,6 +217,6 @@ func (o *outbox) end() {
 	o.mu.Unlock()
 	for h := range held {
 		h.buf.Release()
-		h.of.done()
+		h.departure.done()
 	}
 }

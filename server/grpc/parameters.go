@@ -44,7 +44,7 @@ func (p parameters) place(what, name string) (at parameter.Place, err error) {
 		}
 	}
 	if lacks := at.Lacks(); lacks != "" {
-		return at, fmt.Errorf("%w: %sthe parameter %s is missing, which others of its parameters go with",
+		return at, fmt.Errorf("%w: %sthe parameter %s is missing, which its other shared memory parameters require",
 			scheduler.ErrInvalidInput, where, lacks)
 	}
 	return at, nil

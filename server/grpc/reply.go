@@ -38,10 +38,10 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 
 // A reply is a ModelInferResponse to write, or a ModelStreamInferResponse around one.
 type reply struct {
-	answer *predict.Answer // nil if there is an error
-	typed  bool            // outputs as contents, if each datatype has a field there
-	took   time.Duration   // from the request's arrival; 0: the request did not ask for timing
-	out    *departure
+	answer   *predict.Answer // nil if there is an error
+	typed    bool            // outputs as contents, if each datatype has a field there
+	duration time.Duration   // from the request's arrival; 0: the request did not ask for timing
+	out      *departure
 
 	stream bool
 	id     string // of a request that failed on a stream
@@ -155,8 +155,8 @@ func (r *reply) response(w *writer) {
 	for name, value := range a.Parameters() {
 		w.tail = appendParameter(w.tail, name, value)
 	}
-	if r.took > 0 {
-		w.tail = appendTiming(w.tail, a.Timing, r.took)
+	if r.duration > 0 {
+		w.tail = appendTiming(w.tail, a.Timing, r.duration)
 	}
 	typed := r.typed
 	for _, t := range a.Outputs {

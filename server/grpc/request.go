@@ -85,11 +85,11 @@ func (r *request) read(m *wire.Message) {
 		case requestParameters:
 			r.parameters.read(m)
 		case requestInputs:
-			if in := more(r, m, "inputs", &r.inputs); in != nil {
+			if in := appendElement(r, m, "inputs", &r.inputs); in != nil {
 				m.Fields(func(number int) { in.field(r, m, number) })
 			}
 		case requestOutputs:
-			if out := more(r, m, "outputs", &r.outputs); out != nil {
+			if out := appendElement(r, m, "outputs", &r.outputs); out != nil {
 				m.Fields(func(number int) {
 					switch number {
 					case outputName:
@@ -100,7 +100,7 @@ func (r *request) read(m *wire.Message) {
 				})
 			}
 		case requestRaw:
-			if raw := more(r, m, "raw_input_contents", &r.raw); raw != nil {
+			if raw := appendElement(r, m, "raw_input_contents", &r.raw); raw != nil {
 				if n, ok := m.Delimited(); ok {
 					m.Append(raw, n)
 				}
@@ -119,7 +119,7 @@ func (in *input) field(r *request, m *wire.Message, number int) {
 	case inputShape:
 		m.Varints(func(v uint64) {
 			if len(in.shape) == r.limits.Rank {
-				m.Fail(fmt.Errorf("%w: input %q has more than limits.rank, %d, dimensions", scheduler.ErrTooLarge, in.name, r.limits.Rank))
+				m.Fail(fmt.Errorf("%w: input %q has more dimensions than limits.rank allows, %d", scheduler.ErrTooLarge, in.name, r.limits.Rank))
 				return
 			}
 			in.shape = append(in.shape, int64(v))
@@ -131,14 +131,14 @@ func (in *input) field(r *request, m *wire.Message, number int) {
 	}
 }
 
-// more appends an element of a repeated field to a list and returns it; nil if the value on the
-// wire has no length, or there are too many.
-func more[T any](r *request, m *wire.Message, what string, list *[]T) *T {
+// appendElement appends an element of a repeated field to a list and returns it; nil if the value
+// on the wire has no length, or there are too many.
+func appendElement[T any](r *request, m *wire.Message, what string, list *[]T) *T {
 	if !m.IsDelimited() {
 		return nil
 	}
 	if len(*list) == r.limits.Tensors {
-		m.Fail(fmt.Errorf("%w: there are more %s than limits.tensors, %d", scheduler.ErrTooLarge, what, r.limits.Tensors))
+		m.Fail(fmt.Errorf("%w: there are more %s than limits.tensors allows, %d", scheduler.ErrTooLarge, what, r.limits.Tensors))
 		return nil
 	}
 	var zero T
@@ -271,7 +271,7 @@ func (in *input) data(t *tensor.Tensor, elements int, raw *wire.Bytes) error {
 		}
 		data = &in.contents.Bytes
 	} else if in.contents.count > 0 {
-		return fmt.Errorf("%w: input %q has contents, and there are raw_input_contents: it must be either for all inputs",
+		return fmt.Errorf("%w: input %q has contents, but the request has raw_input_contents: expected one of the two for all inputs",
 			scheduler.ErrInvalidInput, in.name)
 	}
 	t.Data = data.Data()
@@ -300,7 +300,7 @@ func (r *request) readParameters() (err error) {
 				return err
 			}
 		case parameter.Stream.Keys()[key] != nil:
-			return fmt.Errorf("%w: parameter %q: it has a meaning on a ModelStreamInfer only", scheduler.ErrInvalidInput, key)
+			return fmt.Errorf("%w: parameter %q: it is for ModelStreamInfer only", scheduler.ErrInvalidInput, key)
 		case reserved(key):
 			return fmt.Errorf("%w: parameter %q: the name is reserved", scheduler.ErrInvalidInput, key)
 		default:

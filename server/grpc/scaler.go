@@ -27,19 +27,19 @@ type scaler struct {
 // scalerMetric is the scaler's only metric. KEDA divides it by its target and rounds up.
 const scalerMetric = "replicas-needed"
 
-// ofKEDA are the keys of scalerMetadata by which KEDA itself reaches the scaler.
-var ofKEDA = []string{"scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tlsCertFile", "tlsClientCert", "tlsClientKey"}
+// kedaKeys are the keys of scalerMetadata by which KEDA itself reaches the scaler.
+var kedaKeys = []string{"scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tlsCertFile", "tlsClientCert", "tlsClientKey"}
 
-// asked returns how many replicas the caller's model needs.
-func (s *scaler) asked(ctx context.Context, ref *pb.ScaledObjectRef) (int, error) {
+// replicas returns how many replicas the caller's model needs.
+func (s *scaler) replicas(ctx context.Context, ref *pb.ScaledObjectRef) (int, error) {
 	if err := s.door.who(ctx).Check(identity.AdminRead, ""); err != nil {
 		return 0, err
 	}
 	given := ref.GetScalerMetadata()
 	for _, key := range slices.Sorted(maps.Keys(given)) {
-		if key != "model" && key != "version" && !slices.Contains(ofKEDA, key) {
-			return 0, fmt.Errorf("%w: scalerMetadata has %.100q: expected model, version if it is of one alone, and KEDA's own %s",
-				scheduler.ErrInvalidInput, key, strings.Join(ofKEDA, ", "))
+		if key != "model" && key != "version" && !slices.Contains(kedaKeys, key) {
+			return 0, fmt.Errorf("%w: scalerMetadata has the unknown key %.100q: expected model, optionally version, and KEDA's own %s",
+				scheduler.ErrInvalidInput, key, strings.Join(kedaKeys, ", "))
 		}
 	}
 	model, version := given["model"], given["version"]
@@ -58,7 +58,7 @@ func (s *scaler) asked(ctx context.Context, ref *pb.ScaledObjectRef) (int, error
 }
 
 func (s *scaler) IsActive(ctx context.Context, q *pb.ScaledObjectRef) (*pb.IsActiveResponse, error) {
-	n, err := s.asked(ctx, q)
+	n, err := s.replicas(ctx, q)
 	return &pb.IsActiveResponse{Result: n > 0}, asStatus(err)
 }
 
@@ -68,7 +68,7 @@ const activeEvery = time.Second
 func (s *scaler) StreamIsActive(q *pb.ScaledObjectRef, stream grpc.ServerStreamingServer[pb.IsActiveResponse]) error {
 	last := -1
 	return s.door.repeat(stream.Context(), activeEvery, func() error {
-		n, err := s.asked(stream.Context(), q)
+		n, err := s.replicas(stream.Context(), q)
 		if n = min(n, 1); err != nil || n == last {
 			return asStatus(err)
 		}
@@ -78,14 +78,14 @@ func (s *scaler) StreamIsActive(q *pb.ScaledObjectRef, stream grpc.ServerStreami
 }
 
 func (s *scaler) GetMetricSpec(ctx context.Context, q *pb.ScaledObjectRef) (*pb.GetMetricSpecResponse, error) {
-	_, err := s.asked(ctx, q)
+	_, err := s.replicas(ctx, q)
 	return &pb.GetMetricSpecResponse{MetricSpecs: []*pb.MetricSpec{{MetricName: scalerMetric, TargetSize: 1, TargetSizeFloat: 1}}}, asStatus(err)
 }
 
 func (s *scaler) GetMetrics(ctx context.Context, q *pb.GetMetricsRequest) (*pb.GetMetricsResponse, error) {
-	n, err := s.asked(ctx, q.GetScaledObjectRef())
+	n, err := s.replicas(ctx, q.GetScaledObjectRef())
 	if err == nil && q.MetricName != scalerMetric {
-		err = fmt.Errorf("%w: metricName is %.100q: expected %q, as GetMetricSpec says", scheduler.ErrInvalidInput, q.MetricName, scalerMetric)
+		err = fmt.Errorf("%w: metricName is %.100q: expected %q, as GetMetricSpec returns it", scheduler.ErrInvalidInput, q.MetricName, scalerMetric)
 	}
 	return &pb.GetMetricsResponse{MetricValues: []*pb.MetricValue{{MetricName: scalerMetric, MetricValue: int64(n), MetricValueFloat: float64(n)}}}, asStatus(err)
 }

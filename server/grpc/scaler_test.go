@@ -78,7 +78,7 @@ func TestScaler(t *testing.T) {
 	}{
 		{ref(), []string{"no model", "expected"}},
 		{nil, []string{"no model"}},
-		{ref("Model", "m"), []string{`"Model"`, "expected model, version"}},
+		{ref("Model", "m"), []string{`"Model"`, "expected model, optionally version"}},
 		{ref("model", "m", "modelName", "m"), []string{`"modelName"`}},
 		{ref("model", "a/b"), []string{"scalerMetadata.model"}},
 		{ref("model", "m", "version", "a/b"), []string{"scalerMetadata.version"}},

@@ -199,7 +199,7 @@ func TestStreamTooLarge(t *testing.T) {
 		t.Errorf("%v %v", a, err)
 	}
 	_, err := s.Recv()
-	failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes, 1048576")
+	failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes is 1048576")
 }
 
 // Under load, a closing door answers each request: with a result, or with Draining.

@@ -26,13 +26,13 @@ var (
 	queueBytesDesc = desc("queue_bytes", "Bytes of the rows waiting for a batch.", "model", "version")
 	batchRowsDesc  = desc("batch_rows", "Rows per batch.", "model", "version")
 	executionDesc  = desc("batch_execution_seconds", "Time from sending a batch to its answer.", "model", "version")
-	predictedDesc  = desc("batch_predicted_seconds", "Time that a batch was planned with: an upper quantile of its size's.", "model", "version")
-	failuresDesc   = desc("batch_failures_total", "Batches that a container failed or was lost with.", "model", "version")
+	predictedDesc  = desc("batch_predicted_seconds", "Predicted time of a batch: an upper quantile for its size.", "model", "version")
+	failuresDesc   = desc("batch_failures_total", "Batches that a container failed, or had not answered when it was lost.", "model", "version")
 	surprisesDesc  = desc("batch_surprises_total", "Batches that took longer than predicted.", "model", "version")
 	closedByDesc   = desc("batches_total", "Batches, by why they were closed.", "model", "version", "reason")
 	dropsDesc      = desc("drops_total", "Requests without a result, by the scheduler's reason.", "model", "version", "reason")
 	inTimeDesc     = desc("in_time_total", "Requests with a result, other than a default, within the SLO.", "model", "version")
-	unheardDesc    = desc("missing_voices_total", "Answers of applications without the part of a model; of an application: of any model.", "model", "version")
+	unheardDesc    = desc("missing_voices_total", "Answers of applications without the part of this model; for an application, those without the part of any of its models.", "model", "version")
 	wastedDesc     = desc("wasted_rows_total", "Rows computed after their request had been answered.", "model", "version")
 	cacheDesc      = desc("cache_requests_total", "Requests for a model with a prediction cache, by what it did.", "model", "version", "result")
 	cacheGoneDesc  = desc("cache_removals_total", "Answers that left the cache, by reason.", "model", "version", "reason")
@@ -42,9 +42,9 @@ var (
 	replicasDesc   = desc("replicas", "Live replicas.", "model", "version")
 	failingDesc    = desc("failing_replicas", "Live replicas that fail on every batch.", "model", "version")
 	neededDesc     = desc("replicas_needed", "Replicas that would hold the deadlines of what arrives, by the measured profile.", "model", "version")
-	loadDesc       = desc("replicas_load", "The same without rounding, to be summed over servers that share containers.", "model", "version")
+	loadDesc       = desc("replicas_load", "Replicas needed, without rounding, to be summed over servers that share containers.", "model", "version")
 	workedDesc     = desc("replica_batches_total", "Batches that a live replica has answered.", "model", "version", "replica")
-	workedTimeDesc = desc("replica_execution_seconds_total", "Time that a live replica took for these batches.", "model", "version", "replica")
+	workedTimeDesc = desc("replica_execution_seconds_total", "Time that a live replica took for the batches that it has answered.", "model", "version", "replica")
 	workedBadDesc  = desc("replica_failures_total", "Batches that a live replica has failed, or not answered in time.", "model", "version", "replica")
 	oldRowDesc     = desc("oldest_row_seconds", "Age of the row that waits for longest.", "model", "version")
 	oldBatchDesc   = desc("oldest_batch_seconds", "Time since the oldest batch that is not answered was sent.", "model", "version")
@@ -69,14 +69,14 @@ var (
 	replacedDesc         = desc("arena_replaced_bytes", "Of the memory that is shared with containers, segments that were replaced, until requests and containers let go of them.")
 	outputsDesc          = desc("container_output_bytes", "Shared memory that containers write outputs to, whole until their sessions end.")
 	unpackedDesc         = desc("unpacked_bytes", "Of the memory for payloads in use, the part of compressed requests that unpack to far more than their size.")
-	unpackLimitDesc      = desc("unpacked_limit_bytes", "Limit of that part.")
+	unpackLimitDesc      = desc("unpacked_limit_bytes", "Limit of the memory for compressed requests that unpack to far more than their size.")
 	sessionsDesc         = desc("container_sessions", "Connected containers.")
 	stateDesc            = desc("state_up", "1 if the state store (applications, settings, what policies learn) can be written, 0 if not.")
 	feedbackDesc         = desc("feedback_total", "Feedback for an application, by what became of it.", "application", "result")
 	usersDesc            = desc("policy_users", "Users for whom an application's policy has learned something.", "application")
 	forgottenDesc        = desc("policy_users_forgotten_total", "Users for whom this server forgot what was learned, as state.users allows no more.", "application")
 	identityRequestsDesc = desc("identity_requests_total", "Requests of an identity, those that its quotas refused among them.", "identity")
-	identityBytesDesc    = desc("identity_request_bytes_total", "Bytes of these.", "identity")
+	identityBytesDesc    = desc("identity_request_bytes_total", "Bytes of the requests of an identity, those that its quotas refused among them.", "identity")
 	identityRefusedDesc  = desc("identity_refused_total", "What was refused to an identity, by quota.", "identity", "quota")
 	identityUsedDesc     = desc("identity_used", "What an identity has of a quota that is no rate.", "identity", "quota")
 	identityQuotaDesc    = desc("identity_quota", "The quota of an identity, where it has one.", "identity", "quota")
@@ -114,7 +114,7 @@ func (m *Metrics) Collect(series chan<- prometheus.Metric) {
 	sources := m.sources.Load()
 	triton := sources.Triton != nil && sources.Triton()
 	for _, model := range *m.models.Load() {
-		if used := model.used(); used || model.gone.Load() == 0 {
+		if used := model.used(); used || model.removedAt.Load() == 0 {
 			model.collectRequests(out, doors)
 			if used {
 				model.collectWork(out)
@@ -170,7 +170,7 @@ func (m *Model) collectWork(out collection) {
 	if n := m.unheard.Load(); n > 0 {
 		out.counter(unheardDesc, n, name, version)
 	}
-	if m.taught() {
+	if m.hasFeedback() {
 		for f := range feedbacks {
 			out.counter(feedbackDesc, m.feedback[f].Load(), name, f.String())
 		}

@@ -34,11 +34,11 @@ func (m *Metrics) sweepLocked() {
 	var left []id
 	for key, model := range old {
 		switch {
-		case key == id{} || key == other || m.present[key]:
-			model.gone.Store(0)
-		case model.gone.Load() == 0:
-			model.gone.Store(now.UnixNano())
-		case now.Sub(time.Unix(0, model.gone.Load())) >= lingering:
+		case key == id{} || key == overflowID || m.present[key]:
+			model.removedAt.Store(0)
+		case model.removedAt.Load() == 0:
+			model.removedAt.Store(now.UnixNano())
+		case now.Sub(time.Unix(0, model.removedAt.Load())) >= lingering:
 			left = append(left, key)
 		}
 	}
@@ -49,7 +49,7 @@ func (m *Metrics) sweepLocked() {
 func (m *Metrics) oldestLocked() (oldest id, ok bool) {
 	var since int64
 	for key, model := range *m.models.Load() {
-		if at := model.gone.Load(); at != 0 && (!ok || at < since) {
+		if at := model.removedAt.Load(); at != 0 && (!ok || at < since) {
 			oldest, since, ok = key, at, true
 		}
 	}
@@ -66,7 +66,7 @@ func (m *Metrics) dropLocked(keys ...id) {
 		model := models[key]
 		for i := range model.doors {
 			for o := range outcomes {
-				m.former[i][o].Add(model.doors[i].requests[o].Load())
+				m.released[i][o].Add(model.doors[i].requests[o].Load())
 			}
 		}
 		model.dropped.Store(true)
@@ -78,7 +78,7 @@ func (m *Metrics) dropLocked(keys ...id) {
 
 // answered returns how many requests a door has answered with that outcome, over all models ever.
 func (m *Metrics) answered(d *Door, o Outcome) uint64 {
-	n := m.former[d.index][o].Load()
+	n := m.released[d.index][o].Load()
 	for _, model := range *m.models.Load() {
 		n += model.doors[d.index].requests[o].Load()
 	}
@@ -92,7 +92,7 @@ func (m *Model) used() bool {
 			return true
 		}
 	}
-	return counted(m.closed) || counted(m.drops) || m.execution.count() > 0 || m.failures.Load() > 0 || m.wasted.Load() > 0 || m.taught() || m.cache.used.Load()
+	return counted(m.closed) || counted(m.drops) || m.execution.count() > 0 || m.failures.Load() > 0 || m.wasted.Load() > 0 || m.hasFeedback() || m.cache.used.Load()
 }
 
 // asked reports whether any request came through the door with that index.

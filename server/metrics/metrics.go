@@ -36,9 +36,9 @@ type Metrics struct {
 	mu      sync.Mutex  // held while models or doors are replaced
 	present map[id]bool // from Keep; guarded by mu
 
-	former [maxDoors][outcomes]atomic.Uint64 // requests to models that were released
-	drops  atomic.Uint64                     // increases when models are released
-	now    func() time.Time                  // time.Now, except in tests
+	released [maxDoors][outcomes]atomic.Uint64 // requests to models that were released
+	drops    atomic.Uint64                     // increases when models are released
+	now      func() time.Time                  // time.Now, except in tests
 }
 
 // id names a model version.
@@ -50,8 +50,8 @@ func idOf(name, version string) id {
 	return id{strings.ToValidUTF8(name, "\uFFFD"), strings.ToValidUTF8(version, "\uFFFD")}
 }
 
-// other is the id of the series that models past the bound share.
-var other = id{name: "_other"}
+// overflowID is the id of the series that models past the bound share.
+var overflowID = id{name: "_other"}
 
 // Sources are values of other rooms, read when Prometheus scrapes. Nil sources are not shown.
 type Sources struct {
@@ -160,7 +160,7 @@ func (m *Metrics) Model(name, version string) *Model {
 	if model, ok := old[key]; ok {
 		return model
 	}
-	shared := old[other]
+	shared := old[overflowID]
 	named := len(old) - 1 // not counting requests to no model
 	if shared != nil {
 		named--
@@ -173,7 +173,7 @@ func (m *Metrics) Model(name, version string) *Model {
 		} else if shared != nil {
 			return shared
 		} else {
-			key = other
+			key = overflowID
 		}
 	}
 	model := newModel(key)
@@ -259,8 +259,8 @@ func (d *Door) InFlight() int { return int(d.inFlight.Load()) }
 type Model struct {
 	id // set once
 
-	gone    atomic.Int64 // when the model was removed, in ns since 1970; 0: it exists
-	dropped atomic.Bool  // it is no longer collected
+	removedAt atomic.Int64 // when the model was removed, in ns since 1970; 0: it exists
+	dropped   atomic.Bool  // it is no longer collected
 
 	doors [maxDoors]struct {
 		requests [outcomes]atomic.Uint64
@@ -293,7 +293,7 @@ type Model struct {
 // SetSLO sets the time within which an answer counts as in time; 0: any time. Models that share
 // their series have no SLO.
 func (m *Model) SetSLO(d time.Duration) {
-	if m.id != other {
+	if m.id != overflowID {
 		m.slo.Store(int64(d))
 	}
 }
@@ -317,8 +317,8 @@ func (m *Model) Unheard() { m.unheard.Add(1) }
 // Taught counts feedback for an application.
 func (m *Model) Taught(f Feedback) { m.feedback[f].Add(1) }
 
-// taught reports whether there was any feedback.
-func (m *Model) taught() bool { return counted(m.feedback[:]) }
+// hasFeedback reports whether there was any feedback.
+func (m *Model) hasFeedback() bool { return counted(m.feedback[:]) }
 
 // Health shows whether a model, or an application, does its work.
 type Health struct {
@@ -353,7 +353,7 @@ func (h *Health) Answered() (all uint64) {
 // Health reads the counts, though not at one instant. For models that share their series it returns
 // zeros.
 func (m *Model) Health() Health {
-	if m.id == other {
+	if m.id == overflowID {
 		return Health{}
 	}
 	h := Health{

@@ -22,7 +22,7 @@ type refusal struct {
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-var errBug = fmt.Errorf("%w; the server's log has more", gate.ErrInternal)
+var errBug = fmt.Errorf("%w; see the server's log", gate.ErrInternal)
 
 // errorBody is the body of every error. For a superseded frame it has the parameter "by": the "seq"
 // or "id" of the newer frame.
@@ -63,8 +63,8 @@ func (c *call) fail(err error) {
 	c.respond(status, errorBody(err))
 }
 
-// refused counts a request that could not be understood, and returns its error.
-func (c *call) refused(err error, arrived time.Time) error {
+// countRefusal counts a request that could not be understood, and returns its error.
+func (c *call) countRefusal(err error, arrived time.Time) error {
 	c.door.predict.Refused(err, arrived)
 	return err
 }

@@ -52,14 +52,14 @@ func (a *arrival) Read(p []byte) (int, error) {
 	n, err := a.call.r.Body.Read(p)
 	a.clock.Bytes += int64(n)
 	if err != nil {
-		a.err = a.ended(err)
+		a.err = a.condition(err)
 		a.done()
 	}
 	return n, a.err
 }
 
-// ended maps the error that a body ended with to one of gate's conditions.
-func (a *arrival) ended(err error) error {
+// condition maps the error that a body ended with to one of gate's conditions.
+func (a *arrival) condition(err error) error {
 	switch {
 	case err == io.EOF:
 		return err
@@ -89,11 +89,11 @@ func (a *arrival) done() {
 // A body is a request's body, uncompressed. limits.message_bytes bounds it both compressed and
 // uncompressed.
 type body struct {
-	in    *arrival
-	from  io.Reader // arrival, or its unpacker
-	known int64     // its size, if announced; -1: unknown
-	got   int64
-	limit int64
+	arrival *arrival
+	reader  io.Reader // arrival, or its unpacker
+	length  int64     // its size, if announced; -1: unknown
+	got     int64
+	limit   int64
 
 	charged int64     // bytes charged to its client's quotas
 	name    string    // the name of the setting behind limit
@@ -110,9 +110,9 @@ func (c *call) open() (*body, error) {
 	if n := c.r.ContentLength; n > limit {
 		return nil, gate.TooLarge("the body has %d bytes, limits.message_bytes is %d", n, limit)
 	}
-	b := &body{in: c.arriving(), known: c.r.ContentLength, limit: limit, charged: c.announced(), name: "limits.message_bytes",
+	b := &body{arrival: c.arriving(), length: c.r.ContentLength, limit: limit, charged: c.announced(), name: "limits.message_bytes",
 		share: c.settings.Memory.Plain()}
-	b.from = b.in
+	b.reader = b.arrival
 	if coding := c.r.Header["Content-Encoding"]; len(coding) > 0 {
 		if err := b.unpack(c, coding); err != nil {
 			b.close()
@@ -127,10 +127,10 @@ func (b *body) close() {
 		b.buf.Release()
 		b.buf = nil
 	}
-	b.in.done()
+	b.arrival.done()
 	if b.pack != nil {
 		b.pack.free()
-		b.pack, b.from = nil, nil
+		b.pack, b.reader = nil, nil
 		b.share.Close()
 	}
 }
@@ -143,29 +143,29 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.read(p)
 	b.got += int64(n)
 	if more := b.got - b.charged; more > 0 {
-		if err := b.in.call.use.More(more, time.Now()); err != nil {
+		if err := b.arrival.call.use.More(more, time.Now()); err != nil {
 			return 0, err
 		}
 		b.charged = b.got
 	}
 	switch {
-	case b.got > b.limit || b.in.clock.Bytes > b.limit:
-		return 0, gate.TooLarge("the body has more than %d bytes, %d so far, %d before unpacking; %s is %d", b.limit, b.got, b.in.clock.Bytes, b.name, b.limit)
+	case b.got > b.limit || b.arrival.clock.Bytes > b.limit:
+		return 0, gate.TooLarge("the body has more than %d bytes, %d so far, %d before unpacking; %s is %d", b.limit, b.got, b.arrival.clock.Bytes, b.name, b.limit)
 	case err == nil || err == io.EOF:
 		return n, err
-	case b.in.err != nil && b.in.err != io.EOF:
-		return n, b.in.err
+	case b.arrival.err != nil && b.arrival.err != io.EOF:
+		return n, b.arrival.err
 	}
-	return n, gate.Malformed("the body is not what Content-Encoding says: %v", err)
+	return n, gate.Malformed("the body does not match its Content-Encoding: %v", err)
 }
 
 // read reads, in a turn if the body is compressed.
 func (b *body) read(p []byte) (int, error) {
 	if b.pack != nil {
-		b.in.turn.Take()
-		defer b.in.turn.Give()
+		b.arrival.turn.Take()
+		defer b.arrival.turn.Give()
 	}
-	return b.from.Read(p)
+	return b.reader.Read(p)
 }
 
 // firstStage is the minimum memory for a body before any of its bytes have arrived. It saves bodies
@@ -193,21 +193,21 @@ func (b *body) fill(n, factor int) (have int, err error) {
 	}
 }
 
-// take reads the next n bytes. If the body ends first, the error is an *ended.
+// take reads the next n bytes. If the body ends first, the error is a *shortBody.
 func (b *body) take(n int) (*tensor.Buffer, error) {
 	switch have, err := b.fill(n, b.share.StageFactor()); {
 	case err != nil:
 		return nil, err
 	case have < n:
-		return nil, &ended{have}
+		return nil, &shortBody{have}
 	}
 	return b.whole(), nil
 }
 
-// An ended is the error of a body that ends early.
-type ended struct{ have int }
+// A shortBody is the error of a body that ends early.
+type shortBody struct{ have int }
 
-func (e *ended) Error() string { return fmt.Sprintf("the body ended after %d bytes", e.have) }
+func (e *shortBody) Error() string { return fmt.Sprintf("the body ended after %d bytes", e.have) }
 
 // whole hands buf over to the caller.
 func (b *body) whole() *tensor.Buffer {
@@ -218,7 +218,7 @@ func (b *body) whole() *tensor.Buffer {
 
 // all reads the body to its end. The text lives as long as the buffer.
 func (b *body) all() (buf *tensor.Buffer, text []byte, err error) {
-	most, factor := int(b.known), b.share.StageFactor()
+	most, factor := int(b.length), b.share.StageFactor()
 	// The size is unknown: read up to one byte more than the limit, as in Read.
 	if most < 0 {
 		most, factor = int(b.limit)+1, 2
@@ -239,7 +239,7 @@ func (b *body) end() error {
 	var one [1]byte
 	switch n, err := io.ReadFull(b, one[:]); {
 	case n > 0:
-		return gate.Invalid("the body goes on after the %d bytes that its JSON and the inputs' binary_data_size add up to", b.got-1)
+		return gate.Invalid("the body has more than the %d bytes that its JSON and the inputs' binary_data_size add up to", b.got-1)
 	case err != io.EOF:
 		return err
 	}
@@ -260,8 +260,8 @@ func (c *call) read(limit int64, name string, use func(*text) error) error {
 	if b.limit > limit {
 		b.limit, b.name = limit, name
 	}
-	if b.known > b.limit {
-		return gate.TooLarge("the body has %d bytes, %s is %d", b.known, b.name, b.limit)
+	if b.length > b.limit {
+		return gate.TooLarge("the body has %d bytes, %s is %d", b.length, b.name, b.limit)
 	}
 	buf, all, err := b.all()
 	if err != nil {

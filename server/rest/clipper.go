@@ -63,14 +63,14 @@ func (q *clipperQuestion) read(object []byte, w parameter.Wire) error {
 // textOrNumber is the error for a member that is neither.
 func textOrNumber(name string, value json.RawMessage) error {
 	if c := value[0]; c != '"' && c != '-' && (c < '0' || c > '9') {
-		return gate.Invalid("%s: expected a text or a number, got %.60s", name, value)
+		return gate.Invalid("%s: expected a string or a number, got %.60s", name, value)
 	}
 	return nil
 }
 
 // readClipper reads the body, with the parameters of the wire w, and also returns its text.
 func (c *call) readClipper(w parameter.Wire) (q clipperQuestion, raw []byte, err error) {
-	err = c.read(maxClipper, "the limit of this path (those of /v2 take more)", func(t *text) error {
+	err = c.read(maxClipper, "the limit of this path (the paths under /v2 allow more)", func(t *text) error {
 		t.Raw() // checks the depth
 		if err := t.end(); err != nil {
 			return err
@@ -116,10 +116,10 @@ func (c *call) clipperPredict() error {
 	q, _, err := c.readClipper(parameter.Clipper)
 	arrived := time.Now()
 	if err == nil && (q.Input == nil) == (q.Batch == nil) {
-		err = gate.Invalid(`expected one of "input" and "input_batch"`)
+		err = gate.Invalid(`expected exactly one of "input" and "input_batch"`)
 	}
 	if err != nil {
-		return c.refused(err, arrived)
+		return c.countRefusal(err, arrived)
 	}
 	if q.Input != nil {
 		return c.answer(c.ask(&q, q.Input, arrived))
@@ -163,7 +163,7 @@ func each[T any](c *call, parts []json.RawMessage, atOnce int, answer func(part 
 func (c *call) ask(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (clipperAnswer, error) {
 	question, err := c.question(q, raw, arrived)
 	if err != nil {
-		return clipperAnswer{}, c.refused(err, arrived)
+		return clipperAnswer{}, c.countRefusal(err, arrived)
 	}
 	part := c.use.Part()
 	defer part.End()

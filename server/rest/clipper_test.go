@@ -91,19 +91,19 @@ func TestClipper(t *testing.T) {
 		{"/app/update", `{"uid":"7","input":[1,2,3],"label":6}`, `{"application":"app","learned":true,"rounds":1}`},
 		{"/app/update", `{"uid":null,"user":"7","id":null,"input":[1,2,3],"label":7}`, `"rounds":2`},
 
-		{"/sum/predict", `{}`, `400 {"error":"invalid input: expected one of \"input\" and \"input_batch\""}`},
+		{"/sum/predict", `{}`, `400 {"error":"invalid input: expected exactly one of \"input\" and \"input_batch\""}`},
 		{"/sum/predict", `{"input":1,"input_batch":[]}`, `400`},
 		{"/sum/predict", `[1]`, `400 {"error":"malformed message: expected a JSON object`},
 		{"/sum/predict", `{"input":`, `400`},
 		{"/sum/predict", `{"input":"abc"}`, `400 {"error":"invalid input: input \"x\": expected numbers, got a text"}`},
 		{"/bytes/predict", `{"input":"!"}`, `expected bytes as base64`},
-		{"/sum/predict", `{"uid":[],"input":[1,2,3]}`, `400 {"error":"invalid input: uid: expected a text or a number, got []"}`},
+		{"/sum/predict", `{"uid":[],"input":[1,2,3]}`, `400 {"error":"invalid input: uid: expected a string or a number, got []"}`},
 		{"/none/predict", `{"input":[1]}`, `404`},
 		{"/sum/predict", `{"input":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, `400`},
 		{"/app/update", `{"uid":"7","input":[1,2,3]}`, `400 {"error":"invalid input: feedback: expected one of`},
 		{"/app/update", `{"id":"lost","label":1}`, `404 {"error":"not found: feedback for application \"app\": this server knows no request`},
 		{"/app/update", `{"id":17,"label":1}`, `404 {"error":"not found: feedback for application \"app\": this server knows no request with id 17 of`},
-		{"/app/update", `{"id":[17],"label":1}`, `400 {"error":"invalid input: id: expected a text or a number, got [17]`},
+		{"/app/update", `{"id":[17],"label":1}`, `400 {"error":"invalid input: id: expected a string or a number, got [17]`},
 		{"/sum/update", `{"input":[1,2,3],"label":6}`, `404 {"error":"not found: \"sum\" is a model and not an application`},
 	} {
 		a := r.ask("POST", tc.path, tc.body)
@@ -239,7 +239,7 @@ func TestApplicationsOverHTTP(t *testing.T) {
 		{"GET", "/v2/models/sum/stats", `"success":{"count":0,`},
 		{"GET", "/v2/models/stats", `{"name":"app","version":""`},
 		{"POST", "/v2/repository/index", `{"name":"app","state":"READY","reason":""}`},
-		{"GET", "/v2/models/app/versions/1", `404 {"error":"not found: \"app\" is an application, which has no versions, and version \"1\" was asked for"}`},
+		{"GET", "/v2/models/app/versions/1", `404 {"error":"not found: \"app\" is an application, which has no versions, but the request names version \"1\""}`},
 	} {
 		a := r.ask(tc.method, tc.path, "")
 		if got := fmt.Sprint(a.status, " ", string(a.body)); !strings.Contains(got, tc.want) {

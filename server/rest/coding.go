@@ -41,24 +41,24 @@ func (b *body) unpack(c *call, codings []string) error {
 		c.w.Header().Set("Accept-Encoding", "gzip, deflate")
 		return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%w: Content-Encoding %q; expected gzip, deflate or none", gate.ErrProtocol, coding)}
 	}
-	share, err := c.settings.Memory.Unpacked(&b.in.clock.Bytes)
+	share, err := c.settings.Memory.Unpacked(&b.arrival.clock.Bytes)
 	if err != nil {
 		return err
 	}
 	b.share = share
 	b.pack = unpackers.Get().(*unpacker)
-	b.known = -1
-	b.pack.in.Reset(b.in)
+	b.length = -1
+	b.pack.in.Reset(b.arrival)
 	if coding == "deflate" {
-		b.from, err = b.pack.inflate()
+		b.reader, err = b.pack.inflate()
 	} else {
-		b.from, err = b.pack.gunzip()
+		b.reader, err = b.pack.gunzip()
 	}
 	if err != nil {
-		if b.in.err != nil && b.in.err != io.EOF {
-			return b.in.err
+		if b.arrival.err != nil && b.arrival.err != io.EOF {
+			return b.arrival.err
 		}
-		return gate.Malformed("the body is not what Content-Encoding %q says: %v", coding, err)
+		return gate.Malformed("the body does not match its Content-Encoding %q: %v", coding, err)
 	}
 	return nil
 }
@@ -95,9 +95,9 @@ func (u *unpacker) inflate() (io.Reader, error) {
 func (u *unpacker) end(b *body) error {
 	switch _, err := u.in.Peek(1); {
 	case err == nil:
-		return gate.Malformed("the body goes on after the end of its compressed data")
+		return gate.Malformed("the body has more bytes after the end of its compressed data")
 	case err != io.EOF:
-		return b.in.err
+		return b.arrival.err
 	}
 	return nil
 }

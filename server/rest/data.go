@@ -35,26 +35,26 @@ func (t *text) setApart(start int) {
 // elements maps each dtype to a reader of its elements into a tensor's memory; for Bytes it
 // appends. A dtype without a reader is sent as bytes only.
 var elements = map[tensor.DType]func(*tensor.Tensor) jsontext.Elements{
-	tensor.Float64:  into(jsontext.Float64s),
-	tensor.Float32:  into(jsontext.Float32s),
-	tensor.Float16:  into(jsontext.Float16s),
-	tensor.BFloat16: into(jsontext.BFloat16s),
-	tensor.Int8:     into(jsontext.Integers[int8]),
-	tensor.Int16:    into(jsontext.Integers[int16]),
-	tensor.Int32:    into(jsontext.Integers[int32]),
-	tensor.Int64:    into(jsontext.Integers[int64]),
-	tensor.Uint8:    into(jsontext.Integers[uint8]),
-	tensor.Uint16:   into(jsontext.Integers[uint16]),
-	tensor.Uint32:   into(jsontext.Integers[uint32]),
-	tensor.Uint64:   into(jsontext.Integers[uint64]),
-	tensor.Bool:     into(jsontext.Bools),
+	tensor.Float64:  elementReader(jsontext.Float64s),
+	tensor.Float32:  elementReader(jsontext.Float32s),
+	tensor.Float16:  elementReader(jsontext.Float16s),
+	tensor.BFloat16: elementReader(jsontext.BFloat16s),
+	tensor.Int8:     elementReader(jsontext.Integers[int8]),
+	tensor.Int16:    elementReader(jsontext.Integers[int16]),
+	tensor.Int32:    elementReader(jsontext.Integers[int32]),
+	tensor.Int64:    elementReader(jsontext.Integers[int64]),
+	tensor.Uint8:    elementReader(jsontext.Integers[uint8]),
+	tensor.Uint16:   elementReader(jsontext.Integers[uint16]),
+	tensor.Uint32:   elementReader(jsontext.Integers[uint32]),
+	tensor.Uint64:   elementReader(jsontext.Integers[uint64]),
+	tensor.Bool:     elementReader(jsontext.Bools),
 	tensor.Bytes: func(t *tensor.Tensor) jsontext.Elements {
 		return jsontext.Strings(func(text []byte) { t.Data = tensor.AppendElem(t.Data, text) })
 	},
 }
 
-// into reads elements into a tensor's memory as values of T.
-func into[T any](read func([]T) jsontext.Elements) func(*tensor.Tensor) jsontext.Elements {
+// elementReader reads elements into a tensor's memory as values of T.
+func elementReader[T any](read func([]T) jsontext.Elements) func(*tensor.Tensor) jsontext.Elements {
 	return func(t *tensor.Tensor) jsontext.Elements {
 		return read(unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Data))), len(t.Data)/int(unsafe.Sizeof(*new(T)))))
 	}
@@ -79,14 +79,14 @@ func (t *text) explain(what func() string, into *tensor.Tensor, done int) {
 	nested := found.levels > 1
 	switch {
 	case found.mixed:
-		t.Fail(gate.Invalid("%s: data has an array with both arrays and other values in it", what()))
+		t.Fail(gate.Invalid("%s: data has an array that mixes arrays and other values", what()))
 	case nested && found.levels != len(into.Shape):
-		t.Fail(gate.Invalid("%s: shape %s has %d dimensions, but data is nested %d deep; expected as many, or one array of %d elements",
+		t.Fail(gate.Invalid("%s: shape %s has %d dimensions, but data is nested %d deep; expected the same depth, or one flat array of %d elements",
 			what(), into.Shape, len(into.Shape), found.levels, count))
 	case found.total != count:
 		t.Fail(gate.Invalid("%s: shape %s takes %d elements, got %d", what(), into.Shape, count, found.total))
 	case nested && found.ragged:
-		t.Fail(gate.Invalid("%s: data has %d elements, but its arrays are not as long as shape %s says", what(), count, into.Shape))
+		t.Fail(gate.Invalid("%s: data has %d elements, but the lengths of its arrays do not match shape %s", what(), count, into.Shape))
 	default:
 		again.At = found.at
 		again.wrong(what, fmt.Sprintf("element %d", done), wanted(into.DType))

@@ -106,10 +106,10 @@ func TestContentCodings(t *testing.T) {
 		status       int
 		words        string
 	}{
-		"cut":           {good[:len(good)-5], "gzip", 400, "not what Content-Encoding says"},
-		"no gzip":       {fp32(1, ""), "gzip", 400, "not what Content-Encoding"},
-		"no deflate":    {fp32(1, ""), "deflate", 400, "not what Content-Encoding"},
-		"empty":         {"", "gzip", 400, "not what Content-Encoding"},
+		"cut":           {good[:len(good)-5], "gzip", 400, "does not match its Content-Encoding"},
+		"no gzip":       {fp32(1, ""), "gzip", 400, "does not match its Content-Encoding"},
+		"no deflate":    {fp32(1, ""), "deflate", 400, "does not match its Content-Encoding"},
+		"empty":         {"", "gzip", 400, "does not match its Content-Encoding"},
 		"wrong sum":     {good[:len(good)-8] + "\x00\x00\x00\x00" + good[len(good)-4:], "gzip", 400, "checksum"},
 		"more after it": {packed(t, "deflate", fp32(1, "")) + "x", "deflate", 400, "after the end of its compressed data"},
 		"unknown":       {fp32(1, ""), "br", 415, `Content-Encoding "br"; expected gzip, deflate or none`},

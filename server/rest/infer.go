@@ -26,7 +26,7 @@ func (c *call) infer() error {
 		q.Arrived = time.Now()
 	}
 	if err != nil {
-		return c.refused(err, q.Arrived)
+		return c.countRefusal(err, q.Arrived)
 	}
 	q.Model, q.Version, q.Source, q.Client, q.Who, q.Parameters = c.model, c.version, c.conn.source, c.conn.client, c.who, q.pass.end()
 	q.Use = &c.use
@@ -80,7 +80,7 @@ func (q *request) read() error {
 	}
 	for i := range q.inputs {
 		if in := &q.inputs[i]; in.size >= 0 {
-			return gate.Invalid("input %q: it has binary_data_size, but the header %s is missing, the length of the JSON before the bytes", in.Name, headLength)
+			return gate.Invalid("input %q: it has binary_data_size, but the header %s is missing; it gives the length of the JSON before the binary data", in.Name, headLength)
 		}
 	}
 	return q.fetch(b)
@@ -105,8 +105,8 @@ func headerLength(h http.Header) (length int64, given bool, err error) {
 
 // readBinary reads length bytes of JSON, and then the inputs that follow it.
 func (q *request) readBinary(b *body, length int64) error {
-	if b.known >= 0 && length > b.known {
-		return gate.Invalid("header %s is %d, but the body has %d bytes", headLength, length, b.known)
+	if b.length >= 0 && length > b.length {
+		return gate.Invalid("header %s is %d, but the body has %d bytes", headLength, length, b.length)
 	}
 	if length > b.limit {
 		return gate.TooLarge("header %s is %d, limits.message_bytes is %d", headLength, length, b.limit)
@@ -133,7 +133,7 @@ func (q *request) readBinary(b *body, length int64) error {
 // readHead reads length bytes of JSON. It releases their memory before the inputs' memory is taken.
 func (q *request) readHead(b *body, length int64) error {
 	head, err := b.take(int(length))
-	if short := (*ended)(nil); errors.As(err, &short) {
+	if short := (*shortBody)(nil); errors.As(err, &short) {
 		return gate.Invalid("header %s is %d, but the body has %d bytes", headLength, length, short.have)
 	}
 	if err != nil {
@@ -155,7 +155,7 @@ func (q *request) addUp(b *body, sum int64) error {
 		case err != nil:
 			return err
 		case in.DType == tensor.Bytes && in.size < int64(size):
-			return gate.Invalid("%s: %d elements of shape %s take 4 bytes each at least, binary_data_size is %d", in.what(), count, in.Shape, in.size)
+			return gate.Invalid("%s: %d elements of shape %s take at least 4 bytes each, binary_data_size is %d", in.what(), count, in.Shape, in.size)
 		case in.DType != tensor.Bytes && in.size != int64(size):
 			return gate.Invalid("%s: %s of shape %s takes %d bytes, binary_data_size is %d", in.what(), in.DType.V2(), in.Shape, size, in.size)
 		case in.size > b.limit-sum:
@@ -163,8 +163,8 @@ func (q *request) addUp(b *body, sum int64) error {
 		}
 		sum += in.size
 	}
-	if b.known >= 0 && sum != b.known {
-		return gate.Invalid("the JSON and the inputs' binary_data_size add up to %d bytes, but the body has %d", sum, b.known)
+	if b.length >= 0 && sum != b.length {
+		return gate.Invalid("the JSON and the inputs' binary_data_size add up to %d bytes, but the body has %d", sum, b.length)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (q *request) addUp(b *body, sum int64) error {
 // read reads the bytes of an input.
 func (in *input) read(b *body) error {
 	buf, err := b.take(int(in.size))
-	if short := (*ended)(nil); errors.As(err, &short) {
+	if short := (*shortBody)(nil); errors.As(err, &short) {
 		return gate.Invalid("%s: binary_data_size is %d, but the body ends after %d bytes of it", in.what(), in.size, short.have)
 	}
 	if err != nil {
@@ -233,7 +233,7 @@ func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Sh
 		case open == 0:
 			shape[0], open = 1, i
 		case open > 0:
-			return nil, gate.Invalid("input %q: its shape %s has more open dimensions than the size of a body without JSON (%s: 0) determines", spec.Name, tensor.Shape(spec.Shape), headLength)
+			return nil, gate.Invalid("input %q: its shape %s has more dimensions of -1 than the size of a body without JSON (%s: 0) determines", spec.Name, tensor.Shape(spec.Shape), headLength)
 		default:
 			open = i
 		}
@@ -249,5 +249,5 @@ func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Sh
 	case open < 0 && size == each*unit:
 		return shape, nil
 	}
-	return nil, gate.Invalid("input %q: %d %s do not make a tensor of %s %s, whose unit is %d", spec.Name, size, have, spec.Datatype, tensor.Shape(spec.Shape), each*unit)
+	return nil, gate.Invalid("input %q: %d %s do not make a tensor of %s %s: expected %d or, with a dimension of -1, a multiple of that", spec.Name, size, have, spec.Datatype, tensor.Shape(spec.Shape), each*unit)
 }

@@ -213,7 +213,7 @@ func TestBinaryForms(t *testing.T) {
 		status             int
 		words              string
 	}{
-		"too few rows":         {inferM, four[:15], "0", 400, `input "input0": 15 bytes do not make a tensor of FP32 [-1, 4], whose unit is 16`},
+		"too few rows":         {inferM, four[:15], "0", 400, `input "input0": 15 bytes do not make a tensor of FP32 [-1, 4]: expected 16 or, with a dimension of -1, a multiple of that`},
 		"too many":             {"/v2/models/fixed/infer", "abcde", "0", 400, "5 bytes do not make"},
 		"no number":            {inferM, four, "x", 400, "expected one number of bytes"},
 		"negative":             {inferM, four, "-1", 400, "expected one number of bytes"},
@@ -230,7 +230,7 @@ func TestBinaryForms(t *testing.T) {
 		})
 	}
 	bad := `{"inputs":[{"name":"input0","datatype":"BYTES","shape":[1,1],"parameters":{"binary_data_size":9}}]}`
-	r.refused(r.ask("POST", "/v2/models/texts/infer", bad+"\xff\xff\xff\xffhello", "Inference-Header-Content-Length: "+strconv.Itoa(len(bad))), 400, "bytes element 0 of 1 says 4294967295 bytes")
+	r.refused(r.ask("POST", "/v2/models/texts/infer", bad+"\xff\xff\xff\xffhello", "Inference-Header-Content-Length: "+strconv.Itoa(len(bad))), 400, "bytes element 0 of 1 announces 4294967295 bytes")
 }
 
 // Outputs are whatever the model returns, even texts like net/http's own answer to a malformed
@@ -283,8 +283,8 @@ func TestRefusedRequests(t *testing.T) {
 		{`{"id":42,"inputs":[]}`, 400, []string{`"id": expected a string, got 42`}},
 		{fp32(1, "") + "x", 400, []string{"expected the end of the text", `"x"`}},
 		{fp32(1, "")[:50], 400, []string{"malformed"}},
-		{fp32(1, `,"id":"a","id":"b"`), 400, []string{`"id"`, "second time"}},
-		{fp32(1, `,"parameters":{"x":1,"x":2}`), 400, []string{`"x"`, "second time"}},
+		{fp32(1, `,"id":"a","id":"b"`), 400, []string{`"id"`, "duplicate name"}},
+		{fp32(1, `,"parameters":{"x":1,"x":2}`), 400, []string{`"x"`, "duplicate name"}},
 		{fp32(1, `,"parameters":[1]`), 400, []string{"an object"}},
 		{fp32(1, `,"parameters":{"priority":-1}`), 400, []string{`parameter "priority": expected a whole number`, "got -1"}},
 		{fp32(1, `,"parameters":{"timeout":"soon"}`), 400, []string{`parameter "timeout"`, `got "soon"`}},
@@ -302,7 +302,7 @@ func TestRefusedRequests(t *testing.T) {
 		{input(`"name":"input0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4],"parameters":{"binary_data_size":16}`), 400, []string{"both data and binary_data_size"}},
 		{input(`"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}`), 400, []string{"Inference-Header-Content-Length"}},
 		{input(`"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"shared_memory_region":"a","shared_memory_byte_size":16}`), 400, []string{`input "input0"`, "shared memory is not offered"}},
-		{input(`"name":"input0","datatype":"FP31","shape":[1,4],"data":[1,2,3,4]`), 400, []string{`input "input0": no datatype "FP31"`, "BF16"}},
+		{input(`"name":"input0","datatype":"FP31","shape":[1,4],"data":[1,2,3,4]`), 400, []string{`input "input0": unknown datatype "FP31"`, "BF16"}},
 		{input(`"name":"input0","datatype":"COMPLEX64","shape":[1,4],"data":[1,2,3,4]`), 400, []string{"COMPLEX64 cannot be written as JSON"}},
 		{input(`"name":"input0","datatype":"FP32","shape":[-1,4],"data":[1,2,3,4]`), 400, []string{`shape[0]: expected a whole number from 0`, "got -1"}},
 		{input(`"name":"input0","datatype":"FP32","shape":[1.5,4],"data":[1,2,3,4]`), 400, []string{"shape[0]", "got 1.5"}},
@@ -452,7 +452,7 @@ func TestLongOutputs(t *testing.T) {
 			}
 		}
 	}
-	if n := strings.Count(r.log.String(), "takes many times longer"); n != 1 {
+	if n := strings.Count(r.log.String(), "many times slower"); n != 1 {
 		t.Errorf("the log warns %d times of large tensors in JSON, want once:\n%s", n, r.log)
 	}
 }

@@ -32,7 +32,7 @@ func (t *text) end() error {
 	case e.Reason == jsontext.TooDeep:
 		return gate.Malformed("JSON: nested deeper than limits.json_depth allows, at byte %d", e.Offset)
 	case e.Reason == jsontext.TooLong:
-		return gate.TooLarge("the JSON has %d bytes or more beside the tensors' data; limits.metadata_bytes is %d", e.Offset-t.apart, t.Limit-t.apart)
+		return gate.TooLarge("the JSON has at least %d bytes without the tensors' data; limits.metadata_bytes is %d", e.Offset-t.apart, t.Limit-t.apart)
 	}
 	return gate.Malformed("JSON: %v", e)
 }

@@ -49,7 +49,7 @@ func (c *call) crossOrigin(found *route) (answered bool) {
 	preflight := c.r.Method == http.MethodOptions && c.r.Header.Get("Access-Control-Request-Method") != ""
 	switch {
 	case preflight && !allowed:
-		c.fail(&refusal{http.StatusForbidden, fmt.Errorf("pages of %.200s may not use this server; rest.cors_origins lists those that may", origin)})
+		c.fail(&refusal{http.StatusForbidden, fmt.Errorf("pages of %.200s may not use this server; rest.cors_origins lists the origins that may", origin)})
 	case preflight && found != nil:
 		h.Set("Access-Control-Allow-Methods", strings.Join(found.methods(), ", "))
 		if headers := c.r.Header.Values("Access-Control-Request-Headers"); len(headers) > 0 {
@@ -74,7 +74,7 @@ func (c *call) byProgram() error {
 		// octet-stream is aiohttp's default for bytes, which Triton's asyncio client sends. No form
 		// sends it, and a script of another origin needs a preflight for it.
 		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" && media != "application/octet-stream" {
-			return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%s is sent as Content-Type: application/json, not as %.100q, which a form of any page can send", c.r.URL.Path, kind)}
+			return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%s requires Content-Type: application/json, got %.100q, which a form on any page can send", c.r.URL.Path, kind)}
 		}
 	}
 	return c.ownPage()
@@ -89,11 +89,11 @@ func (c *call) ownPage() error {
 	err := browser.Foreign(c.r, trusted)
 	if err == nil && browser.Sent(c.r) && !browser.Named(c.r.Host, nil) {
 		if origin, bad := url.Parse(c.r.Header.Get("Origin")); bad != nil || !trusted(origin) {
-			err = fmt.Errorf("the request comes from a page that calls this server %.200q", c.r.Host)
+			err = fmt.Errorf("the request comes from a page that addresses this server as %.200q", c.r.Host)
 		}
 	}
 	if err != nil {
-		return &refusal{http.StatusForbidden, fmt.Errorf("%w; rest.cors_origins lists those that may", err)}
+		return &refusal{http.StatusForbidden, fmt.Errorf("%w; rest.cors_origins lists the origins that may", err)}
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ func TestModels(t *testing.T) {
 		{"POST", "/quite-another/predict", `{"input":[1]}`}, {"POST", "/quite-another/update", `{"id":"x","label":1}`},
 	} {
 		a := r.ask(q.method, q.path, q.body)
-		if r.refused(a, 404, `no model or application "quite-another"; the repository index lists what there is`); strings.ContainsAny(string(a.body), "!") {
+		if r.refused(a, 404, `no model or application "quite-another"; the repository index lists all of them`); strings.ContainsAny(string(a.body), "!") {
 			t.Errorf("%s: %v", q.path, a)
 		}
 	}
@@ -165,7 +165,7 @@ func TestRepository(t *testing.T) {
 		{"index", `{"ready":"yes"}`, 400, []string{`"ready": expected true or false, got "yes"`}},
 		{"index", `[]`, 400, []string{"an object"}},
 		{"index", `{} {}`, 400, []string{"the end of the text"}},
-		{"index", `{"ready":true,"ready":true}`, 400, []string{"second time"}},
+		{"index", `{"ready":true,"ready":true}`, 400, []string{"duplicate name"}},
 		{"index", `{"a":"` + strings.Repeat("x", 64<<10) + `"}`, 413, []string{"65544", "limits.metadata_bytes is 65536"}},
 	} {
 		r.refused(r.ask("POST", "/v2/repository/"+c.path, c.body), c.status, c.words...)
@@ -275,7 +275,7 @@ func TestPanic(t *testing.T) {
 	}
 	r := newRig(t, nil)
 	bug.Store(1)
-	r.refused(r.ask("GET", "/v2/health/live", ""), 500, "internal error; the server's log has more")
+	r.refused(r.ask("GET", "/v2/health/live", ""), 500, "internal error; see the server's log")
 	if !strings.Contains(r.log.String(), "boom") {
 		t.Errorf("the log has no word of it:\n%s", r.log)
 	}

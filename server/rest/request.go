@@ -212,7 +212,7 @@ func (q *request) input(t *text, i int) {
 	}
 	switch has, placed := in.Data != nil, in.place.Region != ""; {
 	case in.place.Lacks() != "":
-		t.Fail(gate.Invalid("%s: the parameter %s is missing, which others of its parameters go with", what(), in.place.Lacks()))
+		t.Fail(gate.Invalid("%s: the parameter %s is missing, which its other shared memory parameters require", what(), in.place.Lacks()))
 	case placed && (has || in.size >= 0):
 		t.Fail(gate.Invalid("%s: it is in shared memory region '%s', and has data or binary_data_size; expected one of them", what(), in.place.Region))
 	case has && in.size >= 0:
@@ -245,7 +245,7 @@ func datatype(t *text, what func() string) tensor.DType {
 	name := t.Str()
 	d, ok := tensor.FromV2(string(name))
 	if !ok && name != nil {
-		t.Fail(gate.Invalid("%s: no datatype %.40q; there are BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, BF16, FP32, FP64, BYTES", what(), name))
+		t.Fail(gate.Invalid("%s: unknown datatype %.40q; expected one of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, BF16, FP32, FP64, BYTES", what(), name))
 	}
 	return d
 }
@@ -333,7 +333,7 @@ const largeJSON = 64 << 10
 func (d *Door) warnLarge(model, input string, n int) {
 	if n > largeJSON {
 		d.largeJSON.Do(func() {
-			d.log.Warn("a client sends a large tensor as JSON text, which takes many times longer than its bytes do; see binary_data_size, "+
+			d.log.Warn("a client sends a large tensor as JSON text, which is many times slower than binary data; see binary_data_size, "+
 				"which stock clients use by default (this warning is written once)", "model", model, "input", input, "bytes", n)
 		})
 	}
@@ -380,7 +380,7 @@ func (q *request) output(t *text, i int) {
 		t.Fail(gate.Invalid("%s: expected \"name\", which is missing or empty", what()))
 	}
 	if lacks := out.Place.Lacks(); lacks != "" {
-		t.Fail(gate.Invalid("%s: the parameter %s is missing, which others of its parameters go with", what(), lacks))
+		t.Fail(gate.Invalid("%s: the parameter %s is missing, which its other shared memory parameters require", what(), lacks))
 	}
 	if p := pass.end(); p != nil {
 		q.outputPass.add([]byte(out.Name), p)

@@ -114,7 +114,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if found == nil {
-		c.fail(&refusal{status: http.StatusNotFound, err: fmt.Errorf("no such path: %s; /v2/docs/openapi.json has all of them", r.URL.Path)})
+		c.fail(&refusal{status: http.StatusNotFound, err: fmt.Errorf("no such path: %s; /v2/docs/openapi.json lists all paths", r.URL.Path)})
 		return
 	}
 	c.model, c.version = model, version
@@ -172,7 +172,7 @@ func (c *call) charge() error {
 		err = c.conn.Charge(&c.use, c.who.Payers(c.conn.Account()), c.announced(), now)
 	}
 	if err != nil {
-		return c.refused(err, now)
+		return c.countRefusal(err, now)
 	}
 	return nil
 }

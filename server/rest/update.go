@@ -17,7 +17,7 @@ func (c *call) update() error {
 	q, raw, err := c.readClipper(parameter.Feedback)
 	arrived := time.Now()
 	if err != nil {
-		return c.refused(err, arrived)
+		return c.countRefusal(err, arrived)
 	}
 	if q.Updates == nil && q.Batch == nil {
 		reply, err := c.teach(&q, raw, arrived)
@@ -28,7 +28,7 @@ func (c *call) update() error {
 	}
 	updates, err := q.several()
 	if err != nil {
-		return c.refused(err, arrived)
+		return c.countRefusal(err, arrived)
 	}
 	const atOnce = 16 // the store serializes the feedback of one user
 	answers := each(c, updates, atOnce, func(raw json.RawMessage) (json.RawMessage, error) {
@@ -36,10 +36,10 @@ func (c *call) update() error {
 		one := clipperQuestion{values: q.values}
 		err := one.read(raw, parameter.Feedback)
 		if err == nil && (one.Updates != nil || one.Batch != nil) {
-			err = gate.Invalid("updates do not nest")
+			err = gate.Invalid(`an item of "updates" cannot have "updates" or "input_batch"`)
 		}
 		if err != nil {
-			return nil, c.refused(err, arrived)
+			return nil, c.countRefusal(err, arrived)
 		}
 		return c.teach(&one, raw, arrived)
 	}, func(err error) json.RawMessage { return errorBody(err) })
@@ -55,7 +55,7 @@ func (q *clipperQuestion) several() ([]json.RawMessage, error) {
 		return q.Updates, nil
 	}
 	if len(q.Labels) != len(q.Batch) {
-		return nil, gate.Invalid(`labels: expected one for each of the %d inputs of "input_batch", got %d; "updates" takes losses and ids as well`, len(q.Batch), len(q.Labels))
+		return nil, gate.Invalid(`labels: expected one for each of the %d inputs of "input_batch", got %d; "updates" also allows losses and ids`, len(q.Batch), len(q.Labels))
 	}
 	updates := make([]json.RawMessage, len(q.Batch))
 	for i, input := range q.Batch {
@@ -71,7 +71,7 @@ func (c *call) teach(q *clipperQuestion, raw json.RawMessage, arrived time.Time)
 		err = textOrNumber("id", q.ID)
 	}
 	if err != nil {
-		return nil, c.refused(err, arrived)
+		return nil, c.countRefusal(err, arrived)
 	}
 	question.Parameters = raw
 	reply, err := c.door.predict.Feedback(c.r.Context(), question, q.ID)

@@ -61,7 +61,7 @@ func (a Answer) String() string {
 		case v.Shadow && v.Unheard == "":
 			fmt.Fprintf(&b, " (shadow) agrees %.3g", v.Agreement)
 		case v.Unheard != "":
-			fmt.Fprintf(&b, " (weight %.3g) was not heard: %s", v.Weight, v.Unheard)
+			fmt.Fprintf(&b, " (weight %.3g) was left out: %s", v.Weight, v.Unheard)
 		default:
 			fmt.Fprintf(&b, " (weight %.3g) agrees %.3g", v.Weight, v.Agreement)
 		}
@@ -87,17 +87,17 @@ const lowest = -math.MaxFloat64
 // output of another dtype is voted on. A tie goes to the heavier model, and between equals to the
 // first by name and version.
 //
-// A model is not heard if its outputs differ from the heaviest model's in number, name, dtype or
+// A model is left out if its outputs differ from the heaviest model's in number, name, dtype or
 // shape, or if they hold NaN or infinity where a mean is to be taken.
 func (p *Policy) Combine(s State, predictions []Prediction, missing []Ask) Answer {
 	c := combiner{Policy: p, voices: make([]Voice, 0, len(predictions)+len(missing))}
 	var space [16]float64
-	c.says = scratch(space[:], len(predictions)+len(missing))
+	c.logWeights = scratch(space[:], len(predictions)+len(missing))
 	for i := range predictions {
-		c.hear(s, predictions[i].Ask, predictions[i].Outputs)
+		c.addVoice(s, predictions[i].Ask, predictions[i].Outputs)
 	}
 	for i := range missing {
-		c.hear(s, missing[i], nil)
+		c.addVoice(s, missing[i], nil)
 	}
 	c.weigh()
 
@@ -109,7 +109,7 @@ func (p *Policy) Combine(s State, predictions []Prediction, missing []Ask) Answe
 		}
 	}
 	slices.SortFunc(heard, func(i, j int) int {
-		return cmp.Or(cmp.Compare(c.says[j], c.says[i]), c.voices[i].Model.compare(c.voices[j].Model))
+		return cmp.Or(cmp.Compare(c.logWeights[j], c.logWeights[i]), c.voices[i].Model.compare(c.voices[j].Model))
 	})
 	heard = c.fitting(predictions, heard)
 	a := Answer{Voices: c.voices}
@@ -127,7 +127,7 @@ func (p *Policy) Combine(s State, predictions []Prediction, missing []Ask) Answe
 		var space [16]float64
 		weights := scratch(space[:], len(heard))
 		for k, i := range heard {
-			weights[k] = c.says[i]
+			weights[k] = c.logWeights[i]
 		}
 		softmax(weights)
 		judged, _ := p.judged(a.Outputs)
@@ -144,12 +144,12 @@ func (p *Policy) Combine(s State, predictions []Prediction, missing []Ask) Answe
 // A combiner is the working state of one call of Combine.
 type combiner struct {
 	*Policy
-	voices []Voice
-	says   []float64 // parallel: logarithms of weights
+	voices     []Voice
+	logWeights []float64 // parallel: logarithms of weights
 }
 
-// hear adds the voice of a model that was asked.
-func (c *combiner) hear(s State, ask Ask, outputs []tensor.Tensor) {
+// addVoice adds the voice of a model that was asked.
+func (c *combiner) addVoice(s State, ask Ask, outputs []tensor.Tensor) {
 	v := Voice{Model: ask.Model, Shadow: ask.Shadow}
 	if outputs == nil {
 		v.Unheard = late
@@ -158,7 +158,7 @@ func (c *combiner) hear(s State, ask Ask, outputs []tensor.Tensor) {
 	if i := s.find(ask.Model); i >= 0 {
 		say = c.algorithm.Say(s.Models, i)
 	}
-	c.says[len(c.voices)] = say
+	c.logWeights[len(c.voices)] = say
 	c.voices = append(c.voices, v)
 }
 
@@ -168,7 +168,7 @@ func (c *combiner) weigh() {
 	weights := scratch(space[:], len(c.voices))[:0]
 	for i := range c.voices {
 		if !c.voices[i].Shadow {
-			weights = append(weights, c.says[i])
+			weights = append(weights, c.logWeights[i])
 		}
 	}
 	softmax(weights)

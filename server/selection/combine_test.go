@@ -260,7 +260,7 @@ func TestUnheard(t *testing.T) {
 	}
 	p, s := weighing(t, nil, 2, 1)
 	_, missing := predict(nil, nil)
-	if a := p.Combine(s, nil, missing); a.Outputs != nil || a.Confidence != 0 || a.String() != "no answer: m0/1 (weight 0.667) was not heard: late; m1/1 (weight 0.333) was not heard: late" {
+	if a := p.Combine(s, nil, missing); a.Outputs != nil || a.Confidence != 0 || a.String() != "no answer: m0/1 (weight 0.667) was left out: late; m1/1 (weight 0.333) was left out: late" {
 		t.Errorf("nobody came, and the answer is %v", a)
 	}
 	if a := p.Combine(s, nil, nil); a.Outputs != nil || len(a.Voices) != 0 {

@@ -32,7 +32,7 @@ func (p *Policy) New(models []Model) (State, error) {
 func (p *Policy) Migrate(s State, models []Model) (State, error) {
 	if s.Policy != p.name {
 		var err error
-		if s, err = p.from(s, models); err != nil {
+		if s, err = p.convert(s, models); err != nil {
 			return State{}, err
 		}
 	}
@@ -77,8 +77,8 @@ func lastIndex(arms []Arm, is func(Arm) bool) int {
 	return -1
 }
 
-// from returns a state of this policy, given a state of another policy.
-func (p *Policy) from(s State, models []Model) (State, error) {
+// convert returns a state of this policy, given a state of another policy.
+func (p *Policy) convert(s State, models []Model) (State, error) {
 	others := slices.Clone(s.Others)
 	s.Others = nil
 	if len(s.Models) > 0 && s.Rounds > 0 {

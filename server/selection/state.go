@@ -145,7 +145,7 @@ func (s State) check() error {
 	policies := []string{s.Policy}
 	for _, other := range s.Others {
 		if len(other.Others) > 0 {
-			return fmt.Errorf("the other state, of %s, has others", other.Policy)
+			return fmt.Errorf("the state of policy %s, one of others, has others itself", other.Policy)
 		}
 		if slices.Contains(policies, other.Policy) {
 			return fmt.Errorf("policy %s has two states", other.Policy)

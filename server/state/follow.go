@@ -179,7 +179,7 @@ func (s *redisStore) readAll(ctx context.Context) error {
 	for {
 		life, err := beginScript.Run(ctx, s.client, s.keys, s.channel, s.opts.Settle.Milliseconds()).Text()
 		if err != nil {
-			return s.broken(ctx, "looking what there is", err)
+			return s.broken(ctx, "preparing to read", err)
 		}
 		all, err := s.readStored(ctx)
 		if err != nil {
@@ -189,9 +189,9 @@ func (s *redisStore) readAll(ctx context.Context) error {
 			continue
 		}
 		if entries, ids, ok := s.adopt(all, restored); !ok {
-			s.opts.Logger.Warn("Redis has lost what this server knows; bringing it back", "entries", len(entries), "ids", len(ids))
+			s.opts.Logger.Warn("Redis has lost data that this server has; restoring it", "entries", len(entries), "ids", len(ids))
 			if err := s.restore(ctx, life, entries, ids); err != nil {
-				return s.broken(ctx, "bringing back what was lost", err)
+				return s.broken(ctx, "restoring lost data", err)
 			}
 			restored = life
 			continue
@@ -226,7 +226,7 @@ func (s *redisStore) adopt(all stored, restored string) (entries []Entry, ids ma
 		s.applied.add(id, at)
 	}
 	s.life = all.life
-	s.turnLocked()
+	s.signalLocked()
 	return nil, nil, true
 }
 

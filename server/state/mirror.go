@@ -11,11 +11,11 @@ import (
 
 // A mirror is the reading half of every store: all entries in memory, and the watchers of changes.
 type mirror struct {
-	mu       sync.RWMutex
-	unread   error                       // why nothing can be read; nil if it can
-	rooms    map[string]map[string]Entry // by first segment, then by key
-	gone     recent[string]              // revisions at which keys were deleted
-	watchers map[*watcher]struct{}
+	mu        sync.RWMutex
+	unread    error                       // why nothing can be read; nil if it can
+	segments  map[string]map[string]Entry // by first segment, then by key
+	deletions recent[string]              // revisions at which keys were deleted
+	watchers  map[*watcher]struct{}
 }
 
 // maxGone is how many deleted keys are remembered, in each server and in Redis.
@@ -27,11 +27,11 @@ type watcher struct {
 }
 
 func newMirror(unread error) *mirror {
-	return &mirror{unread: unread, rooms: map[string]map[string]Entry{}, gone: newRecent[string](maxGone), watchers: map[*watcher]struct{}{}}
+	return &mirror{unread: unread, segments: map[string]map[string]Entry{}, deletions: newRecent[string](maxGone), watchers: map[*watcher]struct{}{}}
 }
 
-// room returns the first segment of a key.
-func room(key string) string {
+// firstSegment returns the first segment of a key.
+func firstSegment(key string) string {
 	first, _, _ := strings.Cut(key, "/")
 	return first
 }
@@ -39,7 +39,7 @@ func room(key string) string {
 func (m *mirror) Get(key string) (Entry, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	e := m.rooms[room(key)][key]
+	e := m.segments[firstSegment(key)][key]
 	e.Key = key
 	return e, m.unread
 }
@@ -56,9 +56,9 @@ func (m *mirror) List(prefix string) ([]Entry, error) {
 		}
 	}
 	if first, _, whole := strings.Cut(prefix, "/"); whole {
-		collect(m.rooms[first])
+		collect(m.segments[first])
 	} else {
-		for _, r := range m.rooms {
+		for _, r := range m.segments {
 			collect(r)
 		}
 	}
@@ -95,24 +95,24 @@ func (m *mirror) set(entries ...Entry) {
 }
 
 func (m *mirror) setLocked(e Entry) {
-	first := room(e.Key)
-	r := m.rooms[first]
-	if e.Revision <= max(r[e.Key].Revision, m.gone.at[e.Key]) {
+	first := firstSegment(e.Key)
+	r := m.segments[first]
+	if e.Revision <= max(r[e.Key].Revision, m.deletions.at[e.Key]) {
 		return
 	}
 	if e.Value == nil {
-		m.gone.add(e.Key, e.Revision)
+		m.deletions.add(e.Key, e.Revision)
 		if _, ok := r[e.Key]; !ok {
 			return
 		}
 		if delete(r, e.Key); len(r) == 0 {
-			delete(m.rooms, first)
+			delete(m.segments, first)
 		}
 	} else {
-		delete(m.gone.at, e.Key)
+		delete(m.deletions.at, e.Key)
 		if r == nil {
 			r = map[string]Entry{}
-			m.rooms[first] = r
+			m.segments[first] = r
 		}
 		r[e.Key] = e
 	}
@@ -141,7 +141,7 @@ func (m *mirror) adopt(s snapshot) {
 	for key, revision := range s.deleted {
 		m.setLocked(Entry{Key: key, Revision: revision})
 	}
-	for _, r := range m.rooms {
+	for _, r := range m.segments {
 		for key := range maps.Clone(r) {
 			if _, ok := s.entries[key]; !ok {
 				m.setLocked(Entry{Key: key, Revision: s.revision})
@@ -151,7 +151,7 @@ func (m *mirror) adopt(s snapshot) {
 	for _, e := range s.entries {
 		m.setLocked(e)
 	}
-	m.gone.floor = max(m.gone.floor, s.floor)
+	m.deletions.floor = max(m.deletions.floor, s.floor)
 	m.unread = nil
 }
 
@@ -165,14 +165,14 @@ func (m *mirror) newer(s snapshot) []Entry {
 	}
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	for _, r := range m.rooms {
+	for _, r := range m.segments {
 		for key, e := range r {
 			if missing(key, e.Revision) {
 				all = append(all, e)
 			}
 		}
 	}
-	for key, revision := range m.gone.at {
+	for key, revision := range m.deletions.at {
 		if missing(key, revision) {
 			all = append(all, Entry{Key: key, Revision: revision})
 		}
@@ -184,7 +184,7 @@ func (m *mirror) newer(s snapshot) []Entry {
 func (m *mirror) floor() uint64 {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.gone.floor
+	return m.deletions.floor
 }
 
 // close makes all later calls return ErrClosed. It reports false if the mirror was closed before.
@@ -195,7 +195,7 @@ func (m *mirror) close() bool {
 		return false
 	}
 	m.unread = ErrClosed
-	m.rooms = map[string]map[string]Entry{}
+	m.segments = map[string]map[string]Entry{}
 	clear(m.watchers)
 	return true
 }

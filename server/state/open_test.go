@@ -227,7 +227,7 @@ func TestRedisRefused(t *testing.T) {
 	socket := func(r *statetest.Redis) string { return strings.TrimPrefix(r.Target(), "unix://") }
 
 	refused(t, "redis://127.0.0.1:1/0", "127.0.0.1:1", "connection refused", "start it or check the address", "state.required = false")
-	refused(t, "redis://"+stranger.Addr().String(), "does not speak as Redis does")
+	refused(t, "redis://"+stranger.Addr().String(), "does not speak the protocol of Redis")
 	refused(t, "redis://"+silent.Addr().String(), "start it or check the address")
 	refused(t, locked.Target(), "NOAUTH", "wants a password")
 	refused(t, "unix://:secret2@"+socket(locked), "WRONGPASS", "check user and password")

@@ -44,12 +44,12 @@ type redisStore struct {
 	seen     uint64         // owned by follow: the revision up to which every change has been seen
 
 	// Guarded by mu, which is taken before the mirror's.
-	mu      sync.Mutex
-	life    string        // of the data in the mirror; "" while it may hold what Redis lacks
-	late    bool          // the mirror got a change of an earlier life that Redis may lack
-	turned  chan struct{} // closed and replaced when life or health changes
-	health  Health
-	applied recent[idHash] // ids by time in ms
+	mu            sync.Mutex
+	life          string        // of the data in the mirror; "" while it may hold what Redis lacks
+	late          bool          // the mirror got a change of an earlier life that Redis may lack
+	statusChanged chan struct{} // closed and replaced when life or health changes
+	health        Health
+	applied       recent[idHash] // ids by time in ms
 }
 
 func openRedis(ctx context.Context, target string, opts Options) (Store, error) {
@@ -73,7 +73,7 @@ func openRedis(ctx context.Context, target string, opts Options) (Store, error) 
 	s := &redisStore{
 		mirror: newMirror(fmt.Errorf("%w: Redis at %s has not been read yet", ErrUnavailable, o.Addr)),
 		opts:   opts, client: redis.NewClient(o),
-		reread: make(chan struct{}, 1), tried: make(chan struct{}), turned: make(chan struct{}),
+		reread: make(chan struct{}, 1), tried: make(chan struct{}), statusChanged: make(chan struct{}),
 		applied: newRecent[idHash](opts.MaxIDs),
 	}
 	s.health = Health{Err: s.unread, Since: time.Now()}
@@ -296,7 +296,7 @@ func (s *redisStore) askReread() {
 func (s *redisStore) ready(ctx context.Context, not string) (string, error) {
 	for {
 		s.mu.Lock()
-		life, health, turned := s.life, s.health, s.turned
+		life, health, changed := s.life, s.health, s.statusChanged
 		s.mu.Unlock()
 		switch {
 		case s.ctx.Err() != nil:
@@ -307,7 +307,7 @@ func (s *redisStore) ready(ctx context.Context, not string) (string, error) {
 			return life, nil
 		}
 		select {
-		case <-turned:
+		case <-changed:
 		case <-ctx.Done():
 			return "", ended(ctx, "waiting for all to be read again from Redis")
 		case <-s.ctx.Done():
@@ -351,20 +351,20 @@ func (s *redisStore) setHealth(err error) {
 	log := s.opts.Logger.With(slog.String("redis", s.client.Options().Addr))
 	switch was := s.health; {
 	case err == nil && was.Err != nil:
-		log.Info("state is in reach", "away", time.Since(was.Since).Round(time.Millisecond))
+		log.Info("state can be reached", "away", time.Since(was.Since).Round(time.Millisecond))
 		s.health.Since = time.Now()
 	case err != nil && was.Err == nil:
-		log.Error("state is out of reach; serving goes on with what is known", "error", err)
+		log.Error("state cannot be reached; serving continues with the state in memory", "error", err)
 		s.health.Since = time.Now()
 	}
 	s.health.Err = err
-	s.turnLocked()
+	s.signalLocked()
 }
 
-// turnLocked wakes the goroutines that wait for life or health to change.
-func (s *redisStore) turnLocked() {
-	close(s.turned)
-	s.turned = make(chan struct{})
+// signalLocked wakes the goroutines that wait for life or health to change.
+func (s *redisStore) signalLocked() {
+	close(s.statusChanged)
+	s.statusChanged = make(chan struct{})
 }
 
 func (s *redisStore) Health() Health {
@@ -382,7 +382,7 @@ func (s *redisStore) Close() error {
 	s.follower.Wait()
 	s.mu.Lock()
 	s.health = Health{Err: ErrClosed, Since: time.Now()} // not a fault, so not logged
-	s.turnLocked()
+	s.signalLocked()
 	s.mu.Unlock()
 	return err
 }

@@ -27,31 +27,31 @@ type call struct {
 	question question
 	arrived  time.Time
 
-	trace    *trace.Trace // nil: not traced
-	use      quota.Use
-	bytes    int64   // of the message
-	control  []byte  // the answer's metadata, if no model answered
-	err      error   // the refusal before the scheduler, if any, or the error of feedback
-	room     int     // in the session's outbox: the reserved size, then the answer's
-	shared   *shared // nil: no tensor is in shared memory
-	fetching bool    // inputs are being read from shared memory; the call is opened after that
-	held     bool    // open, and waiting for room for its answer
-	inFlight bool    // submitted and not yet complete
-	answered bool    // the answer is complete and may leave when it is first in the line
+	trace       *trace.Trace // nil: not traced
+	use         quota.Use
+	bytes       int64          // of the message
+	control     []byte         // the answer's metadata, if no model answered
+	err         error          // the refusal before the scheduler, if any, or the error of feedback
+	outboxBytes int            // in the session's outbox: reserved, then the answer's size
+	shared      *sharedTensors // nil: no tensor is in shared memory
+	fetching    bool           // inputs are being read from shared memory; then the call opens
+	held        bool           // open, and waiting for room for its answer
+	inFlight    bool           // submitted and not yet complete
+	answered    bool           // the answer is complete and may leave when it is first in the line
 }
 
 // Complete posts the call to its loop, where everything else about a session happens. Any goroutine
 // may call it.
 func (c *call) Complete(*gate.Call) {
-	if c.puts() {
+	if c.hasSharedOutputs() {
 		c.session.loop.door.copies.Go(c.put)
 		return
 	}
 	c.session.loop.post(c)
 }
 
-// learned is Complete for feedback.
-func (c *call) learned(reply []byte, err error) {
+// completeFeedback is Complete for feedback.
+func (c *call) completeFeedback(reply []byte, err error) {
 	c.control, c.err = reply, err
 	c.session.loop.post(c)
 }
@@ -140,7 +140,7 @@ func (l *loop) freeCall(c *call) {
 	l.recycle(c)
 	c.use.End()
 	c.session, c.namespace, c.next = nil, "", nil
-	c.control, c.err, c.room = nil, nil, 0
+	c.control, c.err, c.outboxBytes = nil, nil, 0
 	c.shared, c.held, c.inFlight, c.answered = nil, false, false, false
 	if len(l.free) < keep {
 		l.free = append(l.free, c)

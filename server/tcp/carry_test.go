@@ -62,7 +62,7 @@ func (n *narrow) AwaitRoom(done func() bool) error {
 // together with gathered records. An error of the socket is the error of TLS.
 func TestCiphertextInPieces(t *testing.T) {
 	n := &narrow{room: 3}
-	c := &ciphertext{below: n}
+	c := &ciphertext{pollable: n}
 	step := func(what string, said int, err error, took, waits string) {
 		t.Helper()
 		if err != nil || said >= 0 && said != 5 || string(n.took) != took || string(c.pending) != waits {
@@ -108,7 +108,7 @@ func TestCiphertextInPieces(t *testing.T) {
 	if _, err := c.flush(); err != errBroken {
 		t.Errorf("what waits, of a broken socket: %v", err)
 	}
-	c = &ciphertext{below: n}
+	c = &ciphertext{pollable: n}
 	if _, err := c.Write([]byte("x")); err != errBroken {
 		t.Errorf("of a broken socket: %v", err)
 	}
@@ -118,8 +118,8 @@ func TestCiphertextInPieces(t *testing.T) {
 // nothing can be written after the end.
 func TestBatchesOfRecords(t *testing.T) {
 	server, _ := encryptedPair(t)
-	n := &narrow{pollable: server.cipher.below, room: 1 << 20}
-	server.cipher.below = n
+	n := &narrow{pollable: server.cipher.pollable, room: 1 << 20}
+	server.cipher.pollable = n
 	all := make([]byte, 3*batchBytes+10)
 	if took, err := server.TryWrite([][]byte{all[:100], all[100 : 2*batchBytes], all[2*batchBytes:]}); took != len(all) || err != nil {
 		t.Errorf("%d of %d bytes, %v", took, len(all), err)
@@ -160,13 +160,13 @@ func TestReadAhead(t *testing.T) {
 	if n, err := server.TryRead(got[:10]); n != 10 || err != nil {
 		t.Fatal(n, err)
 	}
-	if n, below := server.Unread(), server.cipher.below.Unread(); n < record || n > 3*record || below != 0 {
+	if n, below := server.Unread(), server.cipher.pollable.Unread(); n < record || n > 3*record || below != 0 {
 		t.Errorf("%d bytes are unread beside the first, of them %d below", n, below)
 	}
 	if n, err := server.TryRead(got[10:]); n != len(all)-10 || err != nil || !bytes.Equal(got[:len(all)], all) {
 		t.Errorf("%d bytes of %d, %v", n, len(all)-10, err)
 	}
-	if n, err := server.TryRead(got); n > 0 || err != unix.EAGAIN || server.cipher.block != nil || server.cipher.ahead != nil || server.Unread() != 0 {
+	if n, err := server.TryRead(got); n > 0 || err != unix.EAGAIN || server.cipher.block != nil || server.cipher.unread != nil || server.Unread() != 0 {
 		t.Errorf("%d bytes more, %v, %d unread", n, err, server.Unread())
 	}
 	if n, err := client.TryWrite([][]byte{all[:500]}); n != 500 || err != nil {
@@ -184,10 +184,10 @@ func TestReadAhead(t *testing.T) {
 func TestCutRecord(t *testing.T) {
 	for name, said := range map[string]string{"cut": "\x17\x03\x03\x00\x20cut off", "rubbish": "rubbish, and more of it"} {
 		server, client := encryptedPair(t)
-		if _, err := client.cipher.below.TryWrite([][]byte{[]byte(said)}); err != nil {
+		if _, err := client.cipher.pollable.TryWrite([][]byte{[]byte(said)}); err != nil {
 			t.Fatal(err)
 		}
-		_ = client.cipher.below.CloseWrite()
+		_ = client.cipher.pollable.CloseWrite()
 		n, err := server.TryRead(make([]byte, 100))
 		if n != 0 || (err == nil) != (name == "cut") || err == unix.EAGAIN {
 			t.Errorf("%s: %d bytes, %v", name, n, err)
@@ -203,7 +203,7 @@ func TestCloseWriteOfTLS(t *testing.T) {
 		sent, got := 0, 0
 		hear := func() (end bool) {
 			for block := make([]byte, 64<<10); ; {
-				n, err := client.cipher.below.TryRead(block)
+				n, err := client.cipher.pollable.TryRead(block)
 				if n <= 0 {
 					return err == nil
 				}
@@ -237,7 +237,7 @@ func TestSocketReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &socket{below: w, medium: w}
+	k := &socket{pollable: w, medium: w}
 	read := func(want string) {
 		t.Helper()
 		p := make([]byte, 10)
@@ -284,8 +284,8 @@ func TestOneWatcher(t *testing.T) {
 		r := newRig(t, nil)
 		l := newLoop(r.door, func() {}, func() {})
 		n := &narrow{told: make(chan struct{})}
-		k := &socket{below: n, medium: n}
-		l.look()
+		k := &socket{pollable: n, medium: n}
+		l.refresh()
 		k.session = l.newSession(7, k)
 		write := func(room, watches int) {
 			t.Helper()
@@ -358,7 +358,7 @@ func TestNoInputOfWhatCloses(t *testing.T) {
 		k := &socket{place: &intake.Conn{Conn: here}}
 		e := &endless{k: k}
 		k.medium = e
-		l.look()
+		l.refresh()
 		k.session = l.newSession(7, k)
 		k.session.ending = true // so that what is read is nothing to it
 		if done := k.input(); !done || e.reads != 3 {

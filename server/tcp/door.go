@@ -67,13 +67,13 @@ type Door struct {
 	listener   *intake.Listener
 	carriers   map[string]carrier // by the network of the address
 
-	accepting sync.WaitGroup // the goroutine that accepts
-	copies    sync.WaitGroup // to and from shared memory
-	settings  atomic.Pointer[Settings]
-	opened    atomic.Uint64 // connections ever accepted
-	loops     atomic.Pointer[[]*loop]
-	gathering atomic.Int32 // how many goroutines gather
-	over      func()       // gathered, bound once
+	accepting     sync.WaitGroup // the goroutine that accepts
+	copies        sync.WaitGroup // to and from shared memory
+	settings      atomic.Pointer[Settings]
+	opened        atomic.Uint64 // connections ever accepted
+	loops         atomic.Pointer[[]*loop]
+	gathering     atomic.Int32 // how many goroutines gather
+	endGatherFunc func()       // endGather, bound once
 }
 
 // Listen opens the door. It returns when clients can connect.
@@ -127,7 +127,7 @@ func (d *Door) carry(network string, loops int) error {
 func newDoor(cfg Config) *Door {
 	d := &Door{gate: cfg.Gate, describe: cfg.Describe, identities: cmp.Or(cfg.Identities, new(identity.Registry)), regions: cfg.Regions, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log,
 		carriers: make(map[string]carrier)}
-	d.over = d.gathered
+	d.endGatherFunc = d.endGather
 	d.Configure(cfg.Settings)
 	return d
 }
@@ -136,12 +136,12 @@ func newDoor(cfg Config) *Door {
 // so that the answers of a batch are written in one turn. Any goroutine may gather.
 func (d *Door) Gather() (over func()) {
 	d.gathering.Add(1)
-	return d.over
+	return d.endGatherFunc
 }
 
-// gathered ends Gather. If all answers are of one loop that is idle, this goroutine takes its turn:
-// waking the loop costs more than most batches, and its thread may have to wait for a core.
-func (d *Door) gathered() {
+// endGather ends Gather. If all answers are of one loop that is idle, this goroutine takes its
+// turn: waking the loop costs more than most batches, and its thread may have to wait for a core.
+func (d *Door) endGather() {
 	d.gathering.Add(-1) // first: a call delivered from here on is seen below, or wakes its loop
 	loops := d.loops.Load()
 	if loops == nil {
@@ -151,7 +151,7 @@ func (d *Door) gathered() {
 	several := false
 	for _, l := range *loops {
 		switch {
-		case !l.waits():
+		case !l.needsTurn():
 		case first == nil:
 			first = l
 		default:
@@ -163,11 +163,11 @@ func (d *Door) gathered() {
 	case several:
 		first.wake()
 	case first != nil:
-		first.take()
+		first.takeTurn()
 	}
 }
 
-// enlist adds a loop to those that gathered checks.
+// enlist adds a loop to those that endGather checks.
 func (d *Door) enlist(l *loop) {
 	for {
 		before := d.loops.Load()

@@ -127,7 +127,7 @@ func (e *engine) enroll(in *intake.Conn) {
 	k := &conn{engine: e, place: in}
 	// gnet closes it, and continues with a duplicate.
 	if _, err := e.client.EnrollContext(in.HandOver(), k); err != nil || k.session == nil {
-		e.door.log.Debug("a connection was lost while it was let in", "peer", k.Peer(), "error", err)
+		e.door.log.Debug("a connection failed while it was accepted", "peer", k.Peer(), "error", err)
 		in.Leave()
 	}
 }
@@ -138,7 +138,7 @@ func (e *engine) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 	k.gnet, k.fd = c, c.Fd()
 	l.turns.Lock()
 	defer l.turns.Unlock()
-	l.look()
+	l.refresh()
 	k.session = l.newSession(e.door.opened.Add(1), k)
 	k.session.conn = k.place
 	return nil, gnet.None
@@ -210,7 +210,7 @@ func (k *conn) detach() bool {
 		err = k.watch()
 	}
 	if err != nil {
-		k.engine.door.log.Debug("a client that has ended its direction gets no more answers", "peer", k.Peer(), "error", err)
+		k.engine.door.log.Debug("a client that has closed its sending side gets no more answers", "peer", k.Peer(), "error", err)
 	}
 	return err == nil
 }
@@ -229,7 +229,7 @@ func (k *conn) watch() error {
 func (k *conn) closed() {
 	k.engine.waiter.forget(k.session)
 	k.session.closed()
-	k.place.Because(k.session.why)
+	k.place.Because(k.session.reason)
 	k.place.Leave()
 }
 

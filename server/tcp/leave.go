@@ -17,24 +17,24 @@ import (
 // leaveFor stops reading: the session ends when the requests so far have been answered.
 func (s *session) leaveFor(why metrics.Closed) {
 	if !s.leaving {
-		s.leaving, s.why, s.closing = true, why, new(closing)
-		s.loop.time(s)
+		s.leaving, s.reason, s.closing = true, why, new(closing)
+		s.loop.watchClocks(s)
 	}
 }
 
 // refuse answers a message that will never be complete, and stops reading.
 func (s *session) refuse(why metrics.Closed, err error) {
-	c := s.line(nil)
+	c := s.appendCall(nil)
 	c.err = err
 	s.finish(c)
 	s.leaveFor(why)
 	s.dropHalf()
 }
 
-// goodbye ends the session because the server shuts down.
-func (s *session) goodbye() {
+// endForShutdown ends the session because the server shuts down.
+func (s *session) endForShutdown() {
 	if s.halfReceived() {
-		s.refuse(metrics.ClosedDraining, fmt.Errorf("%w: this server is shutting down, and %d bytes of the message had come; send it to another one or again later", scheduler.ErrDraining, s.clock.Bytes))
+		s.refuse(metrics.ClosedDraining, fmt.Errorf("%w: this server is shutting down after receiving %d bytes of the message: send the message again later, or to another server", scheduler.ErrDraining, s.clock.Bytes))
 	}
 	s.leaveFor(metrics.ClosedDraining)
 	s.hurried = true
@@ -44,7 +44,7 @@ func (s *session) goodbye() {
 // expire ends the session because a message takes too long to arrive.
 func (s *session) expire() {
 	err := s.clock.Error("tcp", s.loop.now, s.loop.settings.MessageTimeout)
-	s.loop.door.log.Info("closing a connection: its message does not arrive", "peer", s.transport.Peer(), "error", err)
+	s.loop.door.log.Info("closing a connection: a message did not arrive in time", "peer", s.transport.Peer(), "error", err)
 	s.refuse(metrics.ClosedMessageTimeout, err)
 	s.hurried = true // it was slow enough
 }
@@ -97,7 +97,7 @@ func (s *session) due() bool {
 func (s *session) hangUp() {
 	defer s.rescue()
 	if s.halfReceived() {
-		s.refuse(metrics.ClosedByClient, fmt.Errorf("%w: the client ended its direction inside a message, after %d bytes of it", gate.ErrProtocol, s.clock.Bytes))
+		s.refuse(metrics.ClosedByClient, fmt.Errorf("%w: the client closed its sending side inside a message, after %d bytes of it", gate.ErrProtocol, s.clock.Bytes))
 	}
 	s.leaveFor(metrics.ClosedByClient)
 	s.hungUp = s.loop.now
@@ -125,7 +125,7 @@ func (s *session) probe() {
 
 // end closes the session for a reason other than the client's request.
 func (s *session) end(why metrics.Closed, text string, args ...any) {
-	s.why = why
+	s.reason = why
 	s.loop.door.log.Info("closing a connection: "+text, append([]any{"peer", s.transport.Peer()}, args...)...)
 	s.close()
 }
@@ -146,7 +146,7 @@ func (s *session) closed() {
 	for c := s.head; c != nil; {
 		next := c.next
 		switch {
-		case c.fetching: // see fetched
+		case c.fetching: // see resumeFetched
 		case !c.inFlight:
 			s.loop.freeCall(c)
 		case c.feedback != nil:

@@ -89,14 +89,14 @@ func (l *loop) post(c *call) {
 	switch {
 	case !l.deliver(mail{call: c}):
 	case alone:
-		l.take()
+		l.takeTurn()
 	default:
 		l.wake()
 	}
 }
 
-// take takes a turn on this goroutine, or wakes the loop if another goroutine is in a turn.
-func (l *loop) take() {
+// takeTurn takes a turn on this goroutine, or wakes the loop if another goroutine is in a turn.
+func (l *loop) takeTurn() {
 	if !l.turns.TryLock() {
 		l.wake()
 		return
@@ -118,16 +118,16 @@ func (l *loop) deliver(m mail) (idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mails = append(l.mails, m)
-	if l.awake || l.door.gathering.Load() > 0 { // Door.gathered will find it
+	if l.awake || l.door.gathering.Load() > 0 { // Door.endGather will find it
 		return false
 	}
 	l.awake = true
 	return true
 }
 
-// waits reports whether the mailbox has mail and no turn is due. If so, the caller must take a turn
-// or wake the loop.
-func (l *loop) waits() bool {
+// needsTurn reports whether the mailbox has mail and no turn is due. If so, the caller must take a
+// turn or wake the loop.
+func (l *loop) needsTurn() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.awake || len(l.mails) == 0 {
@@ -168,7 +168,7 @@ func (l *loop) begin() {
 
 // start is begin for a caller that holds turns.
 func (l *loop) start() {
-	l.look()
+	l.refresh()
 	if l.deferred {
 		return
 	}
@@ -177,8 +177,8 @@ func (l *loop) start() {
 	l.mu.Unlock()
 }
 
-// look reads the clock and the door's settings for a turn.
-func (l *loop) look() { l.now, l.settings = time.Now(), l.door.settings.Load() }
+// refresh reads the clock and the door's settings for a turn.
+func (l *loop) refresh() { l.now, l.settings = time.Now(), l.door.settings.Load() }
 
 // end finishes a turn: it submits the requests that were read, collects and writes answers until no
 // completion is left, and submits the calls for which these made room.
@@ -198,7 +198,7 @@ func (l *loop) end() {
 		l.ready = l.ready[:0]
 	}
 	l.tally.Flush()
-	l.keepTime()
+	l.scheduleTick()
 	l.ended = time.Now()
 	l.turns.Unlock()
 }
@@ -210,7 +210,7 @@ func (l *loop) submit() {
 		case c.session.gone:
 			l.freeCall(c)
 		case c.feedback != nil:
-			c.feedback.Learn(c.learned)
+			c.feedback.Learn(c.completeFeedback)
 		default:
 			l.submission = append(l.submission, &c.gate)
 		}
@@ -236,11 +236,11 @@ func (l *loop) collect() bool {
 	for _, m := range mails {
 		c := m.call
 		if c == nil {
-			m.session.room(m.gone)
+			m.session.resumeWriting(m.gone)
 			continue
 		}
 		if c.fetching {
-			c.session.fetched(c)
+			c.session.resumeFetched(c)
 			continue
 		}
 		c.inFlight = false
@@ -266,7 +266,7 @@ func (l *loop) leave(all bool) {
 	l.begin()
 	for i := len(l.sessions) - 1; i >= 0; i-- {
 		if s := l.sessions[i]; all || l.now.Sub(s.lastInput) >= quiet && l.now.Sub(s.progress) >= quiet {
-			s.goodbye()
+			s.endForShutdown()
 		}
 	}
 	l.end()
@@ -275,9 +275,9 @@ func (l *loop) leave(all bool) {
 // tick is how soon a loop checks its clocks, and how often while one runs.
 const tick = 200 * time.Millisecond
 
-// keepTime requests a tick if it would have work. An idle server has no ticks: waking up five times
-// a second would be most of the cost of waiting for requests.
-func (l *loop) keepTime() {
+// scheduleTick requests a tick if it would have work. An idle server has no ticks: waking up five
+// times a second would be most of the cost of waiting for requests.
+func (l *loop) scheduleTick() {
 	if !l.armed && (len(l.timed) > 0 || len(l.free) > fewCalls || l.settings.IdleTimeout > 0 && len(l.sessions) > 0) {
 		l.armed = true
 		l.arm()
@@ -291,7 +291,7 @@ func (l *loop) tick() {
 	l.armed = false
 	if l.settings.IdleTimeout > 0 {
 		for _, s := range l.sessions {
-			l.time(s)
+			l.watchClocks(s)
 		}
 	}
 	for _, s := range l.timed {
@@ -307,8 +307,8 @@ func (l *loop) tick() {
 	l.end()
 }
 
-// time schedules checks of a session's clocks for as long as one of them runs.
-func (l *loop) time(s *session) {
+// watchClocks schedules checks of a session's clocks for as long as one of them runs.
+func (l *loop) watchClocks(s *session) {
 	if !s.timed {
 		s.timed = true
 		l.timed = append(l.timed, s)
@@ -335,7 +335,7 @@ func (l *loop) newSession(id uint64, t transport) *session {
 		outbox: gate.Outbox{Setting: "tcp.outbound_bytes", Limit: l.settings.OutboundBytes}, closing: &notClosing,
 	}
 	l.sessions = append(l.sessions, s)
-	l.keepTime()
+	l.scheduleTick()
 	return s
 }
 
@@ -347,10 +347,10 @@ func (l *loop) remove(s *session) {
 	l.sessions = l.sessions[:last]
 }
 
-// passage returns the block through which swapped tensors pass, both in and out. It takes much of
+// swapBlock returns the block through which swapped tensors pass, both in and out. It takes much of
 // the second-level cache and stays there, so that each byte of a tensor goes to or from memory
 // once.
-func (l *loop) passage() []byte {
+func (l *loop) swapBlock() []byte {
 	const size = 256 << 10
 	if l.block == nil {
 		l.block = make([]byte, size)

@@ -56,7 +56,7 @@ func encryptedPair(t *testing.T) (a, b *encrypted) {
 			t.Fatal(err)
 		}
 		_ = sockets[i].SetWriteBuffer(1) // the system raises it to its minimum
-		ends[i].cipher = &ciphertext{Conn: c.Conn, below: below}
+		ends[i].cipher = &ciphertext{Conn: c.Conn, pollable: below}
 		c.Conn = ends[i].cipher
 	}
 	return ends[1], ends[0]
@@ -90,8 +90,8 @@ func TestEncryptedMedium(t *testing.T) {
 		if len(left) > 1+r.IntN(300_000) {
 			left = left[:1+r.IntN(len(left)/4+1)]
 		}
-		if server.ahead > len(left) {
-			left = all[sent : sent+server.ahead] // the batch that was begun is offered again
+		if server.encryptedBytes > len(left) {
+			left = all[sent : sent+server.encryptedBytes] // the batch that was begun is offered again
 		}
 		var vecs [][]byte
 		for rest := left; len(rest) > 0; {
@@ -129,7 +129,7 @@ func TestUnreadCiphertext(t *testing.T) {
 	for range 1 << 20 / len(record) {
 		n, err := server.cipher.Write(record)
 		if err != nil {
-			if most < batchBytes || !strings.Contains(err.Error(), "the client has TLS write without reading") {
+			if most < batchBytes || !strings.Contains(err.Error(), "the client makes TLS send records without reading") {
 				t.Errorf("%d bytes, %v", most, err)
 			}
 			return
@@ -158,7 +158,7 @@ func TestCiphertextKeepsItsOrder(t *testing.T) {
 	}
 	hear := func() {
 		for block := make([]byte, 64<<10); ; {
-			n, err := client.cipher.below.TryRead(block)
+			n, err := client.cipher.pollable.TryRead(block)
 			if n <= 0 {
 				if err != unix.EAGAIN {
 					t.Fatal(n, err)

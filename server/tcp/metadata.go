@@ -59,7 +59,7 @@ func (q *question) parse(meta []byte) error {
 			q.shared = value
 		case shiva.TokenKey:
 			if q.token != nil {
-				fault = fmt.Errorf("%w: metadata key %q is there twice", scheduler.ErrInvalidInput, shiva.TokenKey)
+				fault = fmt.Errorf("%w: metadata key %q occurs twice", scheduler.ErrInvalidInput, shiva.TokenKey)
 			}
 			q.token = value
 		case "version":
@@ -67,7 +67,7 @@ func (q *question) parse(meta []byte) error {
 		case "inputs":
 			q.Inputs = value
 		case shiva.TextsKey:
-			q.Texts, fault = value, needObject(shiva.TextsKey, "an object of texts by input", value)
+			q.Texts, fault = value, needObject(shiva.TextsKey, "an object that maps the names of inputs to texts", value)
 		case "parameters":
 			if fault = needObject("parameters", "an object", value); fault == nil {
 				for key, value := range jsontext.Members(value) {

@@ -27,7 +27,7 @@ func (u *outbound) next(l *loop) [][]byte {
 			continue
 		}
 		if free == nil {
-			free = l.passage()
+			free = l.swapBlock()
 		}
 		n := min(len(v.Data), len(free)&^(v.Width-1))
 		if n > 0 {
@@ -109,7 +109,7 @@ func (u *outbound) release(s *session) {
 	for c := u.first; c != nil; {
 		next := c.next
 		s.waiting--
-		s.outbox.Take(c.room)
+		s.outbox.Take(c.outboxBytes)
 		l.freeCall(c)
 		c = next
 	}

@@ -44,7 +44,7 @@ func pollableOf(c net.Conn) (pollable, error) {
 	}
 	k, ok := c.(syscall.Conn)
 	if !ok {
-		return nil, fmt.Errorf("tcp: a %T is not on a descriptor", c)
+		return nil, fmt.Errorf("tcp: a %T has no file descriptor", c)
 	}
 	raw, err := k.SyscallConn()
 	if err != nil {

@@ -71,7 +71,7 @@ func TestPollableOf(t *testing.T) {
 	}
 	near, _ := net.Pipe()
 	defer near.Close()
-	if _, err := pollableOf(near); err == nil || err.Error() != "tcp: a *net.pipe is not on a descriptor" {
+	if _, err := pollableOf(near); err == nil || err.Error() != "tcp: a *net.pipe has no file descriptor" {
 		t.Errorf("a pipe: %v", err)
 	}
 }

@@ -28,8 +28,8 @@ import (
 // the call is opened, while its place in the line waits, and outputs are written before the call is
 // complete.
 
-// A placed tensor is the metadata of a tensor in shared memory.
-type placed struct {
+// A placement is the metadata of a tensor in shared memory.
+type placement struct {
 	Name string `json:"name"`
 	// Datatype is the Predict Protocol's. A place for an output has none.
 	Datatype string `json:"datatype,omitempty"`
@@ -40,30 +40,30 @@ type placed struct {
 	Index    int    `json:"index,omitempty"` // in an answer: among all its tensors, placed or not
 }
 
-// shared is the part of a request and its answer that is in shared memory.
-type shared struct {
-	Inputs  []placed `json:"inputs,omitempty"`
-	Outputs []placed `json:"outputs,omitempty"`
-	Area    *placed  `json:"area,omitempty"` // for other outputs; it has no name itself
+// sharedTensors is the part of a request and its answer that is in shared memory.
+type sharedTensors struct {
+	Inputs  []placement `json:"inputs,omitempty"`
+	Outputs []placement `json:"outputs,omitempty"`
+	Area    *placement  `json:"area,omitempty"` // for other outputs; it has no name itself
 
 	fetched []tensor.Tensor // the inputs
 	client  regions.Client
 	err     error // of fetching them
 }
 
-func (p *placed) place() parameter.Place {
+func (p *placement) place() parameter.Place {
 	return parameter.Place{Region: p.Region, Offset: p.Offset, Size: p.Size}
 }
 
-func (p *placed) valid() bool { return p.Region != "" && p.Offset >= 0 && p.Size >= 0 }
+func (p *placement) valid() bool { return p.Region != "" && p.Offset >= 0 && p.Size >= 0 }
 
 // parseMemory reads the metadata about shared memory.
-func parseMemory(value []byte, limits *shiva.Limits) (*shared, error) {
-	m := new(shared)
+func parseMemory(value []byte, limits *shiva.Limits) (*sharedTensors, error) {
+	m := new(sharedTensors)
 	if err := json.Unmarshal(value, m); err != nil || value[0] != '{' {
 		return nil, unexpected(shiva.MemoryKey, `an object with "inputs" and "outputs", lists of objects with name, region, offset, byte_size and, of inputs, datatype and shape`, value)
 	}
-	for what, list := range map[string][]placed{"inputs": m.Inputs, "outputs": m.Outputs} {
+	for what, list := range map[string][]placement{"inputs": m.Inputs, "outputs": m.Outputs} {
 		if len(list) > limits.Tensors {
 			return nil, fmt.Errorf("%w: metadata key %q has %d %s, the limit (limits.tensors) is %d", scheduler.ErrTooLarge, shiva.MemoryKey, len(list), what, limits.Tensors)
 		}
@@ -92,11 +92,11 @@ func parseMemory(value []byte, limits *shiva.Limits) (*shared, error) {
 	return m, nil
 }
 
-var errBridge = fmt.Errorf("%w: metadata key %q does not go with a question in bridge form", scheduler.ErrInvalidInput, shiva.MemoryKey)
+var errBridge = fmt.Errorf("%w: metadata key %q is not supported in a request in bridge form", scheduler.ErrInvalidInput, shiva.MemoryKey)
 
-// place begins to read the request's inputs in shared memory. waits reports that the call waits for
-// them.
-func (s *session) place(c *call) (waits bool, err error) {
+// fetchInputs begins to read the request's inputs in shared memory. waits reports that the call
+// waits for them.
+func (s *session) fetchInputs(c *call) (waits bool, err error) {
 	q := &c.question
 	if c.shared, err = parseMemory(q.shared, &s.loop.settings.Limits); err != nil {
 		return false, err
@@ -108,7 +108,7 @@ func (s *session) place(c *call) (waits bool, err error) {
 	case q.Bridge:
 		return false, errBridge
 	case len(c.shared.Inputs) > 0 && !named:
-		return false, fmt.Errorf("%w: beside inputs in shared memory the tensors of the message need names, in metadata \"__tensors__\"", scheduler.ErrInvalidInput)
+		return false, fmt.Errorf("%w: with inputs in shared memory, the tensors of the message need names: expected metadata key \"__tensors__\"", scheduler.ErrInvalidInput)
 	}
 	c.shared.client = regions.Client{Address: s.address(), Who: q.Who}
 	if len(c.shared.Inputs) == 0 {
@@ -151,8 +151,8 @@ func (c *call) fetch(left int64) {
 	c.session.loop.post(c)
 }
 
-// fetched continues with a call whose inputs have been read, or could not be.
-func (s *session) fetched(c *call) {
+// resumeFetched continues with a call whose inputs have been read, or could not be.
+func (s *session) resumeFetched(c *call) {
 	c.fetching = false
 	c.gate.Own(c.shared.fetched...)
 	if s.gone {
@@ -197,10 +197,10 @@ func (c *call) output(name string) (int, error) {
 	specs := c.gate.Target.Spec.Outputs
 	i := slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == name })
 	if i < 0 && len(specs) == 0 {
-		return 0, fmt.Errorf("%w: which outputs %q has is not known before a container has registered", scheduler.ErrUnavailable, c.gate.Target.ID.Name)
+		return 0, fmt.Errorf("%w: the outputs of %q are not known until a container has registered", scheduler.ErrUnavailable, c.gate.Target.ID.Name)
 	}
 	if i < 0 {
-		return 0, fmt.Errorf("%w: metadata key %q: no output %q; model %q has %d others", scheduler.ErrInvalidInput, shiva.MemoryKey, name, c.gate.Target.ID.Name, len(specs))
+		return 0, fmt.Errorf("%w: metadata key %q: no output %q; model %q has %d other outputs", scheduler.ErrInvalidInput, shiva.MemoryKey, name, c.gate.Target.ID.Name, len(specs))
 	}
 	return i, nil
 }
@@ -211,11 +211,11 @@ func (c *call) isPlaced(i int) bool {
 		return false
 	}
 	name := c.gate.Target.Spec.Outputs[i].Name
-	return slices.ContainsFunc(c.shared.Outputs, func(p placed) bool { return p.Name == name })
+	return slices.ContainsFunc(c.shared.Outputs, func(p placement) bool { return p.Name == name })
 }
 
-// puts reports whether any output goes to shared memory.
-func (c *call) puts() bool {
+// hasSharedOutputs reports whether any output goes to shared memory.
+func (c *call) hasSharedOutputs() bool {
 	m := c.shared
 	return m != nil && c.gate.Err == nil && (len(m.Outputs) > 0 || m.Area != nil && slices.ContainsFunc(c.gate.Outputs, worthPutting))
 }
@@ -245,7 +245,7 @@ func (c *call) putNamed() error {
 }
 
 // putOutput writes an output to a place, and records it in p.
-func (c *call) putOutput(p *placed, at int, place *parameter.Place) error {
+func (c *call) putOutput(p *placement, at int, place *parameter.Place) error {
 	t := c.gate.Outputs[at]
 	t.Name = p.Name
 	if err := c.session.loop.door.regions.Put(c.shared.client, &t, place); err != nil {
@@ -282,7 +282,7 @@ func (c *call) fillArea() {
 		if !worthPutting(t) || int64(len(t.Data)) > end-at || c.isPlaced(i) {
 			continue
 		}
-		p := placed{Name: c.gate.Target.Spec.Outputs[i].Name, Region: area.Region}
+		p := placement{Name: c.gate.Target.Spec.Outputs[i].Name, Region: area.Region}
 		if c.putOutput(&p, i, &parameter.Place{Region: area.Region, Offset: at, Size: int64(len(t.Data))}) == nil {
 			c.shared.Outputs = append(c.shared.Outputs, p)
 			at += (p.Size + areaAligned - 1) / areaAligned * areaAligned
@@ -292,7 +292,7 @@ func (c *call) fillArea() {
 
 // appendPlaces appends the member that lists the outputs in shared memory.
 func (c *call) appendPlaces(b []byte) []byte {
-	text, err := json.Marshal(shared{Outputs: c.shared.Outputs})
+	text, err := json.Marshal(sharedTensors{Outputs: c.shared.Outputs})
 	if err != nil {
 		panic(err) // texts and numbers cannot fail
 	}

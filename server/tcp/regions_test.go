@@ -107,8 +107,8 @@ func TestSharedTensors(t *testing.T) {
 		a := w.next()
 		var m struct {
 			ID      int
-			Tensors []string                    `json:"__tensors__"`
-			Shared  *struct{ Outputs []placed } `json:"shared_memory"`
+			Tensors []string                       `json:"__tensors__"`
+			Shared  *struct{ Outputs []placement } `json:"shared_memory"`
 		}
 		if err := json.Unmarshal(a.Metadata, &m); err != nil || m.ID != i || a.Namespace != "m" {
 			t.Fatalf("answer %d: %v: %s", i, err, a.Metadata)
@@ -116,8 +116,8 @@ func TestSharedTensors(t *testing.T) {
 		from := 4 * (i / 3)
 		switch i % 3 {
 		case 2:
-			want := placed{Name: "x", Datatype: "FP32", Shape: []int{1, 4}, Region: "r", Offset: int64(2048 + 4*from), Size: 16}
-			if m.Shared == nil || fmt.Sprint(m.Shared.Outputs) != fmt.Sprint([]placed{want}) || len(a.Tensors)+len(m.Tensors) != 0 {
+			want := placement{Name: "x", Datatype: "FP32", Shape: []int{1, 4}, Region: "r", Offset: int64(2048 + 4*from), Size: 16}
+			if m.Shared == nil || fmt.Sprint(m.Shared.Outputs) != fmt.Sprint([]placement{want}) || len(a.Tensors)+len(m.Tensors) != 0 {
 				t.Errorf("answer %d: %s with %d tensors", i, a.Metadata, len(a.Tensors))
 			}
 			now, err := os.ReadFile(file)
@@ -175,14 +175,14 @@ func TestArea(t *testing.T) {
 	}
 	a := send(`{"outputs":[{"name":"d","region":"out","offset":0,"byte_size":100000}],"area":{"region":"out","offset":200000,"byte_size":150000}}`)
 	var m struct {
-		Tensors []string                    `json:"__tensors__"`
-		Texts   map[string]string           `json:"__texts__"`
-		Shared  *struct{ Outputs []placed } `json:"shared_memory"`
+		Tensors []string                       `json:"__tensors__"`
+		Texts   map[string]string              `json:"__texts__"`
+		Shared  *struct{ Outputs []placement } `json:"shared_memory"`
 	}
 	if err := json.Unmarshal(a.Metadata, &m); err != nil || m.Shared == nil {
 		t.Fatal(err, string(a.Metadata))
 	}
-	want := []placed{
+	want := []placement{
 		{"d", "UINT8", []int{size}, "out", 0, size, 2},
 		{"a", "UINT8", []int{size}, "out", 200_000, size, 0},
 		{"e", "UINT8", []int{size}, "out", 200_000 + 70_016, size, 3},

@@ -25,21 +25,21 @@ type session struct {
 	loop      *loop
 	transport transport
 	conn      *intake.Conn   // the transport's, for quotas; nil in tests without an intake
-	claimed   *quota.Account // the account for which conn was last counted; nil: none
+	account   *quota.Account // the account for which conn was last counted; nil: none
 	id        uint64         // of the connection, never 0
 	client    string         // gate.ClientOf; "" until a request needs it
 	index     int32          // in loop.sessions
 	waiting   int32          // length of the line of answers
 
-	decoder    *shiva.Decoder // the loop's, while a message is half-received
-	head, tail *call          // requests whose answers have not left, oldest first
-	inFlight   int            // of these, the number that the scheduler has
-	held       int            // and the number that waits for room before submission
-	firstHeld  *call          // the oldest that waits for room
-	outbox     gate.Outbox
-	shown      *identity.Shown // credentials of the handshake and the first message; nil: none
-	stream     *gate.OwnStream // nil: it has had no frame of its own stream
-	refusals   int             // bytes of the refusals in the line
+	decoder     *shiva.Decoder // the loop's, while a message is half-received
+	head, tail  *call          // requests whose answers have not left, oldest first
+	inFlight    int            // of these, the number that the scheduler has
+	held        int            // and the number that waits for room before submission
+	firstHeld   *call          // the oldest that waits for room
+	outbox      gate.Outbox
+	credentials *identity.Shown // credentials of the handshake and the first message; nil: none
+	stream      *gate.OwnStream // nil: it has had no frame of its own stream
+	refusals    int             // bytes of the refusals in the line
 
 	lastInput time.Time    // for the idle timeout
 	clock     intake.Clock // of the half-received message; zero: not running
@@ -49,14 +49,14 @@ type session struct {
 	unacknowledged int       // bytes, when last checked
 
 	// One-byte fields together: thousands of sessions are idle, and their size counts.
-	met     bool           // it has had a message
-	regions bool           // it has registered regions that end with it
-	why     metrics.Closed // why the session ends; zero: the client ends it
-	queued  bool           // in loop.ready
-	timed   bool           // in loop.timed
-	gone    bool           // the transport is closed; completed calls are only freed
-	ending  bool           // the server has closed the transport, which has not called closed yet
-	leaving bool           // input is discarded; the session ends when its answers have left
+	identified bool           // it has had a message
+	regions    bool           // it has registered regions that end with it
+	reason     metrics.Closed // why the session ends; zero: the client ends it
+	queued     bool           // in loop.ready
+	timed      bool           // in loop.timed
+	gone       bool           // the transport is closed; completed calls are only freed
+	ending     bool           // the server closed the transport; closed was not called yet
+	leaving    bool           // input is discarded; the session ends when its answers have left
 	*closing
 }
 
@@ -112,7 +112,7 @@ func (s *session) traffic(p []byte) {
 		p = p[n:]
 		s.clock.Bytes += int64(n)
 		if m != nil || err != nil {
-			s.question(m, err)
+			s.handleMessage(m, err)
 		}
 	}
 	if !s.leaving {
@@ -127,7 +127,7 @@ func (s *session) traffic(p []byte) {
 		s.decoder = d
 		if s.clock.Began.IsZero() {
 			s.clock.Began = l.now
-			l.time(s)
+			l.watchClocks(s)
 		}
 		// A client that writes a message in pieces may hold back the next piece until this one is
 		// acknowledged (Nagle's algorithm), and the kernel would wait 40 ms for an answer that
@@ -169,7 +169,7 @@ func (s *session) readInto(d *shiva.Decoder) {
 		dst := d.Direct()
 		direct := dst != nil
 		if !direct {
-			block := s.loop.passage()
+			block := s.loop.swapBlock()
 			dst = block[:min(left, len(block))]
 		}
 		n := s.transport.Read(dst)
@@ -186,15 +186,15 @@ func (s *session) readInto(d *shiva.Decoder) {
 			dst = dst[:n]
 		}
 		if _, m, err := d.Push(dst); m != nil || err != nil {
-			s.question(m, err)
+			s.handleMessage(m, err)
 			return
 		}
 	}
 }
 
-// question puts one message, or the error in its place, into the line of answers.
-func (s *session) question(m *shiva.Message, err error) {
-	c := s.line(m)
+// handleMessage puts one message, or the error in its place, into the line of answers.
+func (s *session) handleMessage(m *shiva.Message, err error) {
+	c := s.appendCall(m)
 	c.bytes = s.clock.Bytes
 	s.clock = intake.Clock{}
 	if c.err = s.tryOpen(c, err); c.err != nil || c.control != nil {
@@ -223,7 +223,7 @@ func (s *session) submit(c *call) (ok bool, err error) {
 		return false, nil
 	}
 	s.outbox.SetLimit(s.loop.settings.OutboundBytes)
-	if c.room, ok, err = s.outbox.Admit(&c.gate); ok {
+	if c.outboxBytes, ok, err = s.outbox.Admit(&c.gate); ok {
 		c.inFlight = true
 		s.inFlight++
 		s.loop.pending = append(s.loop.pending, c)
@@ -258,8 +258,8 @@ func (s *session) unhold(c *call) {
 	s.firstHeld = c // nil: none is left
 }
 
-// line appends a new call to the line of answers.
-func (s *session) line(m *shiva.Message) *call {
+// appendCall appends a new call to the line of answers.
+func (s *session) appendCall(m *shiva.Message) *call {
 	c := s.loop.newCall(s, m)
 	if s.tail == nil {
 		s.head = c
@@ -294,12 +294,12 @@ func (s *session) open(c *call, fault error) error {
 	cfg := s.loop.settings
 	if int(s.waiting) > floodFactor*cfg.InFlight {
 		s.leaveFor(metrics.ClosedStalled)
-		return fmt.Errorf("%w: this connection has %d questions without an answer, which is more than %d times the limit tcp.in_flight_per_connection = %d; closing it",
+		return fmt.Errorf("%w: this connection has %d unanswered requests, more than %d times the limit tcp.in_flight_per_connection = %d; closing the connection",
 			scheduler.ErrOverloaded, s.waiting, floodFactor, cfg.InFlight)
 	}
 	if s.refusals > cfg.OutboundBytes {
 		s.leaveFor(metrics.ClosedStalled)
-		return fmt.Errorf("%w: %d bytes of refusals wait for this client, the limit (tcp.outbound_bytes) is %d; closing it",
+		return fmt.Errorf("%w: %d bytes of error answers wait for this client, the limit (tcp.outbound_bytes) is %d; closing the connection",
 			scheduler.ErrOverloaded, s.refusals, cfg.OutboundBytes)
 	}
 	if fault != nil {
@@ -332,12 +332,12 @@ func (s *session) open(c *call, fault error) error {
 		return fmt.Errorf("%w: this connection has %d requests in flight, the limit (tcp.in_flight_per_connection) is %d: wait for answers before asking more",
 			scheduler.ErrOverloaded, s.inFlight+s.held, cfg.InFlight)
 	}
-	if s.held > 0 && s.stalled(s.loop.now, standing) {
+	if s.held > 0 && s.stalled(s.loop.now, unreadGrace) {
 		return fmt.Errorf("%w: %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
 			scheduler.ErrOverloaded, s.outbox.Waiting(), cfg.OutboundBytes)
 	}
 	if c.question.shared != nil {
-		if waits, err := s.place(c); waits || err != nil {
+		if waits, err := s.fetchInputs(c); waits || err != nil {
 			return err
 		}
 	}
@@ -352,23 +352,23 @@ func (s *session) identify(token []byte) (*identity.Identity, error) {
 	if token != nil && string(token) != "null" {
 		text, _ := jsontext.Unquote(token) // "" if the JSON is not a string, and so not a token
 		shown := identity.Token(text)
-		if !s.met {
-			s.show(shown)
-		} else if identities.Declared() && !s.shown.Same(&shown) {
-			return nil, fmt.Errorf("%w: metadata key %q: a connection's first message shows its token, and that showed another one or none: open another connection",
+		if !s.identified {
+			s.recordToken(shown)
+		} else if identities.Declared() && !s.credentials.Same(&shown) {
+			return nil, fmt.Errorf("%w: metadata key %q: the first message of this connection had another token or none: send this token over a new connection",
 				gate.ErrUnauthenticated, shiva.TokenKey)
 		}
 	}
-	s.met = true
-	return identities.Who(s.shown), nil
+	s.identified = true
+	return identities.Who(s.credentials), nil
 }
 
-// show records the token of the first message.
-func (s *session) show(token identity.Shown) {
-	if s.shown != nil {
-		token.Certificate = s.shown.Certificate
+// recordToken records the token of the first message.
+func (s *session) recordToken(token identity.Shown) {
+	if s.credentials != nil {
+		token.Certificate = s.credentials.Certificate
 	}
-	s.shown = &token
+	s.credentials = &token
 }
 
 // charge takes the price of a message from its client's quotas. Questions about health cost
@@ -380,12 +380,12 @@ func (s *session) charge(c *call, who *identity.Identity) error {
 	case strings.HasPrefix(c.namespace, "v2/health/"), c.namespace == shiva.LiveNamespace, c.namespace == shiva.ReadyNamespace:
 		return nil
 	}
-	if a := who.Account(); a != s.claimed {
+	if a := who.Account(); a != s.account {
 		if err := s.conn.Claim(a); err != nil {
 			s.leaveFor(metrics.ClosedQuota)
 			return err
 		}
-		s.claimed = a
+		s.account = a
 	}
 	return s.conn.Charge(&c.use, who.Payers(s.conn.Account()), c.bytes, s.loop.now)
 }
@@ -460,7 +460,7 @@ func (s *session) finish(c *call) {
 		return
 	}
 	if c.feedback == nil && c.err == nil && c.control == nil {
-		c.room, c.err = s.outbox.Put(&c.gate, c.room)
+		c.outboxBytes, c.err = s.outbox.Put(&c.gate, c.outboxBytes)
 	}
 	s.submitHeld()
 	s.settle(c)
@@ -482,9 +482,9 @@ func (s *session) settle(c *call) {
 	}
 }
 
-// room continues to write unsent answers. A session whose input has ended learns only here that its
-// peer has closed the connection, and ends.
-func (s *session) room(gone bool) {
+// resumeWriting continues to write unsent answers. A session whose input has ended learns only here
+// that its peer has closed the connection, and ends.
+func (s *session) resumeWriting(gone bool) {
 	if gone && !s.hungUp.IsZero() {
 		s.close()
 	} else {
@@ -553,7 +553,7 @@ func (s *session) drain() bool {
 		n, err := s.transport.Write(vecs)
 		clear(vecs)
 		if err != nil {
-			s.why = metrics.ClosedError
+			s.reason = metrics.ClosedError
 			s.close()
 			u.release(s) // other sessions need the loop's buffers
 			return false
@@ -564,7 +564,7 @@ func (s *session) drain() bool {
 		}
 		if u.wrote(n); n < tried {
 			u.keep(l)
-			l.time(s)
+			l.watchClocks(s)
 			return false
 		}
 	}
@@ -572,9 +572,9 @@ func (s *session) drain() bool {
 	return true
 }
 
-// standing is how long a client may leave its answers unread before it is refused further room and
-// requests that need some. Busy clients, too, stop reading for a while.
-const standing = time.Second
+// unreadGrace is how long a client may leave its answers unread before it is refused further room
+// and requests that need some. Busy clients, too, stop reading for a while.
+const unreadGrace = time.Second
 
 // stalled reports whether answers wait for a peer that has read nothing for d.
 func (s *session) stalled(now time.Time, d time.Duration) bool {
@@ -603,7 +603,7 @@ func (s *session) tick() {
 		}
 		s.unacknowledged = n
 	}
-	if s.stalled(now, standing) {
+	if s.stalled(now, unreadGrace) {
 		s.outbox.Stand()
 		s.unpin()
 	}

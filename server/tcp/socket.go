@@ -82,21 +82,21 @@ func (s *sockets) stop() error {
 func (s *sockets) enroll(in *intake.Conn) {
 	w, err := pollableOf(in.Socket())
 	if err != nil {
-		s.door.log.Debug("a connection was lost while it was let in", "peer", in.RemoteAddr(), "error", err)
+		s.door.log.Debug("a connection failed while it was accepted", "peer", in.RemoteAddr(), "error", err)
 		in.Close()
 		return
 	}
-	k := &socket{place: in, below: w, medium: w}
-	cipher := &ciphertext{Conn: in.Socket(), below: w}
+	k := &socket{place: in, pollable: w, medium: w}
+	cipher := &ciphertext{Conn: in.Socket(), pollable: w}
 	if t := in.TLS(cipher); t != nil {
 		k.medium = &encrypted{tls: t, cipher: cipher}
 	}
 	l := s.loops[int(s.next.Add(1))%len(s.loops)]
 	l.turns.Lock()
-	l.look()
+	l.refresh()
 	k.session = l.newSession(s.door.opened.Add(1), k)
 	if c := in.PeerCertificate(); c != nil {
-		k.session.shown = &identity.Shown{Certificate: identity.NewCertificate(c)}
+		k.session.credentials = &identity.Shown{Certificate: identity.NewCertificate(c)}
 	}
 	k.session.conn = in
 	l.turns.Unlock()
@@ -106,13 +106,13 @@ func (s *sockets) enroll(in *intake.Conn) {
 // A socket is a transport on a pollable. Its goroutine is always in below.AwaitInput, so a
 // descriptor stays valid until the session knows that it is closed, and turns may use it freely.
 type socket struct {
-	place   *intake.Conn // its place in the door's limits
-	session *session
-	below   pollable
-	medium  medium
-	closing atomic.Bool
-	watched atomic.Bool // a goroutine waits for room
-	hungUp  bool        // the peer has ended its direction
+	place    *intake.Conn // its place in the door's limits
+	session  *session
+	pollable pollable
+	medium   medium
+	closing  atomic.Bool
+	watched  atomic.Bool // a goroutine waits for room
+	hungUp   bool        // the peer has ended its direction
 }
 
 // buffers hold input while it is processed: idle connections have none.
@@ -124,11 +124,11 @@ var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 const readers = 4
 
 func (k *socket) run() {
-	_ = k.below.AwaitInput(k.input)
+	_ = k.pollable.AwaitInput(k.input)
 	l := k.session.loop
 	l.begin()
 	k.session.closed()
-	k.place.Because(k.session.why)
+	k.place.Because(k.session.reason)
 	l.end()
 	k.place.Close()
 }
@@ -181,7 +181,7 @@ func (k *socket) read() (n int, err error) {
 
 // look tells the session if a peer that had ended its direction has closed the connection.
 func (k *socket) look() {
-	if k.below.Gone() {
+	if k.pollable.Gone() {
 		k.session.loop.postRoom(k.session, true)
 	}
 }
@@ -204,8 +204,8 @@ func (k *socket) Write(vecs [][]byte) (int, error) {
 // after it was asked, so the socket is checked first.
 func (k *socket) watch() {
 	asked := false
-	err := k.below.AwaitRoom(func() bool {
-		room := asked || k.below.Room()
+	err := k.pollable.AwaitRoom(func() bool {
+		room := asked || k.pollable.Room()
 		asked = true
 		return room
 	})
@@ -213,14 +213,14 @@ func (k *socket) watch() {
 	if err == nil {
 		l := k.session.loop
 		l.begin()
-		k.session.room(false)
+		k.session.resumeWriting(false)
 		l.end()
 	}
 }
 
 func (k *socket) Unread() int         { return k.medium.Unread() }
-func (k *socket) Unacknowledged() int { return k.below.Unacknowledged() }
-func (k *socket) Acknowledge()        { k.below.Acknowledge() }
+func (k *socket) Unacknowledged() int { return k.pollable.Unacknowledged() }
+func (k *socket) Acknowledge()        { k.pollable.Acknowledge() }
 func (k *socket) CloseWrite()         { _ = k.medium.CloseWrite() }
 
 // Close ends the wait for input, after which the socket is closed.

@@ -22,9 +22,9 @@ const (
 // count as taken only when the socket has all of it. So a session knows whether each answer has
 // left, and a session whose client does not read holds one batch.
 type encrypted struct {
-	tls    *tls.Conn
-	cipher *ciphertext
-	ahead  int // bytes at the start of the next write whose records are already in cipher
+	tls            *tls.Conn
+	cipher         *ciphertext
+	encryptedBytes int // bytes at the start of the next write whose records are already in cipher
 }
 
 func (e *encrypted) TryRead(p []byte) (n int, err error) {
@@ -43,27 +43,27 @@ func (e *encrypted) TryRead(p []byte) (n int, err error) {
 	return 0, err
 }
 
-func (e *encrypted) Unread() int { return e.cipher.below.Unread() + len(e.cipher.ahead) }
+func (e *encrypted) Unread() int { return e.cipher.pollable.Unread() + len(e.cipher.unread) }
 
 func (e *encrypted) TryWrite(vecs [][]byte) (n int, err error) {
 	e.cipher.gather(true)
 	defer e.cipher.gather(false)
 	block := buffers.Get().(*[64 << 10]byte)
 	defer buffers.Put(block)
-	vecs = skip(vecs, e.ahead)
+	vecs = skip(vecs, e.encryptedBytes)
 	for left := size(vecs); ; {
 		if full, err := e.cipher.flush(); err != nil || full {
 			return n, err
 		}
-		n += e.ahead
-		if e.ahead = 0; left == 0 {
+		n += e.encryptedBytes
+		if e.encryptedBytes = 0; left == 0 {
 			return n, nil
 		}
-		for left > 0 && e.ahead < batchBytes {
+		for left > 0 && e.encryptedBytes < batchBytes {
 			record := first(vecs, min(left, recordBytes), block[:0])
 			vecs = skip(vecs, len(record))
 			left -= len(record)
-			e.ahead += len(record)
+			e.encryptedBytes += len(record)
 			if _, err := e.tls.Write(record); err != nil {
 				return n, err
 			}
@@ -98,18 +98,18 @@ func skip(vecs [][]byte, n int) [][]byte {
 func (e *encrypted) CloseWrite() error {
 	_ = e.tls.CloseWrite()
 	_, _ = e.cipher.flush()
-	return e.cipher.below.CloseWrite()
+	return e.cipher.pollable.CloseWrite()
 }
 
 // A ciphertext is the pollable as TLS sees it: reads do not block, and writes always succeed.
 type ciphertext struct {
 	net.Conn // for all other methods
-	below    pollable
+	pollable pollable
 
 	// TLS reads a record in two pieces. Everything that has arrived is read at once, and consumed
 	// before the reading goroutine waits for more.
-	block *[64 << 10]byte // nil: nothing was read ahead
-	ahead []byte          // the part of block that TLS has not read
+	block  *[64 << 10]byte // nil: nothing was read ahead
+	unread []byte          // the part of block that TLS has not read
 
 	mu        sync.Mutex // TLS also writes while it reads, to change keys
 	gathering bool       // records wait for further ones
@@ -118,23 +118,23 @@ type ciphertext struct {
 }
 
 func (c *ciphertext) Read(p []byte) (int, error) {
-	if len(c.ahead) == 0 {
+	if len(c.unread) == 0 {
 		if c.block == nil {
 			c.block = buffers.Get().(*[64 << 10]byte)
 		}
-		n, err := c.below.TryRead(c.block[:])
+		n, err := c.pollable.TryRead(c.block[:])
 		if n <= 0 {
 			buffers.Put(c.block)
-			c.block, c.ahead = nil, nil // an empty slice, too, would keep the block
+			c.block, c.unread = nil, nil // an empty slice, too, would keep the block
 			if err == nil {
 				err = io.EOF
 			}
 			return 0, err
 		}
-		c.ahead = c.block[:n]
+		c.unread = c.block[:n]
 	}
-	n := copy(p, c.ahead)
-	c.ahead = c.ahead[n:]
+	n := copy(p, c.unread)
+	c.unread = c.unread[n:]
 	return n, nil
 }
 
@@ -148,12 +148,12 @@ func (c *ciphertext) Write(p []byte) (int, error) {
 	n := 0
 	if len(c.pending) == 0 && !c.gathering {
 		var err error
-		if n, err = c.below.TryWrite([][]byte{p}); err != nil || n == len(p) {
+		if n, err = c.pollable.TryWrite([][]byte{p}); err != nil || n == len(p) {
 			return n, err
 		}
 	}
 	if len(c.pending)+len(p)-n > most {
-		return n, fmt.Errorf("tcp: the client has TLS write without reading what it writes: %d bytes wait", len(c.pending))
+		return n, fmt.Errorf("tcp: the client makes TLS send records without reading them: %d bytes are unsent", len(c.pending))
 	}
 	if c.batch == nil {
 		c.batch = batches.Get().(*[batchBytes + 4<<10]byte)
@@ -177,7 +177,7 @@ func (c *ciphertext) flush() (full bool, err error) {
 	if len(c.pending) == 0 {
 		return false, nil
 	}
-	n, err := c.below.TryWrite([][]byte{c.pending})
+	n, err := c.pollable.TryWrite([][]byte{c.pending})
 	if c.pending = c.pending[n:]; len(c.pending) == 0 {
 		batches.Put(c.batch)
 		c.batch, c.pending = nil, nil

@@ -102,7 +102,7 @@ func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 		sample()
 		nothing := false
 		onlySession(r, func(s *session) {
-			still = s.stalled(s.loop.now, standing) && s.inFlight == 0
+			still = s.stalled(s.loop.now, unreadGrace) && s.inFlight == 0
 			nothing = s.inFlight+s.held == 0 && s.outbound.first == nil
 		})
 		if nothing { // the kernel took all that the limit allowed; it will be full
@@ -254,7 +254,7 @@ func testUnpinned(t *testing.T, dtype tensor.DType, row int, cached bool) {
 		} else if before < asked*batch {
 			t.Fatalf("%d KiB are out before", before>>10)
 		}
-		time.Sleep(2 * standing)
+		time.Sleep(2 * unreadGrace)
 		s.loop.tick()
 		if n := pool.InUse(); n > int64(2*asked*row) {
 			t.Errorf("%d KiB are out for %d answers of %d KiB", n>>10, asked, row>>10)

@@ -76,9 +76,9 @@ const atOnce = "8"
 // so more of them run at once than by default, unless the flag -parallel is given.
 func RunWaiting(m *testing.M) (code int) {
 	flag.Parse()
-	said := false
-	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
-	if !said {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
 		_ = flag.Set("test.parallel", atOnce) // every test binary has this flag
 	}
 	return m.Run()

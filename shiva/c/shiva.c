@@ -572,33 +572,33 @@ const char *shiva_explain(enum shiva_status status)
 {
     switch (status) {
     case SHIVA_OK:
-        return "all went well";
+        return "success";
     case SHIVA_REFUSED:
-        return "the server answered with an error, metadata says which";
+        return "the server answered with an error, see its metadata";
     case SHIVA_IO:
-        return "the transport failed or waited too long";
+        return "the transport failed or timed out";
     case SHIVA_CLOSED:
         return "the server closed the connection";
     case SHIVA_TRUNCATED:
-        return "the server closed the connection inside of an answer";
+        return "the server closed the connection inside an answer";
     case SHIVA_ORDER:
-        return "a call when it was not its turn";
+        return "a function was called out of order";
     case SHIVA_SHORT:
-        return "fewer elements than the tensor's shape says, or part of one";
+        return "fewer elements than the tensor's shape has, or part of an element";
     case SHIVA_LONG:
-        return "more elements than the shape says, or metadata than was announced";
+        return "more elements than the tensor's shape has, or more metadata than announced";
     case SHIVA_LIMIT:
-        return "more than the wire has room for, or a tensor of 4 GiB";
+        return "a limit of the wire format is exceeded, or a tensor has 4 GiB or more";
     case SHIVA_RANK:
-        return "a tensor with more dimensions than there is room for";
+        return "a tensor of the answer has more dimensions than there is room for";
     case SHIVA_MAGIC:
-        return "what came is no answer of Shiva";
+        return "the bytes received are not a Shiva answer";
     case SHIVA_CRC:
         return "a header's checksum is wrong";
     case SHIVA_NEGATIVE:
         return "a negative size or dimension";
     case SHIVA_DTYPE:
-        return "no such dtype";
+        return "unknown dtype";
     }
-    return "no such status";
+    return "unknown status";
 }

@@ -91,12 +91,12 @@ func run(b []byte, i int, v uint64) (int, uint64) {
 		// after it.
 		others := (x + 0x7676767676767676 | x) & 0x8080808080808080
 		if others == 0 {
-			v = 100_000_000*v + eight(x)
+			v = 100_000_000*v + parseEight(x)
 			i += 8
 			continue
 		}
 		n := bits.TrailingZeros64(others) / 8
-		return i + n, shifts[n]*v + eight(x<<(64-8*n)) // left-padded with zeros
+		return i + n, shifts[n]*v + parseEight(x<<(64-8*n)) // left-padded with zeros
 	}
 	for i < len(b) {
 		d := b[i] - '0'
@@ -109,9 +109,9 @@ func run(b []byte, i int, v uint64) (int, uint64) {
 	return i, v
 }
 
-// eight returns the number that eight digits make, the first in the lowest byte: it joins
+// parseEight returns the number that eight digits make, the first in the lowest byte: it joins
 // neighbours to pairs, pairs to fours and fours to eight, with one multiplication each.
-func eight(x uint64) uint64 {
+func parseEight(x uint64) uint64 {
 	x = x * (10<<8 | 1) >> 8 & 0x00ff00ff00ff00ff
 	x = x * (100<<16 | 1) >> 16 & 0x0000ffff0000ffff
 	return x * (10000<<32 | 1) >> 32
@@ -131,17 +131,18 @@ func significant(b []byte) int {
 	return n
 }
 
-// powers holds 10^-most to 10^most, each as the nearest float64. 10^0 to 10^exact are exact.
-var powers = func() (p [2*most + 1]float64) {
+// powers holds 10^-maxPower to 10^maxPower, each as the nearest float64. 10^0 to 10^exact are
+// exact.
+var powers = func() (p [2*maxPower + 1]float64) {
 	for i := range p {
-		p[i], _ = strconv.ParseFloat("1e"+strconv.Itoa(i-most), 64)
+		p[i], _ = strconv.ParseFloat("1e"+strconv.Itoa(i-maxPower), 64)
 	}
 	return p
 }()
 
 const (
-	most  = 60
-	exact = 22
+	maxPower = 60
+	exact    = 22
 )
 
 // nearest returns the float32 nearest to digits·10^exp, and false if a few steps cannot determine
@@ -156,7 +157,7 @@ func nearest(digits uint64, exp int) (float32, bool) {
 		half   = 1 << 28 // of a float32's last place, in units of a float64's
 		margin = 4
 	)
-	at := uint(exp + most)
+	at := uint(exp + maxPower)
 	if at >= uint(len(powers)) {
 		return 0, false
 	}
@@ -185,9 +186,9 @@ func (n number) float64(b []byte, i int) (float64, bool) {
 	if !n.cut && n.digits <= 1<<53 && uint(n.exp+exact) <= 2*exact {
 		d := float64(n.digits)
 		if n.exp < 0 {
-			d /= powers[most-n.exp]
+			d /= powers[maxPower-n.exp]
 		} else {
-			d *= powers[most+n.exp]
+			d *= powers[maxPower+n.exp]
 		}
 		if n.negative {
 			d = -d

@@ -117,7 +117,7 @@ func (s *Scanner) Members(yield func(name []byte) bool) {
 		case s.err != nil:
 			return
 		case before != nil && !before.add(name):
-			s.fail(Malformed, at, "%q at byte %d stands there for the second time", name, at)
+			s.fail(Malformed, at, "%q at byte %d is a duplicate name", name, at)
 			return
 		case s.Peek() != ':':
 			s.Unexpected(`":"`)

@@ -233,7 +233,7 @@ func TestFaults(t *testing.T) {
 		{`{"a" 5}`, `expected ":" at byte 5, got "5}"`, readObject},
 		{`{"a":}`, `expected a value at byte 5, got "}"`, readObject},
 		{`{"a":1 "b":2}`, `expected "," or "}" at byte 7, got "\"b\":2}"`, readObject},
-		{`{"a":1,"a":2}`, `"a" at byte 7 stands there for the second time`, readObject},
+		{`{"a":1,"a":2}`, `"a" at byte 7 is a duplicate name`, readObject},
 		{`{"a":1} x`, `expected the end of the text at byte 8, got "x"`, readObject},
 		{`{"a":[[[[1]]]]}`, `nested too deeply at byte 7`, readObject},
 		{"{\"a\":\"\xff\"}", `the value at byte 5 is not UTF-8`, readObject},
@@ -322,7 +322,7 @@ func TestUnmarshal(t *testing.T) {
 		t.Errorf("%+v, %v", v, err)
 	}
 	for text, want := range map[string]string{
-		`{"a":1,"a":2}`: "second time", `{"a":{"x":[{"y":1,"y":2}]}}`: "second time", `{"c":1}`: `unknown field "c"`, `{} {}`: "the end of the text", `{"a":1`: "the text ends",
+		`{"a":1,"a":2}`: "duplicate name", `{"a":{"x":[{"y":1,"y":2}]}}`: "duplicate name", `{"c":1}`: `unknown field "c"`, `{} {}`: "the end of the text", `{"a":1`: "the text ends",
 		``: "the text ends", `{"b":5}`: "number", "{\"a\":\"\xff\"}": "UTF-8", `{"a":` + strings.Repeat("[", 1000): "nested too deeply",
 	} {
 		if err := jsontext.Unmarshal([]byte(text), &v); err == nil || !strings.Contains(err.Error(), want) {

@@ -27,7 +27,7 @@ import (
 // label is the key of the pprof label. Values are numbers, since a test may run several times.
 const label = "leaktest"
 
-var last atomic.Int64
+var lastValue atomic.Int64
 
 // Goroutines checks at the end of the test, after cleanups registered later, that all goroutines
 // started from now on by the test or its goroutines have ended. Call it on the test's goroutine; a
@@ -38,7 +38,7 @@ func Goroutines(t testing.TB) {
 	if _, fuzzing := t.(*testing.F); fuzzing {
 		return
 	}
-	mine := strconv.FormatInt(last.Add(1), 10)
+	mine := strconv.FormatInt(lastValue.Add(1), 10)
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(label, mine)))
 	t.Cleanup(func() {
 		pprof.SetGoroutineLabels(context.Background())

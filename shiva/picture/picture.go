@@ -50,7 +50,7 @@ func Read(file []byte) (Header, error) {
 	case bytes.HasPrefix(file, []byte(signature)):
 		return readPNG(file)
 	}
-	for _, other := range others {
+	for _, other := range otherFormats {
 		if len(file) >= other.at+len(other.magic) && string(file[other.at:other.at+len(other.magic)]) == other.magic {
 			return Header{}, fmt.Errorf("expected a JPEG or PNG file, got %s", other.name)
 		}
@@ -61,20 +61,21 @@ func Read(file []byte) (Header, error) {
 	return Header{}, fmt.Errorf("expected a JPEG or PNG file, got %d bytes that begin with % x", len(file), file[:min(len(file), 8)])
 }
 
-// others are formats that users send by mistake, for errors to name.
-var others = []struct {
+// otherFormats are formats that users send by mistake, for errors to name.
+var otherFormats = []struct {
 	at    int
 	magic string
 	name  string
 }{
 	{0, "GIF8", "a GIF"}, {8, "WEBP", "a WebP"}, {0, "BM", "a BMP"}, {0, "II*\x00", "a TIFF"}, {0, "MM\x00*", "a TIFF"},
 	{4, "ftypavif", "an AVIF"}, {4, "ftyphei", "a HEIC"}, {4, "ftypmif1", "a HEIC"}, {0, "%PDF", "a PDF"},
-	{0, "\x00\x00\x00\x0cjP  ", "a JPEG 2000"}, {0, "\xff\x0a", "a JPEG XL"}, {0, "\xff\xd8", "a JPEG that ends after its mark"},
+	{0, "\x00\x00\x00\x0cjP  ", "a JPEG 2000"}, {0, "\xff\x0a", "a JPEG XL"}, {0, "\xff\xd8", "a JPEG that ends after its first marker"},
 }
 
-// most is how many parts of a file Read examines before it gives up finding the picture. Cameras
-// write a few parts, and a colour profile or a second picture adds some tens, of 64 KiB each.
-const most = 1000
+// maxParts is how many parts of a file Read examines before it gives up finding the picture.
+// Cameras write a few parts, and a colour profile or a second picture adds some tens, of 64 KiB
+// each.
+const maxParts = 1000
 
 // The JPEG markers that Read examines.
 const (
@@ -92,9 +93,9 @@ const (
 func readJPEG(file []byte) (Header, error) {
 	h := Header{Format: JPEG, Turned: 1}
 	at := 2
-	for range most {
+	for range maxParts {
 		if at+4 > len(file) {
-			return h, cut(JPEG, file)
+			return h, truncated(JPEG, file)
 		}
 		if file[at] != 0xff {
 			return h, fmt.Errorf("JPEG: expected a marker at byte %d, got %#02x", at, file[at])
@@ -105,16 +106,16 @@ func readJPEG(file []byte) (Header, error) {
 			at++
 			continue
 		case marker == tem || rst0 <= marker && marker <= eoi:
-			return h, fmt.Errorf("JPEG: marker %#02x at byte %d, before any picture", marker, at)
+			return h, fmt.Errorf("JPEG: expected a frame header before marker %#02x at byte %d", marker, at)
 		case marker == sos:
-			return h, fmt.Errorf("JPEG: a scan at byte %d, before the header of any picture", at)
+			return h, fmt.Errorf("JPEG: expected a frame header before the scan at byte %d", at)
 		}
 		size := int(binary.BigEndian.Uint16(file[at+2:]))
 		if size < 2 {
-			return h, fmt.Errorf("JPEG: a part of %d bytes at byte %d", size, at)
+			return h, fmt.Errorf("JPEG: the segment of %d bytes at byte %d is too short, expected 2 bytes or more", size, at)
 		}
 		if at+2+size > len(file) {
-			return h, cut(JPEG, file)
+			return h, truncated(JPEG, file)
 		}
 		part := file[at+4 : at+2+size]
 		if marker == app1 {
@@ -127,16 +128,16 @@ func readJPEG(file []byte) (Header, error) {
 		}
 		at += 2 + size
 	}
-	return h, fmt.Errorf("JPEG: %d parts without a picture", most)
+	return h, fmt.Errorf("JPEG: there is no picture in the first %d segments", maxParts)
 }
 
 // frame reads a JPEG frame header.
 func (h *Header) frame(marker byte, part []byte) error {
 	if marker > sof0+2 {
-		return fmt.Errorf("JPEG: expected a baseline or progressive one, got the frame %#02x (lossless, hierarchical or arithmetic)", marker)
+		return fmt.Errorf("JPEG: expected a baseline or progressive frame, got marker %#02x (lossless, hierarchical or arithmetic)", marker)
 	}
 	if len(part) < 6 {
-		return fmt.Errorf("JPEG: a header of %d bytes, expected 6 and more", len(part))
+		return fmt.Errorf("JPEG: the frame header has %d bytes, expected 6 or more", len(part))
 	}
 	h.Bits = int(part[0])
 	h.Height = int(binary.BigEndian.Uint16(part[1:]))
@@ -193,10 +194,10 @@ func readPNG(file []byte) (Header, error) {
 	h := Header{Format: PNG, Turned: 1}
 	const ihdr = len(signature) + 8
 	if len(file) < ihdr+17 {
-		return h, cut(PNG, file)
+		return h, truncated(PNG, file)
 	}
 	if size := binary.BigEndian.Uint32(file[8:]); string(file[12:16]) != "IHDR" || size != 13 {
-		return h, fmt.Errorf("PNG: expected the part IHDR of 13 bytes, got %q of %d", file[12:16], size)
+		return h, fmt.Errorf("PNG: expected the chunk IHDR of 13 bytes, got %q of %d bytes", file[12:16], size)
 	}
 	if crc32.ChecksumIEEE(file[12:29]) != binary.BigEndian.Uint32(file[29:]) {
 		return h, fmt.Errorf("PNG: the checksum of its header is wrong")
@@ -222,9 +223,9 @@ func readPNG(file []byte) (Header, error) {
 		return h, err
 	}
 	at := 33
-	for range most {
+	for range maxParts {
 		if at+8 > len(file) {
-			return h, cut(PNG, file)
+			return h, truncated(PNG, file)
 		}
 		switch string(file[at+4 : at+8]) {
 		case "IDAT":
@@ -232,24 +233,24 @@ func readPNG(file []byte) (Header, error) {
 		case "acTL":
 			h.Animated = true
 		case "IEND":
-			return h, fmt.Errorf("PNG: it ends without a picture")
+			return h, fmt.Errorf("PNG: the file ends without a picture")
 		}
 		size := int64(binary.BigEndian.Uint32(file[at:]))
 		if size > int64(len(file)-at-12) {
-			return h, cut(PNG, file)
+			return h, truncated(PNG, file)
 		}
 		at += 12 + int(size)
 	}
-	return h, fmt.Errorf("PNG: %d parts without a picture", most)
+	return h, fmt.Errorf("PNG: there is no picture in the first %d chunks", maxParts)
 }
 
 func (h *Header) sized() error {
 	if h.Width == 0 || h.Height == 0 {
-		return fmt.Errorf("%s: a picture of %d x %d pixels", h.Format, h.Width, h.Height)
+		return fmt.Errorf("%s: the picture has %d x %d pixels, expected 1 or more on each side", h.Format, h.Width, h.Height)
 	}
 	return nil
 }
 
-func cut(f Format, file []byte) error {
+func truncated(f Format, file []byte) error {
 	return fmt.Errorf("%s: it ends after %d bytes, before its picture", f, len(file))
 }

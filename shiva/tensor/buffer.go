@@ -27,7 +27,7 @@ type Lender interface {
 
 // Lend makes a buffer of the owner's memory, with one reference. It counts in no pool's budget.
 func Lend(mem []byte, owner Lender) *Buffer {
-	b := &Buffer{data: mem, n: len(mem), owner: owner, class: elsewhere}
+	b := &Buffer{data: mem, n: len(mem), owner: owner, class: foreignClass}
 	b.refs.Store(1)
 	b.trace.take()
 	return b

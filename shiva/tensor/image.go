@@ -51,7 +51,7 @@ func (i *Image) Check(d DType, row Shape, format string) error {
 		return fmt.Errorf("channels %.32q, expected %s, %s or %s", i.Channels, ChannelsRGB, ChannelsBGR, ChannelsGray)
 	}
 	if d != Uint8 || len(row) != 3 || format == "" {
-		return fmt.Errorf("pictures are %s of 3 dimensions beside that of rows, with a format; it is %s %s, format %q", Uint8.V2(), d.V2(), row, format)
+		return fmt.Errorf("pictures are %s of 3 dimensions beside that of rows, with a format; got %s %s, format %q", Uint8.V2(), d.V2(), row, format)
 	}
 	height, width, channels := 0, 1, 2
 	if format == FormatNCHW {
@@ -63,7 +63,7 @@ func (i *Image) Check(d DType, row Shape, format string) error {
 	switch i.Resize {
 	case ResizeNone:
 		if i.Height != 0 || i.Width != 0 {
-			return fmt.Errorf("a size of %d x %d pixels needs resize %s or %s: without it the shape has the size", i.Width, i.Height, ResizeStretch, ResizeLetterbox)
+			return fmt.Errorf("a size of %d x %d pixels needs resize %s or %s: without resize the shape determines the size", i.Width, i.Height, ResizeStretch, ResizeLetterbox)
 		}
 	case ResizeStretch, ResizeLetterbox:
 		if i.Height < 1 || i.Width < 1 || i.Height > MaxSide || i.Width > MaxSide {

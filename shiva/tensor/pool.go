@@ -23,7 +23,7 @@ const (
 	pageBytes     = 4 << 10
 	numClasses    = (maxClassBits-minClassBits)*4 + 1
 	unpooled      = numClasses
-	elsewhere     = numClasses + 1 // memory of a Source, or of a Lender
+	foreignClass  = numClasses + 1 // memory of a Source, or of a Lender
 
 	// Buffers up to this size are kept in a sync.Pool: it takes a few nanoseconds and no lock, and
 	// the garbage collector trims it. Larger ones are kept on shelves of our own, because a
@@ -194,7 +194,7 @@ func (p *Pool) find(class, size int) *Buffer {
 		grow = p.budget - (p.out.Load() - int64(size) + p.Idle())
 	}
 	if mem := p.source.Get(size, grow); mem != nil {
-		return &Buffer{data: mem, pool: p, class: elsewhere}
+		return &Buffer{data: mem, pool: p, class: foreignClass}
 	}
 	return nil
 }
@@ -311,7 +311,7 @@ func (p *Pool) put(b *Buffer) {
 	case p.whole != nil:
 		b.pool = p.whole // the next Get may be of another pool
 		p.whole.put(b)
-	case b.class == elsewhere:
+	case b.class == foreignClass:
 		p.books.remove(b)
 		p.source.Put(b.data)
 	case Invariants:

@@ -301,7 +301,7 @@ func skipElems(data []byte, n int) ([]byte, error) {
 		size := binary.LittleEndian.Uint32(data)
 		data = data[lenBytes:]
 		if uint64(size) > uint64(len(data)) {
-			return nil, fmt.Errorf("tensor: bytes element %d of %d says %d bytes, %d are left", i, n, size, len(data))
+			return nil, fmt.Errorf("tensor: bytes element %d of %d announces %d bytes, %d are left", i, n, size, len(data))
 		}
 		data = data[size:]
 	}

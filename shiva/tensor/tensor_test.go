@@ -117,7 +117,7 @@ func TestStrings(t *testing.T) {
 	wantError(t, err, "element 4 of 5", "0 bytes left")
 	x.Data = x.Data[:len(x.Data)-1]
 	_, err = Strings(x)
-	wantError(t, err, "element 3 of 4", "says 300", "299")
+	wantError(t, err, "element 3 of 4", "announces 300", "299")
 	_, err = BytesElems(Tensor{DType: Uint8, Shape: Shape{1}, Data: []byte{0}})
 	wantError(t, err, "uint8")
 	// The element claims 4 GiB: that takes no memory.

@@ -95,7 +95,7 @@ func (s *Source) Token() string {
 func read(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("a token is expected: %w", err)
+		return "", fmt.Errorf("reading the token: %w", err)
 	}
 	token := strings.TrimSpace(string(text))
 	return token, check(path, token)

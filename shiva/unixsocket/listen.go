@@ -108,22 +108,22 @@ func clear(path string) error {
 	case err != nil:
 		return bare(err)
 	case info.IsDir():
-		return errors.New("it is a directory: expected the path of a socket in it")
+		return errors.New("the path is a directory, expected the path of a socket")
 	case info.Mode()&fs.ModeSocket == 0:
-		return errors.New("a file that is not a socket is there: remove it, or choose another path")
+		return errors.New("the existing file is not a socket: remove it, or choose another path")
 	}
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		c.Close()
-		return errors.New("another server listens there")
+		return errors.New("another server listens on this socket")
 	}
 	// Only ECONNREFUSED means that no server listens: one with a full backlog fails with another
 	// error.
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("a socket is there, and whether a server listens on it cannot be told: %w", bare(err))
+		return fmt.Errorf("cannot determine whether a server listens on the existing socket: %w", bare(err))
 	}
 	if err := os.Remove(path); err != nil {
-		return fmt.Errorf("the socket of a dead server cannot be removed: %w", bare(err))
+		return fmt.Errorf("cannot remove the socket that no server listens on: %w", bare(err))
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func bind(path string, mode fs.FileMode, owner, group int) (l *Listener, err err
 	}
 	if owner >= 0 || group >= 0 {
 		if err := os.Lchown(path, owner, group); err != nil {
-			return nil, fmt.Errorf("owner %d, group %d (-1: as it is): %w", owner, group, bare(err))
+			return nil, fmt.Errorf("owner %d, group %d (-1: unchanged): %w", owner, group, bare(err))
 		}
 	}
 	info, err := os.Lstat(path)

@@ -42,7 +42,7 @@ func id(name, kind string, lookup func(string) (string, error)) (int, error) {
 			return 0, fmt.Errorf("this system has no %s %q", kind, name)
 		}
 	} else if n >= math.MaxUint32 { // MaxUint32 is -1 to the kernel
-		return 0, fmt.Errorf("%s %s: the greatest number is %d", kind, name, uint32(math.MaxUint32-1))
+		return 0, fmt.Errorf("%s %s: the maximum is %d", kind, name, uint32(math.MaxUint32-1))
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {

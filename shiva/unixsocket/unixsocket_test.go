@@ -110,7 +110,7 @@ func TestPathsThatCannotBe(t *testing.T) {
 		{dir, "a directory"},
 		{filepath.Join(dir, "missing", "a.sock"), filepath.Join(dir, "missing") + ": no such file or directory"},
 		{filepath.Join(file, "a.sock"), "not a directory"},
-		{living, "another server listens there"},
+		{living, "another server listens on this socket"},
 	} {
 		l, err := Listen(k.path, Access{})
 		if err == nil {
@@ -137,7 +137,7 @@ func TestOtherKindsOfSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := Listen(path, Access{}); err == nil || !strings.Contains(err.Error(), "cannot be told") {
+	if _, err := Listen(path, Access{}); err == nil || !strings.Contains(err.Error(), "cannot determine") {
 		t.Errorf("where a socket for datagrams is: %v", err)
 	}
 }
@@ -288,7 +288,7 @@ func TestAccess(t *testing.T) {
 	}{
 		{Access{Owner: "no-such-user"}, `no user "no-such-user"`},
 		{Access{Group: "no-such-group"}, `no group "no-such-group"`},
-		{Access{Owner: "4294967295"}, "greatest"},
+		{Access{Owner: "4294967295"}, "maximum"},
 		{Access{Group: "-1"}, `no group "-1"`},
 	} {
 		path := filepath.Join(dir, "refused")

@@ -53,10 +53,10 @@ func Peers() []Peer {
 		{Name: "wrong-rows", Words: []string{"failed a batch", "model=wrong-rows/1", "for a batch of"}, answer: func(*containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{7}, Data: make([]byte, 28)}}}
 		}},
-		{Name: "wrong-id", Words: []string{"not out", "model=wrong-id/1"}, strays: true, answer: func(b *containertest.Batch) containertest.Reply {
+		{Name: "wrong-id", Words: []string{"not in flight", "model=wrong-id/1"}, strays: true, answer: func(b *containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: b.Inputs}
 		}},
-		{Name: "stale-id", Words: []string{"not out", "model=stale-id/1"}, answer: func(b *containertest.Batch) containertest.Reply {
+		{Name: "stale-id", Words: []string{"not in flight", "model=stale-id/1"}, answer: func(b *containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: b.Inputs, Twice: true}
 		}},
 	}

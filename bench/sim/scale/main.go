@@ -19,12 +19,12 @@ func main() {
 
 func run() error {
 	var (
-		sizes   = flag.String("sizes", "1,4,16,64,256,1000", "how many servers the fleets of the curve have")
-		servers = flag.Int("servers", 1000, "how many the fleet has to which something happens")
-		only    = flag.String("only", "", "curve, events, or a word of one of these; all of it if it is empty")
-		subset  = flag.Int("subset", sessions, "with how many servers a container has sessions")
-		seed    = flag.Uint64("seed", 1, "of all that is random")
-		atOnce  = flag.Int("at-once", 2, "simulations at once; each of 1,000 servers takes up to 5 GB")
+		sizes   = flag.String("sizes", "1,4,16,64,256,1000", "numbers of servers of the fleets in the curve, comma-separated")
+		servers = flag.Int("servers", 1000, "number of servers of the fleet in the events")
+		only    = flag.String("only", "", "run only this: curve, events, or a word in the name of an event; empty: everything")
+		subset  = flag.Int("subset", sessions, "number of servers with which each container has a session")
+		seed    = flag.Uint64("seed", 1, "seed of all random numbers")
+		atOnce  = flag.Int("at-once", 2, "number of simulations at once; each of 1,000 servers takes up to 5 GB")
 		chart   = flag.String("chart", "", "`file` to draw the curve and the events into, .svg or .png")
 	)
 	flag.Parse()

@@ -553,7 +553,7 @@ func (s *scanner) tensors(list []TensorHeader, m *numbers, pieces int) []TensorH
 			case "at":
 				m.at = s.integers(m.at[:t.at], 3*pieces)
 				if (len(m.at)-t.at)%3 != 0 {
-					s.Fail(errors.New("\"at\" has three numbers for each piece"))
+					s.Fail(errors.New("\"at\" must have three numbers for each piece"))
 				}
 			default:
 				s.Raw()

@@ -345,7 +345,7 @@ def test_a_file_that_may_be_truncated_is_refused() -> None:
         ([1, 8192], b"", "not a tensor's name"),
         (["1", 8192, ROW], b"", "not a tensor's name"),
         ({"1": 2}, b"", "not a tensor's name"),
-        ([1, 8192, ROW], b"x", "has a frame as well"),
+        ([1, 8192, ROW], b"x", "has a frame, too"),
         ([1, 0, 1 << 20] * 100, b"", "the frame has 104857600"),
     ],
 )
@@ -361,7 +361,7 @@ def test_off_is_off(inputs: Segment) -> None:
     with Fake(arena=inputs.offer) as fake, Container(echo, servers=fake.endpoint, arena=False):
         assert "arena" not in fake.hello()[1]
         send(fake, inputs)
-        assert "not asked for" in shared(fake, 1, [1, 8192, ROW])[0]["error"]
+        assert "shared memory is not in use" in shared(fake, 1, [1, 8192, ROW])[0]["error"]
         assert not fake.seen(b"arena")
 
 

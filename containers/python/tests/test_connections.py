@@ -14,9 +14,9 @@ import pytest
 from echo_model import ROW, Held, ask, echo
 from fake_server import Fake, kept
 from shiva_container import Container, link, poller
+from shiva_container.arbiter import Arbiter
 from shiva_container.connection import Connection
 from shiva_container.container import hello
-from shiva_container.council import Council
 
 
 def test_several_models_and_several_servers() -> None:
@@ -101,7 +101,7 @@ def test_answers_do_not_reach_the_next_server_and_lost_batches_are_not_computed(
 def test_a_silent_server_is_left(caplog: pytest.LogCaptureFixture) -> None:
     with Fake(beat=False, dead_after_ms=100, heartbeat_ms=30) as fake, Container(echo(), servers=fake.endpoint):
         fake.hello(3)
-    assert "silence for 0.1 s" in caplog.text
+    assert "silent for 0.1 s" in caplog.text
 
 
 def test_a_lock_taken_while_reading_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,8 +119,8 @@ def test_a_lock_taken_while_reading_is_no_silence(monkeypatch: pytest.MonkeyPatc
     pausing = False
     model = echo()
     with Fake(heartbeat_ms=3_600_000, dead_after_ms=1000, beat=False) as fake:
-        council = Council(model, print, print)
-        one = link.Link(model, fake.endpoint, partial(hello, model, "i"), council, print, print, Connection.close)
+        arbiter = Arbiter(model, print, print)
+        one = link.Link(model, fake.endpoint, partial(hello, model, "i"), arbiter, print, print, Connection.close)
         until = time.monotonic() + 20
         while not one.live and time.monotonic() < until:
             one.tick(clock.now)

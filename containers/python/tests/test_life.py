@@ -201,7 +201,7 @@ def test_an_unhealthy_model_signs_off_and_comes_back(caplog: pytest.LogCaptureFi
         well = True
         peer, _ = fake.hello(2)
         assert "outputs" in fake.result(ask(fake, peer))[0]
-    assert "the health hook returned False; signing off" in caplog.text
+    assert "the health hook returned False; leaving the servers" in caplog.text
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -226,4 +226,4 @@ def test_an_exit_in_a_health_hook_is_a_failure(is_async: bool, caplog: pytest.Lo
         leave = False
         peer, _ = fake.hello(2)
         assert "outputs" in fake.result(ask(fake, peer))[0]
-    assert "SystemExit: 3; signing off" in caplog.text
+    assert "SystemExit: 3; leaving the servers" in caplog.text

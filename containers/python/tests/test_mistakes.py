@@ -73,7 +73,7 @@ def test_server_absent(caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         with Container(declared(name="absent"), servers=f"127.0.0.1:{taken.getsockname()[1]}"):
-            assert logged(caplog, "nobody listens there; does shivad run")
+            assert logged(caplog, "is shivad running, and is that its port for containers?")
 
 
 def test_wrong_port(caplog: pytest.LogCaptureFixture) -> None:
@@ -88,5 +88,5 @@ def test_wrong_port(caplog: pytest.LogCaptureFixture) -> None:
 def test_unknown_host(caplog: pytest.LogCaptureFixture) -> None:
     resolver = Resolver([Address("no.such.host.invalid", 7000)], lambda found: None)
     resolver.start()
-    assert logged(caplog, "no server is known by the name no.such.host.invalid")
+    assert logged(caplog, "cannot resolve the name of the server no.such.host.invalid")
     resolver.stop()

@@ -90,7 +90,7 @@ def test_half_a_message_and_silence(part: bytes, caplog: pytest.LogCaptureFixtur
             assert peer.gone()
         with server.accept() as peer:
             peer.serve()
-    assert "silence for 0.3 s" in caplog.text
+    assert "silent for 0.3 s" in caplog.text
 
 
 def test_a_message_that_crawls(caplog: pytest.LogCaptureFixture) -> None:
@@ -108,7 +108,7 @@ def test_a_message_that_crawls(caplog: pytest.LogCaptureFixture) -> None:
                 pytest.fail("it has listened for 12 s")
         with server.accept() as peer:
             peer.serve()
-    assert "silence for 0.3 s" in caplog.text
+    assert "silent for 0.3 s" in caplog.text
 
 
 def test_a_server_that_reads_nothing_is_not_waited_for() -> None:

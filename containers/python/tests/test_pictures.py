@@ -112,7 +112,7 @@ def test_pictures_of_a_batch_have_one_size_and_outputs_are_none() -> None:
 @pytest.mark.parametrize(
     ("there", "arguments", "text"),
     [
-        (set(), {}, "nothing here decodes pictures: pip install 'shiva-container\\[images\\]'"),
+        (set(), {}, "no decoder of pictures is installed: pip install 'shiva-container\\[images\\]'"),
         ({"simplejpeg"}, {"height": 8, "width": 8, "resize": "stretch"}, "simplejpeg does not resize"),
     ],
 )

@@ -146,7 +146,7 @@ def test_silence_of_the_server() -> None:
     assert session.ended is None
     assert session.wake() == 5.0
     session.tick(5.0)
-    assert session.ended == End(Outcome.LOST, "silence for 3 s")
+    assert session.ended == End(Outcome.LOST, "the server has been silent for 3 s")
 
 
 def test_a_large_message_may_take_long_and_its_bytes_are_signs_of_life() -> None:
@@ -170,7 +170,7 @@ def test_a_message_that_crawls_is_no_sign_of_life() -> None:
     assert session.wake() == 8.0, "three seconds, and as many of silence"
     session.hear(8, 8.0)
     session.tick(8.0)
-    assert session.ended == End(Outcome.LOST, "silence for 3 s")
+    assert session.ended == End(Outcome.LOST, "the server has been silent for 3 s")
 
 
 def test_a_batch_and_its_answer() -> None:

@@ -190,7 +190,7 @@ def until(test: Callable[[], Any]) -> None:
 
 
 def seats(container: Container) -> list[Seat]:
-    return list(container._runners[0].council._links)
+    return list(container._runners[0].arbiter._links)
 
 
 def pending(container: Container) -> int:

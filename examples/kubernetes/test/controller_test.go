@@ -527,7 +527,7 @@ func TestControllerTakesNothingOver(t *testing.T) {
 	g.makeTheirs()
 	g.start()
 	g.make(newFakeServer(t, 1).address, nil)
-	if message := g.condition("Ready", "False", "NotOurs"); !strings.Contains(message, "delete it, or name the Model otherwise") {
+	if message := g.condition("Ready", "False", "NotOurs"); !strings.Contains(message, "delete it, or rename the Model") {
 		t.Error(message)
 	}
 	if !g.theirs() {

@@ -37,7 +37,7 @@ function application() {
     state.update(health);
     const parts = [`${rate(rates?.requests)} requests/s`, `in time ${share(rates?.inTime)}`, `p99 ${took(rates?.p99)}`];
     if (health?.defaults) parts.push(`${plural(health.defaults, 'default answer')}`);
-    if (health?.missing_voices) parts.push(`${count(health.missing_voices)} without the part of a model`);
+    if (health?.missing_voices) parts.push(`${count(health.missing_voices)} without a model's prediction`);
     if (a.learned) parts.push(`learned from ${plural(a.learned.rounds, 'feedback')}`);
     setText(answers, parts.join(' · '));
     const models = (a.learned?.models ?? []).map((m) => m.model);

@@ -43,7 +43,7 @@ function actions(page, first) {
   }, label);
   const start = button('start', 'Start');
   const restart = button('restart', 'Restart', `The processes of ${first.name} are replaced one after the other, each when a new one is ready.`);
-  const stop = button('stop', 'Stop', `Nothing will answer requests to ${first.model} that only ${first.name} serves, until it is started again.`);
+  const stop = button('stop', 'Stop', `Requests to ${first.model} that only ${first.name} serves fail until it is started again.`);
   const node = el('span', { class: 'actions' }, start, restart, stop);
   node.update = (c) => {
     const runs = c.processes.some((p) => p.pid);

@@ -54,7 +54,7 @@ const watch = new Watch({
       return false;
     }
     page.away ||= Date.now();
-    notice(`${error.status ? error.message : 'The server does not answer'}. What is shown is from ${new Date(page.away).toLocaleTimeString('en-GB')}; it is asked again every few seconds.`);
+    notice(`${error.status ? error.message : 'The server does not answer'}. The data shown is from ${new Date(page.away).toLocaleTimeString('en-GB')}; the page tries again every few seconds.`);
     setText(at('ready'), 'no connection');
     setClass(at('ready'), 'pill bad');
     return true;

@@ -18,8 +18,8 @@ export function model(page, name, version) {
   const inTime = plot({ title: 'In time, against deadlines', height: 170, y: { value: share, range: [0, 1.02] }, series: [{ label: 'in time', n: 2, fill: true }], empty: 'No requests yet.' });
   const load = plot({ title: 'Requests and failures a second', height: 170, y: { value: rate }, series: [{ label: 'requests/s', n: 0, fill: true }, { label: 'failed/s', n: 3 }], empty: 'No requests yet.' });
   const queue = plot({ title: 'Waiting rows', height: 170, y: { value: rate, range: (_, low, high) => [0, Math.max(1, high)] }, series: [{ label: 'rows', n: 1, fill: true }] });
-  const sizes = plot({ title: 'Rows of the last batches, by why each was closed', height: 200, values: false, y: { value: rate, range: (_, low, high) => [0, Math.max(2, high * 1.1)] }, series: [], empty: 'No batch was sent.' });
-  const closed = bars('Batches by why they were not larger', 'No batch was sent.');
+  const sizes = plot({ title: 'Rows of the last batches, by why each was closed', height: 200, values: false, y: { value: rate, range: (_, low, high) => [0, Math.max(2, high * 1.1)] }, series: [], empty: 'No batches yet.' });
+  const closed = bars('Batches by why they were not larger', 'No batches yet.');
   const profiles = el('div', { class: 'columns' });
   const replicas = table('Replicas', [
     { name: 'Replica', head: true, cell: (r) => r.name },
@@ -48,7 +48,7 @@ export function model(page, name, version) {
     action(page, 'Make it the default', `Requests that name ${name} without a version are answered by version ${version}.`, () => ({ method: 'PUT', path: `/v1/models/${encodeURIComponent(name)}/default_version`, body: { version }, done: `${name} now means version ${version}` })),
     action(page, 'Empty its cache', `All cached answers of ${name} are dropped.`, () => ({ method: 'DELETE', path: `/v1/models/${encodeURIComponent(name)}/cache`, done: 'The cache is empty' })),
     action(page, `Load ${name}`, '', () => ({ method: 'POST', path: `/v1/models/${encodeURIComponent(name)}/load`, done: `${name} is loaded` })),
-    action(page, `Unload ${name}`, `All containers of ${name} are stopped, and nothing will answer requests to it until it is loaded again.`, () => ({ method: 'POST', path: `/v1/models/${encodeURIComponent(name)}/unload`, done: `${name} is unloaded` })));
+    action(page, `Unload ${name}`, `All containers of ${name} are stopped, and requests to it fail until it is loaded again.`, () => ({ method: 'POST', path: `/v1/models/${encodeURIComponent(name)}/unload`, done: `${name} is unloaded` })));
   const [makeDefault, empty, starts, stops] = actions.children;
   stops.className = 'danger';
   const ofModels = [

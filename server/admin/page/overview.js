@@ -21,7 +21,7 @@ export function overview(page) {
     { name: 'Quota', cell: (c) => c.quota },
     { name: 'Limit', class: 'number', cell: (c) => count(c.limit) },
     { name: 'Refused', class: 'number', cell: (c) => count(c.refused) },
-  ], (c) => `${c.name} ${c.quota}`, 'Nobody was over a quota in the last minute.');
+  ], (c) => `${c.name} ${c.quota}`, 'No client was over a quota in the last minute.');
   const apps = applications(page), boxes = containers(page);
   const node = el('div', { class: 'view' },
     el('h2', { class: 'hidden' }, 'Overview'), el('div', { class: 'tiles' }, ...tiles), warnings,

@@ -119,7 +119,7 @@ def test_a_server_that_is_killed_and_comes_back(server: Server, launch: Launch, 
     [
         ("model=ball location={nobody}", ["Connection refused", "expected a server at {nobody}, as the property location says"]),
         ("model=bell location={tcp}", ["bell: NotFound: ", "expected the name of a model of the server in the property model"]),
-        ("model=small location={tcp}", ["small: InvalidInput: ", "48, 64, 3]", "it was shown uint8 [240, 321, 3]"]),
+        ("model=small location={tcp}", ["small: InvalidInput: ", "48, 64, 3]", "the model got uint8 [240, 321, 3]"]),
     ],
 )
 @pytest.mark.parametrize("keep", ["latest", "all"])
@@ -153,7 +153,7 @@ def test_the_end_of_the_pipeline_if_that_is_asked(launch: Launch) -> None:
         ("", "the property model is empty, expected the name of a model of the server"),
         ("model=ball keep=newest", "keep is 'newest', expected \"latest\", \"all\" or a positive number"),
         ("model=ball keep=0", "keep is 0, expected"),
-        ("model=ball location=here:port", "expected a port behind the colon, got 'port'"),
+        ("model=ball location=here:port", "expected a port after the colon, got 'port'"),
         ("model=ball boxes=yxyx", "the property boxes is 'yxyx', expected xywh or xyxy"),
     ],
 )
@@ -170,7 +170,7 @@ def test_tokens(tmp_path: Path, launch: Launch) -> None:
         server.wait_ready()
         for token, fault in (
             ("token=somebody-else", ["ball: Unauthenticated: ", "expected a token that the server knows, in the property token"]),
-            ("token=guest-1hZ8m", ["ball: PermissionDenied: ", "expected the token of somebody who may ask the model"]),
+            ("token=guest-1hZ8m", ["ball: PermissionDenied: ", "expected a token whose identity may use the model"]),
             ("", ["ball: Unauthenticated: ", "expected a token that the server knows"]),
             ("token=camera-7fK2q", []),
         ):

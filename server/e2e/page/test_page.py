@@ -30,7 +30,7 @@ def test_sign_in(open_page: Open, loaded: Server) -> None:
     page.get_by_label("Token").fill("wrong")
     page.keyboard.press("Enter")
     expect(dialog).to_contain_text("token")
-    expect(page.locator("#login-why")).to_contain_text("none of this server")
+    expect(page.locator("#login-why")).to_contain_text("no identity of this server")
     page.get_by_label("Token").fill(TOKENS["reader"])
     page.keyboard.press("Enter")
     expect(page.get_by_role("rowheader", name="digits/1").first).to_be_visible()

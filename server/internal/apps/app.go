@@ -61,9 +61,9 @@ func New(d Definition) (*App, error) {
 	}
 	switch n := len(d.Models); {
 	case n == 0:
-		add(`models: none: an application links to one or more, as ["digits"], ["digits/2"] or ["digits/*"]`)
+		add(`models: none, expected one or more, such as ["digits"], ["digits/2"] or ["digits/*"]`)
 	case n > MaxLinks:
-		add("models: %d, the most are %d", n, MaxLinks)
+		add("models: %d, expected at most %d", n, MaxLinks)
 	}
 	for i, l := range d.Models {
 		model, version := SplitLink(l)
@@ -93,7 +93,7 @@ func New(d Definition) (*App, error) {
 		}
 	}
 	if d.Keep != 0 && !d.Keep.Valid() {
-		add("keep: %d, expected %s, or 0 for what the models are configured with", d.Keep, setting.KeepValues)
+		add("keep: %d, expected %s, or 0 for the setting of its models", d.Keep, setting.KeepValues)
 	}
 	if len(d.Default) > 0 {
 		if err := json.Unmarshal(d.Default, &a.fallback); err != nil || len(a.fallback) == 0 {

@@ -47,20 +47,20 @@ func (r *Registry) Names() (names []string, known bool) {
 // Link finds the candidates of every application. Clients see an application as they see a model,
 // with the inputs and outputs of its first candidate.
 func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
-	before := r.linked.Load()
+	before := r.linking.Load()
 	now := &linking{table: t, apps: make(map[string]*application)}
 	for _, defined := range r.Apps() {
 		a := &application{App: defined, registry: r, gate: g}
-		for target := range linked(t, defined) {
+		for target := range linkedTargets(t, defined) {
 			a.add(target)
 		}
 		now.apps[a.Name] = a
 		was := before.apps[a.Name]
 		if a.fault != nil && (was == nil || was.fault == nil || was.fault.Error() != a.fault.Error()) {
-			r.cfg.Log.Warn("an application links to a model that its policy cannot take, and does not ask it", "application", a.Name, "error", a.fault)
+			r.cfg.Log.Warn("an application does not use a linked model, because its policy does not accept the model", "application", a.Name, "error", a.fault)
 		}
 		if t.Versions(a.Name) != nil && !a.Only(a.Name) && was == nil {
-			r.cfg.Log.Warn("an application, made at another server perhaps, has the name of a model and does not link to just that: requests for the name go to the application",
+			r.cfg.Log.Warn("an application, perhaps created on another server, has the name of a model but does not link to that model alone; requests for the name go to the application",
 				"application", a.Name, "models", a.Models)
 		}
 		a.target = &gate.Target{ID: scheduler.ModelID{Name: a.Name}, Application: a}
@@ -80,12 +80,12 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 		}
 		targets = append(targets, a.target)
 	}
-	r.linked.Store(now)
+	r.linking.Store(now)
 	return targets
 }
 
 // linked returns the versions that an application links to now, possibly with duplicates.
-func linked(t *gate.Table, a *App) iter.Seq[*gate.Target] {
+func linkedTargets(t *gate.Table, a *App) iter.Seq[*gate.Target] {
 	return func(yield func(*gate.Target) bool) {
 		for _, l := range a.Models {
 			name, version := SplitLink(l)
@@ -146,9 +146,9 @@ func (a *application) Unlinked() error {
 	case len(a.models) > 0:
 		return nil
 	case a.fault != nil:
-		return fmt.Errorf("%w: application %q has no model that it can ask: %w", scheduler.ErrInvalidInput, a.Name, a.fault)
+		return fmt.Errorf("%w: application %q can use none of its models: %w", scheduler.ErrInvalidInput, a.Name, a.fault)
 	}
-	return fmt.Errorf("%w: application %q links to %q, and no container of these has registered yet", scheduler.ErrUnavailable, a.Name, a.Models)
+	return fmt.Errorf("%w: application %q links to %q, but no container of these has registered yet", scheduler.ErrUnavailable, a.Name, a.Models)
 }
 
 // Open makes the policy choose, and opens a call for each chosen model. It fails if none of the
@@ -183,10 +183,10 @@ func (a *application) fanOut(tensors []tensor.Tensor, p *gate.Params) (*fanout, 
 	plan, err := a.plan(state, p.User, left)
 	switch {
 	case err != nil && left != nil:
-		return nil, fmt.Errorf("%w: application %q: %s %q leaves out what the policy asks: %w", scheduler.ErrInvalidInput, a.Name, parameter.CandidateModels, p.Candidates, err)
+		return nil, fmt.Errorf("%w: application %q: %s %q excludes models that the policy needs: %w", scheduler.ErrInvalidInput, a.Name, parameter.CandidateModels, p.Candidates, err)
 	case err != nil:
 		if a.fault != nil {
-			err = fmt.Errorf("%w; not asked is %w", err, a.fault)
+			err = fmt.Errorf("%w; the policy does not accept %w", err, a.fault)
 		}
 		return nil, fmt.Errorf("%w: application %q: %w", scheduler.ErrUnavailable, a.Name, err)
 	}
@@ -230,8 +230,8 @@ func (a *application) combinable(plan selection.Plan) error {
 		}
 	}
 	if answering > 1 && ragged != "" {
-		return fmt.Errorf("%w: application %q puts the answers of %d models together row by row, and model %s has a ragged output, "+
-			"of which no row can be told from another model's; policies that have one model answer can link to it",
+		return fmt.Errorf("%w: application %q combines the answers of %d models row by row, but model %s has a ragged output, "+
+			"whose rows cannot be matched with those of other models; only policies that answer with one model can use it",
 			scheduler.ErrInvalidInput, a.Name, answering, ragged)
 	}
 	return nil

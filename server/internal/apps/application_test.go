@@ -122,7 +122,7 @@ func (h *house) app(d Definition) {
 		h.t.Fatal(err)
 	}
 	budgettest.Until(h.t, d.Name+" is linked", func() bool {
-		app, linked := h.reg.App(d.Name), h.reg.linked.Load().apps[d.Name]
+		app, linked := h.reg.App(d.Name), h.reg.linking.Load().apps[d.Name]
 		return app != nil && linked != nil && linked.App == app
 	})
 }
@@ -208,12 +208,12 @@ func TestApplications(t *testing.T) {
 	h.expect(h.ask("one", gate.Params{}), "7 by a/2 for one")
 
 	h.app(Definition{Name: "none", Models: []string{"absent"}})
-	h.expect(h.ask("none", gate.Params{}), `application "none" links to ["absent"], and no container of these has registered yet`)
+	h.expect(h.ask("none", gate.Params{}), `application "none" links to ["absent"], but no container of these has registered yet`)
 
 	if err := h.reg.Delete(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
-	budgettest.Until(t, "one has gone", func() bool { return h.reg.linked.Load().apps["one"] == nil })
+	budgettest.Until(t, "one has gone", func() bool { return h.reg.linking.Load().apps["one"] == nil })
 	h.expect(h.ask("one", gate.Params{}), `no model or application "one"`)
 }
 
@@ -251,7 +251,7 @@ func TestDefaultStandsIn(t *testing.T) {
 		h.expect(h.ask("lenient", gate.Params{}), "-1 by slow/1 for lenient, confidence 0, missing [slow/1], default: deadline exceeded")
 		time.Sleep(10 * time.Second)
 		h.app(Definition{Name: "odd", Models: []string{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": [1, 2]}`)})
-		h.expect(h.ask("odd", gate.Params{}), `"label" has shape [2] for a row, and the model gives []`)
+		h.expect(h.ask("odd", gate.Params{}), `"label" has shape [2] for a row, but the model declares []`)
 		time.Sleep(10 * time.Second)
 	})
 }

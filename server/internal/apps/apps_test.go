@@ -408,7 +408,7 @@ func TestDefaultOutputOfAnySize(t *testing.T) {
 		{whole, 1, `{"boxes":[[1,2,3,4],[5,6,7,8]]}`, "[1, 2, 4]"},
 		{ragged, 3, `{"boxes":[],"count":0}`, "[0, 4] [3]"},
 		{ragged, 3, `{"boxes":[[1,2,3,4]],"count":1}`, "[3, 4] [3]"},
-		{ragged, 3, `{"boxes":[[1,2,3,4]],"count":2}`, `"count" says 2 for a row, and "boxes" has 1`},
+		{ragged, 3, `{"boxes":[[1,2,3,4]],"count":2}`, `"count" gives 2 elements for a row, but "boxes" has 1`},
 	} {
 		a, err := New(Definition{Name: "app", Models: []string{"m"}, Default: json.RawMessage(c.output)})
 		if err != nil {

@@ -87,9 +87,9 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) 
 		if model.Batched() && spec.Ragged == "" {
 			want = want[1:]
 		}
-		row.Shape = none(row.Shape, want)
+		row.Shape = emptyShape(row.Shape, want)
 		if !row.Shape.Fits(want) {
-			return nil, fmt.Errorf("the default output of application %q: %q has shape %s for a row, and the model gives %s", a.Name, spec.Name, row.Shape, want)
+			return nil, fmt.Errorf("the default output of application %q: %q has shape %s for a row, but the model declares %s", a.Name, spec.Name, row.Shape, want)
 		}
 		if spec.Ragged == "" {
 			row.Shape = append(tensor.Shape{1}, row.Shape...)
@@ -112,15 +112,15 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) 
 			return nil, err
 		}
 		if each, _ := tensor.Values[int64](n); int(each[0])*rows != list[i].Shape[0] {
-			return nil, fmt.Errorf("the default output of application %q: %q says %d for a row, and %q has %d", a.Name, list[by].Name, each[0], list[i].Name, list[i].Shape[0]/rows)
+			return nil, fmt.Errorf("the default output of application %q: %q gives %d elements for a row, but %q has %d", a.Name, list[by].Name, each[0], list[i].Name, list[i].Shape[0]/rows)
 		}
 	}
 	return list, nil
 }
 
-// none returns the shape of an empty list where a model may return zero elements: [0, 4] for [-1,
-// 4]. An empty list does not show the shape of its elements.
-func none(got, want tensor.Shape) tensor.Shape {
+// emptyShape returns the shape of an empty list where a model may return zero elements: [0, 4] for
+// [-1, 4]. An empty list does not show the shape of its elements.
+func emptyShape(got, want tensor.Shape) tensor.Shape {
 	if !got.Equal(tensor.Shape{0}) || len(want) < 2 || want[0] != -1 {
 		return got
 	}

@@ -51,15 +51,15 @@ type fanout struct {
 
 // An ask is the call to one model. Its fanout owns it.
 type ask struct {
-	call  gate.Call
-	asked selection.Ask
-	of    *fanout
+	call   gate.Call
+	pick   selection.Ask
+	fanout *fanout
 }
 
 // A refusal is a chosen model that cannot be asked.
 type refusal struct {
-	asked selection.Ask
-	why   error
+	pick selection.Ask
+	why  error
 }
 
 var fanouts = sync.Pool{New: func() any { return new(fanout) }}
@@ -76,7 +76,7 @@ func newFanout(a *application, calls int) *fanout {
 func (f *fanout) ask(asked selection.Ask, tensors []tensor.Tensor) {
 	f.asks = f.asks[:len(f.asks)+1]
 	a := &f.asks[len(f.asks)-1]
-	a.asked, a.of = asked, f
+	a.pick, a.fanout = asked, f
 	if asked.Shadow { // the door's memory may be reused before the shadow is complete
 		f.params.Forward = slices.Clone(f.params.Forward)
 		tensors = keep(tensors)
@@ -135,7 +135,7 @@ func (f *fanout) Start(calls []*gate.Call) []*gate.Call {
 		f.turn = f.app.registry.order.join(f.call, f)
 	}
 	for i := range f.asks {
-		if f.asks[i].asked.Shadow {
+		if f.asks[i].pick.Shadow {
 			f.refs.Add(1)
 		}
 		calls = append(calls, &f.asks[i].call)
@@ -146,9 +146,9 @@ func (f *fanout) Start(calls []*gate.Call) []*gate.Call {
 // Complete answers the request once all calls but shadows are complete, and remembers a shadow's
 // prediction.
 func (a *ask) Complete(*gate.Call) {
-	f := a.of
+	f := a.fanout
 	switch {
-	case a.asked.Shadow:
+	case a.pick.Shadow:
 		if !errors.Is(a.call.Err, scheduler.ErrSuperseded) {
 			f.remember([]selection.Prediction{a.prediction()}, nil)
 		}
@@ -163,7 +163,7 @@ func (a *ask) Complete(*gate.Call) {
 func (f *fanout) Close() {
 	left := f.refs.Add(-1)
 	if tensor.Invariants && left < 0 {
-		panic(tensor.Violation("apps: a fanout has been given back more often than it was referred to"))
+		panic(tensor.Violation("apps: a fanout was released more often than it was retained"))
 	}
 	if left > 0 {
 		return
@@ -171,7 +171,7 @@ func (f *fanout) Close() {
 	for i := range f.asks {
 		a := &f.asks[i]
 		a.call.Close()
-		a.asked, a.of = selection.Ask{}, nil
+		a.pick, a.fanout = selection.Ask{}, nil
 	}
 	clear(f.refused)
 	clear(f.answers[:cap(f.answers)])
@@ -202,7 +202,7 @@ func (f *fanout) Voices() int { return len(f.asks) }
 // prediction returns what a model predicted, with no outputs if it predicted nothing. It refers to
 // the call's memory.
 func (a *ask) prediction() selection.Prediction {
-	p, c := selection.Prediction{Ask: a.asked}, &a.call
+	p, c := selection.Prediction{Ask: a.pick}, &a.call
 	if c.Err == nil {
 		for i := range c.Outputs { // as many as declared: the scheduler has checked
 			c.Outputs[i].Name = c.Target.Spec.Outputs[i].Name
@@ -216,12 +216,12 @@ func (a *ask) prediction() selection.Prediction {
 func (f *fanout) predictions() []selection.Prediction {
 	list := make([]selection.Prediction, 0, len(f.asks)+len(f.refused))
 	for i := range f.asks {
-		if a := &f.asks[i]; !a.asked.Shadow {
+		if a := &f.asks[i]; !a.pick.Shadow {
 			list = append(list, a.prediction())
 		}
 	}
 	for _, r := range f.refused {
-		list = append(list, selection.Prediction{Ask: r.asked})
+		list = append(list, selection.Prediction{Ask: r.pick})
 	}
 	return list
 }
@@ -238,7 +238,7 @@ func (f *fanout) remember(predictions []selection.Prediction, inputs []Inputs) {
 func (f *fanout) finish(last *ask) {
 	answer, fault := f.combine()
 	if f.feedback != nil {
-		f.feedback.heard(f, fault)
+		f.feedback.complete(f, fault)
 		return
 	}
 	c := f.call
@@ -246,15 +246,15 @@ func (f *fanout) finish(last *ask) {
 	c.Outputs = c.Outputs[:0]
 	c.Alone = last.call.Alone
 	for i := range f.asks {
-		if a := &f.asks[i]; !a.asked.Shadow && a.call.Timing.Queue+a.call.Timing.Exec >= c.Timing.Queue+c.Timing.Exec {
+		if a := &f.asks[i]; !a.pick.Shadow && a.call.Timing.Queue+a.call.Timing.Exec >= c.Timing.Queue+c.Timing.Exec {
 			c.Timing = a.call.Timing
 		}
 	}
-	speaker := f.speaker(answer)
-	c.Target, c.Squeeze, c.Rows = speaker.call.Target, speaker.call.Squeeze, speaker.call.Rows
+	main := f.mainAsk(answer)
+	c.Target, c.Squeeze, c.Rows = main.call.Target, main.call.Squeeze, main.call.Rows
 	f.choice.Application, f.choice.Confidence = f.app.Name, answer.Confidence
-	c.Choice, c.Frame = &f.choice, speaker.call.Frame
-	f.unheard(answer)
+	c.Choice, c.Frame = &f.choice, main.call.Frame
+	f.noteMissing(answer)
 	if fault == nil {
 		for _, t := range answer.Outputs {
 			t.Retain()
@@ -286,16 +286,16 @@ func (f *fanout) combine() (answer selection.Answer, fault error) {
 	}()
 	for i := range f.asks {
 		switch a := &f.asks[i]; {
-		case a.asked.Shadow:
+		case a.pick.Shadow:
 		case a.call.Err == nil:
 			f.answers = append(f.answers, a.prediction())
 		default:
 			fault = cmp.Or(fault, a.call.Err) // the error of the heaviest model
-			f.missing = append(f.missing, a.asked)
+			f.missing = append(f.missing, a.pick)
 		}
 	}
 	for _, r := range f.refused {
-		f.missing = append(f.missing, r.asked)
+		f.missing = append(f.missing, r.pick)
 	}
 	answer = f.app.Selection.Combine(f.state, f.answers, f.missing)
 	switch {
@@ -307,11 +307,11 @@ func (f *fanout) combine() (answer selection.Answer, fault error) {
 	return answer, fault
 }
 
-// unheard names and counts the models that did not contribute to the answer.
-func (f *fanout) unheard(answer selection.Answer) {
+// noteMissing names and counts the models that did not contribute to the answer.
+func (f *fanout) noteMissing(answer selection.Answer) {
 	for _, v := range answer.Voices {
 		if v.Unheard != "" && !v.Shadow {
-			f.choice.Missing = append(f.choice.Missing, gate.Missing{Model: v.Model.String(), Why: f.why(v)})
+			f.choice.Missing = append(f.choice.Missing, gate.Missing{Model: v.Model.String(), Why: f.missingReason(v)})
 			if t := f.app.candidate(v.Model); t != nil {
 				t.Metrics.Unheard()
 			}
@@ -322,28 +322,28 @@ func (f *fanout) unheard(answer selection.Answer) {
 	}
 }
 
-// why returns the reason why a model did not contribute.
-func (f *fanout) why(v selection.Voice) string {
+// missingReason returns the reason why a model did not contribute.
+func (f *fanout) missingReason(v selection.Voice) string {
 	for i := range f.asks {
-		if a := &f.asks[i]; a.asked.Model == v.Model && a.call.Err != nil {
+		if a := &f.asks[i]; a.pick.Model == v.Model && a.call.Err != nil {
 			return gate.Text(a.call.Err)
 		}
 	}
 	for _, r := range f.refused {
-		if r.asked.Model == v.Model {
+		if r.pick.Model == v.Model {
 			return gate.Text(r.why)
 		}
 	}
 	return v.Unheard
 }
 
-// speaker returns the call of the model that contributes most to the answer: the answer names that
+// mainAsk returns the call of the model that contributes most to the answer: the answer names that
 // model, and has the rows as that model counted them. Without an answer it is the heaviest model's
 // call.
-func (f *fanout) speaker(answer selection.Answer) *ask {
-	speaker, best := f.firstToAnswer(), -1.0
+func (f *fanout) mainAsk(answer selection.Answer) *ask {
+	main, best := f.firstToAnswer(), -1.0
 	if answer.Outputs == nil {
-		return speaker
+		return main
 	}
 	for _, v := range answer.Voices {
 		part := v.Weight * v.Agreement
@@ -351,18 +351,18 @@ func (f *fanout) speaker(answer selection.Answer) *ask {
 			continue
 		}
 		for i := range f.asks {
-			if a := &f.asks[i]; a.asked.Model == v.Model {
-				speaker, best = a, part
+			if a := &f.asks[i]; a.pick.Model == v.Model {
+				main, best = a, part
 			}
 		}
 	}
-	return speaker
+	return main
 }
 
 // firstToAnswer returns the call of the heaviest model that was asked for the answer. There is one.
 func (f *fanout) firstToAnswer() *ask {
 	i := 0
-	for f.asks[i].asked.Shadow { // do not copy the ask: a complete call may be being canceled
+	for f.asks[i].pick.Shadow { // do not copy the ask: a complete call may be being canceled
 		i++
 	}
 	return &f.asks[i]
@@ -412,6 +412,6 @@ func stage(t scheduler.Timing, total time.Duration) string {
 
 // panicked makes an error from a panic during one request to the application.
 func (a *application) panicked(what any) error {
-	a.registry.cfg.Log.Error("panic over a request to an application", "application", a.Name, "panic", what, "stack", string(debug.Stack()))
+	a.registry.cfg.Log.Error("panic in a request to an application", "application", a.Name, "panic", what, "stack", string(debug.Stack()))
 	return fmt.Errorf("%w: application %q: %v", gate.ErrInternal, a.Name, what)
 }

@@ -84,7 +84,7 @@ func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
 	if err := h.reg.Delete(t.Context(), "app"); err != nil {
 		t.Fatal(err)
 	}
-	if len(h.reg.linked.Load().apps) > 0 {
+	if len(h.reg.linking.Load().apps) > 0 {
 		t.Fatal("the application is still there")
 	}
 	c.Owner = c
@@ -245,7 +245,7 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	loss := 0.5
 	v := &feedback{verdict: Verdict{Loss: &loss}, app: &app}
 	h.reg.reading.Lock() // the watcher's notice of Put would link the application again
-	apps := h.reg.linked.Load().apps
+	apps := h.reg.linking.Load().apps
 	whole := apps["app"]
 	apps["app"] = &app
 	if reply, err := v.apply(nil, nil); reply != nil || gate.StatusOf(err).Err != gate.ErrInternal || !strings.Contains(err.Error(), "panic") {
@@ -322,7 +322,7 @@ func TestApplicationsAreShown(t *testing.T) {
 
 	h.expect(h.ask("lettres", gate.Params{}), `no model or application "lettres"; nearest: "letters"`)
 	h.expect(h.ask("zzzzzz", gate.Params{}), `registered: digits, empty, letters, other`)
-	h.expect(h.ask("letters/1", gate.Params{}), `"letters" is an application, which has no versions, and version "1" was asked for`)
+	h.expect(h.ask("letters/1", gate.Params{}), `"letters" is an application, which has no versions, but the request names version "1"`)
 	h.expect(h.ask("v2/models/letters/versions/1/infer", gate.Params{}), `under application "letters" there are infer, ready, config and stats`)
 	// An application may have the name of its model; the model's versions stay reachable.
 	h.expect(h.ask("digits", gate.Params{}), "1 by digits/1 for digits")
@@ -348,7 +348,7 @@ func TestNameTakenAtAnotherServer(t *testing.T) {
 	if _, err := another.Create(t.Context(), Definition{Name: "a", Models: []string{"b"}}); err != nil {
 		t.Fatal(err)
 	}
-	budgettest.Until(t, "a is linked", func() bool { return h.reg.linked.Load().apps["a"] != nil })
+	budgettest.Until(t, "a is linked", func() bool { return h.reg.linking.Load().apps["a"] != nil })
 	h.Changed()
 	h.expect(h.ask("a", gate.Params{}), "2 by b/1 for a")
 	h.expect(h.ask("a/1", gate.Params{}), "1 by a/1")

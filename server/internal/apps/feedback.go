@@ -25,9 +25,9 @@ type feedback struct {
 	user    string
 	id      string // of the request that it judges; "" if it names none
 
-	earlier *Prediction // what the models predicted then; or
-	asking  *fanout     // the models, again
-	applied bool        // the policy has learned it, for the first time; set before done
+	prediction *Prediction // what the models predicted then; or
+	fanout     *fanout     // the models, again
+	applied    bool        // the policy has learned it, for the first time; set before done
 
 	done func(reply []byte, err error)
 }
@@ -78,22 +78,22 @@ func (a *application) openFeedback(tensors []tensor.Tensor, p *gate.Params) (*fe
 	case f.id == "" && without && len(truth) == 0:
 		return nil, fmt.Errorf("%w: feedback for application %q: expected the \"id\" of a request, or its input as tensors or texts", scheduler.ErrInvalidInput, a.Name)
 	case f.id == "" && without:
-		return nil, fmt.Errorf(`%w: feedback: expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request that the tensors are the right outputs of`, scheduler.ErrInvalidInput)
+		return nil, fmt.Errorf(`%w: feedback: expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request whose right outputs the tensors are`, scheduler.ErrInvalidInput)
 	case f.id != "" && p.Candidates != nil:
-		return nil, fmt.Errorf("%w: feedback for application %q: %s is for feedback that brings its input; with an id it is about the models that were asked then",
+		return nil, fmt.Errorf("%w: feedback for application %q: %s is only for feedback that contains its input; feedback with an id concerns the models that the request went to",
 			scheduler.ErrInvalidInput, a.Name, parameter.CandidateModels)
 	}
 	if err := f.verdict.Check(truth); err != nil {
 		return nil, err
 	}
 	if f.id != "" {
-		f.earlier = a.registry.Predictions.Find(a.Name, f.user, f.id, p.Now)
+		f.prediction = a.registry.Predictions.Find(a.Name, f.user, f.id, p.Now)
 	}
 	switch {
-	case f.earlier != nil:
+	case f.prediction != nil:
 		f.truth = keep(truth)
 	case without:
-		return nil, fmt.Errorf("%w: feedback for application %q: this server knows no request with id %s of user %q in the last %v; send the input too, with a \"label\", or ask the server that answered",
+		return nil, fmt.Errorf("%w: feedback for application %q: this server knows no request with id %s of user %q in the last %v; send the input too, with a \"label\", or send the feedback to the server that answered the request",
 			scheduler.ErrNotFound, a.Name, f.id, f.user, Lifetime)
 	default:
 		q := *p
@@ -101,10 +101,10 @@ func (a *application) openFeedback(tensors []tensor.Tensor, p *gate.Params) (*fe
 		if !p.Bridge { // the members name the input
 			q.Forward = nil
 		}
-		if f.asking, err = a.fanOut(input, &q); err != nil {
+		if f.fanout, err = a.fanOut(input, &q); err != nil {
 			return nil, err
 		}
-		f.asking.feedback = f
+		f.fanout.feedback = f
 	}
 	return f, nil
 }
@@ -125,15 +125,15 @@ func canonical(id []byte) string {
 // Learn implements gate.Feedback.
 func (f *feedback) Learn(done func(reply []byte, err error)) {
 	f.done = f.counted(done)
-	if f.earlier != nil {
-		f.learn(f.earlier.Predictions, f.earlier.Inputs())
+	if f.prediction != nil {
+		f.learn(f.prediction.Predictions, f.prediction.Inputs())
 		return
 	}
-	f.app.gate.Submit(f.asking.Start(nil)...)
+	f.app.gate.Submit(f.fanout.Start(nil)...)
 }
 
-// heard learns from the predictions of a fan-out that was made for the feedback.
-func (f *feedback) heard(asked *fanout, fault error) {
+// complete learns from the predictions of a fan-out that was made for the feedback.
+func (f *feedback) complete(asked *fanout, fault error) {
 	if fault != nil {
 		f.done(nil, fault)
 		return
@@ -143,15 +143,15 @@ func (f *feedback) heard(asked *fanout, fault error) {
 
 // Cancel implements gate.Feedback.
 func (f *feedback) Cancel() {
-	if f.asking != nil {
-		f.asking.Cancel()
+	if f.fanout != nil {
+		f.fanout.Cancel()
 	}
 }
 
 // Close implements gate.Feedback.
 func (f *feedback) Close() {
-	if f.asking != nil {
-		f.asking.Close()
+	if f.fanout != nil {
+		f.fanout.Close()
 	}
 	release(f.truth)
 	f.truth = nil
@@ -164,7 +164,7 @@ func (f *feedback) learn(predictions []selection.Prediction, inputs []Inputs) {
 	select {
 	case r.learning <- struct{}{}:
 	default:
-		f.done(nil, fmt.Errorf("%w: %d feedbacks wait for the state store already", scheduler.ErrOverloaded, maxLearning))
+		f.done(nil, fmt.Errorf("%w: %d requests with feedback, the limit, are already waiting for the state store", scheduler.ErrOverloaded, maxLearning))
 		return
 	}
 	r.learners.Go(func() { // ends with the store's answer, or after learnTimeout
@@ -187,7 +187,7 @@ func (f *feedback) apply(predictions []selection.Prediction, inputs []Inputs) (r
 		return nil, err
 	}
 	r := f.app.registry
-	linked := r.linked.Load()
+	linked := r.linking.Load()
 	a := linked.apps[f.app.Name] // as it is now: it may have changed since the feedback was opened
 	if a == nil {
 		return nil, fmt.Errorf("%w: application %q was deleted before its feedback was learned", scheduler.ErrNotFound, f.app.Name)

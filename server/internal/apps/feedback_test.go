@@ -33,7 +33,7 @@ func TestFeedbackMeansTheSameEverywhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.expect(h.ask("app/update", gate.Params{ID: []byte(`"never"`)}, right), `error not found: feedback for application "app": this server knows no request with id "never"`)
-	h.expect(h.ask("app/update", gate.Params{}, right), `expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request that the tensors`)
+	h.expect(h.ask("app/update", gate.Params{}, right), `expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request whose right outputs the tensors are`)
 }
 
 // Feedback that was opened before the policy of its application was changed teaches the current
@@ -97,12 +97,12 @@ func TestPolicyDoesNotTakeEveryModel(t *testing.T) {
 	h.app(mean)
 	h.expect(h.ask("app", gate.Params{}), "no container of these has registered yet")
 	h.texts("later")
-	h.expect(h.ask("app", gate.Params{}), `error invalid input: application "app" has no model that it can ask: model later/1: policy exp4`)
+	h.expect(h.ask("app", gate.Params{}), `error invalid input: application "app" can use none of its models: model later/1: policy exp4`)
 	if _, err := h.reg.Change(t.Context(), "app", func(d *Definition) error { d.SLO = "1s"; return nil }); err == nil {
 		t.Error("changed beside a model that does not fit")
 	}
 	h.app(Definition{Name: "votes", Models: []string{"words", "later"}, Policy: "exp4"})
-	if votes := h.reg.linked.Load().apps["votes"]; len(votes.models) != 2 || votes.fault != nil {
+	if votes := h.reg.linking.Load().apps["votes"]; len(votes.models) != 2 || votes.fault != nil {
 		t.Errorf("a vote over texts: %+v", votes)
 	}
 }

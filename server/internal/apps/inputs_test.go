@@ -39,7 +39,7 @@ func TestInputsGiveWay(t *testing.T) {
 		t.Errorf("%d have their inputs, the large one is %v", held, reply)
 	}
 	p.forget("app")
-	if p.inputBytes != 0 || p.asked.Len() != 0 {
-		t.Errorf("%d bytes of %d inputs are left", p.inputBytes, p.asked.Len())
+	if p.inputBytes != 0 || p.withInputs.Len() != 0 {
+		t.Errorf("%d bytes of %d inputs are left", p.inputBytes, p.withInputs.Len())
 	}
 }

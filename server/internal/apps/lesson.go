@@ -16,7 +16,7 @@ func (f *fanout) lessons() (inputs []Inputs) {
 			for k := range tensors {
 				tensors[k].Name = c.Target.Spec.Inputs[k].Name
 			}
-			inputs = append(inputs, Inputs{Model: f.asks[i].asked.Model, Rows: c.Rows, Tensors: tensors})
+			inputs = append(inputs, Inputs{Model: f.asks[i].pick.Model, Rows: c.Rows, Tensors: tensors})
 		}
 	}
 	return inputs

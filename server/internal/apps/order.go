@@ -27,7 +27,7 @@ type order struct {
 // A line holds the calls of one stream from the oldest unanswered one to the newest. A silent
 // stream has no line, and takes no memory.
 type line struct {
-	of             *order
+	order          *order
 	stream         gate.Stream
 	oldest, newest *turn // unanswered
 	keep           int   // limit of the call that joined last; 0: none
@@ -40,12 +40,12 @@ type line struct {
 // refer to it when the call is reused.
 type turn struct {
 	line         *line
-	call         *gate.Call // not to be touched after part, except to deliver it
+	call         *gate.Call // not to be touched after unlink, except to deliver it
 	fanout       *fanout    // whose calls to models make the answer; nil: already made
 	older, newer *turn
 	held         bool  // the call is complete, with outputs, and waits for older ones
 	canceled     bool  // its client has disconnected
-	by           error // the error if it is superseded; else nil
+	supersededBy error // the error if it is superseded; else nil
 	shown        bool  // it leaves with outputs
 	skipped      int   // frames that were superseded since the last one that had outputs
 	timer        *time.Timer
@@ -74,7 +74,7 @@ func (o *order) join(c *gate.Call, f *fanout) *turn {
 	l := o.lines[stream]
 	if l == nil {
 		stream.Client, stream.Name = strings.Clone(stream.Client), strings.Clone(stream.Name)
-		l = &line{of: o, stream: stream}
+		l = &line{order: o, stream: stream}
 		if o.lines == nil {
 			o.lines = make(map[gate.Stream]*line)
 		}
@@ -96,10 +96,10 @@ func (t *turn) settle() {
 	if t == nil {
 		return
 	}
-	t.line.of.mu.Lock()
-	defer t.line.of.mu.Unlock()
-	if t.by != nil {
-		t.fail(t.by)
+	t.line.order.mu.Lock()
+	defer t.line.order.mu.Unlock()
+	if t.supersededBy != nil {
+		t.fail(t.supersededBy)
 	}
 }
 
@@ -107,22 +107,22 @@ func (t *turn) settle() {
 // settle.
 func (t *turn) finish() {
 	l := t.line
-	l.of.mu.Lock()
+	l.order.mu.Lock()
 	if t.canceled && t.call.Err == nil {
 		t.fail(errCanceled)
 	}
 	if t.call.Err == nil && (l.oldest != t || l.leaving) {
 		t.hold()
 		slow := l.supersede()
-		l.of.mu.Unlock()
+		l.order.mu.Unlock()
 		for _, f := range slow {
 			f.giveUp()
 			f.Close()
 		}
 		return
 	}
-	t.part()
-	l.of.mu.Unlock()
+	t.unlink()
+	l.order.mu.Unlock()
 	l.leave(t)
 }
 
@@ -139,7 +139,7 @@ func (l *line) supersede() (slow []*fanout) {
 	}
 	for t := l.oldest; !t.held; t = t.newer {
 		if t.fanout != nil {
-			t.by = newest.call.Frame.Supersedes()
+			t.supersededBy = newest.call.Frame.Supersedes()
 			t.fanout.refs.Add(1)
 			slow = append(slow, t.fanout)
 		}
@@ -167,15 +167,15 @@ func (t *turn) cancel() {
 
 func (t *turn) withdraw(err error) {
 	l := t.line
-	l.of.mu.Lock()
+	l.order.mu.Lock()
 	if !t.held {
 		t.canceled = true // a timer fires only for a held call, or too late
-		l.of.mu.Unlock()
+		l.order.mu.Unlock()
 		return
 	}
 	t.fail(err)
-	t.part()
-	l.of.mu.Unlock()
+	t.unlink()
+	l.order.mu.Unlock()
 	l.leave(t)
 }
 
@@ -188,8 +188,8 @@ func (t *turn) fail(err error) {
 	}
 }
 
-// part removes the call from its line; its answer leaves unchanged.
-func (t *turn) part() {
+// unlink removes the call from its line; its answer leaves unchanged.
+func (t *turn) unlink() {
 	l, c := t.line, t.call
 	if t.older != nil {
 		t.older.newer = t.newer
@@ -235,13 +235,13 @@ func (l *line) leave(t *turn) {
 
 func (l *line) deliver(t *turn) {
 	defer func() { // also if the owner panics: that costs only its own answer
-		l.of.mu.Lock()
-		defer l.of.mu.Unlock()
+		l.order.mu.Lock()
+		defer l.order.mu.Unlock()
 		if t.shown {
 			l.leaving = false
 		}
-		if l.oldest == nil && !l.leaving && l.of.lines[l.stream] == l {
-			delete(l.of.lines, l.stream)
+		if l.oldest == nil && !l.leaving && l.order.lines[l.stream] == l {
+			delete(l.order.lines, l.stream)
 		}
 	}()
 	t.call.Finish()
@@ -249,12 +249,12 @@ func (l *line) deliver(t *turn) {
 
 // next removes and returns the next call that can leave; nil: there is none.
 func (l *line) next() *turn {
-	l.of.mu.Lock()
-	defer l.of.mu.Unlock()
+	l.order.mu.Lock()
+	defer l.order.mu.Unlock()
 	t := l.oldest
 	if t == nil || !t.held || l.leaving {
 		return nil
 	}
-	t.part()
+	t.unlink()
 	return t
 }

@@ -29,7 +29,7 @@ type Predictions struct {
 	bytes int
 
 	// Inputs are bounded separately, so that models that want them take no room from the policies.
-	asked      list.List // of each *Prediction with inputs, oldest first
+	withInputs list.List // of each *Prediction with inputs, oldest first
 	inputBytes int
 }
 
@@ -46,7 +46,7 @@ type Prediction struct {
 
 	inputs     atomic.Pointer[[]Inputs]
 	inputBytes int
-	asked      *list.Element // in Predictions.asked; nil: no inputs
+	element    *list.Element // in Predictions.asked; nil: no inputs
 }
 
 // Inputs returns the inputs of the models that want feedback; nil if there are none, or they were
@@ -112,10 +112,10 @@ func (p *Predictions) Keep(app, user, id string, made time.Time, predictions []s
 	if n.inputBytes > 0 && n.inputBytes <= maxInputBytes {
 		list := inputs // &inputs would be an allocation for every caller
 		n.inputs.Store(&list)
-		n.asked = p.asked.PushBack(n)
+		n.element = p.withInputs.PushBack(n)
 		p.inputBytes += n.inputBytes
 		for p.inputBytes > maxInputBytes {
-			p.asked.Front().Value.(*Prediction).forgetLocked(p)
+			p.withInputs.Front().Value.(*Prediction).forgetLocked(p)
 		}
 	}
 	for at := p.queue.Front(); at != nil; at = p.queue.Front() {
@@ -157,10 +157,10 @@ func (p *Predictions) dropLocked(at *list.Element) {
 
 // forgetLocked drops the inputs of a prediction in p.
 func (n *Prediction) forgetLocked(p *Predictions) {
-	if n.asked != nil {
-		p.asked.Remove(n.asked)
+	if n.element != nil {
+		p.withInputs.Remove(n.element)
 		p.inputBytes -= n.inputBytes
-		n.asked = nil
+		n.element = nil
 		n.inputs.Store(nil)
 	}
 }

@@ -45,7 +45,7 @@ type Registry struct {
 	reading sync.Mutex // held by read, so that a later read is not overwritten
 	known   atomic.Bool
 
-	linked   atomic.Pointer[linking]
+	linking  atomic.Pointer[linking]
 	learning chan struct{} // feedback that waits for the store
 	learners sync.WaitGroup
 
@@ -67,7 +67,7 @@ func Open(cfg Config) *Registry {
 	cfg.Users = cmp.Or(cfg.Users, DefaultUsers)
 	r := &Registry{cfg: cfg, learning: make(chan struct{}, maxLearning)}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	r.linked.Store(&linking{table: new(gate.Table)})
+	r.linking.Store(&linking{table: new(gate.Table)})
 	r.apps.Store(&map[string]*App{})
 	r.read() // so that the first requests find the applications
 	changed := make(chan struct{}, 1)
@@ -153,11 +153,11 @@ func (r *Registry) Check(d Definition) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := r.linked.Load().table
+	t := r.linking.Load().table
 	if t.Versions(d.Name) != nil && !a.Only(d.Name) {
-		return nil, fmt.Errorf("%w: application %q: there is a model of that name, and the application does not link to just that one", scheduler.ErrInvalidInput, d.Name)
+		return nil, fmt.Errorf("%w: application %q: there is a model of that name, but the application does not link to that model alone", scheduler.ErrInvalidInput, d.Name)
 	}
-	for target := range linked(t, a) {
+	for target := range linkedTargets(t, a) {
 		if err := a.fits(target); err != nil {
 			return nil, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, d.Name, err)
 		}

@@ -82,8 +82,8 @@ func (s *states) keep(key stateKey, p parsed) {
 	s.known[key] = &p
 }
 
-// saw records a revision of the store.
-func (s *states) saw(revision uint64) {
+// noteRevision records a revision of the store.
+func (s *states) noteRevision(revision uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.newest = max(s.newest, revision)
@@ -129,7 +129,7 @@ func (r *Registry) State(a *App, user string, models []selection.Model) (selecti
 }
 
 func (a *App) unaskable(err error) error {
-	return fmt.Errorf("%w: application %q cannot be asked as it is defined: %w", scheduler.ErrUnavailable, a.Name, err)
+	return fmt.Errorf("%w: application %q cannot serve requests as it is defined: %w", scheduler.ErrUnavailable, a.Name, err)
 }
 
 // PolicyKey returns the store's key for what the policy of an application has learned for a user.
@@ -201,7 +201,7 @@ func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []
 		}
 		return json.Marshal(s)
 	})
-	r.states.saw(e.Revision)
+	r.states.noteRevision(e.Revision)
 	if errors.Is(err, state.ErrApplied) {
 		s, err = r.State(a, user, models)
 		return s, false, err
@@ -214,13 +214,13 @@ func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []
 func (r *Registry) teach(a *App, old []byte, models []selection.Model, predictions []selection.Prediction, outcome selection.Outcome) (s selection.State, err error) {
 	defer func() {
 		if what := recover(); what != nil {
-			r.cfg.Log.Error("panic over feedback", "application", a.Name, "panic", what, "stack", string(debug.Stack()))
-			err = fmt.Errorf("apps: panic over feedback for application %q: %v", a.Name, what)
+			r.cfg.Log.Error("panic while learning from feedback", "application", a.Name, "panic", what, "stack", string(debug.Stack()))
+			err = fmt.Errorf("apps: panic while learning from feedback for application %q: %v", a.Name, what)
 		}
 	}()
 	if old != nil {
 		if err := json.Unmarshal(old, &s); err != nil {
-			return s, fmt.Errorf("%w: application %q: this server cannot read what was learned before, and does not write over it; forgetting it, or a server that can read it, helps: %w", scheduler.ErrUnavailable, a.Name, err)
+			return s, fmt.Errorf("%w: application %q: this server cannot read the stored state of the policy, and does not overwrite it; reset it (shivactl policies forget) or use a version of shivad that can read it: %w", scheduler.ErrUnavailable, a.Name, err)
 		}
 	}
 	if len(models) == 0 { // none is connected here, so the models that learned last learn

@@ -72,7 +72,7 @@ func (r *Registry) tidy(ctx context.Context) {
 	}
 	byApp, first := map[string][]candidate{}, map[string][]string{}
 	for _, e := range entries {
-		r.states.saw(e.Revision)
+		r.states.noteRevision(e.Revision)
 		if app, user, ok := PolicyUser(e.Key); ok {
 			byApp[app] = append(byApp[app], candidate{e, max(e.Revision, r.states.used(app, user))})
 			if len(first[app]) < firstUsers {
@@ -100,7 +100,7 @@ func (r *Registry) tidy(ctx context.Context) {
 			n := r.discard(ctx, gone)
 			if count.Kept = len(states) - n; !ended {
 				count.Forgotten += uint64(n)
-				r.cfg.Log.Info("what was learned for the least recently used users was forgotten", "application", app, "users", n, "limit", r.cfg.Users)
+				r.cfg.Log.Info("the policy states of the least recently used users were deleted", "application", app, "users", n, "limit", r.cfg.Users)
 			}
 		} else {
 			count.Kept = len(states)

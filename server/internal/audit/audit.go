@@ -73,11 +73,11 @@ type Trail struct {
 	mu      sync.Mutex
 	entries []Entry // the oldest first
 	bytes   int
-	crowds  map[string]*crowd
+	sources map[string]*sourceStats
 }
 
-// A crowd is the share of one identity in the trail, or of one address if the identity is unknown.
-type crowd struct {
+// A sourceStats counts the entries of one identity, or of one address if the identity is unknown.
+type sourceStats struct {
 	entries  int
 	second   int64 // Unix time of its last line in the log
 	lines    int   // in that second
@@ -97,7 +97,7 @@ func Text(v any) string {
 }
 
 // New makes a trail.
-func New(log *slog.Logger) *Trail { return &Trail{log: log, crowds: map[string]*crowd{}} }
+func New(log *slog.Logger) *Trail { return &Trail{log: log, sources: map[string]*sourceStats{}} }
 
 // Add appends an entry and sets its time.
 func (t *Trail) Add(e Entry) {
@@ -115,22 +115,22 @@ func (t *Trail) Add(e Entry) {
 	e.At = time.Now().UTC()
 	t.entries = append(t.entries, e)
 	t.bytes += e.size()
-	key := e.crowd()
-	c := t.crowds[key]
+	key := e.sourceKey()
+	c := t.sources[key]
 	if c == nil {
-		c = &crowd{}
-		t.crowds[key] = c
+		c = &sourceStats{}
+		t.sources[key] = c
 	}
 	c.entries++
 	t.write(&e, c)
 	for len(t.entries) > mostEntries || t.bytes > mostBytes {
-		t.yield()
+		t.evict()
 	}
 }
 
-// crowd returns the key of the crowd that an entry belongs to. All refused entries without an
-// identity share one, so that many unknown clients cannot fill the trail.
-func (e *Entry) crowd() string {
+// sourceKey returns the key of the sourceStats that an entry counts in. All refused entries without
+// an identity share one, so that many unknown clients cannot fill the trail.
+func (e *Entry) sourceKey() string {
 	if e.Refused && e.Identity == "" {
 		return "nobody"
 	}
@@ -149,25 +149,25 @@ func (e *Entry) size() int {
 	return entryBytes + len(e.Identity) + len(e.Address) + len(e.Action) + len(e.What) + len(e.Name) + len(e.Before) + len(e.After) + len(e.Error)
 }
 
-// yield drops the oldest entry of the largest crowd: a client that repeats something a thousand
+// evict drops the oldest entry of the source with most: a client that repeats something a thousand
 // times pushes out its own entries.
-func (t *Trail) yield() {
+func (t *Trail) evict() {
 	most := ""
-	for key, c := range t.crowds {
-		if most == "" || c.entries > t.crowds[most].entries {
+	for key, c := range t.sources {
+		if most == "" || c.entries > t.sources[most].entries {
 			most = key
 		}
 	}
-	i := slices.IndexFunc(t.entries, func(e Entry) bool { return e.crowd() == most })
+	i := slices.IndexFunc(t.entries, func(e Entry) bool { return e.sourceKey() == most })
 	t.bytes -= t.entries[i].size()
 	t.entries = slices.Delete(t.entries, i, i+1)
-	if t.crowds[most].entries--; t.crowds[most].entries == 0 {
-		delete(t.crowds, most)
+	if t.sources[most].entries--; t.sources[most].entries == 0 {
+		delete(t.sources, most)
 	}
 }
 
 // write logs an entry unless its source is over linesASecond.
-func (t *Trail) write(e *Entry, c *crowd) {
+func (t *Trail) write(e *Entry, c *sourceStats) {
 	if now := e.At.Unix(); c.second != now {
 		c.second, c.lines = now, 0
 	}

@@ -27,7 +27,7 @@ func TestBounds(t *testing.T) {
 	list := trail.List(mostEntries + 1)
 	counts := map[string]int{}
 	for _, e := range list {
-		counts[e.crowd()]++
+		counts[e.sourceKey()]++
 	}
 	if len(list) != mostEntries || list[0].Name != "first" || list[1].Name != "of no identity" || counts["nobody"] < mostEntries/3 || counts["identity bob"] < mostEntries/3 {
 		t.Errorf("%d entries, the first %+v; of each %v", len(list), list[0], counts)
@@ -49,7 +49,7 @@ func TestBounds(t *testing.T) {
 	if size > mostBytes || size != trail.bytes || trail.List(mostEntries)[0].Name != "first" {
 		t.Errorf("%d bytes, by its own count %d", size, trail.bytes)
 	}
-	for key, c := range trail.crowds {
+	for key, c := range trail.sources {
 		if c.entries == 0 {
 			t.Errorf("%s has nothing, and is remembered", key)
 		}
@@ -135,7 +135,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// The connections of one client are one crowd, and so are all refused clients without an identity.
+// The connections of one client are one source, and so are all refused clients without an identity.
 func TestCrowds(t *testing.T) {
 	for _, c := range []struct {
 		entry Entry
@@ -149,7 +149,7 @@ func TestCrowds(t *testing.T) {
 		{Entry{Source: from("", "uid=1000,pid=4711")}, "address uid=1000"},
 		{Entry{}, "address "},
 	} {
-		if got := c.entry.crowd(); got != c.want {
+		if got := c.entry.sourceKey(); got != c.want {
 			t.Errorf("%+v is of %q, want %q", c.entry, got, c.want)
 		}
 	}
@@ -171,8 +171,8 @@ func TestSizeOfAnEntry(t *testing.T) {
 	for i := range 2 * mostEntries {
 		trail.Add(Entry{Source: from(fmt.Sprint("identity ", i), "10.0.0.1:1"), Action: "change"})
 	}
-	if len(trail.crowds) != mostEntries {
-		t.Errorf("%d identities are remembered of %d entries", len(trail.crowds), mostEntries)
+	if len(trail.sources) != mostEntries {
+		t.Errorf("%d identities are remembered of %d entries", len(trail.sources), mostEntries)
 	}
 }
 

@@ -182,7 +182,7 @@ func (c *Call) Complete(r *scheduler.Request) {
 	if e != nil {
 		outputs = e.outputs
 	} else if followers != nil {
-		outputs = lasting(outputs)
+		outputs = cloneShapes(outputs)
 	}
 	for followers != nil {
 		at := followers
@@ -204,8 +204,8 @@ func (c *Call) Complete(r *scheduler.Request) {
 	}
 }
 
-// lasting copies the shapes of outputs, so that they outlive the request.
-func lasting(outputs []tensor.Tensor) []tensor.Tensor {
+// cloneShapes copies the shapes of outputs, so that they outlive the request.
+func cloneShapes(outputs []tensor.Tensor) []tensor.Tensor {
 	outputs = slices.Clone(outputs)
 	for i := range outputs {
 		outputs[i].Shape = slices.Clone(outputs[i].Shape)

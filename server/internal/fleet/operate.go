@@ -11,24 +11,24 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// named returns the process of a [[container]].
-func (ps *Processes) named(container string) (*process, error) {
+// lookup returns the process of a [[container]].
+func (ps *Processes) lookup(container string) (*process, error) {
 	for _, p := range ps.all() {
 		if p.settings.Name == container {
 			return p, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: container %q runs elsewhere and is called: it is started and stopped there", scheduler.ErrInvalidInput, container)
+	return nil, fmt.Errorf("%w: this server dials container %q and does not run its processes: start and stop it where it runs", scheduler.ErrInvalidInput, container)
 }
 
 // Start runs the processes of one [[container]] and waits until all have registered.
 func (ps *Processes) Start(ctx context.Context, container string) error {
-	p, err := ps.named(container)
+	p, err := ps.lookup(container)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	if at := p.now(); at.supervisor != nil && !slices.ContainsFunc(at.supervisor.Status(), func(i containers.ProcessInfo) bool { return i.State == "retired" }) {
+	if at := p.current(); at.supervisor != nil && !slices.ContainsFunc(at.supervisor.Status(), func(i containers.ProcessInfo) bool { return i.State == "retired" }) {
 		began = at.began // they run already
 	}
 	if err := p.start(); err != nil {
@@ -41,7 +41,7 @@ func (ps *Processes) Start(ctx context.Context, container string) error {
 // why.
 func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Time) error {
 	return ps.poll(func() (bool, error) {
-		s := p.now().supervisor
+		s := p.current().supervisor
 		if s == nil {
 			return false, fmt.Errorf("%w: container %q was stopped meanwhile", scheduler.ErrUnavailable, p.settings.Name)
 		}
@@ -57,12 +57,12 @@ func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Tim
 		}
 		switch {
 		case here == len(list) || ps.registeredSince(p, began) >= len(list):
-			ps.log.Info("container started", "container", p.settings.Name, "registered", fmt.Sprint(p.now().serves))
+			ps.log.Info("container started", "container", p.settings.Name, "registered", fmt.Sprint(p.current().versions))
 			return true, nil
 		case wrong != "":
 			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered: %s", scheduler.ErrUnavailable, here, len(list), p.settings.Name, wrong)
 		case ctx.Err() != nil:
-			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered; they go on", scheduler.ErrDeadlineExceeded, here, len(list), p.settings.Name)
+			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered; the others are still starting", scheduler.ErrDeadlineExceeded, here, len(list), p.settings.Name)
 		}
 		return false, nil
 	}, ctx.Done())
@@ -100,7 +100,7 @@ func (ps *Processes) poll(look func() (done bool, err error), hurry <-chan struc
 // starts a container in another network.
 func (ps *Processes) registeredSince(p *process, since time.Time) (n int) {
 	model := p.model()
-	for _, i := range ps.sessions.connected() {
+	for _, i := range ps.sessions.inboundSessions() {
 		if i.Model.Name == model && i.Registered.After(since) {
 			n++
 		}
@@ -111,11 +111,11 @@ func (ps *Processes) registeredSince(p *process, since time.Time) (n int) {
 // Restart replaces the processes of one [[container]] one by one, each after its successor has
 // registered. Processes that are not running are started.
 func (ps *Processes) Restart(ctx context.Context, container string) error {
-	p, err := ps.named(container)
+	p, err := ps.lookup(container)
 	if err != nil {
 		return err
 	}
-	s := p.now().supervisor
+	s := p.current().supervisor
 	if s == nil {
 		return ps.Start(ctx, container)
 	}
@@ -128,7 +128,7 @@ func (ps *Processes) Restart(ctx context.Context, container string) error {
 // Stop stops the processes of one [[container]] and waits until they have ended, for stop_timeout
 // at most.
 func (ps *Processes) Stop(container string) error {
-	p, err := ps.named(container)
+	p, err := ps.lookup(container)
 	if err != nil {
 		return err
 	}

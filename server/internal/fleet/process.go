@@ -23,39 +23,39 @@ type process struct {
 
 	changing sync.Mutex // held by start and stop from begin to end
 
-	mu       sync.Mutex
-	replicas config.Replicas
-	standing standing
-	ended    bool // the server is stopping: no process starts any more
+	mu        sync.Mutex
+	replicas  config.Replicas
+	lifecycle lifecycle
+	ended     bool // the server is stopping: no process starts any more
 }
 
-// A standing is the state of a process.
-type standing struct {
+// A lifecycle is the state of a process.
+type lifecycle struct {
 	supervisor Supervisor // nil: unloaded
 	stopping   bool
 	began      time.Time // when the supervisor started
-	// serves lists the versions that the processes have registered, in order; never changed, only
+	// versions lists the versions that the processes have registered, in order; never changed, only
 	// replaced.
-	serves []scheduler.ModelID
-	since  time.Time // when the first of serves registered
+	versions []scheduler.ModelID
+	since    time.Time // when the first of versions registered
 	// pinned means that the process was started again after its version was retired; it stays until
 	// it is stopped.
 	pinned bool
 	forced int // processes that had to be killed at the last stop
 
-	scaling scaling             // how many processes there should be
-	why     string              // scaling last changed; "": it has not
-	scaled  time.Time           // when it last changed
-	awaited []scheduler.ModelID // whose requests wait for a process
+	scaling       scaling             // how many processes there should be
+	why           string              // scaling last changed; "": it has not
+	scaled        time.Time           // when it last changed
+	awaitedModels []scheduler.ModelID // whose requests wait for a process
 }
 
 var errStopping = fmt.Errorf("%w: this server is shutting down", scheduler.ErrDraining)
 
-// now returns the current state.
-func (p *process) now() standing {
+// current returns the current state.
+func (p *process) current() lifecycle {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.standing
+	return p.lifecycle
 }
 
 // bounds returns how many processes there may be.
@@ -67,7 +67,7 @@ func (p *process) bounds() config.Replicas {
 
 // count returns how many processes there should be.
 func (p *process) count() int {
-	if at := p.now(); at.supervisor != nil {
+	if at := p.current(); at.supervisor != nil {
 		return at.scaling.wanted
 	}
 	return 0
@@ -75,7 +75,7 @@ func (p *process) count() int {
 
 // registers counts the processes that have registered.
 func (p *process) registers() (n int) {
-	if s := p.now().supervisor; s != nil {
+	if s := p.current().supervisor; s != nil {
 		for _, i := range s.Status() {
 			if i.Registers {
 				n++
@@ -87,20 +87,20 @@ func (p *process) registers() (n int) {
 
 // retired reports whether a newer version has replaced the processes.
 func (p *process) retired() bool {
-	return slices.ContainsFunc(p.now().supervisor.Status(), func(i containers.ProcessInfo) bool { return i.State == "retired" })
+	return slices.ContainsFunc(p.current().supervisor.Status(), func(i containers.ProcessInfo) bool { return i.State == "retired" })
 }
 
 // model returns the name by which clients load and unload the process: the configured name, or else
 // the name that it has registered.
 func (p *process) model() string {
-	if s := p.now(); p.settings.Model == "" && len(s.serves) > 0 {
-		return s.serves[0].Name
+	if s := p.current(); p.settings.Model == "" && len(s.versions) > 0 {
+		return s.versions[0].Name
 	}
 	return cmp.Or(p.settings.Model, p.settings.Name)
 }
 
-// is reports whether clients address the process by a name.
-func (p *process) is(name string) bool {
+// hasName reports whether clients address the process by a name.
+func (p *process) hasName(name string) bool {
 	return p.model() == name || p.settings.Model == "" && p.settings.Name == name
 }
 
@@ -108,22 +108,22 @@ func (p *process) is(name string) bool {
 // Configurations often do not say which model a command serves, and a container need not have its
 // model's name.
 func (p *process) registered(conn net.Conn, id scheduler.ModelID) {
-	s := p.now().supervisor
+	s := p.current().supervisor
 	if s == nil || !s.Registered(conn) {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.standing.since.IsZero() {
-		p.standing.since = time.Now()
+	if p.lifecycle.since.IsZero() {
+		p.lifecycle.since = time.Now()
 	}
-	if !slices.Contains(p.standing.serves, id) {
-		p.standing.serves = append(slices.Clip(p.standing.serves), id)
+	if !slices.Contains(p.lifecycle.versions, id) {
+		p.lifecycle.versions = append(slices.Clip(p.lifecycle.versions), id)
 	}
 }
 
 // loaded reports whether the process should serve: it is neither unloaded nor being unloaded.
-func (s standing) loaded() bool { return s.supervisor != nil && !s.stopping }
+func (s lifecycle) loaded() bool { return s.supervisor != nil && !s.stopping }
 
 // start runs the processes unless they are running already. Retired ones run again.
 func (p *process) start() error {
@@ -134,13 +134,13 @@ func (p *process) start() error {
 	if p.ended {
 		return errStopping
 	}
-	at := &p.standing
+	at := &p.lifecycle
 	if at.supervisor != nil {
 		at.pinned = at.supervisor.Resume() || at.pinned
 		return nil
 	}
 	c := p.settings
-	at.began, at.serves, at.since = time.Now(), nil, time.Time{}
+	at.began, at.versions, at.since = time.Now(), nil, time.Time{}
 	at.scaling, at.why = scaling{wanted: max(1, p.replicas.Min)}, ""
 	var err error
 	at.supervisor, err = p.fleet.supervise(containers.Command{
@@ -173,8 +173,8 @@ func (p *process) unload() error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	p.mu.Lock()
-	s := p.standing.supervisor
-	p.standing.stopping = s != nil
+	s := p.lifecycle.supervisor
+	p.lifecycle.stopping = s != nil
 	p.mu.Unlock()
 	if s == nil {
 		return nil
@@ -189,7 +189,7 @@ func (p *process) unload() error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at := &p.standing
+	at := &p.lifecycle
 	at.supervisor, at.stopping, at.pinned, at.forced = nil, false, false, forced
 	return err
 }
@@ -203,18 +203,18 @@ func (p *process) stop() error {
 }
 
 func (p *process) status() []containers.ProcessInfo {
-	if s := p.now().supervisor; s != nil {
+	if s := p.current().supervisor; s != nil {
 		if list := s.Status(); len(list) > 0 {
 			return list
 		}
-		return []containers.ProcessInfo{{Name: p.settings.Name, State: "asleep", Since: p.now().scaled}}
+		return []containers.ProcessInfo{{Name: p.settings.Name, State: "asleep", Since: p.current().scaled}}
 	}
 	return []containers.ProcessInfo{{Name: p.settings.Name, State: "unloaded"}}
 }
 
 // state returns the state of the processes, without regard to whether they have registered.
 func (p *process) state() (predict.State, string) {
-	at := p.now()
+	at := p.current()
 	switch {
 	case at.supervisor == nil && at.forced > 0:
 		return predict.Unavailable, fmt.Sprintf("unloaded; %d of its processes did not end within stop_timeout, %v, and were killed", at.forced, p.settings.StopTimeout)
@@ -225,12 +225,12 @@ func (p *process) state() (predict.State, string) {
 	}
 	list := at.supervisor.Status()
 	if len(list) == 0 {
-		return predict.Ready, "asleep: nothing is asked, and the next request starts a process"
+		return predict.Ready, "asleep: no requests arrive; the next one starts a process"
 	}
 	for _, i := range list {
 		switch {
 		case i.State == "running" && i.Registers:
-			return predict.Loading, fmt.Sprintf("its process has registered %v", at.serves)
+			return predict.Loading, fmt.Sprintf("its process has registered %v", at.versions)
 		case i.State == "running", i.State == "restarting" && i.LastExit == "":
 			return predict.Loading, "its process has started and not registered yet"
 		}

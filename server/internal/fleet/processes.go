@@ -57,10 +57,10 @@ func (ps *Processes) Supervise(now []config.Container) error {
 	for _, p := range before {
 		if i := slices.IndexFunc(now, func(c config.Container) bool { return same(p, c) }); i >= 0 {
 			list = append(list, p)
-			p.bound(now[i].Replicas)
+			p.setBounds(now[i].Replicas)
 			continue
 		}
-		unloaded[p.settings.Name] = p.now().supervisor == nil
+		unloaded[p.settings.Name] = p.current().supervisor == nil
 		gone = append(gone, p)
 	}
 	faults := []error{each(gone, (*process).stop)}
@@ -82,8 +82,8 @@ func (ps *Processes) Supervise(now []config.Container) error {
 	return errors.Join(faults...)
 }
 
-// bound changes how many processes there may be. Scale starts or ends some at its next look.
-func (p *process) bound(to config.Replicas) {
+// setBounds changes how many processes there may be. Scale starts or ends some at its next look.
+func (p *process) setBounds(to config.Replicas) {
 	p.mu.Lock()
 	p.replicas = to
 	p.mu.Unlock()
@@ -135,7 +135,7 @@ func (ps *Processes) Restarts() map[string]int {
 // again; "" if there is none.
 func (ps *Processes) Starts(id scheduler.ModelID) (container string) {
 	for _, p := range ps.all() {
-		if slices.Contains(p.now().serves, id) {
+		if slices.Contains(p.current().versions, id) {
 			return p.settings.Name
 		}
 	}
@@ -147,7 +147,7 @@ func (ps *Processes) Starts(id scheduler.ModelID) (container string) {
 func (ps *Processes) Awaited() (loaded []string, unloaded map[string]bool) {
 	loaded, unloaded = []string{}, map[string]bool{}
 	for _, p := range ps.all() {
-		if p.now().loaded() {
+		if p.current().loaded() {
 			loaded = append(loaded, p.model())
 		} else {
 			unloaded[p.model()] = true
@@ -161,13 +161,13 @@ func (ps *Processes) Awaited() (loaded []string, unloaded map[string]bool) {
 func (ps *Processes) WhyMissing(models []string) string {
 	var why []string
 	for _, p := range ps.all() {
-		at, model := p.now(), p.model()
+		at, model := p.current(), p.model()
 		if !at.loaded() || !slices.Contains(models, model) {
 			continue
 		}
 		_, reason := p.state()
-		if p.settings.Model == "" && len(at.serves) == 0 {
-			reason += ", and its [[container]] does not say which model it serves: set its model if it is another"
+		if p.settings.Model == "" && len(at.versions) == 0 {
+			reason += ", and its [[container]] does not say which model it serves: set model there if its name differs"
 		}
 		why = append(why, model+": "+reason)
 	}
@@ -180,7 +180,7 @@ func (ps *Processes) WhyMissing(models []string) string {
 // Of returns the model of a [[container]] and the state of its processes; ok is false if it has no
 // processes here.
 func (ps *Processes) Of(container string) (model string, state predict.State, reason string, ok bool) {
-	p, err := ps.named(container)
+	p, err := ps.lookup(container)
 	if err != nil {
 		return "", "", "", false
 	}
@@ -195,10 +195,10 @@ func (ps *Processes) registered(conn net.Conn, id scheduler.ModelID) {
 	}
 }
 
-// own reports whether the other end of a connection is one of the processes.
-func (ps *Processes) own(conn net.Conn) bool {
+// owns reports whether the other end of a connection is one of the processes.
+func (ps *Processes) owns(conn net.Conn) bool {
 	return slices.ContainsFunc(ps.all(), func(p *process) bool {
-		s := p.now().supervisor
+		s := p.current().supervisor
 		return s != nil && s.Owns(conn)
 	})
 }
@@ -206,7 +206,7 @@ func (ps *Processes) own(conn net.Conn) bool {
 // dismissed is called for every container before it is told not to reconnect.
 func (ps *Processes) dismissed(conn net.Conn) {
 	for _, p := range ps.all() {
-		if s := p.now().supervisor; s != nil {
+		if s := p.current().supervisor; s != nil {
 			s.Dismiss(conn)
 		}
 	}
@@ -215,7 +215,7 @@ func (ps *Processes) dismissed(conn net.Conn) {
 // kill ends the process of a container that does not answer. Its session is ended anyway.
 func (ps *Processes) kill(conn net.Conn, reason error) {
 	for _, p := range ps.all() {
-		if s := p.now().supervisor; s != nil && s.Kill(conn, reason) {
+		if s := p.current().supervisor; s != nil && s.Kill(conn, reason) {
 			return
 		}
 	}
@@ -224,7 +224,7 @@ func (ps *Processes) kill(conn net.Conn, reason error) {
 // wanted reports whether an operator has started that version again since it was retired.
 func (ps *Processes) wanted(id scheduler.ModelID) bool {
 	return slices.ContainsFunc(ps.all(), func(p *process) bool {
-		at := p.now()
-		return at.pinned && slices.Contains(at.serves, id)
+		at := p.current()
+		return at.pinned && slices.Contains(at.versions, id)
 	})
 }

@@ -23,15 +23,15 @@ func (ps *Processes) Models() []string {
 	return slices.Compact(names)
 }
 
-// of returns the processes that serve a model.
-func (ps *Processes) of(model string) []*process {
-	return slices.DeleteFunc(slices.Clone(ps.all()), func(p *process) bool { return !p.is(model) })
+// serving returns the processes that serve a model.
+func (ps *Processes) serving(model string) []*process {
+	return slices.DeleteFunc(slices.Clone(ps.all()), func(p *process) bool { return !p.hasName(model) })
 }
 
 // State returns the most advanced state among the model's processes.
 func (ps *Processes) State(model string) (predict.State, string) {
 	state, reason := predict.Unavailable, "no process"
-	for _, p := range ps.of(model) {
+	for _, p := range ps.serving(model) {
 		if s, why := p.state(); state == predict.Unavailable {
 			state, reason = s, why
 		}
@@ -41,7 +41,7 @@ func (ps *Processes) State(model string) (predict.State, string) {
 
 // Load starts the processes that are not running and waits until the model is ready.
 func (ps *Processes) Load(ctx context.Context, model string) error {
-	for _, p := range ps.of(model) {
+	for _, p := range ps.serving(model) {
 		if err := p.start(); err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func (ps *Processes) ready(ctx context.Context, model string) error {
 		case state == predict.Unavailable:
 			return false, fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, reason)
 		case errors.Is(ctx.Err(), context.Canceled):
-			return false, fmt.Errorf("%w: the client went while model %q was loading", scheduler.ErrCanceled, model)
+			return false, fmt.Errorf("%w: the client disconnected while model %q was loading", scheduler.ErrCanceled, model)
 		case ctx.Err() != nil:
 			return false, fmt.Errorf("%w: model %q is still loading: %s", scheduler.ErrDeadlineExceeded, model, reason)
 		}
@@ -75,9 +75,9 @@ func (ps *Processes) ready(ctx context.Context, model string) error {
 // have registered other models, and have had enough time for this one. "" if it may still register.
 func (ps *Processes) registersOthers(model string) string {
 	text := ""
-	for _, p := range ps.of(model) {
-		at := p.now()
-		ids := at.serves
+	for _, p := range ps.serving(model) {
+		at := p.current()
+		ids := at.versions
 		if len(ids) == 0 || slices.ContainsFunc(ids, func(id scheduler.ModelID) bool { return id.Name == model }) {
 			return ""
 		}
@@ -85,7 +85,7 @@ func (ps *Processes) registersOthers(model string) string {
 		if p.settings.Model != "" && time.Since(at.since) < ps.Grace {
 			return ""
 		}
-		text = fmt.Sprintf("the processes of container %q have registered %v, and not %q: set model in its [[container]] to what it serves", p.settings.Name, ids, model)
+		text = fmt.Sprintf("the processes of container %q have registered %v, and not %q: set model in its [[container]] to the model that it serves", p.settings.Name, ids, model)
 	}
 	return text
 }
@@ -93,7 +93,7 @@ func (ps *Processes) registersOthers(model string) string {
 // Unload stops the processes that are running and waits until they have ended, for the longest
 // stop_timeout at most.
 func (ps *Processes) Unload(model string) error {
-	err := each(ps.of(model), (*process).unload)
+	err := each(ps.serving(model), (*process).unload)
 	ps.log.Info("model unloaded", "model", model)
 	return err
 }

@@ -16,12 +16,12 @@ import (
 
 // A retirement is the state of Retire: which versions are being retired.
 type retirement struct {
-	poke    chan struct{}  // holds one: something changed
-	parting sync.WaitGroup // from called containers; ends with Shutdown
+	poke     chan struct{}  // holds one: something changed
+	goodbyes sync.WaitGroup // to dialed containers; ends with Shutdown
 
 	// Owned by the goroutine of Retire.
-	since  map[scheduler.ModelID]time.Time // when replaced, or last asked to leave
-	parted map[*containers.Dialer]bool     // called containers that were told goodbye
+	since     map[scheduler.ModelID]time.Time // when replaced, or last asked to leave
+	dismissed map[*containers.Dialer]bool     // dialed containers that were told goodbye
 
 	mu sync.Mutex
 	// idle lists sessions of retired versions whose containers do not understand a goodbye.
@@ -79,7 +79,7 @@ const retireAgain = 50 * time.Millisecond
 // is checked again after each retire_after, in case other containers have registered.
 func (ss *Sessions) Retire() {
 	r := &ss.retiring
-	r.since, r.parted = make(map[scheduler.ModelID]time.Time), make(map[*containers.Dialer]bool)
+	r.since, r.dismissed = make(map[scheduler.ModelID]time.Time), make(map[*containers.Dialer]bool)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -89,16 +89,16 @@ func (ss *Sessions) Retire() {
 		case <-r.poke:
 		case <-timer.C:
 		}
-		due, next := ss.overdue(time.Now())
+		due, next := ss.overdueVersions(time.Now())
 		for _, id := range due {
 			reason := fmt.Sprintf("version %s of %s is replaced by a newer one", id.Version, id.Name)
 			told, idle := ss.Listener().Retire(id, reason)
-			for _, d := range ss.called() {
-				if d.Model() == id && !r.parted[d] {
+			for _, d := range ss.listDialers() {
+				if d.Model() == id && !r.dismissed[d] {
 					told++
-					r.parted[d] = true
+					r.dismissed[d] = true
 					// No timeout: a server that stops drains first, and then hangs up.
-					r.parting.Go(func() { _ = d.Shutdown(context.Background()) })
+					r.goodbyes.Go(func() { _ = d.Shutdown(context.Background()) })
 				}
 			}
 			if r.note(id, idle) || told > 0 {
@@ -113,9 +113,9 @@ func (ss *Sessions) Retire() {
 	}
 }
 
-// overdue returns the versions to retire now, and when to look again; 0: when something changes.
-// The wait of a due version starts over, for containers that remain.
-func (ss *Sessions) overdue(now time.Time) (due []scheduler.ModelID, next time.Duration) {
+// overdueVersions returns the versions to retire now, and when to look again; 0: when something
+// changes. The wait of a due version starts over, for containers that remain.
+func (ss *Sessions) overdueVersions(now time.Time) (due []scheduler.ModelID, next time.Duration) {
 	again := func(d time.Duration) {
 		if next == 0 || d < next {
 			next = d

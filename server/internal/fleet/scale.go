@@ -52,12 +52,12 @@ func (ps *Processes) Scale() {
 // first; the processes that it has are deducted from the need of the next ones.
 func (ps *Processes) scale(now time.Time) {
 	all := ps.all()
-	if !slices.ContainsFunc(all, (*process).moves) {
+	if !slices.ContainsFunc(all, (*process).resizable) {
 		return
 	}
-	left := ps.unserved(all)
+	left := ps.shortages(all)
 	for _, p := range all {
-		if !p.moves() {
+		if !p.resizable() {
 			continue
 		}
 		b := p.bounds()
@@ -70,7 +70,7 @@ func (ps *Processes) scale(now time.Time) {
 			}
 		}
 		if len(ids) == 0 {
-			r.needed, r.why = 1, "what it serves is known only once it has registered"
+			r.needed, r.why = 1, "its model is known only after a process has registered"
 		}
 		wanted := p.follow(now, r)
 		for _, id := range ids {
@@ -82,10 +82,10 @@ func (ps *Processes) scale(now time.Time) {
 	}
 }
 
-// moves reports whether the number of processes may change now or later.
-func (p *process) moves() bool {
-	b, at := p.bounds(), p.now()
-	return at.loaded() && (b.Scales() || at.scaling.wanted != b.Min || at.awaited != nil)
+// resizable reports whether the number of processes may change now or later.
+func (p *process) resizable() bool {
+	b, at := p.bounds(), p.current()
+	return at.loaded() && (b.Scales() || at.scaling.wanted != b.Min || at.awaitedModels != nil)
 }
 
 // A shortage is how many replicas of a model are needed in addition to those that do not scale.
@@ -94,25 +94,25 @@ type shortage struct {
 	why      string
 }
 
-// unserved returns the replicas that each model needs, less those that this server does not start
+// shortages returns the replicas that each model needs, less those that this server does not start
 // or end according to the load.
-func (ps *Processes) unserved(all []*process) map[scheduler.ModelID]shortage {
+func (ps *Processes) shortages(all []*process) map[scheduler.ModelID]shortage {
 	left := map[scheduler.ModelID]shortage{}
 	for _, m := range ps.sessions.cfg.Scheduler.Models() {
 		n := m.Need()
 		others := m.Replicas()
 		for _, p := range all {
-			if p.bounds().Scales() && slices.Contains(p.now().serves, m.ID()) {
+			if p.bounds().Scales() && slices.Contains(p.current().versions, m.ID()) {
 				others -= p.registers()
 			}
 		}
 		others = max(0, others)
 		why := fmt.Sprintf("%s needs %d replicas (%.2f)", m.ID(), n.Replicas, n.Load)
 		if n.Replicas > 0 && n.Worth == 0 {
-			why = fmt.Sprintf("%s is asked, and none of it has answered enough to tell how many it needs", m.ID())
+			why = fmt.Sprintf("%s receives requests, but no replica has answered enough of them to tell how many it needs", m.ID())
 		}
 		if others > 0 {
-			why += fmt.Sprintf(", of which %d are others", others)
+			why += fmt.Sprintf(", of which %d run outside the containers that scale", others)
 		}
 		left[m.ID()] = shortage{n.Replicas - others, why}
 	}
@@ -122,7 +122,7 @@ func (ps *Processes) unserved(all []*process) map[scheduler.ModelID]shortage {
 // models returns the models that the processes have registered, or, if the system cannot tell which
 // these are, the versions of the model that they should serve.
 func (ps *Processes) models(p *process) []scheduler.ModelID {
-	if ids := p.now().serves; len(ids) > 0 {
+	if ids := p.current().versions; len(ids) > 0 {
 		return ids
 	}
 	var ids []scheduler.ModelID
@@ -159,21 +159,21 @@ func (p *process) follow(now time.Time, r reading) int {
 	}
 	defer p.changing.Unlock()
 	p.mu.Lock()
-	supervisor, before := p.standing.supervisor, p.standing.scaling.wanted
-	if supervisor == nil || p.ended || p.standing.stopping {
+	supervisor, before := p.lifecycle.supervisor, p.lifecycle.scaling.wanted
+	if supervisor == nil || p.ended || p.lifecycle.stopping {
 		p.mu.Unlock()
 		return 0
 	}
-	next := p.standing.scaling
+	next := p.lifecycle.scaling
 	p.mu.Unlock()
 	wanted, why := next.decide(now, r)
 	if wanted != before && (p.retired() || !supervisor.Resize(wanted, p.fleet.drain)) {
 		return before // another time
 	}
 	p.mu.Lock()
-	p.standing.scaling = next
+	p.lifecycle.scaling = next
 	if why != "" {
-		p.standing.why, p.standing.scaled = why, now
+		p.lifecycle.why, p.lifecycle.scaled = why, now
 	}
 	p.mu.Unlock()
 	if wanted != before {
@@ -195,29 +195,29 @@ func (p *process) await(ids []scheduler.ModelID, waits bool) {
 	why := ""
 	if waits {
 		_, reason := p.state()
-		why = fmt.Sprintf("container %q starts one for it: %s", p.settings.Name, cmp.Or(reason, "it is about to"))
+		why = fmt.Sprintf("container %q starts a process for the model: %s", p.settings.Name, cmp.Or(reason, "it has not started yet"))
 	}
 	p.mu.Lock()
-	waits = waits && p.standing.loaded() // it may have been stopped meanwhile
-	before := p.standing.awaited
-	p.standing.awaited = nil
+	waits = waits && p.lifecycle.loaded() // it may have been stopped meanwhile
+	before := p.lifecycle.awaitedModels
+	p.lifecycle.awaitedModels = nil
 	if waits {
-		p.standing.awaited = ids
+		p.lifecycle.awaitedModels = ids
 	}
 	p.mu.Unlock()
 	for _, id := range before {
 		if !waits || !slices.Contains(ids, id) {
-			p.fleet.tell(id, "")
+			p.fleet.announce(id, "")
 		}
 	}
 	if waits {
 		for _, id := range ids {
-			p.fleet.tell(id, why)
+			p.fleet.announce(id, why)
 		}
 	}
 }
 
-func (ps *Processes) tell(id scheduler.ModelID, why string) {
+func (ps *Processes) announce(id scheduler.ModelID, why string) {
 	if m, ok := ps.sessions.cfg.Scheduler.Model(id); ok {
 		m.Await(why)
 	}
@@ -226,18 +226,18 @@ func (ps *Processes) tell(id scheduler.ModelID, why string) {
 // Scaled returns how a [[container]] follows the load; ok is false if it does not follow the load,
 // or is unloaded.
 func (ps *Processes) Scaled(container string) (s Scaled, ok bool) {
-	p, err := ps.named(container)
+	p, err := ps.lookup(container)
 	if err != nil {
 		return Scaled{}, false
 	}
-	b, at := p.bounds(), p.now()
+	b, at := p.bounds(), p.current()
 	return Scaled{b.Min, b.Max, at.scaling.wanted, at.why, at.scaled}, b.Scales() && at.loaded()
 }
 
 // Containers returns the names of each [[container]] that serves a model.
 func (ps *Processes) Containers(model string) (names []string) {
 	for _, p := range ps.all() {
-		if p.is(model) || slices.ContainsFunc(p.now().serves, func(id scheduler.ModelID) bool { return id.Name == model }) {
+		if p.hasName(model) || slices.ContainsFunc(p.current().versions, func(id scheduler.ModelID) bool { return id.Name == model }) {
 			names = append(names, p.settings.Name)
 		}
 	}

@@ -98,7 +98,7 @@ func TestRoom(t *testing.T) {
 	declared := func(memory config.Bytes, cpus, running int) *process {
 		p := &process{fleet: ps, settings: config.Container{Memory: memory, CPUs: cpus}}
 		if running > 0 {
-			p.standing.supervisor, p.standing.scaling.wanted = standIn{}, running
+			p.lifecycle.supervisor, p.lifecycle.scaling.wanted = standIn{}, running
 		}
 		return p
 	}

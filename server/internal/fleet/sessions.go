@@ -81,7 +81,7 @@ func (ss *Sessions) allow(a containers.Applicant) (name string, err error) {
 	}
 	who := ss.cfg.Identities.Who(&shown)
 	err = who.Check(identity.Serve, a.Model.String())
-	if err != nil && ss.processes.own(a.Conn) {
+	if err != nil && ss.processes.owns(a.Conn) {
 		return "", nil
 	}
 	if err != nil && !a.Registered { // a registered one is recorded when it leaves
@@ -110,9 +110,9 @@ func (ss *Sessions) Review() { ss.Listener().Review() }
 func (ss *Sessions) Configure(c config.Containers) {
 	if err := ss.Listener().Configure(c.Settings()); err != nil {
 		// This is a bug: the configuration has been validated.
-		ss.cfg.Log.Error("settings of containers are not taken", "error", err)
+		ss.cfg.Log.Error("new settings of containers cannot be applied", "error", err)
 	}
-	for _, d := range ss.called() {
+	for _, d := range ss.listDialers() {
 		d.SetWriteTimeout(c.WriteTimeout)
 	}
 }
@@ -151,14 +151,14 @@ func (ss *Sessions) Call(list []config.Container, writeTimeout time.Duration) er
 // Listener returns the listener that containers connect to; nil before Listen.
 func (ss *Sessions) Listener() *containers.Listener { return ss.listener.Load() }
 
-func (ss *Sessions) called() []*containers.Dialer {
+func (ss *Sessions) listDialers() []*containers.Dialer {
 	ss.mu.RLock()
 	defer ss.mu.RUnlock()
 	return ss.dialers
 }
 
-// connected returns the sessions with containers that have connected by themselves.
-func (ss *Sessions) connected() []containers.SessionInfo {
+// inboundSessions returns the sessions with containers that have connected by themselves.
+func (ss *Sessions) inboundSessions() []containers.SessionInfo {
 	if l := ss.Listener(); l != nil {
 		return l.Sessions()
 	}
@@ -168,17 +168,17 @@ func (ss *Sessions) connected() []containers.SessionInfo {
 // List returns a snapshot of all sessions, including sessions that could not be served and those of
 // dialed containers.
 func (ss *Sessions) List() []containers.SessionInfo {
-	list := ss.connected()
+	list := ss.inboundSessions()
 	if l := ss.Listener(); l != nil {
 		list = append(list, l.Unserved()...)
 	}
-	for _, d := range ss.called() {
+	for _, d := range ss.listDialers() {
 		list = append(list, d.Session())
 	}
 	for k := range list {
 		if i := &list[k]; ss.retiring.stays(*i) {
 			i.State = "retired"
-			i.Reason = fmt.Sprintf("a newer version has replaced it; RPC %s has no word for goodbye, so it stays, idle, until you stop it", i.RPC)
+			i.Reason = fmt.Sprintf("a newer version has replaced it; RPC %s has no goodbye message, so the container stays connected and idle until you stop it", i.RPC)
 		}
 	}
 	return list
@@ -193,7 +193,7 @@ func (ss *Sessions) RetireSegment(segment *arena.Segment) {
 
 // Readable returns the size of the inputs in shared memory that containers may be reading.
 func (ss *Sessions) Readable() (bytes int64) {
-	for _, i := range ss.connected() {
+	for _, i := range ss.inboundSessions() {
 		bytes += i.Readable
 	}
 	return bytes
@@ -212,13 +212,13 @@ func (ss *Sessions) Count() (n int) {
 // Shutdown disconnects the containers, dialed ones first. Batches that containers still compute are
 // not waited for: a stuck container delays the server by a second and is not an error.
 func (ss *Sessions) Shutdown(ctx context.Context) error {
-	err := each(ss.called(), func(d *containers.Dialer) error { return d.Shutdown(ctx) })
-	ss.retiring.parting.Wait()
+	err := each(ss.listDialers(), func(d *containers.Dialer) error { return d.Shutdown(ctx) })
+	ss.retiring.goodbyes.Wait()
 	if l := ss.Listener(); l != nil {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if err := l.Shutdown(ctx); err != nil {
-			ss.cfg.Log.Warn("containers that had not left a second after goodbye were cut off")
+			ss.cfg.Log.Warn("containers that did not disconnect within a second of the goodbye were cut off")
 		}
 	}
 	return err

@@ -179,4 +179,4 @@ func (g *Gate) link(t *Table) {
 
 // Counted returns the metrics that count the request: once, under the name that it was sent to. It
 // is nil for a call that was not opened.
-func (c *Call) Counted() *metrics.Model { return c.counted }
+func (c *Call) Counted() *metrics.Model { return c.metrics }

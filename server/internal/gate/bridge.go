@@ -133,7 +133,7 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 		}
 		t, err := b.build(&specs[i], value)
 		if err != nil {
-			return nil, false, unmade(&specs[i], err)
+			return nil, false, inputError(&specs[i], err)
 		}
 		t = c.completed(t, &specs[i])
 		t.Name = specs[i].Name
@@ -145,7 +145,7 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 	}
 	for i := range tensors {
 		if !b.used[i] {
-			return nil, false, fmt.Errorf("%w: tensor %d of %d is no field's: in bridge form each is named by a value \"%s<index>\"", scheduler.ErrInvalidInput, i, len(tensors), TensorReference)
+			return nil, false, fmt.Errorf("%w: no field refers to tensor %d of %d: in bridge form, each tensor needs a field with the value \"%s<index>\"", scheduler.ErrInvalidInput, i, len(tensors), TensorReference)
 		}
 	}
 	if p.Forward = nil; forwarded {
@@ -209,7 +209,7 @@ func (b *bridge) field(key string) (forwarded bool) {
 		return false
 	case ok:
 	case b.byKey && isReference(value):
-		b.Fail(fmt.Errorf("%w: field %.200q is a tensor, but no input; the inputs are %s", scheduler.ErrInvalidInput, b.path, list(b.specs)))
+		b.Fail(fmt.Errorf("%w: field %.200q refers to a tensor, but matches no input; the inputs are %s", scheduler.ErrInvalidInput, b.path, list(b.specs)))
 	}
 	b.rest = append(b.rest, value...)
 	return true
@@ -279,9 +279,9 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err er
 		case !ok:
 			return t, fmt.Errorf("expected a list of tensors only, got %.40q among them", e)
 		case at >= len(b.tensors):
-			return t, fmt.Errorf("it is tensor %d, but the message has %d", at, len(b.tensors))
+			return t, fmt.Errorf("it refers to tensor %d, counted from 0, but the message has %d", at, len(b.tensors))
 		case b.used[at]: // otherwise a short list could repeat a large tensor any number of times
-			return t, fmt.Errorf("tensor %d is a field's already", at)
+			return t, fmt.Errorf("another field refers to tensor %d already", at)
 		}
 		b.used[at] = true
 		parts[i], data[i] = b.tensors[at], b.tensors[at].Data
@@ -335,13 +335,13 @@ func (c *Call) texts(p *Params, pool *tensor.Pool) (texts []tensor.Tensor, err e
 		case i < 0:
 			return nil, wrong("no input %.200q; model %q takes %s", key, c.Target.ID.Name, list(specs))
 		case specs[i].DType != tensor.Bytes:
-			return nil, wrong("input %q is no text but %s", key, c.expected(&specs[i]))
+			return nil, wrong("input %q takes no text: expected %s", key, c.expected(&specs[i]))
 		case indexByName(texts, specs[i].Name) >= 0:
 			return nil, wrong("input %q is given twice", key)
 		}
 		t, err := shiva.ParseText(value, pool)
 		if err != nil {
-			return nil, unmade(&specs[i], err)
+			return nil, inputError(&specs[i], err)
 		}
 		t = c.completed(t, &specs[i])
 		t.Name = specs[i].Name

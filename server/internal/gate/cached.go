@@ -52,12 +52,12 @@ func (g *Gate) attachCaches(t *Table) (ended []func()) {
 			}
 			at := incarnation{target.Model, target.Model.Incarnation()}
 			if old != nil {
-				target.cached = old.versions[at]
+				target.cache = old.versions[at]
 			}
-			if target.cached == nil {
-				target.cached = now.cache.Version(target.Metrics.Cache())
+			if target.cache == nil {
+				target.cache = now.cache.Version(target.Metrics.Cache())
 			}
-			now.versions[at] = target.cached
+			now.versions[at] = target.cache
 		}
 		caches[name] = now
 	}
@@ -94,7 +94,7 @@ func (g *Gate) ClearCache(model string) (entries, bytes int64, err error) {
 	defer g.mu.Unlock()
 	c := g.caches[model]
 	if c == nil {
-		return 0, 0, fmt.Errorf("%w: model %q has no cache; a size of [model.NAME] cache gives it one", scheduler.ErrNotFound, model)
+		return 0, 0, fmt.Errorf("%w: model %q has no cache; to give it one, set its size with cache in [model.NAME]", scheduler.ErrNotFound, model)
 	}
 	entries, bytes = c.cache.Clear()
 	return entries, bytes, nil

@@ -52,10 +52,10 @@ type Call struct {
 
 	frame      Frame
 	request    scheduler.Request // to a model; belongs to the scheduler or a cache until complete
-	cached     cache.Call
-	counted    *metrics.Model
+	cacheCall  cache.Call
+	metrics    *metrics.Model
 	trace      *trace.Trace // nil: the request is not traced
-	asked      *trace.Ask   // nil: not traced; only for calls to models
+	ask        *trace.Ask   // nil: not traced; only for calls to models
 	unforeseen bool         // the size of the answer was not known in advance
 	step       step
 
@@ -92,7 +92,7 @@ func (c *Call) Own(tensors ...tensor.Tensor) { c.owned = append(c.owned, tensors
 // call afterwards.
 func (c *Call) Finish() {
 	c.pass(submitted, complete)
-	if c.trace != nil && c.asked == nil {
+	if c.trace != nil && c.ask == nil {
 		c.trace.Answered()
 	}
 	c.Owner.Complete(c)
@@ -108,8 +108,8 @@ func (a *answerer) Complete(r *scheduler.Request) {
 	if f := c.Frame; f != nil {
 		f.answered(c)
 	}
-	if c.asked != nil {
-		c.asked.Done(r)
+	if c.ask != nil {
+		c.ask.Done(r)
 	}
 	c.Finish()
 }
@@ -141,21 +141,21 @@ func (g *Gate) Submit(calls ...*Call) {
 	for _, c := range calls {
 		c.pass(atDoor, submitted)
 		r := &c.request
-		if c.asked != nil {
-			c.asked.Submitted(time.Now())
+		if c.ask != nil {
+			c.ask.Submitted(time.Now())
 		}
 		r.Inputs, r.Rows, r.Deadline, r.Owner = c.Inputs, c.Rows, c.Deadline, (*answerer)(c)
 		switch {
 		case c.Rows == 0 && r.Model != nil:
-			c.Outputs = none(c.Outputs, r.Model.Spec().Outputs)
+			c.Outputs = emptyOutputs(c.Outputs, r.Model.Spec().Outputs)
 			c.trace.Answered()
 			c.Finish()
 			continue
-		case caching && c.cached.Version != nil:
+		case caching && c.cacheCall.Version != nil:
 			if now.IsZero() {
 				now = time.Now()
 			}
-			if c.cached.Find(r, now) {
+			if c.cacheCall.Find(r, now) {
 				continue
 			}
 		}
@@ -177,10 +177,10 @@ func (c *Call) spread(calls []*Call) []*Call {
 	return c.Fanout.Start(calls)
 }
 
-// none makes the answer to zero rows, which needs no container: rows of a batched model are
+// emptyOutputs makes the answer to zero rows, which needs no container: rows of a batched model are
 // independent, and old containers crash on an empty batch. A dimension that only an execution could
 // determine is 0.
-func none(outputs []tensor.Tensor, specs []tensor.Spec) []tensor.Tensor {
+func emptyOutputs(outputs []tensor.Tensor, specs []tensor.Spec) []tensor.Tensor {
 	for _, output := range specs {
 		shape := slices.Clone(output.Shape)
 		for k := range shape {
@@ -196,7 +196,7 @@ func (g *Gate) Cancel(c *Call) {
 	switch {
 	case c.Fanout != nil:
 		c.Fanout.Cancel()
-	case c.cached.Version != nil && c.cached.Cancel():
+	case c.cacheCall.Version != nil && c.cacheCall.Cancel():
 	default:
 		g.sched.Cancel(&c.request)
 	}
@@ -222,11 +222,11 @@ func (c *Call) Close() {
 	c.Outputs, c.owned = Released(c.Outputs), Released(c.owned)
 	clear(c.Inputs)
 	c.Inputs = nil
-	c.Owner, c.Use, c.Target, c.Err, c.Choice, c.Frame, c.counted = nil, nil, nil, nil, nil, nil, nil
-	c.trace, c.asked = nil, nil
+	c.Owner, c.Use, c.Target, c.Err, c.Choice, c.Frame, c.metrics = nil, nil, nil, nil, nil, nil, nil
+	c.trace, c.ask = nil, nil
 	c.Timing = scheduler.Timing{}
 	c.Squeeze, c.Bridge, c.Alone = false, false, false
-	c.cached.Version, c.cached.Salt = nil, ""
+	c.cacheCall.Version, c.cacheCall.Salt = nil, ""
 	r := &c.request
 	r.Model, r.Inputs, r.Parameters, r.Frame, r.Trace, r.Owner = nil, nil, nil, nil, nil, nil
 	r.Outputs, r.Err, r.Timing, r.Alone = c.Outputs, nil, scheduler.Timing{}, false

@@ -48,7 +48,7 @@ func (v View) Ready() (ready bool, reason string) {
 	}
 	ready, reason = v.gate.cfg.Ready()
 	if reason != "" && !v.who.May(identity.AdminRead, "") {
-		reason = "not all of what it should serve is there; the right admin:read shows what is missing"
+		reason = "some models that the server should serve are missing; callers with the right admin:read see which"
 	}
 	return ready, reason
 }

@@ -164,14 +164,14 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	}
 	if a := target.Application; a != nil {
 		if err = a.Open(c, tensors, p); err == nil {
-			c.counted, c.trace = target.Metrics, p.Trace
+			c.metrics, c.trace = target.Metrics, p.Trace
 		}
 		return err
 	}
 	if p.Candidates != nil {
 		return fmt.Errorf("%w: %s is for applications, and %q is a model", scheduler.ErrInvalidInput, parameter.CandidateModels, target.ID.Name)
 	}
-	c.Target, c.counted = target, target.Metrics
+	c.Target, c.metrics = target, target.Metrics
 	c.Inputs = c.inputs[:0]
 	if err = c.arrange(tensors, p, g.cfg.Pool); err != nil {
 		c.Close()
@@ -180,8 +180,8 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	r := &c.request
 	r.Model = target.Model
 	if p.Trace != nil {
-		c.trace, c.asked = p.Trace, p.Trace.Ask(target.ID)
-		r.Trace = &c.asked.Trace
+		c.trace, c.ask = p.Trace, p.Trace.Ask(target.ID)
+		r.Trace = &c.ask.Trace
 	}
 	c.Deadline = p.Now.Add(cmp.Or(p.Timeout, target.Deadline))
 	r.Priority = p.Level()
@@ -194,11 +194,11 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 		return err
 	}
 	if p.Own != nil {
-		p.Own.sent(g.sched, target.Model)
+		p.Own.noteModel(g.sched, target.Model)
 	}
 	// A cached answer would overtake the answers to older frames.
 	if !p.Fresh && c.Frame == nil {
-		c.cached.Version, c.cached.Salt = target.cached, p.Salt
+		c.cacheCall.Version, c.cacheCall.Salt = target.cache, p.Salt
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (e
 		}
 	}
 	if p.Inputs != nil && adapter == nil && !c.Bridge {
-		return fmt.Errorf("%w: metadata \"inputs\" is for containers of the old protocols; model %q takes texts by name in %q: {\"<input>\": \"a text\", or lists of texts nested as its shape}; its inputs are %s",
+		return fmt.Errorf("%w: metadata \"inputs\" is only for containers of RPC v0 to v3; model %q takes texts by name in %q, an object that gives each input a text or nested lists of texts; its inputs are %s",
 			scheduler.ErrInvalidInput, c.Target.ID.Name, shiva.TextsKey, list(c.Target.Spec.Inputs))
 	}
 	var texts []tensor.Tensor
@@ -44,7 +44,7 @@ func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (e
 		spec := &c.Target.Spec
 		made, err := adapter.Inputs(spec, append(texts, tensors...), p.Inputs, p.Batch, pool)
 		if err != nil {
-			return unmade(&spec.Inputs[0], err)
+			return inputError(&spec.Inputs[0], err)
 		}
 		c.owned = append(c.owned, made...)
 		return c.match(made, nil, pool)
@@ -89,7 +89,7 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 			return err
 		}
 		if n := t.Shape[0]; rows >= 0 && n != rows {
-			return fmt.Errorf("%w: input %q has %d rows where input %q has %d", scheduler.ErrInvalidInput, spec.Name, n, specs[0].Name, rows)
+			return fmt.Errorf("%w: input %q has %d rows, but input %q has %d", scheduler.ErrInvalidInput, spec.Name, n, specs[0].Name, rows)
 		}
 		rows = t.Shape[0]
 		if one {
@@ -120,7 +120,7 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 // fit checks one tensor against its declaration. It returns the tensor with its batch dimension,
 // and whether that dimension was added.
 func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitted tensor.Tensor, added bool, err error) {
-	if spec.Image != nil && filed(&t) {
+	if spec.Image != nil && holdsFiles(&t) {
 		return c.files(t, spec, pool)
 	}
 	got, shape := t, spec.Shape
@@ -137,7 +137,7 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 			return t, false, c.misfit(spec, got)
 		}
 		if err != nil {
-			return t, false, unmade(spec, err)
+			return t, false, inputError(spec, err)
 		}
 		t.Name = spec.Name
 		c.owned = append(c.owned, t)
@@ -157,9 +157,9 @@ func (c *Call) misfit(spec *tensor.Spec, got tensor.Tensor) error {
 	return fmt.Errorf("%w: input %q: expected %s, got %s %s", scheduler.ErrInvalidInput, spec.Name, c.expected(spec), got.DType, got.Shape)
 }
 
-// unmade returns the error for an input that could not be made: the request is invalid, or memory
-// ran out.
-func unmade(spec *tensor.Spec, err error) error {
+// inputError returns the error for an input that could not be made: the request is invalid, or
+// memory ran out.
+func inputError(spec *tensor.Spec, err error) error {
 	condition := scheduler.ErrInvalidInput
 	if errors.Is(err, tensor.ErrBudget) {
 		condition = scheduler.ErrOverloaded

@@ -67,7 +67,7 @@ func TestMatch(t *testing.T) {
 		{"texts of no shape", text, nil, Params{Texts: raw(`{"s":["a",["b"]]}`)}, "not alike"},
 		{"texts of an unknown name", text, nil, Params{Texts: raw(`{"z":"a"}`)}, `no input "z"`},
 		{"texts twice", text, nil, Params{Texts: raw(`{"s":"a","s":"b"}`)}, "given twice"},
-		{"text for a number", one, nil, Params{Texts: raw(`{"x":"a"}`)}, `input "x" is no text but float32`},
+		{"text for a number", one, nil, Params{Texts: raw(`{"x":"a"}`)}, `input "x" takes no text: expected float32`},
 		{"old texts for a new model", text, nil, Params{Inputs: raw(`["a"]`)}, `takes texts by name in "__texts__"`},
 
 		{"none", one, nil, Params{}, `expected 1 tensors ("x" float32 [-1, 4]), got 0`},
@@ -76,7 +76,7 @@ func TestMatch(t *testing.T) {
 		{"shape", one, []tensor.Tensor{zeros("", tensor.Float32, 5)}, Params{}, "got float32 [5]"},
 		{"rank", one, []tensor.Tensor{zeros("", tensor.Float32, 1, 1, 4)}, Params{}, "got float32 [1, 1, 4]"},
 		{"no rows", one, []tensor.Tensor{zeros("", tensor.Float32, 0, 4)}, Params{}, "0 false [0, 4]"},
-		{"rows disagree", two, []tensor.Tensor{zeros("", tensor.Float32, 2, 4), zeros("", tensor.Int64, 3)}, Params{}, `input "y" has 3 rows where input "x" has 2`},
+		{"rows disagree", two, []tensor.Tensor{zeros("", tensor.Float32, 2, 4), zeros("", tensor.Int64, 3)}, Params{}, `input "y" has 3 rows, but input "x" has 2`},
 		{"name missing", two, []tensor.Tensor{zeros("y", tensor.Int64, 2), zeros("z", tensor.Float32, 2, 4)}, Params{}, `"x" is missing`},
 		{"name unknown", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("z", tensor.Float32, 4)}, Params{}, `no input "z"`},
 		{"name twice", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("x", tensor.Float32, 4)}, Params{}, "given twice"},
@@ -195,7 +195,7 @@ func TestMatchAdapted(t *testing.T) {
 		{"the old form is of strings", texts, nil, Params{Inputs: raw(`[5]`)}, "expected a string or a list of strings"},
 		{"texts have no depth here", texts, nil, Params{Texts: raw(`{"input":[["a"]]}`)}, "got lists of shape [1, 1]"},
 		{"text twice", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Params{Texts: raw(`{"input":"a"}`)}, "given twice"},
-		{"text for numbers", numbers, nil, Params{Texts: raw(`{"input":"a"}`)}, "is no text"},
+		{"text for numbers", numbers, nil, Params{Texts: raw(`{"input":"a"}`)}, "takes no text"},
 		{"no text", texts, nil, Params{}, "no text"},
 		{"not text", texts, []tensor.Tensor{zeros("", tensor.Int32, 3)}, Params{}, "expected text"},
 	} {

@@ -144,7 +144,7 @@ func (s Share) refusal(err error, needs int) error {
 	case !errors.Is(err, tensor.ErrPart):
 		return fmt.Errorf("%w: limits.payload_bytes: %w", scheduler.ErrOverloaded, err)
 	case int64(needs) > m.Part.Budget():
-		return fmt.Errorf("%w: the compressed request unpacks to more than limits.unpack_ratio, %d, times the %d bytes of it that have arrived, and to %d or more; limits.unpack_bytes, %d, is all that such requests may take together",
+		return fmt.Errorf("%w: the compressed request unpacks to more than limits.unpack_ratio, %d, times the %d bytes of it that have arrived, and needs %d bytes or more; limits.unpack_bytes, %d, is the limit for all such requests together",
 			scheduler.ErrTooLarge, m.Ratio, *s.arrived, needs, m.Part.Budget())
 	}
 	return fmt.Errorf("%w: limits.unpack_bytes: the compressed request unpacks to more than limits.unpack_ratio, %d, times the %d bytes of it that have arrived: %w",

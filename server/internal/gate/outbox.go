@@ -109,7 +109,7 @@ func (o *Outbox) Put(c *Call, expected int) (size int, err error) {
 	if size > expected && o.waiting > 0 && o.waiting+size > o.room() && !c.unforeseen {
 		o.short = true
 		c.forget()
-		return 0, fmt.Errorf("%w: the answer was larger than could be foreseen, and %d bytes of answers wait for this client, the limit of a connection (%s) is %d: read answers before asking more",
+		return 0, fmt.Errorf("%w: the answer is larger than estimated and was dropped: %d bytes of answers are unread on this connection, and the limit (%s) is %d; read them before you send more requests",
 			scheduler.ErrOverloaded, o.waiting, o.Setting, o.Limit)
 	}
 	o.waiting += size

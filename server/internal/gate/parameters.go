@@ -58,7 +58,7 @@ func unfit(s *jsontext.Scanner) (why string) {
 			return ""
 		}
 		if f, err := strconv.ParseFloat(string(number), 64); err != nil || math.IsInf(f, 0) {
-			return fmt.Sprintf("the number %s of %d characters is beyond what a FP64 holds", Cut(string(number), 20), len(number))
+			return fmt.Sprintf("the number %s of %d characters is out of the range of FP64", Cut(string(number), 20), len(number))
 		}
 	}
 	return why

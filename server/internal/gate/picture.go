@@ -8,9 +8,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// filed reports whether a tensor for an input of pictures holds picture files: pixels have at least
-// three dimensions.
-func filed(t *tensor.Tensor) bool {
+// holdsFiles reports whether a tensor for an input of pictures holds picture files: pixels have at
+// least three dimensions.
+func holdsFiles(t *tensor.Tensor) bool {
 	return t.DType == tensor.Bytes || t.DType == tensor.Uint8 && len(t.Shape) <= 2
 }
 
@@ -30,7 +30,7 @@ func (c *Call) files(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fil
 			return t, false, err
 		}
 		if t, err = tensor.FromElems(tensor.Shape{1}, [][]byte{got.Data}, pool); err != nil {
-			return t, false, unmade(spec, err)
+			return t, false, inputError(spec, err)
 		}
 		t.Name = spec.Name
 		c.owned = append(c.owned, t)
@@ -42,7 +42,7 @@ func (c *Call) files(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fil
 	}
 	elems, err := tensor.BytesElems(t)
 	if err != nil {
-		return t, false, unmade(spec, err)
+		return t, false, inputError(spec, err)
 	}
 	for row, file := range elems {
 		if err = c.look(file, spec, row); err != nil {
@@ -72,7 +72,7 @@ func (c *Call) look(file []byte, spec *tensor.Spec, row int) error {
 	case h.Animated:
 		return refuse("an animated %s: send one of its pictures", h.Format)
 	case h.Bits > 8:
-		return refuse("%s of %d bits for each channel, expected 8: what is lost by making them 8 is for the client to say", h.Format, h.Bits)
+		return refuse("%s of %d bits per channel, expected 8: the conversion loses detail, so the client must do it", h.Format, h.Bits)
 	case h.Format == picture.JPEG && h.Channels == 4:
 		return refuse("JPEG in CMYK, expected RGB or gray")
 	case h.Format == picture.JPEG && h.Channels != 1 && h.Channels != 3:

@@ -120,7 +120,7 @@ func TestPictures(t *testing.T) {
 		{"one corrupt", rows, elements(t, tensor.Shape{64}, corrupt...), "picture 17: expected a JPEG"},
 		{"cut", rows, one(photo[:50], 50), "it ends after 50 bytes"},
 		{"animated", any, one(animated, len(animated)), "an animated PNG: send one of its pictures"},
-		{"16 bits", any, one(deep, len(deep)), "PNG of 16 bits for each channel, expected 8"},
+		{"16 bits", any, one(deep, len(deep)), "PNG of 16 bits per channel, expected 8"},
 		{"CMYK", any, one(cmyk, len(cmyk)), "JPEG in CMYK"},
 		{"two channels", any, one(two, len(two)), "JPEG of 2 channels"},
 		{"rows of bytes", rows, one(photo[:50], 2, 25), "expected uint8 [-1, 30, 40, 3] (-1: any size) or one row [30, 40, 3] of pixels, or JPEG or PNG files"},

@@ -37,7 +37,7 @@ type Target struct {
 	Application Application // nil for a model; else this is how the application looks to clients
 	Learns      bool        // some replica asks for feedback
 
-	cached   *cache.Version // nil: no cache
+	cache    *cache.Version // nil: no cache
 	rowBytes int            // of a row of the answer; -1: not declared
 	rowSeen  *atomic.Int64  // the measured size instead, shared by all clients; -1: none yet
 	answer   []byte         // the end of every answer's metadata, up to the list of tensors
@@ -85,7 +85,7 @@ func (t *Target) AppendNamed(b []byte, tensors []tensor.Tensor) []byte {
 type Table struct {
 	who      *identity.Identity   // the identity it was made for; nil: callers with all rights
 	infer    map[string]*Target   // "m", "m/1", "v2/models/m/infer", "v2/models/m/versions/1/infer"
-	told     map[string]*Target   // the same, plus those that the caller may see but not use
+	visible  map[string]*Target   // the same, plus those that the caller may see but not use
 	versions map[string][]*Target // by model name, the highest version first
 	names    []string             // model names, sorted
 	byModel  map[string]*Target   // default version by model name
@@ -109,7 +109,7 @@ func (g *Gate) refresh() {
 		byModel:  make(map[string]*Target),
 		awaited:  g.cfg.Awaited,
 	}
-	t.told = t.infer
+	t.visible = t.infer
 	models := g.sched.Models()
 	g.cfg.Metrics.Keep(g.present(t, models)) // before the new ones count
 	rows := make(map[scheduler.ModelID]*atomic.Int64)
@@ -260,7 +260,7 @@ func digits(s string) int {
 func (t *Table) resolve(route, version string) (*Target, error) {
 	target := t.infer[route]
 	if target == nil {
-		return nil, t.unasked(route, shivaWords)
+		return nil, t.routeError(route, shivaWords)
 	}
 	if version == "" || version == target.ID.Version {
 		return target, nil
@@ -298,7 +298,7 @@ func (v View) Known(name, version string) (*Target, error) {
 		return nil, err
 	}
 	t := v.table()
-	return t.find(t.told, name, version)
+	return t.find(t.visible, name, version)
 }
 
 // Asked is Target for a request for inference. OpenTarget returns the error for an application that
@@ -318,7 +318,7 @@ func (v View) Asked(name, version string) (*Target, error) {
 // find finds a model among routes.
 func (t *Table) find(routes map[string]*Target, name, version string) (*Target, error) {
 	if strings.Contains(name, "/") {
-		return nil, fmt.Errorf("%w: no model %q: no name has a slash, and the version is given apart", scheduler.ErrNotFound, name)
+		return nil, fmt.Errorf("%w: no model %q: the name of a model has no slash; give the version separately", scheduler.ErrNotFound, name)
 	}
 	route := name
 	if version != "" {
@@ -334,7 +334,7 @@ func (t *Table) find(routes map[string]*Target, name, version string) (*Target, 
 }
 
 func noVersions(application, version string) error {
-	return fmt.Errorf("%w: %q is an application, which has no versions, and version %s was asked for", scheduler.ErrNotFound, application, strconv.Quote(version))
+	return fmt.Errorf("%w: %q is an application, which has no versions, but the request names version %s", scheduler.ErrNotFound, application, strconv.Quote(version))
 }
 
 func (t *Table) noVersion(name, version string) error {
@@ -356,9 +356,9 @@ var (
 	predictWords = words{"model's name", "the repository index"}
 )
 
-// unasked returns the error for a route that takes no requests. A caller without the right to use a
-// model is not told whether it exists.
-func (t *Table) unasked(route string, w words) error {
+// routeError returns the error for a route that takes no requests. A caller without the right to
+// use a model does not learn whether it exists.
+func (t *Table) routeError(route string, w words) error {
 	name := strings.TrimPrefix(route, "v2/models/")
 	name, _, _ = strings.Cut(name, "/")
 	if err := t.who.Check(identity.Infer, name); err != nil {
@@ -423,7 +423,7 @@ func (t *Table) known(w words) string {
 	case len(all) <= most:
 		return "; registered: " + strings.Join(all, ", ")
 	}
-	return "; " + w.list + " lists what there is"
+	return "; " + w.list + " lists all of them"
 }
 
 // all lists the names of models and applications, sorted.

@@ -34,8 +34,8 @@ type OwnStream struct {
 	models []*scheduler.Model // existing models that were sent a frame of it
 }
 
-// sent records that a model is sent a frame.
-func (s *OwnStream) sent(sched *scheduler.Scheduler, m *scheduler.Model) {
+// noteModel records that a model is sent a frame.
+func (s *OwnStream) noteModel(sched *scheduler.Scheduler, m *scheduler.Model) {
 	if slices.Contains(s.models, m) {
 		return
 	}
@@ -73,16 +73,16 @@ func (c *Call) Enter(p *Params) error {
 	if !p.Framed() {
 		switch {
 		case p.Seq > 0:
-			return strayed("seq")
+			return noStream("seq")
 		case !p.CapturedAt.IsZero():
-			return strayed("captured_at")
+			return noStream("captured_at")
 		case p.Keep != 0:
-			return strayed("keep")
+			return noStream("keep")
 		}
 		return nil
 	}
 	if c.Rows == 0 { // the frame would be answered at once, before older ones
-		return fmt.Errorf("%w: a frame of a stream has at least one row", scheduler.ErrInvalidInput)
+		return fmt.Errorf("%w: expected at least one row in a frame of a stream, got none", scheduler.ErrInvalidInput)
 	}
 	f := &c.frame
 	*f = Frame{Seq: int64(p.Seq) - 1, captured: p.CapturedAt}
@@ -141,8 +141,8 @@ func ClientOf(peer string) string {
 // errors small.
 const longestBy = 256
 
-func strayed(key string) error {
-	return fmt.Errorf("%w: %s is of a frame, and the request names no stream", scheduler.ErrInvalidInput, key)
+func noStream(key string) error {
+	return fmt.Errorf("%w: %s is only for frames of a stream, but the request names no stream", scheduler.ErrInvalidInput, key)
 }
 
 // Keep returns how many frames of the stream may wait, according to the frame or else the settings

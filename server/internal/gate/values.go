@@ -119,10 +119,10 @@ func integers[T int64 | uint64](shape tensor.Shape, leaves []any, parse func(str
 			return tensor.Tensor{}, err
 		}
 		if math.Abs(f) >= 1<<53 {
-			return tensor.Tensor{}, fmt.Errorf("%.0f or a number near it: expected an integer of %d and above as digits alone", f, int64(1)<<53)
+			return tensor.Tensor{}, fmt.Errorf("got %.0f or a number near it: integers of %d and above must be written in digits alone", f, int64(1)<<53)
 		}
 		if values[i] = T(f); float64(values[i]) != f {
-			return tensor.Tensor{}, fmt.Errorf("%v is no %T", f, values[i])
+			return tensor.Tensor{}, fmt.Errorf("%v is not a value of %T", f, values[i])
 		}
 	}
 	return tensor.FromSlice(shape, values)

@@ -22,8 +22,8 @@ func (v View) Names() []string { return v.table().all() }
 
 func (v View) table() *Table { return v.gate.table(v.who) }
 
-// A visible is a table derived from another for one identity.
-type visible struct{ of, table *Table }
+// An identityTable is a table derived from another for one identity.
+type identityTable struct{ base, table *Table }
 
 // table returns the routes of an identity. They are made at its first request after a change of the
 // routes, so that a request costs two loads.
@@ -32,10 +32,10 @@ func (g *Gate) table(who *identity.Identity) *Table {
 	if who == nil {
 		return all
 	}
-	if v, ok := who.Routes.Load().(*visible); ok && v.of == all {
+	if v, ok := who.Routes.Load().(*identityTable); ok && v.base == all {
 		return v.table
 	}
-	v := &visible{all, all.visibleTo(who)}
+	v := &identityTable{all, all.visibleTo(who)}
 	who.Routes.Store(v)
 	return v.table
 }
@@ -45,7 +45,7 @@ func (t *Table) visibleTo(who *identity.Identity) *Table {
 	v := &Table{
 		who:      who,
 		infer:    make(map[string]*Target),
-		told:     make(map[string]*Target),
+		visible:  make(map[string]*Target),
 		versions: make(map[string][]*Target),
 		byModel:  make(map[string]*Target),
 		apps:     make(map[string]*Target),
@@ -63,7 +63,7 @@ func (t *Table) visibleTo(who *identity.Identity) *Table {
 		if a := t.apps[name]; a != nil {
 			v.apps[name] = a
 		}
-		v.route(v.told, name)
+		v.route(v.visible, name)
 		if who.May(identity.Infer, name) {
 			v.route(v.infer, name)
 		}

@@ -17,10 +17,10 @@ import (
 // A Certificate is the verified certificate of a client: the names in it, and the identity that it
 // was last matched to. Make one for each connection. It may be used from any goroutine.
 type Certificate struct {
-	names map[field][]string
-	label string // for errors and logs
-	fault string // not "": why its names cannot be used
-	found atomic.Pointer[holder]
+	names  map[field][]string
+	label  string // for errors and logs
+	fault  string // not "": why its names cannot be used
+	holder atomic.Pointer[holder]
 }
 
 // A field is a part of a certificate that holds names.
@@ -68,7 +68,7 @@ func NewCertificate(c *x509.Certificate) *Certificate {
 	for _, a := range c.IPAddresses {
 		add(ip, a.String())
 	}
-	out := &Certificate{names: names, fault: unusable(names)}
+	out := &Certificate{names: names, fault: nameFault(names)}
 	for _, f := range []field{subject, dnsName, email, uri, ip} {
 		if len(names[f]) > 0 && out.label == "" {
 			out.label = fmt.Sprintf("%.200q", names[f][0])
@@ -80,21 +80,21 @@ func NewCertificate(c *x509.Certificate) *Certificate {
 	return out
 }
 
-// unusable says what is wrong with the names of a certificate. One program may take a control
+// nameFault says what is wrong with the names of a certificate. One program may take a control
 // character for the end of a name where another program reads on, so a certificate with such a name
 // belongs to nobody.
-func unusable(names map[field][]string) string {
+func nameFault(names map[field][]string) string {
 	all := 0
 	for _, f := range fields {
 		all += len(names[f])
 		for _, name := range names[f] {
 			switch {
 			case name == "":
-				return fmt.Sprintf("a name of %s in it is empty", f)
+				return fmt.Sprintf("one of its %s names is empty", f)
 			case len(name) > maxNameBytes:
-				return fmt.Sprintf("a name of %s in it has %d bytes, the limit is %d", f, len(name), maxNameBytes)
+				return fmt.Sprintf("one of its %s names has %d bytes, the limit is %d", f, len(name), maxNameBytes)
 			case !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
-				return fmt.Sprintf("a name of %s in it, %.100q, has characters that are not printable", f, name)
+				return fmt.Sprintf("one of its %s names, %.100q, has characters that are not printable", f, name)
 			}
 		}
 	}
@@ -132,13 +132,13 @@ func parsePattern(text string) (p pattern, err error) {
 		case len(name) > maxNameBytes:
 			return p, fmt.Errorf("a pattern of %d bytes matches nothing: names of certificates have at most %d", len(name), maxNameBytes)
 		case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
-			return p, fmt.Errorf("%.100q has characters that are not printable, as no name that can be used has", text)
+			return p, fmt.Errorf("%.100q has characters that are not printable, so it matches no usable name", text)
 		case err != nil:
-			return p, fmt.Errorf("%.100q: a bracket or a backslash without its other half", text)
+			return p, fmt.Errorf("%.100q: a bracket is not closed, or no character follows a backslash", text)
 		}
 		return p, nil
 	}
-	return p, fmt.Errorf(`%.100q is no pattern of certificates: expected cn:, subject:, dns:, email:, uri: or ip: and the name, as "cn:camera-*" or "dns:*.cameras.example.org"`, text)
+	return p, fmt.Errorf(`%.100q is not a certificate pattern: expected cn:, subject:, dns:, email:, uri: or ip: and a name, such as "cn:camera-*" or "dns:*.cameras.example.org"`, text)
 }
 
 func (p pattern) matches(c *Certificate) bool {
@@ -184,14 +184,14 @@ func SameCertificate(list []Declaration) (i int, mine, theirs string) {
 
 // A holder is the identity that a table gives a certificate.
 type holder struct {
-	table *table
-	who   *Identity
+	table    *table
+	identity *Identity
 }
 
 // A claim is a pattern and its identity.
 type claim struct {
 	pattern
-	who *Identity
+	identity *Identity
 }
 
 // holder returns the identity of a certificate, or nobody. It returns nil if there is no
@@ -200,31 +200,31 @@ func (t *table) holder(c *Certificate) *Identity {
 	if c == nil || len(t.claims) == 0 {
 		return nil
 	}
-	if f := c.found.Load(); f != nil && f.table == t {
-		return f.who
+	if f := c.holder.Load(); f != nil && f.table == t {
+		return f.identity
 	}
 	f := &holder{t, t.match(c)}
-	c.found.Store(f)
-	return f.who
+	c.holder.Store(f)
+	return f.identity
 }
 
 func (t *table) match(c *Certificate) *Identity {
 	if c.fault != "" {
-		return &Identity{nobody: "the certificate that was shown, " + c.label + ", is nobody's: " + c.fault}
+		return &Identity{rejection: "the presented certificate, " + c.label + ", identifies no client: " + c.fault}
 	}
 	var who *Identity
 	for _, one := range t.claims {
 		switch {
-		case who == one.who || !one.matches(c):
+		case who == one.identity || !one.matches(c):
 		case who == nil:
-			who = one.who
+			who = one.identity
 		default:
-			t.ambiguous.warn(c.label, who.name, one.who.name)
-			return &Identity{nobody: "the certificate that was shown, " + c.label + ", is of more than one of this server's identities, and so of none"}
+			t.ambiguous.warn(c.label, who.name, one.identity.name)
+			return &Identity{rejection: "the presented certificate, " + c.label + ", matches more than one identity of this server, so it is refused"}
 		}
 	}
 	if who == nil {
-		return &Identity{nobody: "the certificate that was shown, " + c.label + ", is none of this server's identities'"}
+		return &Identity{rejection: "the presented certificate, " + c.label + ", matches no identity of this server"}
 	}
 	return who
 }

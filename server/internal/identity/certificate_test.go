@@ -78,11 +78,11 @@ func TestWhoHoldsCertificates(t *testing.T) {
 		{with(c, ""), "camera", ""},
 		{with(nil, ""), "anonymous", ""},
 		{with(nil, "one"), "token", ""},
-		{with(other, ""), "", `the certificate that was shown, "CN=lamp,O=Cameras", is none of this server's identities'`},
+		{with(other, ""), "", `the presented certificate, "CN=lamp,O=Cameras", matches no identity of this server`},
 		{with(other, "one"), "token", ""},
-		{with(c, "one"), "", "the token that was shown is of one identity and the certificate of another"},
-		{with(c, "two"), "", "the token that was shown is none of this server's"},
-		{with(c, "a b"), "", `what was shown in metadata "token" of the connection's first message is not one token`},
+		{with(c, "one"), "", "the presented token belongs to one identity and the certificate to another"},
+		{with(c, "two"), "", "the presented token belongs to no identity of this server"},
+		{with(c, "a b"), "", `expected one token in metadata "token" of the connection's first message`},
 	} {
 		who := r.Who(step.shown)
 		err := who.Enter()

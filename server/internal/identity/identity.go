@@ -42,17 +42,17 @@ const maxName = 128
 func (d Declaration) Faults() (fs setting.Faults) {
 	switch {
 	case d.Name == "":
-		fs.Add("name", "missing: who it is, in errors, in logs and in status")
+		fs.Add("name", "missing: errors, logs and status name the identity by it")
 	case len(d.Name) > maxName:
 		fs.Add("name", "it has %d bytes, the limit is %d", len(d.Name), maxName)
 	case strings.ContainsFunc(d.Name, func(r rune) bool { return !unicode.IsPrint(r) }):
 		fs.Add("name", "%q has characters that are not printable", d.Name)
 	case d.Name == Anonymous && len(d.Tokens) > 0:
-		fs.Add("token_sha256", "%q is whoever shows no token, and has none: give the identity another name", Anonymous)
+		fs.Add("token_sha256", "%q is the identity of clients without a token, and cannot have one: give the identity another name", Anonymous)
 	case d.Name == Anonymous && len(d.Certificates) > 0:
-		fs.Add("certificate", "%q is whoever shows no certificate, and has none: give the identity another name", Anonymous)
+		fs.Add("certificate", "%q is the identity of clients without a certificate, and cannot have one: give the identity another name", Anonymous)
 	case d.Name != Anonymous && len(d.Tokens)+len(d.Certificates) == 0:
-		fs.Add("token_sha256", "missing, and so is certificate: nobody could be %q; \"shivactl tokens new\" prints a token and its hash", d.Name)
+		fs.Add("token_sha256", "missing, as is certificate: no client could be identified as %q; \"shivactl tokens new\" prints a token and its hash", d.Name)
 	}
 	for i, text := range d.Tokens {
 		if _, err := parseHash(text); err != nil {
@@ -64,10 +64,10 @@ func (d Declaration) Faults() (fs setting.Faults) {
 		fs.Check(element("certificate", d.Certificates, i), err)
 	}
 	if len(d.May) == 0 {
-		fs.Add("may", `missing: %q could do nothing; what it may is a list, as ["infer"] or ["infer:cat*", "admin:read"]`, d.Name)
+		fs.Add("may", `missing: %q could do nothing; expected a list of rights, such as ["infer"] or ["infer:cat*", "admin:read"]`, d.Name)
 	}
 	for i, text := range d.May {
-		_, err := parse(text)
+		_, err := parseGrant(text)
 		fs.Check("may["+strconv.Itoa(i)+"]", err)
 	}
 	for _, f := range d.Quota.Faults() {
@@ -92,7 +92,7 @@ func parseHash(text string) (h hash, err error) {
 		return h, fmt.Errorf("expected the SHA-256 of a token, %d hexadecimal digits as \"shivactl tokens new\" prints them, got %d characters", hex.EncodedLen(len(h)), len(text))
 	}
 	if _, err := hex.Decode(h[:], []byte(text)); err != nil {
-		return h, fmt.Errorf("expected the SHA-256 of a token, %d hexadecimal digits, got %d characters of which some are others", hex.EncodedLen(len(h)), len(text))
+		return h, fmt.Errorf("expected the SHA-256 of a token, %d hexadecimal digits, got %d characters, not all of them hexadecimal", hex.EncodedLen(len(h)), len(text))
 	}
 	return h, nil
 }
@@ -115,11 +115,11 @@ func SameToken(list []Declaration) int {
 // An Identity is an authenticated client or container. Except for Routes it is immutable; a reload
 // makes new identities.
 type Identity struct {
-	name   string
-	grants [rights][]grant
-	all    []grant // in the order of the file
-	nobody string  // not "": the identity is nobody, for this reason
-	place  Place   // of Anonymous: where no token was presented
+	name      string
+	grants    [rights][]grant
+	grantList []grant // in the order of the file
+	rejection string  // not "": the identity is nobody, for this reason
+	place     Place   // of Anonymous: where no token was presented
 
 	account *quota.Account // nil for nobody
 
@@ -130,11 +130,11 @@ type Identity struct {
 func (d Declaration) identity() *Identity {
 	i := &Identity{name: d.Name}
 	for _, text := range d.May {
-		g, err := parse(text)
+		g, err := parseGrant(text)
 		if err != nil {
 			continue // Faults has reported it
 		}
-		i.all = append(i.all, g)
+		i.grantList = append(i.grantList, g)
 		i.grants[g.right] = append(i.grants[g.right], g)
 	}
 	return i
@@ -186,7 +186,7 @@ func (i *Identity) Describe() Description {
 		return d
 	}
 	d.Identity = i.name
-	for _, g := range i.all {
+	for _, g := range i.grantList {
 		d.May = append(d.May, g.String())
 	}
 	return d
@@ -240,10 +240,10 @@ func (i *Identity) CheckSees(name string) error {
 // Refuse returns the error for an identity that lacks something, such as "the right infer".
 func (i *Identity) Refuse(lacks string) error {
 	switch {
-	case i.nobody != "":
-		return fmt.Errorf("%w: %s", ErrUnauthenticated, i.nobody)
+	case i.rejection != "":
+		return fmt.Errorf("%w: %s", ErrUnauthenticated, i.rejection)
 	case i.name == Anonymous:
-		return fmt.Errorf("%w: it needs %s, which whoever shows no token in %v does not have", ErrUnauthenticated, lacks, i.place)
+		return fmt.Errorf("%w: %s is required, which clients without a token in %v do not have", ErrUnauthenticated, lacks, i.place)
 	}
 	return fmt.Errorf("%w: identity %q lacks %s", ErrPermissionDenied, i.name, lacks)
 }

@@ -22,13 +22,13 @@ type Registry struct {
 
 // A table has the identities of one configuration. It is immutable.
 type table struct {
-	tokens  map[hash]*Identity
-	claims  []claim // on certificates, in the order of the file
-	list    []*Identity
-	silent  [places]*Identity // for clients that present no token there
-	unknown *Identity         // for clients with an undeclared token
-	unfit   [places]*Identity // for clients with a malformed token
-	torn    *Identity         // for a token of one identity and a certificate of another
+	tokens         map[hash]*Identity
+	claims         []claim // on certificates, in the order of the file
+	list           []*Identity
+	noToken        [places]*Identity // for clients that present no token there
+	unknown        *Identity         // for clients with an undeclared token
+	malformedToken [places]*Identity // for clients with a malformed token
+	mismatch       *Identity         // for a token of one identity and a certificate of another
 
 	ambiguous ambiguous
 }
@@ -46,15 +46,15 @@ func (r *Registry) Replace(list []Declaration) {
 		return
 	}
 	t := &table{
-		tokens:  make(map[hash]*Identity),
-		unknown: &Identity{nobody: "the token that was shown is none of this server's"},
-		torn:    &Identity{nobody: "the token that was shown is of one identity and the certificate of another: show one of them, or both of one"},
+		tokens:   make(map[hash]*Identity),
+		unknown:  &Identity{rejection: "the presented token belongs to no identity of this server"},
+		mismatch: &Identity{rejection: "the presented token belongs to one identity and the certificate to another: present one of them, or both of the same identity"},
 
 		ambiguous: ambiguous{log: r.Log},
 	}
 	for at := range places {
-		t.silent[at] = &Identity{nobody: fmt.Sprintf("this server asks for a token in %v, and none was shown there", at)}
-		t.unfit[at] = &Identity{nobody: fmt.Sprintf("what was shown in %v is not one token: it is a text of 1 to 1024 printable ASCII characters, shown once", at)}
+		t.noToken[at] = &Identity{rejection: fmt.Sprintf("this server requires a token in %v, but none was presented", at)}
+		t.malformedToken[at] = &Identity{rejection: fmt.Sprintf("expected one token in %v, of 1 to 1024 printable ASCII characters, got something else", at)}
 	}
 	for _, d := range list {
 		i := d.identity()
@@ -62,8 +62,8 @@ func (r *Registry) Replace(list []Declaration) {
 		t.list = append(t.list, i)
 		if d.Name == Anonymous {
 			for at := range places {
-				t.silent[at] = d.identity()
-				t.silent[at].account, t.silent[at].place = i.account, at
+				t.noToken[at] = d.identity()
+				t.noToken[at].account, t.noToken[at].place = i.account, at
 			}
 		}
 		for _, text := range d.Tokens {
@@ -91,7 +91,7 @@ func (r *Registry) Unmatched(names []string) map[string][]string {
 	all := make(map[string][]string)
 	if t := r.table.Load(); t != nil {
 		for _, i := range t.list {
-			for _, g := range unmatched(i.all, names) {
+			for _, g := range unmatched(i.grantList, names) {
 				all[i.name] = append(all[i.name], g.String())
 			}
 		}
@@ -102,7 +102,7 @@ func (r *Registry) Unmatched(names []string) map[string][]string {
 // Strangers returns the identity of clients that present nothing.
 func (r *Registry) Strangers() *Identity {
 	if t := r.table.Load(); t != nil {
-		return t.silent[InMessage]
+		return t.noToken[InMessage]
 	}
 	return nil
 }
@@ -136,16 +136,16 @@ type Shown struct {
 	kind  kind
 	token hash
 
-	table *table // the table that who is from; nil: none yet
-	who   *Identity
+	table    *table // the table that identity is from; nil: none yet
+	identity *Identity
 }
 
 type kind uint8
 
 const (
-	nothing kind = iota
-	aToken
-	unfit // text that cannot be a token
+	noToken kind = iota
+	validToken
+	malformedToken // text that cannot be a token
 )
 
 // maxToken bounds a token, in bytes. Longer texts are not hashed.
@@ -154,18 +154,18 @@ const maxToken = 1 << 10
 // Token returns the Shown of a token. It does not retain the text.
 func Token(text string) Shown {
 	if text == "" || len(text) > maxToken || strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) {
-		return Shown{kind: unfit}
+		return Shown{kind: malformedToken}
 	}
-	return Shown{kind: aToken, token: sha256.Sum256([]byte(text))}
+	return Shown{kind: validToken, token: sha256.Sum256([]byte(text))}
 }
 
 // Bearer returns the Shown of an HTTP request's Authorization headers, or of gRPC metadata of that
 // name. A valid request has at most one.
 func Bearer(at Place, values []string) Shown {
-	shown := Shown{kind: unfit}
+	shown := Shown{kind: malformedToken}
 	switch len(values) {
 	case 0:
-		shown.kind = nothing
+		shown.kind = noToken
 	case 1:
 		scheme, token, ok := strings.Cut(values[0], " ")
 		if ok && strings.EqualFold(scheme, "Bearer") {
@@ -192,11 +192,11 @@ func (r *Registry) Who(s *Shown) *Identity {
 		return r.Strangers()
 	}
 	t := r.table.Load()
-	if t == s.table { // both nil: no identities are declared, and who is nil
-		return s.who
+	if t == s.table { // both nil: no identities are declared, and the result is nil
+		return s.identity
 	}
-	s.table, s.who = t, t.find(s)
-	return s.who
+	s.table, s.identity = t, t.find(s)
+	return s.identity
 }
 
 func (t *table) find(s *Shown) *Identity {
@@ -205,18 +205,18 @@ func (t *table) find(s *Shown) *Identity {
 	}
 	holder := t.holder(s.Certificate)
 	switch {
-	case s.kind == unfit:
-		return t.unfit[s.Place]
-	case s.kind == nothing && holder != nil:
+	case s.kind == malformedToken:
+		return t.malformedToken[s.Place]
+	case s.kind == noToken && holder != nil:
 		return holder
-	case s.kind == nothing:
-		return t.silent[s.Place]
+	case s.kind == noToken:
+		return t.noToken[s.Place]
 	}
 	switch i := t.tokens[s.token]; {
 	case i == nil:
 		return t.unknown
-	case holder != nil && holder.nobody == "" && holder != i:
-		return t.torn
+	case holder != nil && holder.rejection == "" && holder != i:
+		return t.mismatch
 	default:
 		// Also if the certificate belongs to nobody: it may serve only the handshake.
 		return i
@@ -226,7 +226,7 @@ func (t *table) find(s *Shown) *Identity {
 // Enter returns an error if the identity is nobody: the client presented nothing and there is no
 // [Anonymous], or it presented a token or a certificate that is not declared.
 func (i *Identity) Enter() error {
-	if i == nil || i.nobody == "" {
+	if i == nil || i.rejection == "" {
 		return nil
 	}
 	return i.Refuse("")

@@ -36,8 +36,8 @@ type grant struct {
 	pattern string // for path.Match: of names, or "name/version" for Serve; "": all
 }
 
-// parse parses one element of the setting may.
-func parse(text string) (grant, error) {
+// parseGrant parses one element of the setting may.
+func parseGrant(text string) (grant, error) {
 	for r := range Right(rights) {
 		pattern, given := "", false
 		if text != r.String() {
@@ -51,7 +51,7 @@ func parse(text string) (grant, error) {
 		}
 		return g, g.check()
 	}
-	return grant{}, fmt.Errorf(`%.100q is no right: there are infer, feedback, load and serve, each of all names or with a pattern, as "infer:cat*" or "serve:cat/2*", and admin:read and admin:write`, text)
+	return grant{}, fmt.Errorf(`%.100q is not a right: expected infer, feedback, load or serve, for all names or with a pattern, such as "infer:cat*" or "serve:cat/2*"; or admin:read or admin:write`, text)
 }
 
 // check returns an error if the pattern can match nothing.
@@ -61,21 +61,21 @@ func (g grant) check() error {
 	}
 	name, version, versioned := strings.Cut(g.pattern, "/")
 	if versioned && g.right != Serve {
-		return fmt.Errorf("%s is of names, and %.100q has a version: only serve has one", g.right, g.pattern)
+		return fmt.Errorf("%s applies to names, but %.100q has a version: only serve takes one", g.right, g.pattern)
 	}
 	for _, part := range []struct {
 		text  string
 		check func(string) error
 	}{{name, naming.CheckModel}, {version, naming.CheckVersion}} {
 		if part.text == "" && (versioned || part.text == g.pattern) {
-			return fmt.Errorf("%s: %.100q: a pattern of 0 bytes matches nothing; without a colon the right is of all names", g.right, g.pattern)
+			return fmt.Errorf("%s: %.100q: a pattern of 0 bytes matches nothing; without a colon the right applies to all names", g.right, g.pattern)
 		}
 		if _, err := path.Match(part.text, ""); err != nil {
-			return fmt.Errorf("%s: pattern %.100q: a bracket or a backslash without its other half", g.right, part.text)
+			return fmt.Errorf("%s: pattern %.100q: a bracket is not closed, or no character follows a backslash", g.right, part.text)
 		}
 		if part.text != "" && !strings.ContainsAny(part.text, `*?[\`) {
 			if err := part.check(part.text); err != nil {
-				return fmt.Errorf("%s: no model or version is called that: %w", g.right, err)
+				return fmt.Errorf("%s: no model or version can have this name: %w", g.right, err)
 			}
 		}
 	}

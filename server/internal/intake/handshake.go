@@ -34,7 +34,7 @@ type wire struct {
 	net.Conn
 	turn bool // holds a turn
 	done bool // the handshake is done
-	peer patience
+	peer peerWait
 }
 
 func (w *wire) Read(p []byte) (int, error) {
@@ -42,9 +42,9 @@ func (w *wire) Read(p []byte) (int, error) {
 		return w.Conn.Read(p)
 	}
 	w.give()
-	w.peer.waits()
+	w.peer.start()
 	n, err := w.Conn.Read(p)
-	w.peer.met()
+	w.peer.stop()
 	if err == nil {
 		turns <- struct{}{}
 		w.turn = true
@@ -58,22 +58,22 @@ func (w *wire) Write(p []byte) (int, error) {
 	if w.done {
 		return w.Conn.Write(p)
 	}
-	w.peer.waits()
-	defer w.peer.met()
+	w.peer.start()
+	defer w.peer.stop()
 	return w.Conn.Write(p)
 }
 
-// patience sums up how long a peer has been waited for in its handshake. The time in which the peer
+// peerWait sums up how long a peer has been waited for in its handshake. The time in which the peer
 // waits for its turn is not counted. So among thousands of handshakes, those that make progress are
 // distinguished from those that do not, and a peer that sends a byte now and then does not look
 // busy.
-type patience struct {
+type peerWait struct {
 	mu     sync.Mutex
 	waited time.Duration
 	since  time.Time // when the current wait began; zero: not waiting for the peer
 }
 
-func (p *patience) waits() {
+func (p *peerWait) start() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.since.IsZero() {
@@ -81,15 +81,15 @@ func (p *patience) waits() {
 	}
 }
 
-func (p *patience) met() {
+func (p *peerWait) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.waited += time.Since(p.since)
 	p.since = time.Time{}
 }
 
-// by returns how long the peer has been waited for by that time.
-func (p *patience) by(now time.Time) time.Duration {
+// total returns how long the peer has been waited for by that time.
+func (p *peerWait) total(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.since.IsZero() {
@@ -174,7 +174,7 @@ func (l *Listener) MayLog() (others int, may bool) {
 // begin reports false once the listener is closed.
 func (l *Listener) begin(c *Conn) bool {
 	c.encryption = &encryption{wire: &wire{Conn: c.socket}}
-	c.wire.peer.waits()
+	c.wire.peer.start()
 	most := l.Settings().Handshakes
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -198,7 +198,7 @@ func (l *Listener) slowestLocked() *Conn {
 	}
 	now := time.Now()
 	return slices.MaxFunc(l.unfinished, func(a, b *Conn) int {
-		return cmp.Or(cmp.Compare(crowd[a.host], crowd[b.host]), cmp.Compare(a.wire.peer.by(now), b.wire.peer.by(now)))
+		return cmp.Or(cmp.Compare(crowd[a.host], crowd[b.host]), cmp.Compare(a.wire.peer.total(now), b.wire.peer.total(now)))
 	})
 }
 

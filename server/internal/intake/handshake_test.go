@@ -240,18 +240,18 @@ func TestWhoIsWaitedForLongestGivesWay(t *testing.T) {
 			return c
 		}
 		busy := begin()
-		busy.wire.peer.met() // waiting for its turn
+		busy.wire.peer.stop() // waiting for its turn
 		time.Sleep(time.Second)
 		dribbles := begin()
 		for range 10 {
 			time.Sleep(time.Second)
-			dribbles.wire.peer.met()
-			dribbles.wire.peer.waits()
+			dribbles.wire.peer.stop()
+			dribbles.wire.peer.start()
 		}
 		silent := begin()
 		time.Sleep(5 * time.Second)
 		begin()
-		busy.wire.peer.waits()
+		busy.wire.peer.start()
 		time.Sleep(time.Second)
 		begin()
 		for i, c := range []*Conn{dribbles, silent} {

@@ -16,8 +16,8 @@ type Host struct {
 	unix bool // user is set
 }
 
-// here reports whether the host is this machine.
-func (h Host) here() bool { return h.unix || h.addr.IsLoopback() }
+// isLocal reports whether the host is this machine.
+func (h Host) isLocal() bool { return h.unix || h.addr.IsLoopback() }
 
 // kind says what the host identifies, for errors.
 func (h Host) kind() string {

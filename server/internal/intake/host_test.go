@@ -25,8 +25,8 @@ func TestHosts(t *testing.T) {
 		{Host{unix: true}, true, "uid=0", "user"},
 		{Host{user: 1000, unix: true}, true, "uid=1000", "user"},
 	} {
-		if c.host.here() != c.here || c.host.String() != c.text || c.host.kind() != c.kind {
-			t.Errorf("%#v: on this machine %v, %q, %q; expected %v, %q, %q", c.host, c.host.here(), c.host, c.host.kind(), c.here, c.text, c.kind)
+		if c.host.isLocal() != c.here || c.host.String() != c.text || c.host.kind() != c.kind {
+			t.Errorf("%#v: on this machine %v, %q, %q; expected %v, %q, %q", c.host, c.host.isLocal(), c.host, c.host.kind(), c.here, c.text, c.kind)
 		}
 	}
 }

@@ -50,7 +50,7 @@ type Settings struct {
 
 // perAddress returns the limit of one host; free means that the host has none.
 func (l Settings) perAddress(host Host) (most int, free bool) {
-	return cmp.Or(l.PerAddress, max(l.Total/2, 1)), host == Host{} || host.here() && !l.Loopback
+	return cmp.Or(l.PerAddress, max(l.Total/2, 1)), host == Host{} || host.isLocal() && !l.Loopback
 }
 
 // An Opener listens on an address of an Entrance. A listener for TLS has an Addr of type
@@ -196,7 +196,7 @@ func (l *Listener) accept(from net.Listener) {
 			continue
 		}
 		if l.Addresses != nil {
-			c.account = l.Addresses.Enter(c.host.String(), c.host == Host{} || c.host.here())
+			c.account = l.Addresses.Enter(c.host.String(), c.host == Host{} || c.host.isLocal())
 		}
 		if !encrypted {
 			l.offer(c)

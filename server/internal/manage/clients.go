@@ -51,15 +51,15 @@ func (r *Report) overQuota() (out []string) {
 	for _, u := range r.payers() {
 		for k := range quota.Kind(quota.Kinds) {
 			if u.Lately(k) && u.Limits.Of[k] > 0 {
-				out = append(out, fmt.Sprintf("%s is over its quota, %s = %s (refused so far: %d, the last %v ago), whatever model it asks. Raise the quota, or have it ask for less.",
-					sentence(u.Whose), k, k.Show(u.Limits.Of[k]), u.Refused[k], u.Since[k].Round(time.Second)))
+				out = append(out, fmt.Sprintf("%s is over its quota, %s = %s (refused so far: %d, the last %v ago), whichever model it uses. Raise the quota, or have the client send less.",
+					capitalize(u.Whose), k, k.Show(u.Limits.Of[k]), u.Refused[k], u.Since[k].Round(time.Second)))
 			}
 		}
 	}
 	return out
 }
 
-func sentence(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+func capitalize(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 // IdentityGauges returns the figures of identities for the metrics.
 func (r *Report) IdentityGauges() []metrics.IdentityGauges {

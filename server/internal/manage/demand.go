@@ -50,9 +50,9 @@ type Demand struct {
 	peers map[string]peer // by key
 
 	// Owned by the goroutine of Run.
-	written loads
-	at      time.Time // when written was stored
-	strange time.Time // when an unknown model was last logged; guarded by mu
+	written       loads
+	at            time.Time // when written was stored
+	unknownLogged time.Time // when an unknown model was last logged; guarded by mu
 }
 
 // A peer is the value that another server has written, and when it was first seen here: clocks may
@@ -84,7 +84,7 @@ func (d *Demand) Needed(model, version string) (int, error) {
 			known = true
 		}
 	}
-	for id, load := range d.here() {
+	for id, load := range d.localLoads() {
 		add(id, load)
 	}
 	d.read()
@@ -98,8 +98,8 @@ func (d *Demand) Needed(model, version string) (int, error) {
 		}
 	}
 	if !known {
-		if now := time.Now(); now.Sub(d.strange) >= time.Minute {
-			d.strange = now
+		if now := time.Now(); now.Sub(d.unknownLogged) >= time.Minute {
+			d.unknownLogged = now
 			d.log.Warn("a scaler asks for a model that no container has registered: one replica is needed to know it", "model", model, "version", version)
 		}
 		return 1, nil
@@ -107,8 +107,8 @@ func (d *Demand) Needed(model, version string) (int, error) {
 	return int(math.Ceil(sum - 1e-9)), nil
 }
 
-// here returns the loads of this server.
-func (d *Demand) here() loads {
+// localLoads returns the loads of this server.
+func (d *Demand) localLoads() loads {
 	all := loads{}
 	for _, m := range d.sched.Models() {
 		all[m.ID().String()] = m.Need().Load
@@ -126,7 +126,7 @@ func (d *Demand) Run(server string, stopping <-chan struct{}) {
 	d.own = state.Key("demand", server)
 	d.mu.Unlock()
 	for range wake.Every(demandEvery, stopping) {
-		d.write(d.here())
+		d.write(d.localLoads())
 		d.read()
 		d.clear()
 	}

@@ -98,7 +98,7 @@ func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err e
 			p.add("application", a.Name, e.Key, e.Value)
 		}
 		if seen[a.Name] {
-			faults = append(faults, fmt.Sprintf("application %q is there twice", a.Name))
+			faults = append(faults, fmt.Sprintf("application %q occurs twice", a.Name))
 		} else if !known[a.Name] {
 			// Delete what an earlier application of that name had learned: it does not belong to
 			// this one.
@@ -124,9 +124,9 @@ func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err e
 		case err != nil:
 			faults = append(faults, fmt.Sprintf("%s: %v", what, err))
 		case !known[one.Application]:
-			faults = append(faults, what+": there is no such application, here or in the document")
+			faults = append(faults, what+": no such application exists, on the server or in the document")
 		case seen[key]:
-			faults = append(faults, what+" is there twice")
+			faults = append(faults, what+" occurs twice")
 		default:
 			p.add("policy", one.Application+"/"+one.User, key, value)
 		}

@@ -22,20 +22,20 @@ func (r *Report) Explain(model string) []admin.Explanation {
 	for _, target := range r.Gate.TargetsOf(model) {
 		stats := target.Model.Stats()
 		about := append(shapes(target), sentences(stats)...)
-		about = append(about, r.elsewhere(stats)...)
-		about = append(about, filmed(stats, target.Model.Streams(named))...)
-		about = append(about, heard(target)...)
+		about = append(about, r.explainSubset(stats)...)
+		about = append(about, explainStreams(stats, target.Model.Streams(namedStreams))...)
+		about = append(about, explainMissing(target)...)
 		all = append(all, admin.Explanation{Name: model, Version: target.ID.Version, Sentences: about})
 	}
 	for i := range all {
-		all[i].Sentences = append(all[i].Sentences, r.scaled(model)...)
+		all[i].Sentences = append(all[i].Sentences, r.explainScaling(model)...)
 		all[i].Sentences = append(all[i].Sentences, r.overQuota()...)
 	}
 	return all
 }
 
-// scaled says how many processes each container of a model has, and why.
-func (r *Report) scaled(model string) (out []string) {
+// explainScaling says how many processes each container of a model has, and why.
+func (r *Report) explainScaling(model string) (out []string) {
 	for _, name := range r.Processes.Containers(model) {
 		s, ok := r.Processes.Scaled(name)
 		if !ok {
@@ -55,7 +55,7 @@ func shapes(t *gate.Target) []string {
 	if t.Spec.Batched() {
 		return nil
 	}
-	return []string{"The model is not batched: each request is one execution, in its own shapes. More replicas, or containers that execute several at once, are what makes it faster."}
+	return []string{"The model is not batched: each request is one execution, in its own shapes. More replicas, or containers that execute several requests at once, make it faster."}
 }
 
 // sentences turns a model's figures into what an operator would conclude from them.
@@ -67,15 +67,15 @@ func sentences(s scheduler.Stats) []string {
 		say("No live replica: every request is refused. Start a container of %s, or see in \"shivactl status\" why it does not register.", s.ID)
 	}
 	n := &s.Recent
-	out = append(out, sick(s)...)
-	out = append(out, needed(s)...)
+	out = append(out, explainFailing(s)...)
+	out = append(out, explainNeed(s)...)
 	if n.Batches == 0 {
 		say("No batch was sent in the last %v, so there is little to explain.", span(s))
 		return append(out, refusals(s)...)
 	}
-	say("In the last %v, which is what the following is about, %d requests were accepted, %.1f a second. %d batches were sent, of %.1f rows in the mean; with the strategy %s one may have up to %d rows now.",
+	say("In the last %v, the time that these figures cover, %d requests were accepted, %.1f a second. %d batches were sent, of %.1f rows on average; with the strategy %s a batch may have up to %d rows now.",
 		span(s), n.Submitted, float64(n.Submitted)/max(s.Span.Seconds(), 0.001), n.Batches, float64(n.Rows)/float64(n.Batches), s.Config.Strategy, mostRows(s))
-	out = append(out, whySmall(s)...)
+	out = append(out, explainSizes(s)...)
 	out = append(out, throughput(s)...)
 	out = append(out, refusals(s)...)
 	if n.BatchesFailed > 0 {
@@ -87,25 +87,25 @@ func sentences(s scheduler.Stats) []string {
 	return out
 }
 
-// needed says how many replicas there should be, and why.
-func needed(s scheduler.Stats) []string {
+// explainNeed says how many replicas there should be, and why.
+func explainNeed(s scheduler.Stats) []string {
 	n := s.Need
 	switch {
 	case n.Replicas == 0:
 		return []string{"No replica is needed: nothing has arrived for a minute, and nothing waits."}
 	case n.Worth == 0:
-		return []string{"How many replicas are needed is not known: none has answered enough to tell what one can do. One is a guess."}
+		return []string{"The number of replicas needed is not known: no replica has answered enough requests to show its rate. One is a guess."}
 	}
-	text := fmt.Sprintf("About %.3g rows/s arrive, refused ones among them", n.Arriving)
+	text := fmt.Sprintf("About %.3g rows/s arrive, including refused ones", n.Arriving)
 	if n.Waiting > 0 {
 		text += fmt.Sprintf(", and %d rows wait beyond the next batches", n.Waiting)
 	}
-	return []string{text + fmt.Sprintf(". A replica is counted on for four fifths of %.3g rows/s, so %d are needed (%.2f), and %d are live.", n.Worth, n.Replicas, n.Load, s.Live)}
+	return []string{text + fmt.Sprintf(". A replica is expected to answer four fifths of %.3g rows/s, so %d are needed (%.2f), and %d are live.", n.Worth, n.Replicas, n.Load, s.Live)}
 }
 
-// elsewhere says that containers of a model have sessions with some servers only, and from how many
-// containers on hardly any server is without one.
-func (r *Report) elsewhere(s scheduler.Stats) []string {
+// explainSubset says that containers of a model have sessions with some servers only, and with how
+// many containers hardly any server is without one.
+func (r *Report) explainSubset(s scheduler.Stats) []string {
 	l := r.Sessions.Listener()
 	if l == nil {
 		return nil
@@ -117,14 +117,14 @@ func (r *Report) elsewhere(s scheduler.Stats) []string {
 	// With a mean of three sessions per server, hardly any server is without one for long; see
 	// "Which servers" in containers/DESIGN.md.
 	enough := (3*subset.Servers + subset.Size - 1) / subset.Size
-	have := fmt.Sprintf("%d live replicas here are", s.Live)
+	have := fmt.Sprintf("%d live replicas", s.Live)
 	switch s.Live {
 	case 0:
-		have = "none here is"
+		have = "no live replica"
 	case 1:
-		have = "one live replica here is"
+		have = "one live replica"
 	}
-	return []string{fmt.Sprintf("Each container of %s has sessions with %d of %d servers (SHIVA_SUBSET), and %s among them. From %d containers on hardly a server is without one for long; with fewer, raise SHIVA_SUBSET. Clients that know several servers ask another one.",
+	return []string{fmt.Sprintf("Each container of %s has sessions with %d of %d servers (SHIVA_SUBSET), and this server has %s. With %d containers or more, hardly any server is without one for long; with fewer, raise SHIVA_SUBSET. Clients that know several servers try another one.",
 		s.ID, subset.Size, subset.Servers, have, enough)}
 }
 
@@ -149,12 +149,12 @@ func greatest(s scheduler.Stats, of func(scheduler.ReplicaStats) int) (n int) {
 	return n
 }
 
-// whySmall says why batches are not larger, the most frequent reason first. Reasons with less than
-// a tenth of the batches are left out.
-func whySmall(s scheduler.Stats) (out []string) {
+// explainSizes says why batches are not larger, the most frequent reason first. Reasons with less
+// than a tenth of the batches are left out.
+func explainSizes(s scheduler.Stats) (out []string) {
 	for _, r := range frequent(s.Recent.Closed) {
 		if n := s.Recent.Closed[r]; 10*n >= s.Recent.Batches {
-			out = append(out, percent(n, s.Recent.Batches)+" of the batches "+because(s, r))
+			out = append(out, percent(n, s.Recent.Batches)+" of the batches "+closeReason(s, r))
 		}
 	}
 	return out
@@ -167,20 +167,20 @@ func frequent[K cmp.Ordered](counts map[K]uint64) []K {
 	})
 }
 
-// because returns the end of a sentence about batches that were closed for a reason.
-func because(s scheduler.Stats, r scheduler.CloseReason) string {
+// closeReason returns the end of a sentence about batches that were closed for a reason.
+func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 	c := s.Config
 	switch r {
 	case scheduler.CloseFull:
-		return fmt.Sprintf("were full (%d rows): %s.", mostRows(s), fuller(s))
+		return fmt.Sprintf("were full (%d rows): %s.", mostRows(s), largerBatches(s))
 	case scheduler.CloseIdle:
-		text := "took all that waited (idle): they are small because the load is light, not because of a setting."
+		text := "took all waiting rows (idle): they are small because the load is light, not because of a setting."
 		if s.Recent.Peak <= 1 {
 			return text + " There was never more than one request unanswered: the client waits for each reply. Let it send ahead, or ask from several connections."
 		}
 		return text + fmt.Sprintf(" At most %d requests were unanswered at a time.", s.Recent.Peak)
 	case scheduler.CloseDeadline:
-		return "are bounded by deadlines: one row more, and rows of them would be late. Longer deadlines or more replicas make room."
+		return "are bounded by deadlines: with one row more, some of their rows would be late. Longer deadlines or more replicas make room."
 	case scheduler.CloseDelay:
 		return fmt.Sprintf("waited for delay, %v, and no more rows arrived.", c.Delay)
 	case scheduler.CloseShape:
@@ -198,11 +198,11 @@ func because(s scheduler.Stats, r scheduler.CloseReason) string {
 	case scheduler.CloseRate:
 		return "have the size that answers most rows per second: larger ones were measured, and answer no more. No setting bounds them."
 	case scheduler.CloseTrial:
-		return "have another size than looks best, to measure whether it is. That is given little time, unless it pays."
+		return "try a size other than the best known one, to measure it. Such trials get little time unless they pay off."
 	case scheduler.CloseRetry:
-		return "are rows of failed batches that are tried again, or probe a replica that did not answer."
+		return "repeat rows of failed batches, or probe a replica that did not answer."
 	case scheduler.CloseStream:
-		return "end where only frames of streams wait that are in the batch: it has one of each, in their order. Frames of more streams fill it; keep = \"all\" lets a stream's frames share one."
+		return "end where all waiting frames belong to streams that are in the batch already: it takes one frame of each, in order. More streams fill it; keep = \"all\" lets a stream's frames share one."
 	case scheduler.CloseObjective:
 		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Raise objective, if latency allows it. Larger ones are tried now and then while rows wait, so that is measured, not guessed.", mostRows(s), c.Objective)
 	}
@@ -252,28 +252,28 @@ func throughput(s scheduler.Stats) (out []string) {
 	if total > 0 {
 		text := fmt.Sprintf("Together the live replicas can answer about %.0f rows/s. ", total)
 		if by := bounds(s); by != nil {
-			text += "Before more replicas, look at what bounds those there are: " + strings.Join(by, "; ") + "."
+			text += "Before you add replicas, look at what bounds the present ones: " + strings.Join(by, "; ") + "."
 		} else {
 			text += "Beyond that only more replicas, or a faster model, help."
 		}
 		out = append(out, text)
 	}
 	if s.Live > 0 && !s.Predictable {
-		out = append(out, "The replicas are not known well yet, so no request is refused by prediction.")
+		out = append(out, "The replicas have not been measured well enough yet, so no request is refused by prediction.")
 	}
 	return out
 }
 
-// fuller says what would allow larger batches than the largest allowed now.
-func fuller(s scheduler.Stats) string {
+// largerBatches says what would allow larger batches than the largest allowed now.
+func largerBatches(s scheduler.Stats) string {
 	declared := greatest(s, func(r scheduler.ReplicaStats) int { return r.Declared })
 	switch most := mostRows(s); {
 	case s.Config.MaxBatch == most && most > 0 && declared != most:
 		return fmt.Sprintf("max_batch is %d. Raise it, if the container takes more", most)
 	case declared == most && most > 0:
-		return fmt.Sprintf("the container declares max_batch %d. If it takes more, say so there", most)
+		return fmt.Sprintf("the container declares max_batch %d. If it takes more, raise it there", most)
 	}
-	return "neither the container nor max_batch says what it takes. Set max_batch, if that is more"
+	return "neither the container nor max_batch declares the largest batch. Set max_batch, if the container takes more"
 }
 
 // bounds returns the settings that keep batches, or the replicas' work, smaller than they could be.
@@ -282,7 +282,7 @@ func bounds(s scheduler.Stats) (by []string) {
 		return 10*s.Recent.Closed[r] >= s.Recent.Batches && s.Recent.Closed[r] > 0
 	}
 	if matters(scheduler.CloseFull) {
-		by = append(by, fuller(s))
+		by = append(by, largerBatches(s))
 	}
 	if matters(scheduler.CloseObjective) {
 		by = append(by, fmt.Sprintf("objective is %v", s.Config.Objective))
@@ -306,15 +306,15 @@ func bounds(s scheduler.Stats) (by []string) {
 	return by
 }
 
-// sick names the replicas that do no work, each with its last error.
-func sick(s scheduler.Stats) (out []string) {
+// explainFailing names the replicas that do no work, each with its last error.
+func explainFailing(s scheduler.Stats) (out []string) {
 	for _, r := range s.Replicas {
 		switch r.State {
 		case scheduler.ReplicaFailing:
 			out = append(out, fmt.Sprintf("Replica %s fails on every batch, %d so far; the last one %v ago: %v. It gets fewer batches while others do better.",
 				name(r), r.Failed, round(r.LastFailed), r.LastError))
 		case scheduler.ReplicaSuspect:
-			out = append(out, fmt.Sprintf("Replica %s hangs: a batch was sent %v ago and is not answered. It gets nothing but probes until it answers, and loses its session if it goes on; the last error: %v.",
+			out = append(out, fmt.Sprintf("Replica %s hangs: a batch was sent %v ago and is not answered. It gets only probes until it answers, and loses its session if it still does not answer; the last error: %v.",
 				name(r), round(r.OldestBatch), r.LastError))
 		}
 	}
@@ -324,7 +324,7 @@ func sick(s scheduler.Stats) (out []string) {
 	return out
 }
 
-// lastFailures names the replicas that have failed recently but are not sick.
+// lastFailures names the replicas that have failed recently, but not on every batch.
 func lastFailures(s scheduler.Stats) (text string) {
 	for _, r := range s.Replicas {
 		if r.State == scheduler.ReplicaLive && r.LastError != nil && r.LastFailed <= s.Span {
@@ -346,7 +346,7 @@ var remedies = map[scheduler.Outcome]string{
 	scheduler.OutcomePredicted:         "they could not be answered in time. The load is more than the replicas can serve",
 	scheduler.OutcomeDisplaced:         "their client took more than its share of a full queue",
 	scheduler.OutcomeDeadlineNeverSent: "their deadlines passed before a replica took them. The load is more than the replicas can serve",
-	scheduler.OutcomeDeadlineSentLate:  "they were sent with little chance to be in time, and were not",
+	scheduler.OutcomeDeadlineSentLate:  "they were sent with little chance of an answer in time, and were late",
 	scheduler.OutcomeDeadlineContainer: "the container took longer than planned. If that is frequent its times vary too much for the deadlines",
 	scheduler.OutcomeUnavailable:       "there was no live replica",
 	scheduler.OutcomeContainerFailed:   "the container failed on them",

@@ -46,7 +46,7 @@ func (r *Report) explainApplication(name string) (out []string) {
 			found = true
 			live += m.Replicas
 			if t, err := r.Gate.Target(m.Name, m.Version); err == nil {
-				out = append(out, heard(t)...)
+				out = append(out, explainMissing(t)...)
 				if stats := t.Model.Stats(); stats.Failing > 0 {
 					say("%d of the %d live replicas of %s fail on every batch: \"shivactl explain %s\" names them.", stats.Failing, stats.Live, t.ID, t.ID)
 				}
@@ -62,8 +62,8 @@ func (r *Report) explainApplication(name string) (out []string) {
 	return out
 }
 
-// heard says how often a model did not contribute to the answers of applications.
-func heard(t *gate.Target) []string {
+// explainMissing says how often a model did not contribute to the answers of applications.
+func explainMissing(t *gate.Target) []string {
 	if n := t.Metrics.Health().Unheard; n > 0 {
 		return []string{fmt.Sprintf("%d answers of applications since the server started were given without the part of %s.", n, t.ID)}
 	}

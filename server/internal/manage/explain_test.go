@@ -41,10 +41,10 @@ func TestSentences(t *testing.T) {
 	}{
 		{func(s *scheduler.Stats) { s.Live, s.Replicas, s.Recent.Batches = 0, nil, 0 }, "Start a container of m/1"},
 		{func(s *scheduler.Stats) { s.Recent.Batches = 0 }, "No batch was sent in the last 1m0s"},
-		{func(s *scheduler.Stats) {}, "In the last 1m0s, which is what the following is about, 120 requests were accepted, 2.0 a second. 50 batches were sent, of 2.0 rows in the mean"},
+		{func(s *scheduler.Stats) {}, "In the last 1m0s, the time that these figures cover, 120 requests were accepted, 2.0 a second. 50 batches were sent, of 2.0 rows on average"},
 		{func(s *scheduler.Stats) { s.Recent.Closed[scheduler.CloseIdle] = 50; s.Recent.Peak = 1 }, "the client waits for each reply"},
 		{closed(scheduler.CloseIdle), "At most 7 requests were unanswered"},
-		{closed(scheduler.CloseFull), "90 % of the batches were full (30 rows): neither the container nor max_batch says what it takes"},
+		{closed(scheduler.CloseFull), "90 % of the batches were full (30 rows): neither the container nor max_batch declares the largest batch"},
 		{both(closed(scheduler.CloseFull), func(s *scheduler.Stats) { s.Config.MaxBatch = 30 }), "max_batch is 30. Raise it, if the container takes more."},
 		{both(closed(scheduler.CloseFull), func(s *scheduler.Stats) { s.Replicas[0].Declared = 30 }), "the container declares max_batch 30"},
 		{closed(scheduler.CloseDeadline), "Longer deadlines or more replicas"},
@@ -54,18 +54,18 @@ func TestSentences(t *testing.T) {
 		{closed(scheduler.CloseObjective), "more than 30 rows they would take longer than 20ms. Raise objective"},
 		{func(s *scheduler.Stats) {}, "a batch of 10 rows takes 10ms, planned with 11ms; that is 1000 rows/s"},
 		{closed(scheduler.CloseObjective), "Larger ones are tried now and then while rows wait"},
-		{closed(scheduler.CloseObjective), "Before more replicas, look at what bounds those there are: objective is 20ms."},
+		{closed(scheduler.CloseObjective), "Before you add replicas, look at what bounds the present ones: objective is 20ms."},
 		{closed(scheduler.CloseRate), "Beyond that only more replicas, or a faster model, help."},
 		{closed(scheduler.CloseRate), "larger ones were measured, and answer no more"},
-		{closed(scheduler.CloseBytes), "bounds those there are: batch_bytes is 1048576."},
+		{closed(scheduler.CloseBytes), "bounds the present ones: batch_bytes is 1048576."},
 		{closed(scheduler.CloseBytes), "90 % of the batches are bounded by batch_bytes, 1048576"},
 		{closed(scheduler.CloseFailures), "larger ones fail"},
-		{closed(scheduler.CloseTrial), "to measure whether it is"},
-		{closed(scheduler.CloseRetry), "tried again"},
+		{closed(scheduler.CloseTrial), "to measure it"},
+		{closed(scheduler.CloseRetry), "repeat rows of failed batches"},
 		{func(s *scheduler.Stats) {
 			s.Replicas[0].Concurrency, s.Replicas[0].AtOnce, s.Replicas[0].Slots = 1, 4, 1
 		},
-			"bounds those there are: slots is 1, and replica A could execute 4 at once."},
+			"bounds the present ones: slots is 1, and replica A could execute 4 at once."},
 		{func(s *scheduler.Stats) { s.Replicas[0].Serial, s.Replicas[0].Slots = true, 1 }, "replica A gets one batch at a time"},
 		{func(s *scheduler.Stats) {
 			r := &s.Replicas[0]
@@ -74,15 +74,15 @@ func TestSentences(t *testing.T) {
 		{func(s *scheduler.Stats) { s.Failing = 1 }, "nothing is answered, though the model counts as ready"},
 		{func(s *scheduler.Stats) {
 			r := &s.Replicas[0]
-			s.Live, r.State, r.OldestBatch, r.LastError = 0, scheduler.ReplicaSuspect, 12*time.Second, errors.New("no answer within exec_timeout, 1s")
-		}, "Replica A hangs: a batch was sent 12s ago and is not answered. It gets nothing but probes until it answers, and loses its session if it goes on; the last error: no answer within exec_timeout, 1s."},
+			s.Live, r.State, r.OldestBatch, r.LastError = 0, scheduler.ReplicaSuspect, 12*time.Second, errors.New("no answer within execution_timeout, 1s")
+		}, "Replica A hangs: a batch was sent 12s ago and is not answered. It gets only probes until it answers, and loses its session if it still does not answer; the last error: no answer within execution_timeout, 1s."},
 		{func(s *scheduler.Stats) {
 			s.Recent.BatchesFailed, s.Replicas[0].LastError, s.Replicas[0].LastFailed = 5, errors.New("too dark"), time.Second
 		}, "10 % of the batches failed. Replica A failed one 1s ago: too dark."},
 		{ended(scheduler.OutcomeMemory), "25 requests (20 %) had no result, memory: there was no payload memory for their answers. Raise limits"},
 		{func(s *scheduler.Stats) { s.Replicas[0].Stalls, s.Replicas[0].Stall = 0.03, 33*time.Millisecond },
 			"Replica A was held up in 3 % of its last batches, by about 33ms whatever their size"},
-		{func(s *scheduler.Stats) { s.Predictable = false }, "not known well yet"},
+		{func(s *scheduler.Stats) { s.Predictable = false }, "not been measured well enough yet"},
 		{func(s *scheduler.Stats) { s.Recent.BatchesFailed = 5 }, "10 % of the batches failed."},
 		{func(s *scheduler.Stats) { s.Recent.Suspected = 3 }, "execution_timeout, 1s"},
 		{ended(scheduler.OutcomeQueueRows), "25 requests (20 %) had no result, queue rows: the queue had queue_rows rows"},
@@ -104,7 +104,7 @@ func TestSentences(t *testing.T) {
 		}
 	}
 	for _, r := range scheduler.CloseReasons() {
-		if text := because(base(func(*scheduler.Stats) {}), r); strings.HasPrefix(text, "were closed because of") {
+		if text := closeReason(base(func(*scheduler.Stats) {}), r); strings.HasPrefix(text, "were closed because of") {
 			t.Errorf("nothing is said about batches closed for %s", r)
 		}
 	}

@@ -21,7 +21,7 @@ func (r *Report) health(most int) []admin.Health {
 		if len(all) == most {
 			break
 		}
-		h := counted(target.ID.Name, target.ID.Version, target.Metrics)
+		h := requestHealth(target.ID.Name, target.ID.Version, target.Metrics)
 		stats := target.Model.Stats()
 		h.Replicas, h.Failing, h.QueueRows = stats.Live, stats.Failing, stats.QueueRows
 		h.Needed, h.Load, h.ReplicaRows = stats.Need.Replicas, stats.Need.Load, stats.Need.Worth
@@ -35,7 +35,7 @@ func (r *Report) health(most int) []admin.Health {
 		if len(all) == most {
 			break
 		}
-		h := counted(a.Name, "", r.Metrics.Model(a.Name, ""))
+		h := requestHealth(a.Name, "", r.Metrics.Model(a.Name, ""))
 		if t, err := r.Gate.Target(a.Name, ""); err == nil {
 			h.Replicas = t.Live
 		}
@@ -44,7 +44,7 @@ func (r *Report) health(most int) []admin.Health {
 	return all
 }
 
-func counted(name, version string, m *metrics.Model) admin.Health {
+func requestHealth(name, version string, m *metrics.Model) admin.Health {
 	h := m.Health()
 	classes := make([]admin.DurationClass, len(h.Took))
 	for i, k := range h.Took {
@@ -56,9 +56,9 @@ func counted(name, version string, m *metrics.Model) admin.Health {
 	}
 }
 
-// dead names the models whose live replicas all fail on every batch. They count as ready
+// failingModels names the models whose live replicas all fail on every batch. They count as ready
 // nonetheless: without requests nothing would ever show that they have recovered.
-func (r *Report) dead() string {
+func (r *Report) failingModels() string {
 	var names []string
 	for _, m := range r.Scheduler.Models() {
 		if stats := m.Stats(); stats.Live > 0 && stats.Failing == stats.Live {
@@ -87,7 +87,7 @@ func warnings(s admin.Status) []string {
 		case "failing":
 			say("%s fails on every batch: %s", title(c), c.LastFailure)
 		case "hung":
-			say("%s hangs, and gets nothing but probes: %s", title(c), cmp.Or(c.Reason, c.LastFailure))
+			say("%s hangs, and gets only probes: %s", title(c), cmp.Or(c.Reason, c.LastFailure))
 		case containers.StateUnserved, "calling":
 			if c.Reason != "" {
 				say("%s: %s", title(c), c.Reason)
@@ -105,7 +105,7 @@ func warnings(s admin.Status) []string {
 	}
 	for _, p := range s.Processes {
 		if p.State == "crash loop" {
-			say("the process %s[%d] ends again and again, last with %s; its log says why", p.Name, p.Replica, p.LastExit)
+			say("the process %s[%d] keeps ending, last with %s; its log says why", p.Name, p.Replica, p.LastExit)
 		}
 	}
 	for _, h := range s.Models {

@@ -110,8 +110,8 @@ func (h *History) arrivedAs(id scheduler.ModelID, by string) {
 	})
 }
 
-// tell records an event in the history of a name.
-func (h *History) tell(name string, e admin.Event) {
+// addEvent records an event in the history of a name.
+func (h *History) addEvent(name string, e admin.Event) {
 	h.note(name, func(p *pending) { p.changes = newest(append(p.changes, e)) })
 }
 
@@ -148,7 +148,7 @@ func (h *History) Changed(by, what, name, detail string) {
 		return
 	}
 	const most = 1 << 10
-	h.tell(name, admin.Event{At: time.Now().UTC(), What: "changed", By: by, Detail: gate.Cut(what+": "+detail, most)})
+	h.addEvent(name, admin.Event{At: time.Now().UTC(), What: "changed", By: by, Detail: gate.Cut(what+": "+detail, most)})
 }
 
 // Run writes the history until the server stops, and finally that nothing is served any more.
@@ -286,7 +286,7 @@ func (h *History) putBack(waiting map[string]*pending) {
 func (h *History) closeEarlier(events []admin.Event, began time.Time) {
 	for i := range events {
 		if e := &events[i]; e.What == "served" && e.Server == h.server && e.Until == nil {
-			e.Until, e.Detail = &began, "until the server was killed, at the latest then"
+			e.Until, e.Detail = &began, "the server was killed; the end is the latest possible time"
 		}
 	}
 }
@@ -312,12 +312,12 @@ func (h *History) follow(events []admin.Event, now serving, arrivals map[string]
 	}
 	for version, a := range arrivals { // including versions that no longer serve
 		if _, known := now.versions[version]; !known {
-			events, last[version] = h.come(events, last, version, a, at)
+			events, last[version] = h.ensureOpen(events, last, version, a, at)
 			events[last[version]].Until = &at
 		}
 	}
 	for _, version := range slices.Sorted(maps.Keys(now.versions)) {
-		events, last[version] = h.come(events, last, version, arrivals[version], at)
+		events, last[version] = h.ensureOpen(events, last, version, arrivals[version], at)
 	}
 	if now.standard != "" && now.standard != standard {
 		events = append(events, admin.Event{At: at, What: "default", Version: now.standard, Server: h.server})
@@ -325,9 +325,9 @@ func (h *History) follow(events []admin.Event, now serving, arrivals map[string]
 	return events
 }
 
-// come makes sure that the events have an open one for a version, a new one if its last has ended
-// for good. It returns the events and the index of that one.
-func (h *History) come(events []admin.Event, last map[string]int, version string, a arrival, at time.Time) ([]admin.Event, int) {
+// ensureOpen makes sure that a version has an open event: its last one, or a new one if that has
+// ended for good. It returns the events and the index of the open one.
+func (h *History) ensureOpen(events []admin.Event, last map[string]int, version string, a arrival, at time.Time) ([]admin.Event, int) {
 	i, known := last[version]
 	if known && events[i].Until != nil && (events[i].Detail != "" || at.Sub(*events[i].Until) > historyGap) {
 		known = false

@@ -22,7 +22,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	defer store.Close()
 	opening := NewStore(config.State{}, OpenState, nil)
-	opening.opened.Store(&opened{store: store})
+	opening.backend.Store(&backend{store: store})
 	// Run is not called: nothing else writes.
 	h := NewHistory(opening, nil, nil, time.Now(), nil, slog.New(slog.DiscardHandler))
 	count := func(name string) int {
@@ -73,7 +73,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		h.arrivedAs(scheduler.ModelID{Name: "one", Version: fmt.Sprint(i)}, "somebody")
 		h.arrivedAs(scheduler.ModelID{Name: fmt.Sprint("w", i), Version: "1"}, "somebody")
 		for range 3 {
-			h.tell("one", admin.Event{What: "changed"})
+			h.addEvent("one", admin.Event{What: "changed"})
 		}
 	}
 	if one := h.pending["one"]; len(h.pending) > maxHistories || len(one.changes) > maxEvents || len(one.arrivals) > maxEvents {

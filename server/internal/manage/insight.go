@@ -43,7 +43,7 @@ func (r *Report) Insights(name string) []admin.Insight {
 		one := admin.Insight{Version: e.Version, Sentences: e.Sentences, Streams: append([]admin.Stream{}, v.Streams...), Known: v.Known, Replicas: []admin.Replica{}, Sent: []admin.Batch{}}
 		if target, err := r.Gate.Target(name, e.Version); err == nil && e.Version != "" {
 			one.Replicas = replicas(target.Model.Stats())
-			one.Sent = sent(target.Metrics.Sent())
+			one.Sent = sentBatches(target.Metrics.Sent())
 		}
 		all = append(all, one)
 	}
@@ -71,7 +71,7 @@ func replicas(s scheduler.Stats) []admin.Replica {
 	return all
 }
 
-func sent(list []metrics.Batch) []admin.Batch {
+func sentBatches(list []metrics.Batch) []admin.Batch {
 	all := []admin.Batch{}
 	for _, b := range list {
 		all = append(all, admin.Batch{At: float64(b.At.UnixMilli()) / 1000, Rows: b.Rows, Closed: b.Closed.String()})

@@ -23,9 +23,9 @@ type Past struct {
 	Report   *Report
 	Learning Learning
 
-	mu    sync.Mutex
-	times []float64 // seconds since 1970
-	of    map[pastKey]*pastModel
+	mu     sync.Mutex
+	times  []float64 // seconds since 1970
+	models map[pastKey]*pastModel
 }
 
 type pastKey struct{ name, version string }
@@ -55,12 +55,12 @@ var nan = float32(math.NaN())
 // Run takes the samples until stopping is closed.
 func (p *Past) Run(stopping <-chan struct{}) {
 	for range wake.Every(pastEvery, stopping) {
-		p.look()
+		p.sample()
 	}
 }
 
-// look takes a sample.
-func (p *Past) look() {
+// sample adds one sample.
+func (p *Past) sample() {
 	health := p.Report.health(pastModels)
 	shares := map[string]map[string]float32{}
 	for _, h := range health {
@@ -80,15 +80,15 @@ func (p *Past) add(now float64, health []admin.Health, shares map[string]map[str
 		p.drop()
 	}
 	p.times = append(p.times, now)
-	was := p.of
-	p.of = make(map[pastKey]*pastModel, len(health)) // those no longer there are forgotten
+	was := p.models
+	p.models = make(map[pastKey]*pastModel, len(health)) // those no longer there are forgotten
 	for _, h := range health {
 		key := pastKey{h.Name, h.Version}
 		m := was[key]
 		if m == nil {
 			m = &pastModel{before: h, at: now, shares: map[string]admin.Series{}}
 		}
-		p.of[key] = m
+		p.models[key] = m
 		for i, v := range m.since(h, now-m.at) {
 			m.series[i] = p.put(m.series[i], v)
 		}
@@ -119,7 +119,7 @@ func (p *Past) put(s admin.Series, v float32) admin.Series {
 // drop removes the first sample, and the models that have had no share since.
 func (p *Past) drop() {
 	p.times = slices.Delete(p.times, 0, 1)
-	for _, m := range p.of {
+	for _, m := range p.models {
 		for i, s := range m.series {
 			m.series[i] = slices.Delete(s, 0, 1)
 		}
@@ -206,7 +206,7 @@ func (p *Past) Since(at float64) admin.Past {
 		return out
 	}
 	after := func(s admin.Series) admin.Series { return slices.Clone(s[from:]) }
-	for key, m := range p.of {
+	for key, m := range p.models {
 		s := &m.series
 		out.Models = append(out.Models, admin.PastModel{
 			Name: key.name, Version: key.version, Requests: after(s[measuredRequests]), Failed: after(s[measuredFailed]), InTime: after(s[measuredInTime]),

@@ -59,9 +59,9 @@ func (r *Report) Ready() admin.Readiness {
 	}
 	if a.State == admin.Serving { // so the store is open
 		if k := r.Store.Health(); !k.Healthy {
-			a.Degraded = fmt.Sprintf("since %s applications, settings and what policies learn cannot be changed: %s", k.Since.Format(time.RFC3339), k.Error)
+			a.Degraded = fmt.Sprintf("since %s changes of applications, settings and policy state cannot be stored: %s", k.Since.Format(time.RFC3339), k.Error)
 		}
-		if dead := r.dead(); dead != "" {
+		if dead := r.failingModels(); dead != "" {
 			a.Degraded = strings.TrimPrefix(a.Degraded+"; "+dead, "; ")
 		}
 	}

@@ -97,7 +97,7 @@ func (s *Settings) Set(ctx context.Context, model string, settings map[string]*s
 		}
 	}
 	if v := settings["default_version"]; v != nil && *v != "" {
-		faults = append(faults, s.serves(model, *v)...)
+		faults = append(faults, s.versionFaults(model, *v)...)
 	}
 	known := s.gate.Versions(model) != nil
 	before = s.inEffect(model, settings)
@@ -171,19 +171,20 @@ func (s *Settings) Read() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stored, err := storedSettings(s.store.State(), func(e state.Entry, err error) {
-		s.log.Error("settings of a model in the state store are not usable; the file's hold", "key", e.Key, "settings", string(e.Value), "error", err)
+		s.log.Error("settings of a model in the state store are unreadable; the file's settings apply", "key", e.Key, "settings", string(e.Value), "error", err)
 	})
 	if err != nil {
-		s.log.Warn("settings of models cannot be read from the state store; the file's hold", "error", err)
+		s.log.Warn("settings of models cannot be read from the state store; the settings in effect stay", "error", err)
 		return
 	}
 	next, refused := s.File().Overlay(stored)
 	for _, model := range slices.Sorted(maps.Keys(refused)) {
-		s.log.Error("settings of a model in the state store do not hold here; the file's do", "key", state.Key("settings", model), "settings", stored[model], "error", refused[model])
+		s.log.Error("settings of a model in the state store are invalid with this server's file; the file's settings apply", "key", state.Key("settings", model), "settings", stored[model], "error", refused[model])
 	}
 	s.now.Store(&next)
 	if err := s.sched.Reconfigure(next.Defaults.Scheduler(), next.SchedulerModels()); err != nil {
-		s.log.Error("settings of models are not taken", "error", err) // Overlay has validated them
+		// Overlay has validated them, so this is a bug.
+		s.log.Error("new settings of models cannot be applied", "error", err)
 	}
 	s.gate.Changed()
 	s.sessions.Changed()
@@ -220,9 +221,9 @@ func (s *Settings) Follow(stop <-chan struct{}) {
 	}
 }
 
-// serves says what is wrong with a version that has no live replica, and names the versions that
-// have one.
-func (s *Settings) serves(model, version string) []string {
+// versionFaults says what is wrong with a version that has no live replica, and names the versions
+// that have one.
+func (s *Settings) versionFaults(model, version string) []string {
 	var live []string
 	for _, m := range s.gate.Models() {
 		if m.Name == model && m.Ready {

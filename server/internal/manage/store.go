@@ -27,10 +27,10 @@ type Store struct {
 	open Opener
 	log  *slog.Logger
 
-	opened atomic.Pointer[opened] // nil: not yet
+	backend atomic.Pointer[backend] // nil: not yet
 }
 
-type opened struct {
+type backend struct {
 	store state.Store
 	apps  *apps.Registry
 }
@@ -56,7 +56,7 @@ func NewStore(at config.State, open Opener, log *slog.Logger) *Store {
 // Open opens the store, and gives the gate the registry of the applications in it. changed is
 // called when an application has changed.
 func (s *Store) Open(g *gate.Gate, changed func()) (err error) {
-	var o opened
+	var o backend
 	if o.store, err = s.open(s.at.At, state.Options{Namespace: s.at.Namespace, Required: s.at.Required, Logger: s.log}); err != nil {
 		return err
 	}
@@ -69,14 +69,14 @@ func (s *Store) Open(g *gate.Gate, changed func()) (err error) {
 		Users: s.at.Users,
 		Log:   s.log,
 	})
-	s.opened.Store(&o)
+	s.backend.Store(&o)
 	g.AttachApplications(o.apps)
 	return nil
 }
 
 // Close closes what Open has opened.
 func (s *Store) Close() error {
-	o := s.opened.Load()
+	o := s.backend.Load()
 	if o == nil {
 		return nil
 	}
@@ -86,15 +86,15 @@ func (s *Store) Close() error {
 
 // Apps returns the applications. It must be called after Open, which admin.Sources.Await ensures
 // for the admin door.
-func (s *Store) Apps() *apps.Registry { return s.opened.Load().apps }
+func (s *Store) Apps() *apps.Registry { return s.backend.Load().apps }
 
 // State returns the store itself; like Apps, after Open.
-func (s *Store) State() state.Store { return s.opened.Load().store }
+func (s *Store) State() state.Store { return s.backend.Load().store }
 
 // Registry is Apps for callers that may come before Open; its error then wraps
 // scheduler.ErrUnavailable.
 func (s *Store) Registry() (*apps.Registry, error) {
-	if o := s.opened.Load(); o != nil {
+	if o := s.backend.Load(); o != nil {
 		return o.apps, nil
 	}
 	return nil, fmt.Errorf("%w: %w", scheduler.ErrUnavailable, &admin.Error{Status: http.StatusServiceUnavailable, Text: "this server is not serving yet"})

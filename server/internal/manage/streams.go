@@ -30,13 +30,13 @@ func (r *Report) Streams(model string, most int) (all []admin.VersionStreams) {
 
 // Limits of what an explanation says about streams.
 const (
-	named      = 3                      // this many of the worst streams
-	worthALook = 100 * time.Millisecond // between the capture of a frame and its arrival
+	namedStreams = 3                      // this many of the worst streams
+	worthALook   = 100 * time.Millisecond // between the capture of a frame and its arrival
 )
 
-// filmed says how old the frames of a model's answers are, and why. list holds the model's streams,
-// worst first.
-func filmed(s scheduler.Stats, list []scheduler.StreamStats) (out []string) {
+// explainStreams says how old the frames of a model's answers are, and why. list holds the model's
+// streams, worst first.
+func explainStreams(s scheduler.Stats, list []scheduler.StreamStats) (out []string) {
 	n := &s.Recent
 	if len(list) == 0 || n.Frames == 0 {
 		return nil
@@ -45,25 +45,25 @@ func filmed(s scheduler.Stats, list []scheduler.StreamStats) (out []string) {
 	span := max(s.Span.Seconds(), 0.001)
 	does, brings := float64(n.FramesAnswered)/span, float64(n.Frames)/span
 	slow := does < 0.9*brings
-	for _, stream := range list[:min(named, len(list))] {
-		text := fmt.Sprintf("%s shows frames %v old", source(stream), round(stream.Age))
+	for _, stream := range list[:min(namedStreams, len(list))] {
+		text := fmt.Sprintf("%s gets answers for frames %v old", source(stream), round(stream.Age))
 		if stream.Answered == 0 {
-			text = fmt.Sprintf("%s shows nothing, of %d frames in the last %v", source(stream), stream.Frames, round(stream.Span))
+			text = fmt.Sprintf("%s got no answers for its %d frames in the last %v", source(stream), stream.Frames, round(stream.Span))
 		}
 		if slow {
-			say("%s: the model does %.3g a second, its streams bring %.3g.", text, does, brings)
+			say("%s: the model answers %.3g frames a second, its streams send %.3g.", text, does, brings)
 		} else {
-			say("%s; the model does what its streams bring, %.3g a second.", text, brings)
+			say("%s; the model answers all that its streams send, %.3g a second.", text, brings)
 		}
 		if stream.Late >= worthALook && stream.Late > stream.Age/2 {
-			say("Its frames were up to %v old when they arrived: the network is slow, or the clock behind that captured_at is from.", round(stream.Late))
+			say("Its frames were up to %v old when they arrived: the network is slow, or the clock that sets captured_at is behind.", round(stream.Late))
 		}
 	}
 	if slow {
-		say("%s", fresher(s, list[0], does))
+		say("%s", newerFrames(s, list[0], does))
 	}
 	if n.Reordered > 0 {
-		say("%d frames had a seq that was not above that of the one before. They are answered in the order in which they arrive; do two clients use the name of one stream?", n.Reordered)
+		say("%d frames had a seq that was not above that of the frame before. They are answered in the order in which they arrive; check whether two clients use one stream name.", n.Reordered)
 	}
 	return out
 }
@@ -76,22 +76,22 @@ func source(s scheduler.StreamStats) string {
 	return "Stream " + gate.Cut(strconv.Quote(s.Name), 100)
 }
 
-// fresher says what to change so that a model that is too slow for its streams answers newer
+// newerFrames says what to change so that a model that is too slow for its streams answers newer
 // frames.
-func fresher(s scheduler.Stats, worst scheduler.StreamStats, does float64) string {
+func newerFrames(s scheduler.Stats, worst scheduler.StreamStats, does float64) string {
 	switch worst.Keep {
 	case setting.KeepAll:
-		return fmt.Sprintf("With keep = \"all\" frames wait behind all older ones, and end at their deadlines. \"shivactl models set %s keep=latest\" has the newest executed, of streams whose requests and application do not say keep.", s.ID.Name)
+		return fmt.Sprintf("With keep = \"all\" frames wait behind all older ones, and end at their deadlines. \"shivactl models set %s keep=latest\" makes the server execute the newest frames, for streams whose requests and application do not set keep.", s.ID.Name)
 	case setting.KeepLatest:
-		text := "More replicas, a faster model or fewer streams show newer ones"
+		text := "More replicas, a faster model or fewer streams give answers for newer frames"
 		if does > 0 {
 			each := time.Duration(float64(s.Streams) / does * float64(time.Second))
-			text = fmt.Sprintf("The %d streams take turns, so that each is shown every %v or so. ", s.Streams, round(each)) + text
+			text = fmt.Sprintf("The %d streams take turns, so each gets an answer about every %v. ", s.Streams, round(each)) + text
 		}
 		if s.Config.MaxBatch == 1 {
 			text += "; so do batches, which have a frame of each stream: max_batch is 1"
 		}
 		return text + "."
 	}
-	return fmt.Sprintf("With keep = %v a frame waits behind up to %d older ones; keep = \"latest\" shows newer ones.", worst.Keep, worst.Keep-1)
+	return fmt.Sprintf("With keep = %v a frame waits behind up to %d older ones; keep = \"latest\" answers newer ones.", worst.Keep, worst.Keep-1)
 }

@@ -28,33 +28,33 @@ func TestSentencesOfStreams(t *testing.T) {
 		not    string
 	}{
 		"too slow": {nil, []string{
-			`Stream "cam-3" shows frames 430ms old: the model does 10 a second, its streams bring 120.`,
-			"The connection from 10.0.0.7:5001 shows frames 420ms old",
-			"The 4 streams take turns, so that each is shown every 400ms or so. More replicas, a faster model or fewer streams show newer ones.",
+			`Stream "cam-3" gets answers for frames 430ms old: the model answers 10 frames a second, its streams send 120.`,
+			"The connection from 10.0.0.7:5001 gets answers for frames 420ms old",
+			"The 4 streams take turns, so each gets an answer about every 400ms. More replicas, a faster model or fewer streams give answers for newer frames.",
 		}, "keep="},
 		"keep is all": {func(_ *scheduler.Stats, l []scheduler.StreamStats) {
 			l[0].Keep, l[0].Age = setting.KeepAll, 29*time.Second
 		}, []string{
-			`Stream "cam-3" shows frames 29s old`, `"shivactl models set m keep=latest" has the newest executed`,
+			`Stream "cam-3" gets answers for frames 29s old`, `"shivactl models set m keep=latest" makes the server execute the newest frames`,
 		}, "take turns"},
 		"keep is a number": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Keep = 8 }, []string{
-			`With keep = 8 a frame waits behind up to 7 older ones; keep = "latest" shows newer ones.`,
+			`With keep = 8 a frame waits behind up to 7 older ones; keep = "latest" answers newer ones.`,
 		}, "take turns"},
 		"no batches": {func(s *scheduler.Stats, _ []scheduler.StreamStats) { s.Config.MaxBatch = 1 }, []string{"so do batches, which have a frame of each stream: max_batch is 1."}, ""},
 		"nothing is answered": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered, l[0].Answered = 0, 0 }, []string{
-			`Stream "cam-3" shows nothing, of 1800 frames in the last 1m0s: the model does 0 a second`, "More replicas, a faster model",
+			`Stream "cam-3" got no answers for its 1800 frames in the last 1m0s: the model answers 0 frames a second`, "More replicas, a faster model",
 		}, "take turns"},
 		"fast enough": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered = 7200 }, []string{
-			`Stream "cam-3" shows frames 430ms old; the model does what its streams bring, 120 a second.`,
+			`Stream "cam-3" gets answers for frames 430ms old; the model answers all that its streams send, 120 a second.`,
 		}, "replicas"},
 		"not fast enough": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered = 6400 }, []string{
-			"the model does 107 a second, its streams bring 120.", "replicas",
-		}, "does what"},
+			"the model answers 107 frames a second, its streams send 120.", "replicas",
+		}, "answers all"},
 		"as good as fast enough": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered = 6500 }, []string{
-			"the model does what its streams bring, 120 a second.",
+			"the model answers all that its streams send, 120 a second.",
 		}, "replicas"},
 		"late on arrival": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Late = 300 * time.Millisecond }, []string{
-			"Its frames were up to 300ms old when they arrived: the network is slow, or the clock behind",
+			"Its frames were up to 300ms old when they arrived: the network is slow, or the clock that sets captured_at is behind",
 		}, ""},
 		"a little late": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Late = 200 * time.Millisecond }, nil, "arrived"},
 		"young, and late": {func(_ *scheduler.Stats, l []scheduler.StreamStats) {
@@ -71,7 +71,7 @@ func TestSentencesOfStreams(t *testing.T) {
 			if c.change != nil {
 				c.change(&s, list)
 			}
-			text := strings.Join(filmed(s, list), "\n")
+			text := strings.Join(explainStreams(s, list), "\n")
 			for _, want := range c.want {
 				if !strings.Contains(text, want) {
 					t.Errorf("expected %q in\n%s", want, text)
@@ -87,10 +87,10 @@ func TestSentencesOfStreams(t *testing.T) {
 		list = append(list, list[0])
 		list[2+i].Name = fmt.Sprint("more ", i)
 	}
-	if text := strings.Join(filmed(s, list), "\n"); !strings.Contains(text, "more 0") || strings.Contains(text, "more 1") {
+	if text := strings.Join(explainStreams(s, list), "\n"); !strings.Contains(text, "more 0") || strings.Contains(text, "more 1") {
 		t.Errorf("expected the worst three of five streams in\n%s", text)
 	}
-	if s, _ := base(); filmed(s, nil) != nil {
+	if s, _ := base(); explainStreams(s, nil) != nil {
 		t.Error("a model without streams is spoken of")
 	}
 }

@@ -65,7 +65,7 @@ func whole(unit string, most uint64, set func(*Values, uint64)) kind {
 		schema += `, "maximum": ` + strconv.FormatUint(most, 10)
 	}
 	return kind{
-		expected: fmt.Sprintf("a whole number%s from 0 to %d", of(unit), most),
+		expected: fmt.Sprintf("a whole number%s from 0 to %d", ofUnit(unit), most),
 		schema:   schema,
 		read:     reads(Value.Whole, func(n uint64) bool { return n <= most }, set),
 	}
@@ -74,7 +74,7 @@ func whole(unit string, most uint64, set func(*Values, uint64)) kind {
 // number is a number above 0.
 func number(unit string, set func(*Values, float64)) kind {
 	return kind{
-		expected: fmt.Sprintf("a number%s above 0", of(unit)),
+		expected: fmt.Sprintf("a number%s above 0", ofUnit(unit)),
 		schema:   `"type": "number", "exclusiveMinimum": 0`,
 		read:     reads(Value.number, func(f float64) bool { return f > 0 }, set),
 	}
@@ -112,7 +112,7 @@ func (v Value) keep() (setting.Keep, bool) {
 	return setting.Keep(n), ok && 0 < n && n <= setting.MaxKeep
 }
 
-func of(unit string) string {
+func ofUnit(unit string) string {
 	if unit == "" {
 		return ""
 	}

@@ -64,14 +64,14 @@ var Table = []Key{
 	{
 		Name: "user", On: everywhere,
 		kind:    text(func(v *Values, s string) { v.User = s }),
-		Default: "nobody",
-		Means:   "Whose request it is: applications learn for each user, and models that ask for it are told.",
+		Default: "none",
+		Means:   "The user that the request is for: applications learn separately for each, and models that ask for it receive it.",
 	},
 	{
 		Name: CandidateModels, On: everywhere,
 		kind:    names(MaxCandidates, func(v *Values, list []string) { v.Candidates = list }),
 		Default: "all",
-		Means:   "Applications only: the models that the choice is among, each a `name` or `name/version` that the application links to.",
+		Means:   "Applications only: the models to choose among, each a `name` or `name/version` that the application links to.",
 	},
 	{
 		Name: "cache", On: everywhere,
@@ -106,38 +106,38 @@ var Table = []Key{
 			}
 		}),
 		Default: "false over HTTP, true over gRPC",
-		Means:   "Outputs that ask for nothing else come as bytes.",
+		Means:   "Whether outputs without a parameter of their own are sent as bytes.",
 	},
 	{
 		Name: "in_order", On: Stream,
 		kind:    boolean(func(v *Values, yes bool) { v.InOrder = yes }),
 		Default: "false",
-		Means:   "The request executes after the earlier ones of its stream that have it too.",
+		Means:   "true: the request executes after earlier requests of its gRPC stream that have this parameter, too.",
 	},
 	{
 		Name: "stream", On: questions,
 		kind:    name(MaxStream, func(v *Values, s string) { v.Stream = s }),
 		Default: "none",
 		Means: "The stream, such as a camera, of which the request is a frame. Its answers leave in order. " +
-			"A stream is one of the route that it is sent to and of the `user` that the request names, else of the client's address: others of its name are others.",
+			"Streams of one name are the same only if they have the same route, and the same `user` or, without one, the same client address.",
 	},
 	{
 		Name: "seq", On: questions,
 		kind:    whole("", math.MaxInt64, func(v *Values, n uint64) { v.Seq = n + 1 }),
 		Default: "none",
-		Means:   "Of a frame: the client's number of it. The answer has it, too.",
+		Means:   "The client's number of the frame. The answer repeats it.",
 	},
 	{
 		Name: "captured_at", On: questions,
 		kind:    moment(func(v *Values, at time.Time) { v.CapturedAt = at }),
 		Default: "when the request arrived",
-		Means:   "Of a frame: when it was taken. The answer says how long ago that is (`age_ms`).",
+		Means:   "When the frame was taken. The answer says how long ago that was (`age_ms`).",
 	},
 	{
 		Name: "keep", On: questions,
 		kind:    keep(func(v *Values, k setting.Keep) { v.Keep = k }),
 		Default: "as the application or the model is configured",
-		Means: "Of a frame: how many of its stream may wait. When more do, the oldest are answered `Superseded`: " +
+		Means: "How many frames of the stream may wait. When more do, the oldest are answered `Superseded`: " +
 			"they are not executed, and the answer of the next one counts them (`skipped`).",
 	},
 	{
@@ -145,13 +145,13 @@ var Table = []Key{
 		kind:    text(func(v *Values, s string) { v.Parent, _ = trace.Parse(s) }),
 		Default: "none",
 		Means: "The client's span, as W3C Trace Context writes it: if that is sampled, so is the request, and its spans are children of it. " +
-			"Over HTTP and gRPC the header, or metadata, of this name says the same. What is no valid one is as if it were not there.",
+			"Over HTTP and gRPC the header, or metadata, of this name says the same. An invalid value is ignored.",
 	},
 	{
 		Name: trace.StateHeader, On: everywhere &^ Feedback,
 		kind:    text(func(v *Values, s string) { v.TraceState = s }),
 		Default: "none",
-		Means: "What other systems of tracing keep of the trace, as W3C Trace Context writes it: it goes on with `traceparent`, and counts for nothing without one. " +
+		Means: "What other tracing systems record about the trace, as W3C Trace Context writes it: it is passed on with `traceparent`, and ignored without one. " +
 			"Over HTTP and gRPC it is the header, or metadata, of this name where `traceparent` is one.",
 	},
 	{

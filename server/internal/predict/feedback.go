@@ -57,7 +57,7 @@ func (s *Service) Input(model string, value any) (tensor.Tensor, error) {
 		return input(value, tensor.Bytes)
 	}
 	if n := len(target.Spec.Inputs); n != 1 {
-		return tensor.Tensor{}, fmt.Errorf("%w: one value is for models with one input; model %q has %d", scheduler.ErrInvalidInput, model, n)
+		return tensor.Tensor{}, fmt.Errorf("%w: a single value is only for models with one input; model %q has %d", scheduler.ErrInvalidInput, model, n)
 	}
 	spec := target.Spec.Inputs[0]
 	t, err := input(value, spec.DType)

@@ -291,7 +291,7 @@ func (d *Door) ask(ctx context.Context, c *call, q *Question) (size int, err err
 	c.gate.Use = q.Use
 	o := q.Outbox
 	if o == nil {
-		o = new(alone)
+		o = new(singleOutbox)
 	}
 	room, err := o.Admit(ctx, &c.gate)
 	if err != nil {
@@ -304,18 +304,20 @@ func (d *Door) ask(ctx context.Context, c *call, q *Question) (size int, err err
 	return size, err
 }
 
-// alone is the Outbox of a client that has one answer at a time. Only the quota depends on the size
-// of the answer.
-type alone struct{ box gate.Outbox }
+// singleOutbox is the Outbox of a client that has one answer at a time. Only the quota depends on
+// the size of the answer.
+type singleOutbox struct{ box gate.Outbox }
 
-func (a *alone) Admit(_ context.Context, c *gate.Call) (expected int, err error) {
+func (a *singleOutbox) Admit(_ context.Context, c *gate.Call) (expected int, err error) {
 	expected, _, err = a.box.Admit(c)
 	return expected, err
 }
 
-func (a *alone) Put(c *gate.Call, expected int) (size int, err error) { return a.box.Put(c, expected) }
+func (a *singleOutbox) Put(c *gate.Call, expected int) (size int, err error) {
+	return a.box.Put(c, expected)
+}
 
-func (a *alone) Take(size int) { a.box.Take(size) }
+func (a *singleOutbox) Take(size int) { a.box.Take(size) }
 
 // Late turns ErrCanceled into ErrDeadlineExceeded if the context's deadline has passed: transports
 // cancel the context then, so that its own error may be either.
@@ -337,7 +339,7 @@ func choose(t *gate.Target, wanted []Output) ([]int, error) {
 		return all, nil
 	}
 	if len(specs) == 0 {
-		return nil, fmt.Errorf("%w: which outputs %q has is not known before a container has registered", scheduler.ErrUnavailable, t.ID.Name)
+		return nil, fmt.Errorf("%w: the outputs of %q are not known until a container has registered", scheduler.ErrUnavailable, t.ID.Name)
 	}
 	at := make([]int, len(wanted))
 	for i, w := range wanted {

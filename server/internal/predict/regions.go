@@ -16,14 +16,16 @@ func (s *Service) extensions(all []string) []string {
 	return all
 }
 
-// sharer returns the client whose regions the request may name.
-func (q *Question) sharer() regions.Client { return regions.Client{Address: q.Client, Who: q.Who} }
+// regionClient returns the client whose regions the request may name.
+func (q *Question) regionClient() regions.Client {
+	return regions.Client{Address: q.Client, Who: q.Who}
+}
 
 // checkPlaces checks that requested outputs can be written to their places.
 func (s *Service) checkPlaces(q *Question) error {
 	for i := range q.Outputs {
 		if at := q.Outputs[i].Place; at.Region != "" {
-			if err := s.cfg.Regions.CheckOutput(q.sharer(), q.Outputs[i].Name, at); err != nil {
+			if err := s.cfg.Regions.CheckOutput(q.regionClient(), q.Outputs[i].Name, at); err != nil {
 				return err
 			}
 		}
@@ -38,7 +40,7 @@ func (s *Service) place(a *Answer, q *Question) error {
 		if at.Region == "" {
 			continue
 		}
-		if err := s.cfg.Regions.Put(q.sharer(), &a.Outputs[i], &at); err != nil {
+		if err := s.cfg.Regions.Put(q.regionClient(), &a.Outputs[i], &at); err != nil {
 			return err
 		}
 		if a.places == nil {

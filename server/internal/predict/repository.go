@@ -50,10 +50,10 @@ func (s *Service) permit(c Caller) error {
 	case reach == config.RepositoryAll, reach == config.RepositoryLocal && (Local(c.Listener) || s.view.Who().Name() != ""):
 		return nil
 	case reach == config.RepositoryLocal:
-		return fmt.Errorf("%w: clients may not load or unload models through a door that other machines reach (%s): server.repository = \"all\" lets every client, and the admin door (shivactl containers) can do both",
+		return fmt.Errorf("%w: clients may not load or unload models through a door that other machines can reach (%s); server.repository = \"all\" allows all clients to, and the admin door (shivactl containers) always can",
 			gate.ErrPermissionDenied, c.Listener)
 	}
-	return fmt.Errorf("%w: clients may not load or unload models (server.repository = \"none\"); the admin door (shivactl containers) can do both", gate.ErrPermissionDenied)
+	return fmt.Errorf("%w: clients may not load or unload models (server.repository = \"none\"); the admin door (shivactl containers) always can", gate.ErrPermissionDenied)
 }
 
 // Permit returns the error for a caller who may not change a model; the refusal is recorded under
@@ -148,7 +148,7 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 	for _, a := range s.view.Applications() {
 		e := IndexEntry{Name: a.Name, State: Ready}
 		if !a.Ready {
-			e.State, e.Reason = Unavailable, "an application, and no container of its models is connected"
+			e.State, e.Reason = Unavailable, "no container of the application's models is connected"
 		}
 		list = append(list, e)
 	}

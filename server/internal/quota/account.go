@@ -12,7 +12,7 @@ import (
 // An Account is what one payer has used. It stays valid after its identity or address has been
 // forgotten: holders of requests and connections still return to it what they have charged.
 type Account struct {
-	whose string    // see Error.Whose
+	payer string    // see Error.Whose
 	began time.Time // the zero of its clocks; buckets count from here
 	pays  bool      // charged even without limits, so that operators see its usage
 
@@ -29,8 +29,8 @@ type Account struct {
 	balance         balance               // of requests that exceeded a rate, see pace.go
 }
 
-func newAccount(whose string, pays bool, l *Limits) *Account {
-	a := &Account{whose: whose, pays: pays, began: time.Now()}
+func newAccount(payer string, pays bool, l *Limits) *Account {
+	a := &Account{payer: payer, pays: pays, began: time.Now()}
 	a.limits.Store(l)
 	return a
 }
@@ -101,8 +101,8 @@ func (b *bucket) pay(n, rate int64, now time.Duration) {
 	}
 }
 
-// back returns the amount taken for a request that is then refused.
-func (b *bucket) back(n, rate int64) { b.paid.Add(-int64(price(n, rate))) }
+// refund returns the amount taken for a request that is then refused.
+func (b *bucket) refund(n, rate int64) { b.paid.Add(-int64(price(n, rate))) }
 
 // price is how long n takes at a rate: several days for the largest message at the lowest rate.
 func price(n, rate int64) time.Duration {
@@ -116,14 +116,14 @@ func (a *Account) refuse(k Kind, limit, has int64, now time.Duration) *Error {
 		a.all[k].Add(1)
 	}
 	a.last[k].Store(int64(max(now, 1)))
-	return &Error{Whose: a.whose, Kind: k, Limit: limit, Has: has}
+	return &Error{Whose: a.payer, Kind: k, Limit: limit, Has: has}
 }
 
 // decline is refuse for a request over a rate.
-func (a *Account) decline(d *declined, rate int64, again, now time.Duration) *Error {
+func (a *Account) decline(d *excess, rate int64, again, now time.Duration) *Error {
 	a.balance.refused()
 	e := a.refuse(d.kind, rate, 0, now)
-	e.Again, e.declined = again, d
+	e.Again, e.excess = again, d
 	return e
 }
 
@@ -141,11 +141,11 @@ func (a *Account) begin(bytes int64, l *Limits, now time.Duration) error {
 		a.requests.end(1)
 		return a.refuse(RequestsInFlight, most, n-1, now)
 	}
-	err := a.more(bytes, bytes, l, now)
+	err := a.addBytes(bytes, bytes, l, now)
 	if rate := l.Of[RequestsPerSecond]; err == nil && rate > 0 {
 		if again, ok := a.rates[RequestsPerSecond].take(1, rate, l.burst(), now); !ok {
-			a.less(bytes, l)
-			err = a.decline(&declined{a, RequestsPerSecond, price(1, rate)}, rate, again, now)
+			a.returnBytes(bytes, l)
+			err = a.decline(&excess{a, RequestsPerSecond, price(1, rate)}, rate, again, now)
 		}
 	}
 	if err != nil {
@@ -154,10 +154,10 @@ func (a *Account) begin(bytes int64, l *Limits, now time.Duration) error {
 	return err
 }
 
-// more charges bytes to a request, whose total is then of. The first bytes of a request decide
+// addBytes charges bytes to a request, whose total is then of. The first bytes of a request decide
 // whether it is within its rate. Later bytes, as of a chunked body, only pay: by then the request
 // itself may have used up the rate.
-func (a *Account) more(bytes, of int64, l *Limits, now time.Duration) error {
+func (a *Account) addBytes(bytes, of int64, l *Limits, now time.Duration) error {
 	n := a.bytes.begin(bytes)
 	if l == nil {
 		return nil
@@ -173,26 +173,26 @@ func (a *Account) more(bytes, of int64, l *Limits, now time.Duration) error {
 	default:
 		if again, ok := a.rates[BytesPerSecond].take(bytes, rate, l.burst(), now); !ok {
 			a.bytes.end(bytes)
-			return a.decline(&declined{a, BytesPerSecond, price(bytes, rate)}, rate, again, now)
+			return a.decline(&excess{a, BytesPerSecond, price(bytes, rate)}, rate, again, now)
 		}
 	}
 	return nil
 }
 
-// less undoes more, for a request that is then refused.
-func (a *Account) less(bytes int64, l *Limits) {
+// returnBytes undoes addBytes, for a request that is then refused.
+func (a *Account) returnBytes(bytes int64, l *Limits) {
 	a.bytes.end(bytes)
 	if l != nil && l.Of[BytesPerSecond] > 0 {
-		a.rates[BytesPerSecond].back(bytes, l.Of[BytesPerSecond])
+		a.rates[BytesPerSecond].refund(bytes, l.Of[BytesPerSecond])
 	}
 }
 
-// unbegin undoes begin, for a request that another of its payers cannot afford.
-func (a *Account) unbegin(bytes int64, l *Limits) {
-	a.less(bytes, l)
+// undo undoes begin, for a request that another of its payers cannot afford.
+func (a *Account) undo(bytes int64, l *Limits) {
+	a.returnBytes(bytes, l)
 	a.requests.end(1)
 	if l != nil && l.Of[RequestsPerSecond] > 0 {
-		a.rates[RequestsPerSecond].back(1, l.Of[RequestsPerSecond])
+		a.rates[RequestsPerSecond].refund(1, l.Of[RequestsPerSecond])
 	}
 }
 
@@ -244,7 +244,7 @@ type Usage struct {
 func (u *Usage) Lately(k Kind) bool { return u.Since[k] >= 0 && u.Since[k] < time.Minute }
 
 func (a *Account) usage(now time.Time) Usage {
-	u := Usage{Whose: a.whose, Requests: a.requests.begun.Load(), Bytes: a.bytes.begun.Load()}
+	u := Usage{Whose: a.payer, Requests: a.requests.begun.Load(), Bytes: a.bytes.begun.Load()}
 	if l := a.limits.Load(); l != nil {
 		u.Limits = *l
 	}

@@ -121,12 +121,12 @@ func (d *Addresses) Enter(name string, local bool) *Account {
 		if len(d.all) >= max(d.sweep, fewAddresses) {
 			d.sweepLocked()
 		}
-		whose := "address " + name
+		payer := "address " + name
 		if local {
-			whose = "client " + name
+			payer = "client " + name
 		}
 		a = &address{local: local}
-		a.whose, a.began, a.all = whose, time.Now(), &d.refused
+		a.payer, a.began, a.all = payer, time.Now(), &d.refused
 		a.limits.Store(d.limitsOf(local))
 		if d.all == nil {
 			d.all = make(map[string]*address)

@@ -27,11 +27,11 @@ const (
 	ofBurst     = 4
 )
 
-// declined is a request that exceeded a rate.
-type declined struct {
-	by    *Account
-	kind  Kind // of the rate
-	price time.Duration
+// An excess is a request that exceeded a rate.
+type excess struct {
+	account *Account
+	kind    Kind // of the rate
+	price   time.Duration
 }
 
 // balance is the weight of the latest refusals, less the admissions. It may miss one of several
@@ -56,8 +56,8 @@ func (c *Claims) note(err error) {
 		c.balance.admitted()
 		return
 	}
-	if e, ok := err.(*Error); ok && e.declined != nil {
-		c.last.Store(e.declined)
+	if e, ok := err.(*Error); ok && e.excess != nil {
+		c.last.Store(e.excess)
 		c.balance.refused()
 	}
 }
@@ -79,7 +79,7 @@ func (c *Claims) Again(of func() Payers, now time.Time) *Error {
 		return nil
 	}
 	last := c.last.Load()
-	a := last.by
+	a := last.account
 	l := a.limits.Load()
 	if l == nil || l.Of[last.kind] == 0 {
 		return nil
@@ -133,17 +133,17 @@ func (c *Claims) Pause(parts int) time.Duration {
 		return 0
 	}
 	last := c.last.Load()
-	if last.by.balance.Load() < manyRefused {
+	if last.account.balance.Load() < manyRefused {
 		return 0
 	}
 	c.mu.Lock()
-	shared := len(c.of) > 1
+	shared := len(c.accounts) > 1
 	c.mu.Unlock()
 	if shared || !c.noted.Load() {
 		return 0
 	}
 	c.noted.Store(false)
-	return last.by.turn(last.price/time.Duration(parts), time.Now())
+	return last.account.turn(last.price/time.Duration(parts), time.Now())
 }
 
 // turn takes the next turn and returns the time until it. The interval between two turns is the

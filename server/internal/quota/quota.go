@@ -48,8 +48,8 @@ const (
 	Kinds = iota
 )
 
-// words are the names, ranges and error texts of the kinds.
-var words = [Kinds]struct {
+// kindInfo holds the names, ranges and error texts of the kinds.
+var kindInfo = [Kinds]struct {
 	key         string // in the file, in status and as a label
 	bytes       bool   // the amount is a size in bytes
 	least, most int64  // range of a limit other than 0
@@ -59,17 +59,17 @@ var words = [Kinds]struct {
 	BytesPerSecond:    {"bytes_per_second", true, 1 << 10, int64(setting.MaxBytes), ""},
 	RequestsInFlight:  {"requests_in_flight", false, 1, 1 << 24, "%s are in flight; wait for answers before asking more"},
 	BytesInFlight:     {"bytes_in_flight", true, 1 << 10, int64(setting.MaxBytes), "requests of %s are in flight; wait for answers before asking more"},
-	UnreadBytes:       {"unread_bytes", true, 1 << 10, int64(setting.MaxBytes), "answers of %s wait for it, with those that it is about to get; read answers before asking more"},
+	UnreadBytes:       {"unread_bytes", true, 1 << 10, int64(setting.MaxBytes), "answers of %s are unread, including those about to be sent; read answers before asking more"},
 	GRPCStreams:       {"grpc_streams", false, 1, 1 << 24, "%s are open; end one before the next"},
 	Connections:       {"connections", false, 1, 1 << 24, "%s are open; close one before the next"},
 }
 
 // String is the kind's key in the file.
-func (k Kind) String() string { return words[k].key }
+func (k Kind) String() string { return kindInfo[k].key }
 
 // Show formats an amount of the kind for people.
 func (k Kind) Show(n int64) string {
-	if words[k].bytes {
+	if kindInfo[k].bytes {
 		return setting.Bytes(n).String()
 	}
 	return fmt.Sprint(n)
@@ -92,10 +92,10 @@ func (l *Limits) Faults() (fs setting.Faults) {
 	for k := range Kind(Kinds) {
 		if n := l.Of[k]; n == 0 {
 			continue
-		} else if words[k].bytes {
-			setting.Between(&fs, k.String(), setting.Bytes(n), setting.Bytes(words[k].least), setting.Bytes(words[k].most))
+		} else if kindInfo[k].bytes {
+			setting.Between(&fs, k.String(), setting.Bytes(n), setting.Bytes(kindInfo[k].least), setting.Bytes(kindInfo[k].most))
 		} else {
-			setting.Between(&fs, k.String(), int(n), int(words[k].least), int(words[k].most))
+			setting.Between(&fs, k.String(), int(n), int(kindInfo[k].least), int(kindInfo[k].most))
 		}
 	}
 	if l.Burst != 0 {
@@ -112,12 +112,12 @@ type Error struct {
 	Has   int64         // what the payer uses now; 0 for a rate
 	Again time.Duration // when to try again; 0: when something in use has ended
 
-	declined *declined // if a rate refused it; nil: another quota
+	excess *excess // if a rate refused it; nil: another quota
 }
 
 func (e *Error) Error() string {
 	hint := "; try again in " + e.again().String()
-	if over := words[e.Kind].over; over != "" {
+	if over := kindInfo[e.Kind].over; over != "" {
 		hint = ": " + fmt.Sprintf(over, e.Kind.Show(e.Has))
 	}
 	return fmt.Sprintf("%v: %s is over its quota, %s = %s%s", scheduler.ErrOverloaded, e.Whose, e.Kind, e.Kind.Show(e.Limit), hint)

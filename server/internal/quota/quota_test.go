@@ -37,10 +37,10 @@ func over(t *testing.T, err error) Kind {
 // Each quota has bounds, and is named by its key in the file. An unset quota is no fault.
 func TestFaults(t *testing.T) {
 	for k := range Kind(Kinds) {
-		for n, wrong := range map[int64]bool{-1: true, words[k].least - 1: words[k].least > 1, words[k].least: false, words[k].most: false, words[k].most + 1: true} {
+		for n, wrong := range map[int64]bool{-1: true, kindInfo[k].least - 1: kindInfo[k].least > 1, kindInfo[k].least: false, kindInfo[k].most: false, kindInfo[k].most + 1: true} {
 			l := only(k, n)
 			fs := l.Faults()
-			if text := fmt.Sprint(fs.Err()); len(fs) > 0 != wrong || wrong && !(strings.Contains(text, k.String()) && strings.Contains(text, k.Show(words[k].most))) {
+			if text := fmt.Sprint(fs.Err()); len(fs) > 0 != wrong || wrong && !(strings.Contains(text, k.String()) && strings.Contains(text, k.Show(kindInfo[k].most))) {
 				t.Errorf("%v = %d: %s", k, n, text)
 			}
 		}

@@ -13,10 +13,10 @@ type Payers [2]*Account
 // A Use records what one request has charged to its payers. The zero Use has charged nothing. The
 // caller of Begin must call End, however the request ends; End may be called again.
 type Use struct {
-	of     Payers
-	bytes  int64 // in flight
-	unread int64 // of answers that are unread, or promised
-	flies  bool  // the request is in flight
+	payers   Payers
+	bytes    int64 // in flight
+	unread   int64 // of answers that are unread, or promised
+	inFlight bool  // the request is in flight
 }
 
 // due reports whether the account is charged, and within which limits.
@@ -37,22 +37,22 @@ func (u *Use) Begin(of Payers, bytes int64, now time.Time) error {
 			continue
 		}
 		if err := a.begin(bytes, l, a.clock(now)); err != nil {
-			for j, before := range u.of[:i] {
+			for j, before := range u.payers[:i] {
 				if before != nil {
-					before.unbegin(bytes, limits[j])
+					before.undo(bytes, limits[j])
 				}
 			}
-			u.of = Payers{}
+			u.payers = Payers{}
 			return err
 		}
-		u.of[i], limits[i] = a, l
+		u.payers[i], limits[i] = a, l
 	}
-	for _, a := range u.of {
+	for _, a := range u.payers {
 		if a != nil {
 			a.balance.admitted()
 		}
 	}
-	u.bytes, u.flies = bytes, true
+	u.bytes, u.inFlight = bytes, true
 	return nil
 }
 
@@ -61,14 +61,14 @@ func (u *Use) More(bytes int64, now time.Time) error {
 	if bytes <= 0 {
 		return nil
 	}
-	for i, a := range u.of {
+	for i, a := range u.payers {
 		if a == nil {
 			continue
 		}
-		if err := a.more(bytes, u.bytes+bytes, a.limits.Load(), a.clock(now)); err != nil {
-			for _, before := range u.of[:i] {
+		if err := a.addBytes(bytes, u.bytes+bytes, a.limits.Load(), a.clock(now)); err != nil {
+			for _, before := range u.payers[:i] {
 				if before != nil {
-					before.less(bytes, before.limits.Load())
+					before.returnBytes(bytes, before.limits.Load())
 				}
 			}
 			return err
@@ -83,7 +83,7 @@ func (u *Use) Fits(bytes int) bool {
 	if u == nil {
 		return true
 	}
-	for _, a := range u.of {
+	for _, a := range u.payers {
 		if l, _ := a.due(); l != nil && l.Of[UnreadBytes] > 0 && a.held[UnreadBytes].Load()+int64(bytes) > l.Of[UnreadBytes] {
 			return false
 		}
@@ -97,12 +97,12 @@ func (u *Use) Promise(bytes int) error {
 	if u == nil || bytes == 0 {
 		return nil
 	}
-	for i, a := range u.of {
+	for i, a := range u.payers {
 		if a == nil {
 			continue
 		}
 		if err := a.hold(UnreadBytes, int64(bytes)); err != nil {
-			for _, before := range u.of[:i] {
+			for _, before := range u.payers[:i] {
 				if before != nil {
 					before.release(UnreadBytes, int64(bytes))
 				}
@@ -120,7 +120,7 @@ func (u *Use) Became(bytes int) {
 		return
 	}
 	if more := int64(bytes) - u.unread; more != 0 {
-		for _, a := range u.of {
+		for _, a := range u.payers {
 			if a != nil {
 				a.release(UnreadBytes, -more)
 			}
@@ -132,28 +132,28 @@ func (u *Use) Became(bytes int) {
 // Answered ends the request's share of what is in flight: the client may send the next request
 // before it has read this answer.
 func (u *Use) Answered() {
-	if !u.flies {
+	if !u.inFlight {
 		return
 	}
-	for _, a := range u.of {
+	for _, a := range u.payers {
 		if a != nil {
 			a.bytes.end(u.bytes)
 			a.requests.end(1)
 		}
 	}
-	u.bytes, u.flies = 0, false
+	u.bytes, u.inFlight = 0, false
 }
 
 // End returns everything that is still charged.
 func (u *Use) End() {
 	u.Answered()
 	u.Became(0)
-	u.of = Payers{}
+	u.payers = Payers{}
 }
 
 // Part returns a Use for one of several answers to the request. It may be used on another
 // goroutine.
-func (u *Use) Part() Use { return Use{of: u.of} }
+func (u *Use) Part() Use { return Use{payers: u.payers} }
 
 // Open charges one unit of a kind that is held, such as a gRPC stream, until Close of the result.
 func (p Payers) Open(k Kind) (taken Payers, err error) {
@@ -182,14 +182,14 @@ func (p Payers) Close(k Kind) {
 // Claims holds the accounts that a connection counts for, until it ends: one for each identity that
 // has sent a request on it. A proxy's connection may serve several.
 type Claims struct {
-	mu    sync.Mutex
-	of    []*Account
-	ended bool
+	mu       sync.Mutex
+	accounts []*Account
+	ended    bool
 
 	// See pace.go.
 	balance balance
-	last    atomic.Pointer[declined] // the latest refusal of balance
-	noted   atomic.Bool              // a request was noted since the last pause
+	last    atomic.Pointer[excess] // the latest refusal of balance
+	noted   atomic.Bool            // a request was noted since the last pause
 }
 
 // Add counts the connection for an account. Adding it again, or nil, has no effect.
@@ -202,7 +202,7 @@ func (c *Claims) Add(a *Account) error {
 	if c.ended {
 		return nil
 	}
-	for _, other := range c.of {
+	for _, other := range c.accounts {
 		if other == a {
 			return nil
 		}
@@ -210,7 +210,7 @@ func (c *Claims) Add(a *Account) error {
 	if err := a.hold(Connections, 1); err != nil {
 		return err
 	}
-	c.of = append(c.of, a)
+	c.accounts = append(c.accounts, a)
 	return nil
 }
 
@@ -218,8 +218,8 @@ func (c *Claims) Add(a *Account) error {
 func (c *Claims) End() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, a := range c.of {
+	for _, a := range c.accounts {
 		a.release(Connections, 1)
 	}
-	c.of, c.ended = nil, true
+	c.accounts, c.ended = nil, true
 }

@@ -57,7 +57,7 @@ func open(r Region, s *Settings) (*file, error) {
 		case errors.Is(err, fs.ErrPermission):
 			condition, why = gate.ErrPermissionDenied, "the server may not search the directory"
 		case errors.Is(err, unix.EXDEV):
-			why = "something is mounted there"
+			why = "it is a mount point"
 		}
 		return refuse(condition, "%s in shared_memory.directory, %s: %s", name, s.Directory, why)
 	}
@@ -189,11 +189,11 @@ func (f *file) failed(err error, failed, at int64, size int) error {
 	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM):
 		condition = scheduler.ErrOverloaded
 	}
-	return fmt.Errorf("%w: shared memory region '%s': %d bytes from offset %d of '%s' on: failed at offset %d: %w", condition, f.Name, size, at, f.Key, failed, bare(err))
+	return fmt.Errorf("%w: shared memory region '%s': %d bytes from offset %d of '%s' on: failed at offset %d: %w", condition, f.Name, size, at, f.Key, failed, withoutPath(err))
 }
 
-// bare strips the path from an error of a system call: clients know the file by its key.
-func bare(err error) error {
+// withoutPath strips the path from an error of a system call: clients know the file by its key.
+func withoutPath(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err
 	}

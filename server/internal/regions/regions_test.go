@@ -87,7 +87,7 @@ func TestPlacesComeBack(t *testing.T) {
 		if err := g.Register(Client{}, Region{Name: name, Key: name, Size: 64}); err != nil {
 			t.Fatal(err)
 		}
-		g.regions[owned{name: name}].used.Store(time.Now().Add(-2 * forgetAfter).UnixNano())
+		g.regions[regionID{name: name}].used.Store(time.Now().Add(-2 * forgetAfter).UnixNano())
 	}
 	third := Region{Name: "c", Key: "c", Size: 64}
 	if err := g.Register(Client{}, third); !errors.Is(err, scheduler.ErrOverloaded) {
@@ -101,7 +101,7 @@ func TestPlacesComeBack(t *testing.T) {
 	if err := g.Read(Client{}, parameter.Place{Region: "a", Size: 64}, make([]byte, 64)); err != nil {
 		t.Errorf("a file that was removed: %v", err)
 	}
-	if err := g.Register(Client{}, third); err != nil || len(names(t, g)) != 2 || g.regions[owned{name: "a"}] == nil {
+	if err := g.Register(Client{}, third); err != nil || len(names(t, g)) != 2 || g.regions[regionID{name: "a"}] == nil {
 		t.Errorf("a place that nobody uses: %v; there are %q", err, names(t, g))
 	}
 }

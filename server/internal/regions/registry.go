@@ -44,21 +44,21 @@ type Registry struct {
 	refused  [refusals]atomic.Uint64
 
 	mu      sync.RWMutex
-	regions map[owned]*file
+	regions map[regionID]*file
 }
 
-// An owned name identifies a region. Each identity has its own names, and neither uses nor sees
+// A regionID identifies a region. Each identity has its own names, and neither uses nor sees
 // those of other identities.
-type owned struct{ identity, name string }
+type regionID struct{ identity, name string }
 
-func (o owned) compare(other owned) int {
+func (o regionID) compare(other regionID) int {
 	return cmp.Or(cmp.Compare(o.name, other.name), cmp.Compare(o.identity, other.identity))
 }
 
 // New makes an empty registry.
 func New(s Settings) *Registry {
 	// One copy per processor at a time: each occupies a thread while it lasts.
-	g := &Registry{regions: make(map[owned]*file), turns: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	g := &Registry{regions: make(map[regionID]*file), turns: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	g.settings.Store(&s)
 	return g
 }
@@ -91,7 +91,7 @@ func (g *Registry) Configure(s Settings) {
 }
 
 // drop removes a region. Its file is closed once copies under way have ended. The caller holds mu.
-func (g *Registry) drop(name owned) {
+func (g *Registry) drop(name regionID) {
 	g.regions[name].data.Close()
 	delete(g.regions, name)
 }
@@ -125,7 +125,7 @@ func (g *Registry) register(client Client, r Region, connection any) error {
 		return fmt.Errorf("%w: failed to register shared memory region '%s': invalid args: byte_size is %d, the limit (shared_memory.region_bytes) is %d",
 			scheduler.ErrTooLarge, r.Name, r.Size, s.RegionBytes)
 	}
-	name := client.owned(r.Name)
+	name := client.id(r.Name)
 	if !s.entitled(name.identity) { // removed by a reload since the identity was looked up
 		return fmt.Errorf("%w: identity %q is not declared any more", gate.ErrUnauthenticated, name.identity)
 	}
@@ -140,7 +140,7 @@ func (g *Registry) register(client Client, r Region, connection any) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err = g.admit(name, s); err == nil && g.settings.Load() != s {
-		err = fmt.Errorf("%w: shared_memory was configured anew; try again", scheduler.ErrUnavailable)
+		err = fmt.Errorf("%w: the settings of [shared_memory] have just changed; try again", scheduler.ErrUnavailable)
 	}
 	if err == nil && g.others(name.identity, f) {
 		err = fmt.Errorf("%w: Unable to open shared memory region: '%s': another identity has a region of the file", gate.ErrPermissionDenied, gate.Cut(r.Key, maxName))
@@ -163,14 +163,14 @@ func (g *Registry) others(identity string, f *file) bool {
 	return false
 }
 
-func (g *Registry) room(name owned, s *Settings) error {
+func (g *Registry) room(name regionID, s *Settings) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.admit(name, s)
 }
 
 // admit returns an error if no region of that name can be added. The caller holds mu.
-func (g *Registry) admit(name owned, s *Settings) error {
+func (g *Registry) admit(name regionID, s *Settings) error {
 	if g.regions[name] != nil {
 		return gate.Invalid("shared memory region '%s' already in manager; unregister it first", name.name)
 	}
@@ -178,7 +178,7 @@ func (g *Registry) admit(name owned, s *Settings) error {
 		g.forget()
 	}
 	if n := len(g.regions); n >= s.Regions {
-		return fmt.Errorf("%w: failed to register shared memory region '%s': %d are registered, the limit (shared_memory.regions) is %d: unregister some that nobody uses",
+		return fmt.Errorf("%w: failed to register shared memory region '%s': %d are registered, the limit (shared_memory.regions) is %d: unregister regions that are no longer used",
 			scheduler.ErrOverloaded, name.name, n, s.Regions)
 	}
 	return nil
@@ -225,7 +225,7 @@ func (g *Registry) unregister(client Client, name string) (dropped []string, err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	mine := client.owned(name)
+	mine := client.id(name)
 	for one := range g.regions {
 		if one.identity == mine.identity && (name == "" || one == mine) {
 			g.drop(one)
@@ -267,11 +267,11 @@ func (g *Registry) Status(client Client, name string) ([]Region, error) {
 	if err != nil {
 		return nil, err
 	}
-	mine := client.owned(name)
+	mine := client.id(name)
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	list := []Region{}
-	for _, one := range slices.SortedFunc(maps.Keys(g.regions), owned.compare) {
+	for _, one := range slices.SortedFunc(maps.Keys(g.regions), regionID.compare) {
 		if (name == "" || one.name == name) && (all || one.identity == mine.identity) {
 			r := g.regions[one].Region
 			if one.identity != mine.identity {
@@ -290,7 +290,7 @@ func (g *Registry) Status(client Client, name string) ([]Region, error) {
 // write is set.
 func (g *Registry) find(client Client, p parameter.Place, write bool) (*file, error) {
 	g.mu.RLock()
-	f := g.regions[client.owned(p.Region)]
+	f := g.regions[client.id(p.Region)]
 	g.mu.RUnlock()
 	switch {
 	case f == nil:

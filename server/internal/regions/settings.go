@@ -35,8 +35,8 @@ type Client struct {
 	Source  audit.Source       // the same client, for the trail
 }
 
-// owned qualifies a name with the client's identity.
-func (c Client) owned(name string) owned { return owned{c.Who.Name(), name} }
+// id qualifies a name with the client's identity.
+func (c Client) id(name string) regionID { return regionID{c.Who.Name(), name} }
 
 // permit returns an error if a client may not use regions.
 func (g *Registry) permit(c Client) error {
@@ -57,6 +57,6 @@ func (g *Registry) reaches(c Client) error {
 	if _, network := netip.ParsePrefix(c.Address); s.AllClients || err != nil && network != nil || addr.IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("%w: shared memory is for clients on this machine, and %s is another; shared_memory.clients = \"all\" lets every client use it",
+	return fmt.Errorf("%w: shared memory is only for clients on this machine, and %s is another machine; shared_memory.clients = \"all\" allows all clients",
 		gate.ErrPermissionDenied, c.Address)
 }

@@ -17,7 +17,7 @@ func (g *Registry) CheckOutput(client Client, name string, p parameter.Place) er
 	if err == nil {
 		_, err = g.find(client, p, true)
 	}
-	return of("output", name, err)
+	return naming("output", name, err)
 }
 
 // Fetch reads the data of an input, whose name, dtype and shape are set, from a place into memory
@@ -25,7 +25,7 @@ func (g *Registry) CheckOutput(client Client, name string, p parameter.Place) er
 // After an error the input may have memory, which the caller must release.
 func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, left int64, get func(size int) (*tensor.Buffer, error)) error {
 	if err := g.permit(client); err != nil {
-		return of("input", t.Name, err)
+		return naming("input", t.Name, err)
 	}
 	elements, ok := t.Shape.Elements()
 	size := t.DType.Size() // 0: it varies, and Check verifies it
@@ -36,10 +36,10 @@ func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, lef
 	case size > 0 && p.Size != int64(elements*size):
 		return gate.Invalid("input byte size mismatch for input '%s': expected %d for %s of shape %s, got shared_memory_byte_size %d", t.Name, elements*size, t.DType.V2(), t.Shape, p.Size)
 	case p.Size > left:
-		return fmt.Errorf("%w: input %q has %d bytes in shared memory, with which the request has more than limits.message_bytes; %d were left", scheduler.ErrTooLarge, t.Name, p.Size, max(left, 0))
+		return fmt.Errorf("%w: input %q has %d bytes in shared memory, with which the request exceeds limits.message_bytes: %d bytes were left", scheduler.ErrTooLarge, t.Name, p.Size, max(left, 0))
 	}
 	if _, err := g.find(client, p, false); err != nil { // before memory is allocated
-		return of("input", t.Name, err)
+		return naming("input", t.Name, err)
 	}
 	buf, err := get(int(p.Size))
 	if err != nil {
@@ -47,7 +47,7 @@ func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, lef
 	}
 	t.Buf, t.Data = buf, buf.Bytes()
 	if err := g.Read(client, p, t.Data); err != nil {
-		return of("input", t.Name, err)
+		return naming("input", t.Name, err)
 	}
 	if err := t.Check(); err != nil {
 		return gate.Invalid("input %q, in shared memory region '%s': %w", t.Name, p.Region, err)
@@ -61,11 +61,11 @@ func (g *Registry) Put(client Client, t *tensor.Tensor, p *parameter.Place) erro
 		return gate.Invalid("shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results", t.Name, p.Size, len(t.Data))
 	}
 	p.Size = int64(len(t.Data))
-	return of("output", t.Name, g.Write(client, *p, t.Data))
+	return naming("output", t.Name, g.Write(client, *p, t.Data))
 }
 
-// of adds to an error the tensor that it concerns, if there is one.
-func of(what, name string, err error) error {
+// naming adds to an error the tensor that it concerns, if there is one.
+func naming(what, name string, err error) error {
 	if err == nil || name == "" {
 		return err
 	}

@@ -197,7 +197,7 @@ func (f Files) revoked(faults *setting.Faults, text []byte, authorities []*x509.
 		}
 		signed := func(a *x509.Certificate) bool { return list.CheckSignatureFrom(a) == nil }
 		if !slices.ContainsFunc(authorities, signed) {
-			faults.Add("client_crl", "%s: list %d, of %s, is signed by nobody in client_ca", f.ClientCRL, lists, list.Issuer)
+			faults.Add("client_crl", "%s: list %d, of %s, is signed by no certificate in client_ca", f.ClientCRL, lists, list.Issuer)
 			continue
 		}
 		for _, e := range list.RevokedCertificateEntries {
@@ -261,7 +261,7 @@ func valid(path string, c *x509.Certificate, now time.Time) error {
 	case now.After(c.NotAfter):
 		return fmt.Errorf("%s: the certificate of %s expired on %s", path, name(c), c.NotAfter.UTC().Format(time.RFC3339))
 	case now.Before(c.NotBefore):
-		return fmt.Errorf("%s: the certificate of %s holds from %s on, and it is %s", path, name(c), c.NotBefore.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s: the certificate of %s is valid only from %s on; the time is %s", path, name(c), c.NotBefore.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -63,11 +63,11 @@ func TestFaults(t *testing.T) {
 		{"broken", "brokencert", "key", "", "", []string{"cert: certificate 1: x509"}},
 		{"encrypted key", "cert", "encrypted", "", "", []string{"key: is encrypted"}},
 		{"expired", "expired", "expiredkey", "", "", []string{"cert: the certificate of CN=localhost expired on 2"}},
-		{"early", "early", "earlykey", "", "", []string{"cert: holds from 2"}},
+		{"early", "early", "earlykey", "", "", []string{"cert: is valid only from 2"}},
 		{"of a client", "client", "clientkey", "", "", []string{"cert: CN=camera is not for servers"}},
 		{"no authority", "cert", "key", "empty", "", []string{"client_ca: empty: no certificate"}},
 		{"expired authority", "cert", "key", "expired", "", []string{"client_ca: expired on 2"}},
-		{"list of others", "cert", "key", "ca", "othercrl", []string{"client_crl: list 1, of CN=other, is signed by nobody in client_ca"}},
+		{"list of others", "cert", "key", "ca", "othercrl", []string{"client_crl: list 1, of CN=other, is signed by no certificate in client_ca"}},
 		{"no list", "cert", "key", "ca", "cert", []string{"client_crl: cert has no list"}},
 		{"broken list", "cert", "key", "ca", "brokencrl", []string{"client_crl: list 1: x509"}},
 	} {

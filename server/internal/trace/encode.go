@@ -37,7 +37,7 @@ func newHead(version string) head {
 	service.word(1, "service.version", version)
 	h := head{
 		resource: field(nil, 1, service.bytes),
-		scope:    field(nil, 1, texted(nil, 1, "github.com/shivad/shivad")),
+		scope:    field(nil, 1, appendText(nil, 1, "github.com/shivad/shivad")),
 	}
 	const lengths = 2 * (1 + 10) // varints with their tags
 	h.room = len(h.resource) + len(h.scope) + lengths
@@ -77,18 +77,18 @@ const (
 
 // begin adds a span of a trace. Its attributes and links may follow; end must follow.
 func (p *page) begin(r *record, s *span) (at int) {
-	b := append(p.bytes, tagged(2))
+	b := append(p.bytes, lengthTag(2))
 	at = len(b)
-	b = append(append(b, tagged(1), byte(len(r.id))), r.id[:]...)
-	b = append(append(b, tagged(2), byte(len(s.id))), s.id[:]...)
+	b = append(append(b, lengthTag(1), byte(len(r.id))), r.id[:]...)
+	b = append(append(b, lengthTag(2), byte(len(s.id))), s.id[:]...)
 	if r.state != "" {
-		b = texted(b, 3, r.state)
+		b = appendText(b, 3, r.state)
 	}
 	if s.parent != [8]byte{} {
-		b = append(append(b, tagged(4), byte(len(s.parent))), s.parent[:]...)
+		b = append(append(b, lengthTag(4), byte(len(s.parent))), s.parent[:]...)
 	}
 	of := strings.ToValidUTF8(s.of, "\uFFFD")
-	b = append(append(opened(b, 5, len(s.name)+len(of)), s.name...), of...)
+	b = append(append(appendPrefix(b, 5, len(s.name)+len(of)), s.name...), of...)
 	b = append(b, 6<<3|byte(protowire.VarintType), byte(s.kind), 7<<3|byte(protowire.Fixed64Type))
 	b = append(protowire.AppendFixed64(b, uint64(s.start)), 8<<3|byte(protowire.Fixed64Type))
 	p.bytes = protowire.AppendFixed64(b, uint64(max(s.end, s.start)))
@@ -102,28 +102,28 @@ const attribute protowire.Number = 9
 // AnyValue.
 func (p *page) word(n protowire.Number, key, text string) {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	b := p.keyed(n, key, taken(len(text)))
-	p.bytes = append(opened(b, 1, len(text)), text...)
+	b := p.beginAttribute(n, key, fieldSize(len(text)))
+	p.bytes = append(appendPrefix(b, 1, len(text)), text...)
 }
 
 // count adds an attribute with a number to a span.
 func (p *page) count(key string, value int) {
-	b := p.keyed(attribute, key, 1+protowire.SizeVarint(uint64(value)))
+	b := p.beginAttribute(attribute, key, 1+protowire.SizeVarint(uint64(value)))
 	p.bytes = number(b, 3, uint64(value))
 }
 
-// keyed begins an attribute whose value takes size bytes.
-func (p *page) keyed(n protowire.Number, key string, size int) []byte {
-	b := opened(p.bytes, n, taken(len(key))+taken(size))
-	b = append(opened(b, 1, len(key)), key...)
-	return opened(b, 2, size)
+// beginAttribute begins an attribute whose value takes size bytes.
+func (p *page) beginAttribute(n protowire.Number, key string, size int) []byte {
+	b := appendPrefix(p.bytes, n, fieldSize(len(key))+fieldSize(size))
+	b = append(appendPrefix(b, 1, len(key)), key...)
+	return appendPrefix(b, 2, size)
 }
 
 // link links a span to another.
 func (p *page) link(c *scheduler.Parent) {
-	b := append(p.bytes, tagged(13), byte(2+len(c.Trace)+2+len(c.Span)))
-	b = append(append(b, tagged(1), byte(len(c.Trace))), c.Trace[:]...)
-	p.bytes = append(append(b, tagged(2), byte(len(c.Span))), c.Span[:]...)
+	b := append(p.bytes, lengthTag(13), byte(2+len(c.Trace)+2+len(c.Span)))
+	b = append(append(b, lengthTag(1), byte(len(c.Trace))), c.Trace[:]...)
+	p.bytes = append(append(b, lengthTag(2), byte(len(c.Span))), c.Span[:]...)
 }
 
 // end ends the span that began at that offset, with the text of its error, or "".
@@ -132,15 +132,15 @@ func (p *page) end(at int, fault string) {
 		const failed = 2
 		b := protowire.AppendTag(p.bytes, 15, protowire.BytesType)
 		status := len(b)
-		p.bytes = number(texted(b, 2, fault), 3, failed)
-		p.sized(status)
+		p.bytes = number(appendText(b, 2, fault), 3, failed)
+		p.insertLength(status)
 	}
-	p.sized(at)
+	p.insertLength(at)
 	p.spans++
 }
 
-// sized inserts, at an offset, the length of the bytes from there on.
-func (p *page) sized(at int) {
+// insertLength inserts, at an offset, the length of the bytes from there on.
+func (p *page) insertLength(at int) {
 	size := len(p.bytes) - at
 	var room [10]byte
 	length := protowire.AppendVarint(room[:0], uint64(size))
@@ -149,19 +149,19 @@ func (p *page) sized(at int) {
 	copy(p.bytes[at:], length)
 }
 
-// tagged returns the tag of a field with a length.
-func tagged(n protowire.Number) byte { return byte(n)<<3 | byte(protowire.BytesType) }
+// lengthTag returns the tag of a field with a length.
+func lengthTag(n protowire.Number) byte { return byte(n)<<3 | byte(protowire.BytesType) }
 
-// opened appends the tag and the length of a field of size bytes.
-func opened(b []byte, n protowire.Number, size int) []byte {
+// appendPrefix appends the tag and the length of a field of size bytes.
+func appendPrefix(b []byte, n protowire.Number, size int) []byte {
 	if size < 1<<7 {
-		return append(b, tagged(n), byte(size))
+		return append(b, lengthTag(n), byte(size))
 	}
-	return protowire.AppendVarint(append(b, tagged(n)), uint64(size))
+	return protowire.AppendVarint(append(b, lengthTag(n)), uint64(size))
 }
 
 // taken returns the encoded size of a field of size bytes.
-func taken(size int) int {
+func fieldSize(size int) int {
 	if size < 1<<7 {
 		return 1 + 1 + size
 	}
@@ -169,13 +169,13 @@ func taken(size int) int {
 }
 
 func field(b []byte, n protowire.Number, value []byte) []byte {
-	return append(opened(b, n, len(value)), value...)
+	return append(appendPrefix(b, n, len(value)), value...)
 }
 
-// texted appends a text as valid UTF-8.
-func texted(b []byte, n protowire.Number, text string) []byte {
+// appendText appends a text as valid UTF-8.
+func appendText(b []byte, n protowire.Number, text string) []byte {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	return append(opened(b, n, len(text)), text...)
+	return append(appendPrefix(b, n, len(text)), text...)
 }
 
 func number(b []byte, n protowire.Number, value uint64) []byte {

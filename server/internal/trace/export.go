@@ -51,7 +51,7 @@ func Endpoint(text string) (endpoint string, ok bool) {
 }
 
 // shown returns a valid URL without its password.
-func shown(text string) string {
+func redacted(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
 		return ""
@@ -63,7 +63,7 @@ func shown(text string) string {
 func New(c Config) *Tracer {
 	endpoint, _ := Endpoint(c.Endpoint)
 	e := &exporter{
-		endpoint: endpoint, shown: shown(endpoint), log: c.Log, head: newHead(c.Version),
+		endpoint: endpoint, shownEndpoint: redacted(endpoint), log: c.Log, head: newHead(c.Version),
 		client: &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute}},
 		some:   make(chan struct{}, 1), full: make(chan struct{}, 1), done: make(chan struct{}),
 	}
@@ -76,34 +76,34 @@ func New(c Config) *Tracer {
 // An exporter sends spans to a collector, from its own goroutine.
 type exporter struct {
 	// Set once.
-	endpoint string
-	shown    string // without a password
-	log      *slog.Logger
-	head     head
-	client   *http.Client
-	some     chan struct{} // the queue is no longer empty
-	full     chan struct{} // the queue has as many spans as a page
-	ctx      context.Context
-	cancel   context.CancelFunc
-	done     chan struct{} // run has ended
+	endpoint      string
+	shownEndpoint string // without a password
+	log           *slog.Logger
+	head          head
+	client        *http.Client
+	some          chan struct{} // the queue is no longer empty
+	full          chan struct{} // the queue has as many spans as a page
+	ctx           context.Context
+	cancel        context.CancelFunc
+	done          chan struct{} // run has ended
 
 	exported, dropped atomic.Uint64
 
 	// Owned by run, and by close after run has ended.
-	taken []record // from the queue, not yet on the page
-	page  page
-	away  bool // the log says that the collector is unreachable
+	records     []record // from the queue, not yet on the page
+	page        page
+	unreachable bool // the log says that the collector is unreachable
 
 	mu      sync.Mutex
 	running bool     // the first span has started run, or run will never start
 	waiting int      // spans that are neither exported nor dropped
 	fresh   int      // waiting spans that are in the queue
-	queue   []record // not yet taken by run
+	queue   []record // run has not taken these yet
 }
 
 // add queues a copy of the record of a request, or with late only that of a model that answered
 // after the end of the request; model may be nil. The copy is dropped if the queue is full.
-func (e *exporter) add(r *request, late bool, model *told, more []*told) {
+func (e *exporter) add(r *request, late bool, model *modelPath, more []*modelPath) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.queue = append(e.queue, record{late: late, more: more})
@@ -137,21 +137,20 @@ func (e *exporter) add(r *request, late bool, model *told, more []*told) {
 func (e *exporter) take() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.taken, e.queue = e.queue, e.taken[:0]
+	e.records, e.queue = e.queue, e.records[:0]
 	e.fresh = 0
 }
 
-// fill writes the taken records to the page until it is full, and reports whether the page has any
-// spans.
+// fill writes records to the page until it is full, and reports whether the page has any spans.
 func (e *exporter) fill() bool {
 	if e.page.bytes == nil || cap(e.page.bytes) > 2*pageBytes && e.page.spans == 0 {
 		e.page.bytes = make([]byte, e.head.room)
 	}
 	n := 0
-	for ; n < len(e.taken) && e.page.spans < pageSpans && len(e.page.bytes) < pageBytes; n++ {
-		e.taken[n].write(&e.page)
+	for ; n < len(e.records) && e.page.spans < pageSpans && len(e.page.bytes) < pageBytes; n++ {
+		e.records[n].write(&e.page)
 	}
-	e.taken = slices.Delete(e.taken, 0, n)
+	e.records = slices.Delete(e.records, 0, n)
 	return e.page.spans > 0
 }
 
@@ -176,7 +175,7 @@ func (e *exporter) run() {
 		case <-e.ctx.Done():
 		}
 		e.take()
-		if len(e.taken) == 0 {
+		if len(e.records) == 0 {
 			select {
 			case <-e.some:
 			case <-e.ctx.Done():
@@ -204,13 +203,13 @@ func (e *exporter) deliver() {
 // notice logs once that the collector is unreachable, or reachable again.
 func (e *exporter) notice(err error) {
 	switch {
-	case err != nil && !e.away:
-		e.log.Warn("the collector of traces does not take spans; those that the queue has no room for are dropped and counted, and requests are served as ever",
-			"endpoint", e.shown, "error", err, "queue", queueSpans, "metric", "shivad_trace_spans_dropped_total")
-	case err == nil && e.away:
-		e.log.Info("the collector of traces takes spans again", "endpoint", e.shown)
+	case err != nil && !e.unreachable:
+		e.log.Warn("the collector of traces does not accept spans; while the queue is full, further spans are dropped and counted; requests are not affected",
+			"endpoint", e.shownEndpoint, "error", err, "queue", queueSpans, "metric", "shivad_trace_spans_dropped_total")
+	case err == nil && e.unreachable:
+		e.log.Info("the collector of traces accepts spans again", "endpoint", e.shownEndpoint)
 	}
-	e.away = err != nil
+	e.unreachable = err != nil
 }
 
 // send sends the page. retry reports whether a later try may succeed; otherwise the page is
@@ -249,9 +248,9 @@ func (e *exporter) post(ctx context.Context, b *body, limit time.Duration) (retr
 	case http.StatusOK:
 		return false, nil
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true, fmt.Errorf("it answers %s", resp.Status)
+		return true, fmt.Errorf("the collector answered %s", resp.Status)
 	}
-	return false, fmt.Errorf("it answers %s", resp.Status)
+	return false, fmt.Errorf("the collector answered %s", resp.Status)
 }
 
 // close stops the goroutine, and tries once to send the spans that are left.
@@ -273,7 +272,7 @@ func (e *exporter) close() {
 			}
 		}
 		e.take()
-		more = len(e.taken) > 0
+		more = len(e.records) > 0
 	}
 	e.client.CloseIdleConnections()
 }

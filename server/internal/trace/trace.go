@@ -138,9 +138,9 @@ type Trace struct {
 	tracer *Tracer
 	mu     sync.Mutex
 	request
-	model told // the model that it asks; most requests ask one
-	first Ask  // for model
-	asked int  // number of models in all
+	model modelPath // the model that it asks; most requests ask one
+	first Ask       // for model
+	asked int       // number of models in all
 	more  []*Ask
 }
 
@@ -165,13 +165,13 @@ type request struct {
 // request had ended.
 type record struct {
 	request
-	late  bool    // only the model's spans
-	model told    // none if not done
-	more  []*told // further models
+	late  bool         // only the model's spans
+	model modelPath    // none if not done
+	more  []*modelPath // further models
 }
 
-// told is the record of a traced request's path through one model.
-type told struct {
+// modelPath is the record of a traced request's path through one model.
+type modelPath struct {
 	scheduler.Trace
 	id        scheduler.ModelID
 	submitted int64
@@ -216,14 +216,14 @@ func (t *Trace) End(name, outcome string, err error) {
 	t.mu.Lock()
 	t.ended = time.Now().UnixNano()
 	t.name, t.outcome, t.fault = name, outcome, fault(err)
-	var model *told // an ask that is not done may still be written to
+	var model *modelPath // an ask that is not done may still be written to
 	if t.model.done != 0 {
 		model = &t.model
 	}
-	var more []*told
+	var more []*modelPath
 	for _, a := range t.more {
 		if a.done != 0 {
-			more = append(more, a.told)
+			more = append(more, a.modelPath)
 		}
 	}
 	t.tracer.exporter.add(&t.request, false, model, more)
@@ -277,8 +277,8 @@ func (r *record) write(p *page) {
 
 // An Ask is the path of a traced request through one model.
 type Ask struct {
-	*told
-	of *Trace
+	*modelPath
+	trace *Trace
 }
 
 // Ask begins the path through a model, which ends with Done.
@@ -289,14 +289,14 @@ func (t *Trace) Ask(model scheduler.ModelID) *Ask {
 	t.mu.Lock()
 	a := &t.first
 	if t.asked == 0 {
-		a.told = &t.model
+		a.modelPath = &t.model
 	} else {
-		a = &Ask{told: new(told)}
+		a = &Ask{modelPath: new(modelPath)}
 		t.more = append(t.more, a)
 	}
 	t.asked++
 	t.mu.Unlock()
-	a.of, a.id = t, model
+	a.trace, a.id = t, model
 	a.Parent, a.State = scheduler.Parent{Trace: t.id, Span: newSpanID()}, t.state
 	return a
 }
@@ -305,7 +305,7 @@ func (t *Trace) Ask(model scheduler.ModelID) *Ask {
 func (a *Ask) Submitted(now time.Time) {
 	if a != nil {
 		a.submitted = now.UnixNano()
-		a.of.Submitted(now)
+		a.trace.Submitted(now)
 	}
 }
 
@@ -315,19 +315,19 @@ func (a *Ask) Done(r *scheduler.Request) {
 	if a == nil {
 		return
 	}
-	t := a.of
+	t := a.trace
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a.done, a.queued, a.rows, a.fault = time.Now().UnixNano(), r.Timing.Queue, r.Rows, fault(r.Err)
 	if t.ended == 0 {
 		t.answered = a.done
 	} else {
-		t.tracer.exporter.add(&t.request, true, a.told, nil)
+		t.tracer.exporter.add(&t.request, true, a.modelPath, nil)
 	}
 }
 
 // spans returns how many spans the model has.
-func (a *told) spans() int {
+func (a *modelPath) spans() int {
 	switch {
 	case a.done == 0:
 		return 0
@@ -337,7 +337,7 @@ func (a *told) spans() int {
 	return 1
 }
 
-func (a *told) write(p *page, of *record) {
+func (a *modelPath) write(p *page, of *record) {
 	if a.done == 0 {
 		return
 	}
@@ -370,7 +370,7 @@ func (a *told) write(p *page, of *record) {
 }
 
 // attributes adds the model's attributes to a span.
-func (a *told) attributes(p *page) {
+func (a *modelPath) attributes(p *page) {
 	p.word(attribute, "shivad.model", a.id.Name)
 	p.word(attribute, "shivad.version", a.id.Version)
 }

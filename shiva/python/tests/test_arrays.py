@@ -33,9 +33,9 @@ def test_arrays(server: Server, given: Any) -> None:
 
 NO_ARRAYS: list[tuple[Any, str]] = [
     (np.array(["2026-11-22"], "M8[D]"), "datetime64"),
-    (np.zeros(1, "u1,f4"), "which Shiva lacks"),
+    (np.zeros(1, "u1,f4"), "which the protocol lacks"),
     ([1, None], "dtype object"),
-    (np.zeros(2, ml_dtypes.bfloat16), "bfloat16, which Shiva lacks; send it as float32"),
+    (np.zeros(2, ml_dtypes.bfloat16), "bfloat16, which the protocol lacks; send it as float32"),
     ([[1], [2, 3]], "inhomogeneous"),
     (2**64, "dtype object"),
 ]

@@ -164,7 +164,7 @@ def test_nonsense_ends_the_connection() -> None:
 
 def test_wrong_arguments(server: Server) -> None:
     with Client(server.address) as client:
-        with pytest.raises(TypeError, match="goes by the name of its input"):
+        with pytest.raises(TypeError, match="needs the name of its input"):
             client.infer("m", "text")
         with pytest.raises(ValueError, match="expected a positive number"):
             client.infer("m", [1], timeout=0)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import Server
 from shiva_client import Answer, Client, Message, Result, Superseded, Unreachable
-from shiva_client.gstreamer.found import MOST, found
+from shiva_client.gstreamer.found import MOST, find_drawing
 from shiva_client.gstreamer.record import NEVER, line
 from shiva_client.gstreamer.session import Picture, Session
 
@@ -69,23 +69,24 @@ def test_what_is_drawn() -> None:
         "count": np.int64([2]),
         "more": np.zeros(5),
     }
-    what = found(outputs, 100, 100, "xywh")
+    what = find_drawing(outputs, 100, 100, "xywh")
     assert what.shapes[0].corners.tolist() == [[10, 20], [40, 20], [40, 60], [10, 60]]
     assert [shape.text for shape in what.shapes] == ["cat 0.5", "\ufffd 0.25"]
     assert what.lines == ["count: 2"]
-    assert found(outputs, 100, 100, "xyxy").shapes[0].corners.tolist() == [[10, 20], [30, 20], [30, 40], [10, 40]]
+    corners = find_drawing(outputs, 100, 100, "xyxy").shapes[0].corners.tolist()
+    assert corners == [[10, 20], [30, 20], [30, 40], [10, 40]]
     triangle = np.float32([[[0, 0], [1, 0], [1, 1]]])
-    assert found({"boxes": triangle}, 9, 9, "xywh").shapes[0].corners.tolist() == triangle[0].tolist()
+    assert find_drawing({"boxes": triangle}, 9, 9, "xywh").shapes[0].corners.tolist() == triangle[0].tolist()
     rows = np.float32([[1, 0.9, 0.1, 0.2, 0.3, 0.4], [0] * 6])
-    (shape,) = found({"detections": rows}, 100, 10, "xywh").shapes
+    (shape,) = find_drawing({"detections": rows}, 100, 10, "xywh").shapes
     assert shape.text == "1 0.90"
     assert np.allclose(shape.corners, [[20, 1], [40, 1], [40, 3], [20, 3]])
-    assert len(found({"boxes": np.zeros((MOST + 9, 4))}, 9, 9, "xywh").shapes) == MOST
+    assert len(find_drawing({"boxes": np.zeros((MOST + 9, 4))}, 9, 9, "xywh").shapes) == MOST
 
 
 @pytest.mark.parametrize("boxes", [np.empty((0, 4), np.int32), np.empty((0,)), np.float32(3), np.array(["a"], object)])
 def test_boxes_that_are_none(boxes: Any) -> None:
-    assert found({"boxes": np.asarray(boxes)}, 9, 9, "xywh").shapes == []
+    assert find_drawing({"boxes": np.asarray(boxes)}, 9, 9, "xywh").shapes == []
 
 
 class Told:

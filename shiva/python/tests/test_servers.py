@@ -369,7 +369,7 @@ def test_addresses_that_do_not_work_cost_nothing(
 
 def test_a_server_falls_silent(make: Make, three: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "SILENCE", 0.1)
-    monkeypatch.setattr(silence, "PROOF_TIME", 0.5)
+    monkeypatch.setattr(silence, "CHECK_TIMEOUT", 0.5)
     client = make(three, repeatable=True)
     met(client, three)
     three[0].speaks.clear()
@@ -383,7 +383,7 @@ def test_a_server_falls_silent(make: Make, three: list[Member], monkeypatch: pyt
 
 def test_all_are_silent(make: Make, three: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "SILENCE", 0.1)
-    monkeypatch.setattr(silence, "PROOF_TIME", 0.1)
+    monkeypatch.setattr(silence, "CHECK_TIMEOUT", 0.1)
     client = make(three, repeatable=True)
     met(client, three)
     for one in three:
@@ -396,7 +396,7 @@ def test_all_are_silent(make: Make, three: list[Member], monkeypatch: pytest.Mon
 
 def test_a_model_may_take_its_time(make: Make, three: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "SILENCE", 0.1)
-    monkeypatch.setattr(silence, "PROOF_TIME", 30.0)
+    monkeypatch.setattr(silence, "CHECK_TIMEOUT", 30.0)
     client = make(three, repeatable=True)
     met(client, three)
     before = sum(one.connections for one in three)

@@ -190,7 +190,8 @@ def test_lies_cost_their_answer(server: Server, shares: Shares, lie: dict[str, A
 
 def test_what_is_larger_than_all_is_sent(server: Server, shares: Shares) -> None:
     with Client(server.address, shared_memory=MIB) as client:
-        with pytest.warns(RuntimeWarning, match=f"input 'x' has {2 * MIB} bytes and is sent: shared_memory is {MIB}"):
+        expected = f"input 'x' has {2 * MIB} bytes and is sent over the connection: shared_memory is {MIB}"
+        with pytest.warns(RuntimeWarning, match=expected):
             client.infer("m", np.ones(2 * MIB, np.uint8))
         with pytest.warns(RuntimeWarning) as both:
             client.infer("m", np.ones(2 * MIB, np.uint8))

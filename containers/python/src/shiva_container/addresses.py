@@ -135,7 +135,7 @@ class Resolver:
                 except OSError as e:
                     # Once: the lookup is repeated every few seconds.
                     level = logging.DEBUG if address in told else logging.WARNING
-                    text = "no server is known by the name %s (%s); is it spelled right? trying again"
+                    text = "cannot resolve the name of the server %s (%s); is it spelled right? trying again"
                     log.log(level, text, address.host, e)
                     told.add(address)
             if self._last != before and not self._stop.is_set():

@@ -143,7 +143,7 @@ class Arena:
                 raise ValueError(f"expected its use, path and bytes, got {use!r}, {path!r} and {size!r}")
             segment = _Segment(number, path, size, bytes.fromhex(str(token)), use == "outputs")
         except (OSError, ValueError, OverflowError) as e:
-            log.warning("tensors go as bytes and not by shared memory (%s): %s", use, e)
+            log.warning("tensors go over the connection instead of shared memory (%s): %s", use, e)
             return [{"segment": number, "error": str(e)[:500]}]
         self._segments[number] = segment
         said: list[dict[str, object]] = [{"segment": number}]

@@ -139,7 +139,7 @@ class Batches:
     ) -> Array:
         try:
             if arena is None or len(frame):
-                raise TensorError("it is in shared memory, which was not asked for, or has a frame as well")
+                raise TensorError("it is in shared memory, but shared memory is not in use or it has a frame, too")
             view, loan = arena.input(
                 at, lend=self._trusted >= _TRUSTED_CALLS, echo=batch_id if self._echoes else b""
             )
@@ -159,7 +159,7 @@ class Batches:
             return
         if self._trusted == _TRUSTED_CALLS:
             log.warning(
-                "model %s keeps an input after its call, and its contents may change: the next ones are copied for it",
+                "model %s keeps an input after its call, where it would change: its next inputs are copied",
                 self._model,
             )
         self._trusted = 0

@@ -7,7 +7,7 @@ import socket
 from collections import deque
 
 from . import zmtp
-from .secure import RECORD, TLS, Encrypted, what_is_wrong
+from .secure import RECORD, TLS, Encrypted, os_error_text
 from .tensors import Buffer
 
 _CHUNK = 64 << 10
@@ -72,7 +72,7 @@ class Connection:
                 return None
         decoder = self._decoder
         if decoder.error:
-            raise Lost(f"whoever listens there is no server for containers: {decoder.error}")
+            raise Lost(f"the peer is not a server for containers: {decoder.error}")
         target = decoder.target
         try:
             if target is None:
@@ -85,7 +85,7 @@ class Connection:
                 raise Lost(self._failed) from None
             return None
         except OSError as e:
-            raise Lost(what_is_wrong(e)) from e
+            raise Lost(os_error_text(e)) from e
         if not count:
             raise Lost("closed inside a message" if decoder.partial else "")
         messages = decoder.feed(data) if target is None else decoder.filled(count)
@@ -193,10 +193,10 @@ class Connection:
         try:
             self.connected = self.socket.shake() if isinstance(self.socket, Encrypted) else True
         except OSError as e:
-            raise Lost(f"no TLS with the server: {what_is_wrong(e)}") from e
+            raise Lost(f"no TLS with the server: {os_error_text(e)}") from e
 
     def _fail(self, error: OSError) -> None:
-        self._failed = f"cannot send: {what_is_wrong(error)}"
+        self._failed = f"cannot send: {os_error_text(error)}"
         self._unsent.clear()
         self.unsent = False
 

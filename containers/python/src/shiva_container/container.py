@@ -118,7 +118,7 @@ class Container:
         self._look = float("inf")  # when the choices are reviewed next
         self._links: list[Link] = []
         self._leaving: dict[Connection, float] = {}
-        self._unfit: set[Runner] = set()
+        self._unhealthy: set[Runner] = set()
         self._draining = False
         self._drain_until = float("inf")
         self._stopping = False
@@ -215,7 +215,7 @@ class Container:
             for link in self._links:
                 link.close()
             while self._leaving:
-                self._see_off(time.monotonic())
+                self._close_leaving(time.monotonic())
                 self._wait({}, LINGER_SECONDS / 10)
             for runner in self._runners:
                 runner.stop(_JOIN_SECONDS)
@@ -235,8 +235,8 @@ class Container:
             link.tick(now, excused=loading or any(other is not link for other in busy))
         self._links = [link for link in self._links if link.listed or link.session is not None]
         for runner in self._runners:
-            runner.council.send()
-        self._see_off(now)
+            runner.arbiter.send()
+        self._close_leaving(now)
         self._tell_ready()
         if self._over() or self._mail:
             return
@@ -244,8 +244,8 @@ class Container:
         for runner in self._runners:
             mine = [link for link in self._links if link.model is runner.model]
             # For a model that several servers share, one thread reads for all threads that compute.
-            runner.offer([(link, link.number) for link in mine if link.live and not runner.council.shared])
-            wake = min([wake, runner.watch(now), runner.council.tick(now)] + [link.wake() for link in mine])
+            runner.offer([(link, link.number) for link in mine if link.live and not runner.arbiter.shared])
+            wake = min([wake, runner.watch(now), runner.arbiter.tick(now)] + [link.wake() for link in mine])
         follow: dict[int, tuple[Link | Connection, int]] = {}
         for link in self._links:
             if link.session is not None and link.number >= 0 and not link.led:
@@ -266,7 +266,7 @@ class Container:
             if isinstance(one, Link):
                 one.readable()
 
-    def _see_off(self, now: float) -> None:
+    def _close_leaving(self, now: float) -> None:
         """Continue to close connections, and drop those that are closed or out of time."""
         for connection, until in list(self._leaving.items()):
             if now >= until or not connection.finish():
@@ -298,7 +298,7 @@ class Container:
             return
         self._warm.append(runner)
         runner.learn()
-        runner.watch_health(lambda wrong: self._post(lambda: self._judge(runner, wrong)))
+        runner.watch_health(lambda wrong: self._post(lambda: self._set_health(runner, wrong)))
         self._relink()
 
     def _relist(self, found: dict[Address, list[str]]) -> None:
@@ -352,7 +352,7 @@ class Container:
             runner.model,
             endpoint,
             partial(hello, runner.model, self._instance, arena=self._arena),
-            runner.council,
+            runner.arbiter,
             runner.teach,
             self._poller.wake,
             self._leave,
@@ -360,13 +360,13 @@ class Container:
             token=self._token,
             tls=self._tls,
         )
-        link.wanted = runner not in self._unfit
+        link.wanted = runner not in self._unhealthy
         return link
 
-    def _judge(self, runner: Runner, wrong: str) -> None:
-        (self._unfit.add if wrong else self._unfit.discard)(runner)
+    def _set_health(self, runner: Runner, wrong: str) -> None:
+        (self._unhealthy.add if wrong else self._unhealthy.discard)(runner)
         if wrong:
-            log.error("model %s: %s; signing off until it is well again", runner.model, wrong)
+            log.error("model %s: %s; leaving the servers until it is healthy", runner.model, wrong)
         else:
             log.info("model %s: healthy again", runner.model)
         for link in self._links:
@@ -402,7 +402,7 @@ def _trust(addresses: list[Address], tls: TLS | None) -> TLS | None:
 
 def _check_served(one: object) -> None:
     if isinstance(one, str):
-        raise DeclarationError(f"serve() takes models; {one!r} is where a server is: say serve(servers={one!r})")
+        raise DeclarationError(f"serve() takes models, got the server address {one!r}: say serve(servers={one!r})")
     if not isinstance(one, Model):
         name = getattr(one, "__name__", repr(one))
         raise DeclarationError(f"{name} is not a model: decorate the function with @model(name=..., inputs=[...], ...)")

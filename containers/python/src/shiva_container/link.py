@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .arbiter import Arbiter
 from .arena import Arena
 from .connection import Connection, Lost
-from .council import Council
 from .models import Model
 from .secure import TLS
 from .session import Delivery, End, Lesson, Offer, Outcome, Session, State
@@ -42,7 +42,7 @@ Job = tuple[Delivery, "Link", Session]
 class Link:
     """One model and one endpoint.
 
-    ``hello`` makes the registration, with a token. ``council`` and ``teach`` take batches and
+    ``hello`` makes the registration, with a token. ``arbiter`` and ``teach`` take batches and
     feedback, in the thread that read them; ``attend`` tells the I/O thread that there is something
     to do for it; ``leave`` takes over a connection that is being closed.
     """
@@ -52,7 +52,7 @@ class Link:
         model: Model[..., Any],
         endpoint: str,
         hello: Callable[..., bytes],
-        council: Council,
+        arbiter: Arbiter,
         teach: Callable[[Lesson], None],
         attend: Callable[[], None],
         leave: Callable[[Connection], None],
@@ -80,20 +80,20 @@ class Link:
         self.session: Session | None = None
         self._lock = threading.Lock()
         self._hello = hello
-        self._council = council
-        self.submit = council.submit
-        """Takes batches: the worker's, or the council's while several servers share the model."""
+        self._arbiter = arbiter
+        self.submit = arbiter.submit
+        """Takes batches: the worker's, or the arbiter's while several servers share the model."""
         self._teach = teach
         self._attend = attend
         self._leave = leave
         self._arena = arena
         self._token = token or Token("")
-        self._shown = ""  # the token of the last registration
+        self._sent_token = ""  # the token of the last registration
         self._tls = tls
         self._connection: Connection | None = None
         self._attempts = 0
         self._next_try = 0.0
-        self._told = ""
+        self._logged = ""
 
     @property
     def live(self) -> bool:
@@ -176,8 +176,8 @@ class Link:
             if session.outbox or self.blocked or (self._connection is not None and self._connection.unsent):
                 self._flush(session)
             live = session.state is State.LIVE
-        if self._council.waiting:
-            self._council.send()
+        if self._arbiter.waiting:
+            self._arbiter.send()
         return live
 
     def tell(self, session: Session, frames: list[Buffer]) -> None:
@@ -213,8 +213,8 @@ class Link:
 
     def _open(self, now: float) -> None:
         arena = Arena() if self._arena else None
-        self._shown = self._token.read()
-        hello = self._hello(token=self._shown, subset=self.choice)
+        self._sent_token = self._token.read()
+        hello = self._hello(token=self._sent_token, subset=self.choice)
         self.session = Session(
             hello, now, shapes_matter=self.model.cut_by_others, arena=arena, images=bool(self.model.images)
         )
@@ -222,7 +222,7 @@ class Link:
             self._connection = Connection(self.endpoint, self._tls)
             self.blocked = True
         except OSError as e:
-            self.session.lost(self._why(e.strerror or str(e)))
+            self.session.lost(self._loss_reason(e.strerror or str(e)))
         except ValueError as e:  # a file that was valid when the process started
             self.session.lost(str(e))
 
@@ -249,7 +249,7 @@ class Link:
                 if connection.drained:
                     return
         except Lost as e:
-            session.lost(self._why(str(e)))
+            session.lost(self._loss_reason(str(e)))
 
     def _take(self, session: Session, frames: list[Buffer], now: float) -> None:
         was = session.state
@@ -259,11 +259,11 @@ class Link:
         elif isinstance(delivery, Lesson):
             self._teach(delivery)
         elif isinstance(delivery, Offer):
-            self._council.offered(session, delivery.head)
+            self._arbiter.offered(session, delivery.head)
         elif was is State.HELLO and session.state is State.LIVE:
             log.info("model %s registered with %s at %s", self.model, session.server or "a server", self.endpoint)
-            self._told = ""
-            self._council.join(self, session)
+            self._logged = ""
+            self._arbiter.join(self, session)
 
     def _flush(self, session: Session) -> None:
         connection = self._connection
@@ -277,27 +277,27 @@ class Link:
             if connection.unsent:
                 connection.flush()
         except Lost as e:
-            session.lost(self._why(str(e)))
+            session.lost(self._loss_reason(str(e)))
         self.blocked = connection.unsent
 
-    def _why(self, what: str) -> str:
+    def _loss_reason(self, what: str) -> str:
         """Why there is no session any more, as far as the connection shows."""
         if self.session is not None and self.session.welcomed is not None:
             return f"connection lost: {what}" if what else "connection lost"
         connection = self._connection
         if connection is not None and connection.reached and not connection.connected:
-            return what or "the server hung up before the handshake of TLS was over"
+            return what or "the server closed the connection during the TLS handshake"
         if connection is None or not connection.connected:
-            return f"{what}: nobody listens there; does shivad run, and is that its port for containers?"
+            return f"cannot connect: {what}; is shivad running, and is that its port for containers?"
         return (
-            f"no session: {what or 'whoever listens there hung up'}; is that the server's port for containers "
-            "(containers.listen, 7000 unless it is set)? clients have others"
+            f"no session: {what or 'the peer closed the connection'}; is that the server's port for containers "
+            "(containers.listen, by default 7000)? clients use other ports"
         )
 
     def _hang_up(self) -> None:
         if self.session is not None:
             self.session.lost("closed")
-            self._council.leave(self.session)
+            self._arbiter.leave(self.session)
         if self._connection is not None:
             self._leave(self._connection)
         self._connection = self.session = None
@@ -310,7 +310,7 @@ class Link:
         if session.welcomed is not None:
             self._since = now
         if end.outcome is Outcome.REFUSED:
-            delay = REFUSED_RETRY_SECONDS if self._token.read() == self._shown else FIRST_RETRY_SECONDS
+            delay = REFUSED_RETRY_SECONDS if self._token.read() == self._sent_token else FIRST_RETRY_SECONDS
         elif end.outcome is Outcome.DRAINED:
             delay = 0.0
         else:
@@ -319,16 +319,16 @@ class Link:
         delay *= random.uniform(0.5, 1.0)  # many containers must not reconnect in step
         self._next_try = now + delay
         self.retired = end.outcome is Outcome.RETIRED
-        self._tell(end, delay)
+        self._log_end(end, delay)
 
-    def _tell(self, end: End, delay: float) -> None:
+    def _log_end(self, end: End, delay: float) -> None:
         where = f"model {self.model}, server {self.endpoint}"
         if end.outcome is Outcome.REFUSED:
             log.error("%s: registration refused: %s (next try in %.0f s)", where, end.reason, delay)
         elif end.outcome is Outcome.LOST:
             # The same message every few seconds is of no use.
-            level = logging.DEBUG if end.reason == self._told else logging.WARNING
+            level = logging.DEBUG if end.reason == self._logged else logging.WARNING
             log.log(level, "%s: %s; trying again", where, end.reason)
-            self._told = end.reason
+            self._logged = end.reason
         else:
             log.info("%s: session ended: %s", where, end.reason)

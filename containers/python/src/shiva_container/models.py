@@ -276,7 +276,7 @@ class Model(Generic[P, R]):
         leading = sum(tensor.leads for tensor in tensors)
         ways = (
             "say batched=True if the first dimension of every tensor counts rows, one for each item to be answered, "
-            "or batched=False if each request is one item and its shape is what it is"
+            "or batched=False if each request is one item and no dimension counts rows"
         )
         if self._batched is False or (leading == 0 and self._batched is None):
             return
@@ -306,8 +306,8 @@ class Model(Generic[P, R]):
             return
         if not self.batched or -1 in tensor.shape[1:]:
             raise DeclarationError(
-                f"{where}: output {tensor}: a ragged output is one of a batched model, and all its dimensions but "
-                "the first are given"
+                f"{where}: output {tensor}: a ragged output needs a batched model, and a size for every "
+                "dimension but the first"
             )
         counts = next((other for other in self.outputs if other.name == tensor.ragged), None)
         if counts is None or counts.datatype not in ("INT32", "INT64") or counts.shape != (-1,) or counts.ragged:

@@ -48,7 +48,7 @@ def need(where: str, resize: bool) -> None:
     """Refuse a declaration for which no decoder is installed."""
     some = _module("cv2") or _module("PIL.Image")
     if some is None and _module("simplejpeg") is None:
-        raise DeclarationError(f"{where}: nothing here decodes pictures: {INSTALL}")
+        raise DeclarationError(f"{where}: no decoder of pictures is installed: {INSTALL}")
     if some is None and resize:
         raise DeclarationError(f"{where}: simplejpeg does not resize: pip install OpenCV or Pillow, too")
 

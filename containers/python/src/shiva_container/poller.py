@@ -65,11 +65,11 @@ class Poller(Generic[T]):
 
     def __init__(self) -> None:
         self._poll = _poll()
-        self._ear, self._mouth = socket.socketpair()
-        for end in (self._ear, self._mouth):
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        for end in (self._wake_reader, self._wake_writer):
             end.setblocking(False)
         self._woken = False
-        self._poll.register(self._ear.fileno(), READ)
+        self._poll.register(self._wake_reader.fileno(), READ)
         self._followed: dict[int, tuple[T, int]] = {}
 
     def wake(self) -> None:
@@ -78,7 +78,7 @@ class Poller(Generic[T]):
             return
         self._woken = True
         try:
-            self._mouth.send(b"!")
+            self._wake_writer.send(b"!")
         except OSError:  # full: it will wake anyway; closed: it has ended
             return
 
@@ -99,11 +99,11 @@ class Poller(Generic[T]):
             if number in self._followed:
                 ready.append(self._followed[number][0])
             else:
-                self._ear.recv(64)
+                self._wake_reader.recv(64)
                 self._woken = False  # after this the caller looks for the reason
         return ready
 
     def close(self) -> None:
         """Close it, once no thread waits any more."""
-        self._ear.close()
-        self._mouth.close()
+        self._wake_reader.close()
+        self._wake_writer.close()

@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from . import wire
+from .arbiter import Arbiter, Joint
 from .arena import Arena, Loan
 from .batches import Batches, read_feedback
-from .council import Council, Joint
 from .link import Job, Link
 from .models import Model, contained, error_text
 from .session import EXCUSE_SECONDS, Lesson
@@ -67,7 +67,7 @@ class Runner:
             self._worker = Solo(self, attend)
         else:
             self._worker = Threads(self, model.concurrency)
-        self.council = Council(model, self._worker.submit, attend)
+        self.arbiter = Arbiter(model, self._worker.submit, attend)
         """Takes batches from any thread, after ``ready``."""
 
     def start(self) -> None:
@@ -160,7 +160,7 @@ class Runner:
         if lent:
             self._batches.settle(lent)
         if ends is not None:
-            self.council.done(ends)
+            self.arbiter.done(ends)
         link.answer(session, batch_id, frames)
 
     async def compute_async(self, job: Job, ends: Joint | None = None) -> None:
@@ -189,7 +189,7 @@ class Runner:
         if lent:
             self._batches.settle(lent)
         if ends is not None:
-            self.council.done(ends)
+            self.arbiter.done(ends)
         link.answer(session, batch_id, frames)
 
     def _compute_joint(self, joint: Joint, now: float) -> None:
@@ -233,7 +233,7 @@ class Runner:
     def _answer(self, joint: Joint, answers: list[Answer], unanswered: list[Job]) -> None:
         """Answer the batches that were computed together; the others are computed after that."""
         if not unanswered:
-            self.council.done(joint)
+            self.arbiter.done(joint)
         for (delivery, link, session), frames in answers:
             link.answer(session, delivery.batch_id, frames)
 

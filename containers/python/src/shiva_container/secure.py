@@ -73,7 +73,7 @@ class TLS:
         return context
 
 
-def what_is_wrong(error: OSError) -> str:
+def os_error_text(error: OSError) -> str:
     """The text of a socket's error, which may be an error of TLS."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"

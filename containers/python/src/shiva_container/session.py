@@ -23,7 +23,7 @@ from .arena import Arena
 from .tensors import Buffer
 
 if TYPE_CHECKING:
-    from .council import Joint
+    from .arbiter import Joint
 
 log = logging.getLogger("shiva_container")
 
@@ -124,7 +124,7 @@ class Session:
         self.grants = False
         """Whether the server waits for grants when it is told to."""
         self.each = False
-        """Whether it was told to. Used by the council only."""
+        """Whether it was told to. Used by the arbiter only."""
         self._pending: set[bytes] = set()
         self._heartbeat = 0.0
         self._dead_after = HANDSHAKE_SECONDS
@@ -132,7 +132,7 @@ class Session:
         self._heard = now
         self._began = float("inf")
         self._sent = now
-        self._excused = self._told = float("-inf")
+        self._excused = self._pause_sent = float("-inf")
         self._goodbye = End(Outcome.DRAINED, "drained")
         self._odd_kinds: set[bytes] = set()
 
@@ -214,8 +214,8 @@ class Session:
         While this session's own batch is computed the server is patient anyway.
         """
         self._excused = now + 2 * EXCUSE_SECONDS
-        if self.state in (State.LIVE, State.DRAINING) and now - self._told >= EXCUSE_SECONDS:
-            self._told = now
+        if self.state in (State.LIVE, State.DRAINING) and now - self._pause_sent >= EXCUSE_SECONDS:
+            self._pause_sent = now
             self.outbox.append(_PAUSE)
 
     def lost(self, reason: str) -> None:
@@ -234,11 +234,11 @@ class Session:
         if self.ended:
             return
         if now - self._heard >= self._dead_after:
-            what = "no answer to hello" if self.state is State.HELLO else "silence"
+            what = "no answer to hello" if self.state is State.HELLO else "the server has been silent"
             self.lost(f"{what} for {self._dead_after:g} s")
         elif self._heartbeat and now - self._sent >= self._heartbeat and not self.outbox:
             if now < self._excused:
-                self._told = now
+                self._pause_sent = now
             self.outbox.append(_PAUSE if now < self._excused else [wire.HEARTBEAT])
 
     def wake(self) -> float:
@@ -272,7 +272,7 @@ class Session:
             log.warning("%s takes no files of pictures: clients have to send pixels", self.server or "the server")
         notes = head.get("notes")
         for note in notes if isinstance(notes, list) else []:
-            log.info("the server notes: %s", note)
+            log.info("note from the server: %s", note)
         if self.arena is not None and isinstance(offer := head.get("arena"), dict):
             self._tell(self.arena.take(offer, ()))
         self.welcomed = self._heard = now

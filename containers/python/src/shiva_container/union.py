@@ -6,8 +6,8 @@ import logging
 
 import numpy as np
 
+from .arbiter import Joint
 from .batches import Batches
-from .council import Joint
 from .link import Job, Link
 from .models import Batch, error_text
 from .tensors import Array, Buffer

@@ -189,7 +189,7 @@ def _named(data: bytes, what: str) -> tuple[bytes, bytes]:
     """A name after the byte of its length, and the rest."""
     size = data[0] if data else 0
     if not size or len(data) < 1 + size:
-        raise ProtocolError(f"a {what} without a name, or shorter than that")
+        raise ProtocolError(f"a {what} has no name, or ends inside it")
     return data[1 : 1 + size], data[1 + size :]
 
 

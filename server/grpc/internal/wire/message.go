@@ -18,8 +18,8 @@ type source interface {
 	// next returns at least one more byte, valid until the next call. io.EOF is the end of a
 	// message whose size was not known before.
 	next() ([]byte, error)
-	// inHand returns how many more bytes have arrived.
-	inHand() int
+	// buffered returns how many more bytes have arrived.
+	buffered() int
 }
 
 // A Message is a protocol buffer that is read while it arrives. [Message.Fields] goes through its
@@ -191,7 +191,7 @@ func (m *Message) String(s *string) bool {
 // them.
 func (m *Message) Charge(n int) bool {
 	if m.text -= n; m.text < 0 {
-		m.Fail(fmt.Errorf("%w: names, id and parameters have %d bytes and more, above limits.metadata_bytes, %d",
+		m.Fail(fmt.Errorf("%w: names, id and parameters have at least %d bytes; limits.metadata_bytes is %d",
 			scheduler.ErrTooLarge, m.bounds.Text-m.text, m.bounds.Text))
 	}
 	return m.err == nil
@@ -246,7 +246,7 @@ func (m *Message) piece(n int) []byte {
 }
 
 // arrived returns how many bytes can be read without waiting.
-func (m *Message) arrived() int { return min(len(m.buf)+m.source.inHand(), m.end-m.pos) }
+func (m *Message) arrived() int { return min(len(m.buf)+m.source.buffered(), m.end-m.pos) }
 
 func (m *Message) varint() uint64 {
 	if m.err != nil {

@@ -64,7 +64,7 @@ type Bounds struct {
 }
 
 func (b *Bounds) exceeded(n int64) error {
-	return fmt.Errorf("%w: the message has %d bytes, above %s, %d", scheduler.ErrTooLarge, n, b.Setting, b.Bytes)
+	return fmt.Errorf("%w: the message has %d bytes; %s is %d", scheduler.ErrTooLarge, n, b.Setting, b.Bytes)
 }
 
 // ErrNoMessage is in an error of Receive when the call ended between two messages.
@@ -196,7 +196,7 @@ func (p *pieces) next() ([]byte, error) {
 	return data, nil
 }
 
-func (p *pieces) inHand() int { return p.hand }
+func (p *pieces) buffered() int { return p.hand }
 
 func (p *pieces) free() {
 	p.frames.Free()

@@ -28,14 +28,14 @@ func (deflate) Compress(w io.Writer) (io.WriteCloser, error) {
 
 func (deflate) Decompress(r io.Reader) (io.Reader, error) { return zlib.NewReader(r) }
 
-// packed reads a compressed message as it arrives.
-type packed struct {
+// A packedReader reads a compressed message as it arrives.
+type packedReader struct {
 	*pieces
 	rest []byte
 	turn gate.Turn
 }
 
-func (p *packed) Read(b []byte) (n int, err error) {
+func (p *packedReader) Read(b []byte) (n int, err error) {
 	if len(p.rest) == 0 {
 		if p.turn.Give() { // a slow client keeps no turn
 			defer p.turn.Take()
@@ -49,10 +49,10 @@ func (p *packed) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// unpacked is the source of the bytes in a compressed message.
-type unpacked struct {
+// An unpacker is the source of the bytes in a compressed message.
+type unpacker struct {
 	encoding string
-	packed   packed
+	packed   packedReader
 	reader   io.Reader
 	buf      []byte
 	n        int // bytes unpacked so far
@@ -60,7 +60,7 @@ type unpacked struct {
 	share    gate.Share
 }
 
-func unpack(encodingName string, in *pieces, b *Bounds) (*unpacked, error) {
+func unpack(encodingName string, in *pieces, b *Bounds) (*unpacker, error) {
 	c := encoding.GetCompressor(encodingName)
 	if c == nil {
 		return nil, fmt.Errorf("%w: a compressed message with grpc-encoding %q", gate.ErrProtocol, encodingName)
@@ -69,7 +69,7 @@ func unpack(encodingName string, in *pieces, b *Bounds) (*unpacked, error) {
 	if err != nil {
 		return nil, err
 	}
-	u := &unpacked{encoding: encodingName, packed: packed{pieces: in}, bounds: b, share: share, buf: make([]byte, 32<<10)}
+	u := &unpacker{encoding: encodingName, packed: packedReader{pieces: in}, bounds: b, share: share, buf: make([]byte, 32<<10)}
 	if u.reader, err = c.Decompress(&u.packed); err != nil {
 		share.Close()
 		return nil, u.fault(err)
@@ -77,7 +77,7 @@ func unpack(encodingName string, in *pieces, b *Bounds) (*unpacked, error) {
 	return u, nil
 }
 
-func (u *unpacked) next() ([]byte, error) {
+func (u *unpacker) next() ([]byte, error) {
 	n, err := u.read()
 	if err == io.EOF && n == 0 {
 		return nil, io.EOF
@@ -92,17 +92,17 @@ func (u *unpacked) next() ([]byte, error) {
 }
 
 // read unpacks a piece in a turn.
-func (u *unpacked) read() (int, error) {
+func (u *unpacker) read() (int, error) {
 	u.packed.turn.Take()
 	defer u.packed.turn.Give()
 	return io.ReadAtLeast(u.reader, u.buf, 1)
 }
 
-func (u *unpacked) inHand() int { return 0 }
+func (u *unpacker) buffered() int { return 0 }
 
 // fault returns the transport's error, if there was one, or else that the message does not match
 // its encoding.
-func (u *unpacked) fault(err error) error {
+func (u *unpacker) fault(err error) error {
 	if u.packed.err != nil {
 		return u.packed.err
 	}

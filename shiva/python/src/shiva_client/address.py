@@ -43,7 +43,7 @@ class Address:
         if (port is None and host.count(":") == 1) or (host.startswith("[") and "]:" in host):
             host, _, digits = host.rpartition(":")
             if not digits.isdecimal():
-                raise ValueError(f"expected a port behind the colon, got {digits!r}")
+                raise ValueError(f"expected a port after the colon, got {digits!r}")
             port = int(digits)
         host, port = host.strip("[]"), DEFAULT_PORT if port is None else port
         if not host or not 0 < port < 1 << 16:
@@ -56,7 +56,7 @@ class Address:
         if port is not None:
             raise ValueError(f"expected unix:{path} alone, as a Unix socket has no port, got {port}")
         if path in ("", "@") or "\0" in path or size > LONGEST:
-            raise ValueError(f"expected a path of 1 to {LONGEST} bytes behind unix:, or @name, got {size}: {path!r}")
+            raise ValueError(f"expected a path of 1 to {LONGEST} bytes after unix:, or @name, got {size}: {path!r}")
         if not hasattr(socket, "AF_UNIX"):
             raise ValueError(f"expected a host and a port, as this system has no Unix sockets, got unix:{path}")
         return cls("", 0, path)

@@ -114,7 +114,7 @@ class AsyncClient:
             error.renewed = link.renew(shown)
             raise
         except Draining:
-            if self._repeatable or self._leader or link.among:
+            if self._repeatable or self._leader or link.one_of_several:
                 link.leave(drained=True)  # another connection may reach another server
             raise
 
@@ -139,12 +139,12 @@ class AsyncClient:
         self._loop = loop
         links = await self._ready()
         link = pick(links, ())
-        if link and not link.among and not self._repeatable:
+        if link and not link.one_of_several and not self._repeatable:
             return await link.send(message, partial(then, link, link.shown), timeout)
         if keep:
             message.tensors = [np.array(array) for array in message.tensors]
         pursuit: Pursuit[AsyncLink] = Pursuit(
-            message.namespace, again=len(links) > 1 or self._repeatable, repeatable=self._repeatable,
+            message.namespace, resendable=len(links) > 1 or self._repeatable, repeatable=self._repeatable,
             timeout=timeout, patience=self._settings.connect_timeout,
         )  # fmt: skip
         future: asyncio.Future[T] = loop.create_future()
@@ -175,7 +175,7 @@ class AsyncClient:
                             future.set_result(answer)
                         return
                     except ShivaError as error:
-                        if not pursuit.goes_on(link, link.name, error):
+                        if not pursuit.record_failure(link, link.name, error):
                             raise pursuit.error() from None
                 links, sent = await self._ready(), None
                 if not (link := pick(links, pursuit.tried)):
@@ -211,7 +211,7 @@ class AsyncClient:
             self._spawn(self._look_again())
         links = list(self._links.values())
         for link in links:
-            if link.among and not link.up:
+            if link.one_of_several and not link.up:
                 link.wake()
         return links
 
@@ -223,7 +223,7 @@ class AsyncClient:
         """Make a link for each new server, and retire the links of former ones."""
         if self._leader:
             several = len(await self._leader._ready()) > 1
-            link = AsyncLink(self._name, None, self._settings, proves=several)
+            link = AsyncLink(self._name, None, self._settings, checks_live=several)
             link.choose = partial(self._leader._order, link)
             links: dict[Address | None, AsyncLink] = {None: link}
         else:
@@ -238,12 +238,12 @@ class AsyncClient:
         if self._closed:
             for link in links.values():
                 await link.close()
-        self._servers.looked(any(link.among and not link.up for link in links.values()))
+        self._servers.looked(any(link.one_of_several and not link.up for link in links.values()))
 
     def _link(self, address: Address) -> AsyncLink:
         several = self._servers.several
         changed = self._changed.set if several else None
-        link = AsyncLink(str(address), address, self._settings, proves=several, changed=changed)
+        link = AsyncLink(str(address), address, self._settings, checks_live=several, changed=changed)
         link.choose = lambda: [address]
         return link
 

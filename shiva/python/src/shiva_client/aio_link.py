@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 from . import silence, wire
 from .address import Address
 from .backoff import Backoff
-from .connection import GRACE, NO_PROOF, End, configure
+from .connection import GRACE, NOT_LIVE, End, configure, unsolicited
 from .errors import (
     ClientClosed,
     ConnectionLost,
@@ -39,10 +39,11 @@ class AsyncLink:
 
     def __init__(
         self, name: str, address: Address | None, settings: Settings, *,
-        proves: bool = False, changed: Callable[[], None] | None = None,
+        checks_live: bool = False, changed: Callable[[], None] | None = None,
     ) -> None:
         """See ``Link``."""  # fmt: skip
-        self.name, self._settings, self._proves, self._changed = name, settings, proves, changed
+        self.name = name
+        self._settings, self._checks_live, self._changed = settings, checks_live, changed
         self.address = address
         self.choose: Callable[[], Sequence[Address]] = lambda: []
         self.drained: Address | None = None
@@ -60,7 +61,7 @@ class AsyncLink:
         self._leaving: list[Connection] = []
 
     @property
-    def among(self) -> bool:
+    def one_of_several(self) -> bool:
         """Whether the server is one of several."""
         return self._changed is not None
 
@@ -68,7 +69,7 @@ class AsyncLink:
     def up(self) -> bool:
         """Whether it takes requests."""
         connection = self._connection
-        return not self._retired and (not self.among or (connection is not None and not connection.ended))
+        return not self._retired and (not self.one_of_several or (connection is not None and not connection.ended))
 
     @property
     def waiting(self) -> int:
@@ -122,7 +123,7 @@ class AsyncLink:
         async with self._connecting:
             if last := self._present():
                 return last
-            if self.among:
+            if self.one_of_several:
                 raise Unreachable(self.why.why, may_have_run=False)
             return await self._make(0.0 if self._closed.is_set() else self._backoff.pause(began, until))
 
@@ -159,7 +160,7 @@ class AsyncLink:
                 connection.end(ClientClosed, f"the client of {self.name} is closed")
             elif self._retired:
                 connection.leave()
-            elif self.among and self._settings.repeatable:
+            elif self.one_of_several and self._settings.repeatable:
                 watch = asyncio.create_task(self._watch(connection, address), name=f"shiva {self.name}")
                 self._watching.add(watch)
                 watch.add_done_callback(self._watching.discard)
@@ -176,7 +177,7 @@ class AsyncLink:
             if settings.shared_memory:
                 await connection.share(settings.shared_memory, settings.connect_timeout)
         except BaseException:  # such as a cancelled task: nothing else would end the connection
-            connection.end(ConnectionLost, f"{address}: given up while it was made")
+            connection.end(ConnectionLost, f"{address}: the attempt to connect was abandoned")
             raise
         return connection, token
 
@@ -188,10 +189,10 @@ class AsyncLink:
             if token := self._settings.token.read():
                 first: Call[Message] = Call(lambda answer: answer, asyncio.Semaphore(0))
                 connection.send(wire.encode(introduction(token)), first)
-            if self._proves:
-                await connection.prove(patience)
+            if self._checks_live:
+                await connection.check_live(patience)
         except BaseException:
-            connection.end(ConnectionLost, f"{address}: given up while it was made")
+            connection.end(ConnectionLost, f"{address}: the attempt to connect was abandoned")
             raise
         return connection, token
 
@@ -202,21 +203,21 @@ class AsyncLink:
             if not connection.waiting or not connection.silence.doubtful():
                 continue
             try:
-                other, _ = await self._reach(address, silence.PROOF_TIME)
+                other, _ = await self._reach(address, silence.CHECK_TIMEOUT)
                 other.end(ConnectionLost, f"{address}: it lives")
             except (OSError, ValueError, asyncio.TimeoutError) as error:
                 if isinstance(error.__cause__, RemoteError):
                     continue  # an error is an answer, too
-                if why := connection.silence.found(address, error):
+                if why := connection.silence.error(address, error):
                     connection.end(ConnectionLost, why)
 
     def wake(self) -> None:
         """Start to connect to one of several servers, unless connected or already connecting."""
         busy = self._making and not self._making.done()
         if not (busy or self._retired or self._closed.is_set() or (self._connection and not self._connection.ended)):
-            self._making = asyncio.create_task(self._make_apart(), name=f"shiva {self.name}")
+            self._making = asyncio.create_task(self._make_in_background(), name=f"shiva {self.name}")
 
-    async def _make_apart(self) -> None:
+    async def _make_in_background(self) -> None:
         try:
             if not self._present():
                 await self._make(self._backoff.pause(time.monotonic(), math.inf))
@@ -238,7 +239,8 @@ class AsyncLink:
         """Send nothing more on the connection, which ends when its requests are answered."""
         last, self._connection = self._connection, None
         if drained:
-            self.drained, self.why = self.address, Unreachable(f"{self.name}: it drains", may_have_run=False)
+            self.drained = self.address
+            self.why = Unreachable(f"{self.name}: the server is shutting down", may_have_run=False)
         if last:
             self._leaving = [one for one in self._leaving if not one.ended] + [last]
             last.leave()
@@ -317,8 +319,8 @@ class Connection(asyncio.BufferedProtocol):
         """How many requests have no answer."""
         return len(self._calls)
 
-    async def prove(self, patience: float) -> None:
-        """Wait until the server answers, like ``connection.Connection.prove``."""
+    async def check_live(self, patience: float) -> None:
+        """Wait until the server answers, like ``connection.Connection.check_live``."""
         call: Call[Message] = Call(lambda answer: answer, asyncio.Semaphore(0))
         try:
             self.send(wire.encode(Message("!live")), call)
@@ -327,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
             if error.retryable:
                 raise OSError(str(error)) from error
         except (NotAnswered, asyncio.TimeoutError) as error:
-            raise OSError(f"{NO_PROOF} ({str(error) or 'timed out'})") from error
+            raise OSError(f"{NOT_LIVE} ({str(error) or 'timed out'})") from error
 
     async def share(self, size: int, patience: float) -> None:
         """Share memory with the server, like ``connection.Connection.share``."""
@@ -375,7 +377,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             for message in self._decoder.advance(n):
                 if not self._calls:
-                    raise ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
+                    raise unsolicited(message)
                 self.answered = True
                 self.silence.ends()
                 call = self._calls.popleft()

@@ -156,7 +156,7 @@ class Client:
             error.renewed = link.renew(shown)
             raise
         except Draining:
-            if self._repeatable or self._leader or link.among:
+            if self._repeatable or self._leader or link.one_of_several:
                 link.leave(drained=True)  # another connection may reach another server
             raise
 
@@ -211,53 +211,53 @@ class Client:
         """Send a message. The future's result is that of ``then`` for the answer."""
         links = self._ready()
         link = pick(links, ())
-        if link and not link.among and not self._repeatable:
+        if link and not link.one_of_several and not self._repeatable:
             return link.send(message, partial(then, link, link.shown), timeout)
         if keep:
             message.tensors = [np.array(array) for array in message.tensors]
-        asked: Asked[T] = Asked(
+        pending: PendingRequest[T] = PendingRequest(
             message, then, timeout,
             Pursuit(
-                message.namespace, again=len(links) > 1 or self._repeatable, repeatable=self._repeatable,
+                message.namespace, resendable=len(links) > 1 or self._repeatable, repeatable=self._repeatable,
                 timeout=timeout, patience=self._settings.connect_timeout,
             ),
         )  # fmt: skip
         if link:
             first = link.send(message, partial(then, link, link.shown), timeout)
-            first.add_done_callback(lambda done: self._conclude(asked, link, done))
+            first.add_done_callback(lambda done: self._conclude(pending, link, done))
         else:
-            self._apart(asked)
-        return asked.future
+            self._continue_in_thread(pending)
+        return pending.future
 
-    def _conclude(self, asked: Asked[T], link: Link, done: Future[T]) -> None:
+    def _conclude(self, pending: PendingRequest[T], link: Link, done: Future[T]) -> None:
         """Take the answer of the first server, or continue with the next."""
         error = done.exception()
         if not error:
-            asked.settle(done.result())
-        elif asked.pursuit.goes_on(link, link.name, error):
-            self._apart(asked)
+            pending.settle(done.result())
+        elif pending.pursuit.record_failure(link, link.name, error):
+            self._continue_in_thread(pending)
         else:
-            asked.fail(asked.pursuit.error() if isinstance(error, ShivaError) else error)
+            pending.fail(pending.pursuit.error() if isinstance(error, ShivaError) else error)
 
-    def _apart(self, asked: Asked[Any]) -> None:
+    def _continue_in_thread(self, pending: PendingRequest[Any]) -> None:
         """Continue in another thread: this one may be the reader of answers."""
-        threading.Thread(target=self._go_on, args=(asked,), name="shiva retry", daemon=True).start()
+        threading.Thread(target=self._try_servers, args=(pending,), name="shiva retry", daemon=True).start()
 
-    def _go_on(self, asked: Asked[T]) -> None:
+    def _try_servers(self, pending: PendingRequest[T]) -> None:
         """Ask one server after the other until one answers."""
-        pursuit, message = asked.pursuit, asked.message
+        pursuit, message = pending.pursuit, pending.message
         try:
             while True:
                 links = self._ready()
                 if link := pick(links, pursuit.tried):
-                    if asked.timeout is not None and "timeout_ms" in message.metadata:
+                    if pending.timeout is not None and "timeout_ms" in message.metadata:
                         message.metadata["timeout_ms"] = (pursuit.left or 0) * 1000
                     try:
-                        sent = link.send(message, partial(asked.then, link, link.shown), pursuit.left)
-                        asked.settle(sent.result())
+                        sent = link.send(message, partial(pending.then, link, link.shown), pursuit.left)
+                        pending.settle(sent.result())
                         return
                     except ShivaError as error:
-                        if pursuit.goes_on(link, link.name, error):
+                        if pursuit.record_failure(link, link.name, error):
                             continue
                         raise pursuit.error() from None
                 for one in links:
@@ -270,7 +270,7 @@ class Client:
                 with self._changed:
                     self._changed.wait(pause)
         except BaseException as error:
-            asked.fail(error)
+            pending.fail(error)
 
     def _ready(self) -> list[Link]:
         """The servers. Starts connections to those that are down, and lookups that are due."""
@@ -284,7 +284,7 @@ class Client:
             threading.Thread(target=self._look_again, name="shiva lookup", daemon=True).start()
         links = list(self._links.values())
         for link in links:
-            if link.among and not link.up:
+            if link.one_of_several and not link.up:
                 link.wake()
         return links
 
@@ -297,7 +297,7 @@ class Client:
     def _relist(self) -> None:
         """Make a link for each new server, and retire the links of former ones."""
         if self._leader:
-            link = Link(self._name, None, self._settings, proves=len(self._leader._ready()) > 1)
+            link = Link(self._name, None, self._settings, checks_live=len(self._leader._ready()) > 1)
             link.choose = partial(self._leader._order, link)
             links: dict[Address | None, Link] = {None: link}
         else:
@@ -311,11 +311,12 @@ class Client:
         if self._closed.is_set():
             for link in links.values():
                 link.close()
-        self._servers.looked(any(link.among and not link.up for link in links.values()))
+        self._servers.looked(any(link.one_of_several and not link.up for link in links.values()))
 
     def _link(self, address: Address) -> Link:
         several = self._servers.several
-        link = Link(str(address), address, self._settings, proves=several, changed=self._notify if several else None)
+        changed = self._notify if several else None
+        link = Link(str(address), address, self._settings, checks_live=several, changed=changed)
         link.choose = lambda: [address]
         return link
 
@@ -337,7 +338,7 @@ class Client:
             link.forked()
 
 
-class Asked(Generic[T]):
+class PendingRequest(Generic[T]):
     """A request that may go to several servers, and the future of its answer."""
 
     def __init__(

@@ -23,8 +23,8 @@ from .token import introduction
 from .wire import Message
 
 GRACE = 1.0  # seconds to wait for the server's own answer about a deadline
-LAST_WORDS = 1.0  # seconds to read the last answers of a server that hangs up
-NO_PROOF = "it accepts, and does not answer !live"
+FINAL_READ_TIME = 1.0  # seconds to read the last answers of a server that hangs up
+NOT_LIVE = "the server accepts connections but does not answer !live"
 TICK = 0.5  # seconds between two checks of the deadlines in flight
 
 # A host that is down sends nothing: without these options the kernel waits for 15 minutes.
@@ -49,6 +49,11 @@ def configure(sock: socket.socket | Encrypted) -> None:
     if sock.family != getattr(socket, "AF_UNIX", None):  # its other end is on this machine
         for option in OPTIONS:
             sock.setsockopt(*option)
+
+
+def unsolicited(message: Message) -> ProtocolError:
+    """The error of a message that no call waits for."""
+    return ProtocolError(f"received a message that answers no request: {message.namespace} {message.metadata}")
 
 
 class Call(Generic[T]):
@@ -126,7 +131,7 @@ class Connection:
         call: Call[Message] = Call(lambda answer: answer, threading.Semaphore(0), self._name, patience)
         self.send(wire.encode(introduction(token)), call)
 
-    def prove(self, patience: float) -> None:
+    def check_live(self, patience: float) -> None:
         """Wait until the server answers, before requests use the connection.
 
         OSError if it does not, or answers with a retryable error.
@@ -140,8 +145,8 @@ class Connection:
                 self.end(ConnectionLost, str(error))
                 raise OSError(str(error)) from error
         except (NotAnswered, FutureTimeout, TimeoutError) as error:
-            self.end(ConnectionLost, NO_PROOF)
-            raise OSError(f"{NO_PROOF} ({str(error) or 'timed out'})") from error
+            self.end(ConnectionLost, NOT_LIVE)
+            raise OSError(f"{NOT_LIVE} ({str(error) or 'timed out'})") from error
 
     def share(self, size: int, patience: float) -> None:
         """Share memory with the server, before requests use the connection.
@@ -184,7 +189,7 @@ class Connection:
             self._write(pieces, call)
         except OSError as error:
             if isinstance(error, ConnectionError) and threading.current_thread() is not self.reader:
-                self.reader.join(LAST_WORDS)  # the reader may get the reason from the server
+                self.reader.join(FINAL_READ_TIME)  # the reader may get the reason from the server
             self.end(ConnectionLost, f"{self._name}: {lost(self._name, error, self.answered)}")
         except BaseException:  # from a signal: part of the message may be written
             self.end(ConnectionLost, f"{self._name}: a thread was interrupted while it sent a request")
@@ -234,7 +239,7 @@ class Connection:
             call = self._calls.popleft() if self._calls else None
             last = self._leaves and not self._calls
         if call is None:
-            raise ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
+            raise unsolicited(message)
         self.answered = True
         self.silence.ends()
         call.finish(self.memory.collect(message, call.parts) if self.memory and call.parts else message)

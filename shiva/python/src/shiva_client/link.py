@@ -36,7 +36,7 @@ class Link:
 
     def __init__(
         self, name: str, address: Address | None, settings: Settings, *,
-        proves: bool = False, changed: Callable[[], None] | None = None,
+        checks_live: bool = False, changed: Callable[[], None] | None = None,
     ) -> None:
         """Connect to the first address from ``choose`` that can be reached.
 
@@ -44,11 +44,11 @@ class Link:
             name: for errors
             address: of the server; None: chosen for each connection
             settings: of the client
-            proves: use a connection only once the server has answered on it
+            checks_live: use a connection only once the server has answered on it
             changed: for one of several servers, called after each attempt to connect
         """  # fmt: skip
         self.name = name
-        self._settings, self._proves, self._changed = settings, proves, changed
+        self._settings, self._checks_live, self._changed = settings, checks_live, changed
         self.address = address
         self.choose: Callable[[], Sequence[Address]] = lambda: []
         self.drained: Address | None = None
@@ -66,7 +66,7 @@ class Link:
         self._leaving: list[Connection] = []
 
     @property
-    def among(self) -> bool:
+    def one_of_several(self) -> bool:
         """Whether the server is one of several."""
         return self._changed is not None
 
@@ -74,7 +74,7 @@ class Link:
     def up(self) -> bool:
         """Whether it takes requests."""
         connection = self._connection
-        return not self._retired and (not self.among or (connection is not None and not connection.ended))
+        return not self._retired and (not self.one_of_several or (connection is not None and not connection.ended))
 
     @property
     def waiting(self) -> int:
@@ -127,7 +127,7 @@ class Link:
         began."""
         if last := self._present():
             return last
-        if self.among:
+        if self.one_of_several:
             with self._lock:
                 raise Unreachable(self.why.why, may_have_run=False)
         pause = 0.0 if self._closed.is_set() else self._backoff.pause(began, call.until)
@@ -166,7 +166,7 @@ class Link:
                 connection.end(ClientClosed, f"the client of {self.name} is closed")
             elif self._retired:
                 connection.leave()
-            elif self.among and self._settings.repeatable:
+            elif self.one_of_several and self._settings.repeatable:
                 connection.doubt = partial(self._doubt, connection, address)
             return connection
         why = "; ".join(why for why, _ in faults)
@@ -185,8 +185,8 @@ class Link:
         connection = Connection(address.connect(patience), str(address), self._settings.max_message)
         if token := self._settings.token.read():
             connection.introduce(token, patience)
-        if self._proves:
-            connection.prove(patience)
+        if self._checks_live:
+            connection.check_live(patience)
         return connection, token
 
     def _doubt(self, connection: Connection, address: Address) -> None:
@@ -195,11 +195,11 @@ class Link:
 
     def _ask(self, connection: Connection, address: Address) -> None:
         try:
-            self._reach(address, silence.PROOF_TIME)[0].hang_up()
+            self._reach(address, silence.CHECK_TIMEOUT)[0].hang_up()
         except (OSError, ValueError) as error:
             if isinstance(error.__cause__, RemoteError):
                 return  # an error is an answer, too
-            if why := connection.silence.found(address, error):
+            if why := connection.silence.error(address, error):
                 connection.end(ConnectionLost, why)
 
     def wake(self) -> None:
@@ -208,9 +208,9 @@ class Link:
             if self._making or self._retired or (self._connection and not self._connection.ended):
                 return
             self._making = True
-        threading.Thread(target=self._make_apart, name=f"shiva {self.name}", daemon=True).start()
+        threading.Thread(target=self._make_in_background, name=f"shiva {self.name}", daemon=True).start()
 
-    def _make_apart(self) -> None:
+    def _make_in_background(self) -> None:
         try:
             if not self._present():
                 self._make(self._backoff.pause(time.monotonic(), math.inf), self._settings.connect_timeout)
@@ -239,7 +239,8 @@ class Link:
         with self._lock:
             last, self._connection = self._connection, None
             if drained:
-                self.drained, self.why = self.address, Unreachable(f"{self.name}: it drains", may_have_run=False)
+                self.drained = self.address
+                self.why = Unreachable(f"{self.name}: the server is shutting down", may_have_run=False)
             if last:
                 self._leaving = [one for one in self._leaving if not one.ended] + [last]
         if last:

@@ -35,7 +35,7 @@ def question(model: str, inputs: tuple[Any, ...], *, timeout: float | None, meta
         return message
     for i, value in enumerate(inputs):
         if wire.is_text(value):
-            raise TypeError(f"input {i} is text, which goes by the name of its input: infer({model!r}, {{'text': …}})")
+            raise TypeError(f"input {i} is text, which needs the name of its input: infer({model!r}, {{'text': …}})")
         message.tensors.append(np.asarray(value))
     return message
 

@@ -33,20 +33,20 @@ class Pursuit(Generic[L]):
         until: its deadline, on the clock of time.monotonic()
     """
 
-    def __init__(self, namespace: str, *, again: bool, repeatable: bool, timeout: float | None, patience: float):
-        """``again``: whether it may be sent again at all; ``repeatable``: even if it may have run.
+    def __init__(self, namespace: str, *, resendable: bool, repeatable: bool, timeout: float | None, patience: float):
+        """``resendable``: whether it may be sent again; ``repeatable``: even if it may have run.
 
         Without a timeout, attempts end after ``patience`` seconds.
         """
         name, update, rest = namespace.rpartition("/update")
         self._feedback = bool(update) and not rest and "/" not in name
-        self._again, self._repeatable = again, repeatable and not self._feedback
+        self._resendable, self._repeatable = resendable, repeatable and not self._feedback
         self._bounded = timeout is not None
         self.until = time.monotonic() + (patience if timeout is None else timeout)
         self.tried: list[L] = []
         self._errors: dict[str, ShivaError] = {}
         self._overloaded = 0
-        self._mends = False  # another round may succeed
+        self._recoverable = False  # another round may succeed
         self._pause = FIRST_PAUSE
 
     @property
@@ -54,7 +54,7 @@ class Pursuit(Generic[L]):
         """Seconds until the deadline; None if there is none."""
         return max(0.001, self.until - time.monotonic()) if self._bounded else None
 
-    def goes_on(self, link: L, name: str, error: BaseException | None) -> bool:
+    def record_failure(self, link: L, name: str, error: BaseException | None) -> bool:
         """Note the failure at a server, and return whether another may get the request."""
         if not isinstance(error, ShivaError):
             return False
@@ -62,22 +62,22 @@ class Pursuit(Generic[L]):
         self._errors.pop(name, None)
         self._errors[name] = error
         if isinstance(error, RemoteError):
-            return self._again and self._is_for(error)
+            return self._resendable and self._retries_after(error)
         if not isinstance(error, NotAnswered) or isinstance(error, ClientClosed | TimedOut):
             return False
-        self._mends = True
-        return self._again and (not error.may_have_run or self._repeatable)
+        self._recoverable = True
+        return self._resendable and (not error.may_have_run or self._repeatable)
 
-    def _is_for(self, error: RemoteError) -> bool:
+    def _retries_after(self, error: RemoteError) -> bool:
         """Whether another server may get the request after this error."""
         if isinstance(error, Draining):
-            self._mends = True
+            self._recoverable = True
             return True
         if isinstance(error, Unavailable):  # feedback may have been stored
-            self._mends = True
+            self._recoverable = True
             return not self._feedback
         if isinstance(error, ContainerLost):
-            self._mends = True
+            self._recoverable = True
             return self._repeatable
         if isinstance(error, Overloaded):
             # Twice at most: if all servers are overloaded, requests that move from one to the next
@@ -88,16 +88,16 @@ class Pursuit(Generic[L]):
 
     def down(self, link: L, name: str, why: NotAnswered) -> None:
         """Note a server that did not get the request because it is unreachable."""
-        self._mends = True
+        self._recoverable = True
         if link not in self.tried:
             self._errors[name] = why
 
     def pause(self) -> float | None:
         """Seconds until the next round; None if there is none."""
-        if not self._mends or self.until - time.monotonic() <= self._pause:
+        if not self._recoverable or self.until - time.monotonic() <= self._pause:
             return None
         pause, self._pause = self._pause, min(2 * self._pause, LAST_PAUSE)
-        self._mends = False
+        self._recoverable = False
         self.tried.clear()
         return pause * random.uniform(0.5, 1)
 

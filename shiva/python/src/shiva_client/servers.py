@@ -102,7 +102,7 @@ def _is_name(address: Address) -> bool:
     return False
 
 
-class Asked(Protocol):
+class Selectable(Protocol):
     """One of several servers, as far as ``pick`` and ``order`` need it."""
 
     address: Address | None
@@ -116,7 +116,7 @@ class Asked(Protocol):
         """How many requests have no answer."""
 
 
-L = TypeVar("L", bound=Asked)
+L = TypeVar("L", bound=Selectable)
 
 
 def pick(links: Sequence[L], tried: Sequence[L]) -> L | None:

@@ -145,7 +145,9 @@ class Memory:
             dtype = DTYPES[one["datatype"]].newbyteorder("<")
             offset, size, shape, index = one["offset"], one["byte_size"], one["shape"], one.get("index", 0)
             if one["region"] != self.name or not free <= offset < offset + size <= sum(area) or offset % ALIGNED:
-                raise ValueError(f"output {one['name']!r} is not in what is left of {area[1]} bytes, from {free} on")
+                raise ValueError(
+                    f"output {one['name']!r} is outside the free part, from offset {free} on, of {area[1]} bytes"
+                )
             if not 0 <= index <= len(names) + len(found):
                 raise ValueError(f"output {one['name']!r} has index {index}")
             end = min(offset + aligned(size), sum(area))
@@ -182,7 +184,7 @@ class Memory:
         Allocates its pages: writing to a mapping on a full file system would kill the process.
         """
         if size > self._size:
-            text = f"{what} has {size} bytes and is sent: shared_memory is {self._size}"
+            text = f"{what} has {size} bytes and is sent over the connection: shared_memory is {self._size}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
             return None
         size = aligned(size)

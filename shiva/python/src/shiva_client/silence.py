@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 SILENCE = 2.0  # seconds without an answer that trigger a check
-PROOF_TIME = 2.0  # seconds for the check to connect, and for its answer
+CHECK_TIMEOUT = 2.0  # seconds for the check to connect, and for its answer
 
 
 class Silence:
@@ -35,7 +35,7 @@ class Silence:
         self._asked = now
         return True
 
-    def found(self, address: object, error: Exception) -> str | None:
+    def error(self, address: object, error: Exception) -> str | None:
         """The error for a server that did not answer on another connection either.
 
         None if an answer has come meanwhile.

@@ -73,8 +73,8 @@ def encode(message: Message) -> list[bytes | memoryview]:
         array = np.asarray(tensor)
         native = array.dtype.newbyteorder("=")
         if native not in CODES or array.dtype.hasobject:
-            hint = "send it as float32" if array.dtype.name == "bfloat16" else "texts go by name"
-            raise ProtocolError(f"tensor {i} has dtype {array.dtype}, which Shiva lacks; {hint}")
+            hint = "send it as float32" if array.dtype.name == "bfloat16" else "pass texts by the names of their inputs"
+            raise ProtocolError(f"tensor {i} has dtype {array.dtype}, which the protocol lacks; {hint}")
         if array.ndim > MAX_RANK:
             raise ProtocolError(f"tensor {i} has {array.ndim} dimensions, at most {MAX_RANK} can be sent")
         pieces.append(TENSOR.pack(array.ndim, CODES[native]) + struct.pack(f">{array.ndim}i", *array.shape))

@@ -29,14 +29,14 @@ class Shape:
 
 
 @dataclass
-class Found:
+class Drawing:
     """The drawing for an answer: shapes, and lines of text in the corner."""
 
     shapes: list[Shape] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
 
-def found(outputs: Mapping[str, Array], width: int, height: int, form: str) -> Found:
+def find_drawing(outputs: Mapping[str, Array], width: int, height: int, form: str) -> Drawing:
     """Find what to draw in outputs.
 
     - ``boxes``, [n, 4], in pixels, in the given form; or [n, corners, 2], polygons. Outputs with n
@@ -45,7 +45,7 @@ def found(outputs: Mapping[str, Array], width: int, height: int, form: str) -> F
       x_max, with coordinates from 0 to 1.
     - Other outputs of one to four elements are lines of text: ``label: 4``.
     """
-    drawn, result = set(), Found()
+    drawn, result = set(), Drawing()
     boxes = outputs.get("boxes")
     if boxes is not None and boxes.dtype.kind in "iuf" and (boxes.shape[1:] == (4,) or boxes.shape[2:] == (2,)):
         names = [name for known in (LABELS, SCORES) for name in known if _length(outputs.get(name)) == len(boxes)]

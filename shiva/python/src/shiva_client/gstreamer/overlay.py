@@ -8,7 +8,7 @@ import cairo
 import numpy as np
 
 from ..wire import Array
-from .found import Found
+from .found import Drawing
 
 LINE, BACK = (0.47, 1.0, 0.47, 1.0), (0.05, 0.06, 0.05, 0.75)
 
@@ -16,7 +16,7 @@ LINE, BACK = (0.47, 1.0, 0.47, 1.0), (0.05, 0.06, 0.05, 0.75)
 class Overlay:
     """The pixels that an answer covers: rendered once, and drawn on any number of pictures."""
 
-    def __init__(self, what: Found, width: int, height: int) -> None:
+    def __init__(self, what: Drawing, width: int, height: int) -> None:
         self.size = (height, width)
         surface = cairo.ImageSurface(cairo.FORMAT_ARGB32, width, height)
         self._unit = max(1.0, height / 240)
@@ -34,7 +34,7 @@ class Overlay:
         """Draw on a picture, [height, width, 3] of uint8, in place."""
         pixels[self._at] = self._ink + pixels[self._at] * self._rest // 255
 
-    def _paint(self, context: Any, what: Found) -> None:
+    def _paint(self, context: Any, what: Drawing) -> None:
         context.select_font_face("sans")
         context.set_font_size(max(10.0, 10 * self._unit))
         context.set_line_join(cairo.LINE_JOIN_ROUND)

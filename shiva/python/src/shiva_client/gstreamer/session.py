@@ -55,8 +55,8 @@ class Session:
         client: Client,
         stream: Stream,
         keep: Keep,
-        told: Callable[[Session, Picture, Result | Exception], None],
-        over: Callable[[Session], None],
+        on_outcome: Callable[[Session, Picture, Result | Exception], None],
+        on_end: Callable[[Session], None],
     ) -> None:
         """Begin with no picture.
 
@@ -64,13 +64,13 @@ class Session:
             client: closed with the session
             stream: of the client
             keep: that of the stream
-            told: called for each picture that was answered or failed, in order
-            over: called after finish, once ``told`` was called for all pictures
+            on_outcome: called for each picture that was answered or failed, in order
+            on_end: called after finish, once ``on_outcome`` was called for all pictures
 
         Both are called from threads of the session. One such call may still happen after close, by
         a thread that was about to make it.
         """
-        self._client, self._stream, self._told, self._over = client, stream, told, over
+        self._client, self._stream, self._on_outcome, self._on_end = client, stream, on_outcome, on_end
         # A picture waits here while the previous one is being sent, for as long as the network and
         # the server take.
         most = None if keep == "all" else 1 if keep == "latest" else int(keep)
@@ -93,7 +93,7 @@ class Session:
         return not self._waiting
 
     def forget(self) -> list[Picture]:
-        """Return the waiting pictures unsent, as the server is unreachable. ``told`` is not
+        """Return the waiting pictures unsent, as the server is unreachable. ``on_outcome`` is not
         called."""
         with self._changed:
             forgotten = list(self._waiting)
@@ -138,7 +138,7 @@ class Session:
             except Exception as error:
                 self._tell(result.frame, error)
         if not self.closed:
-            self._over(self)
+            self._on_end(self)
             self._hang_up()
 
     def _hang_up(self) -> None:
@@ -147,4 +147,4 @@ class Session:
 
     def _tell(self, picture: Picture, outcome: Result | Exception) -> None:
         if not self.closed:
-            self._told(self, picture, outcome)
+            self._on_outcome(self, picture, outcome)

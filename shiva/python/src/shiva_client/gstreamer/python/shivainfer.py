@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from shiva_client import Client, NotAnswered, Result, Stream  # noqa: E402
 from shiva_client.gstreamer import record  # noqa: E402
-from shiva_client.gstreamer.found import FORMS, found  # noqa: E402
+from shiva_client.gstreamer.found import FORMS, find_drawing  # noqa: E402
 from shiva_client.gstreamer.overlay import Overlay  # noqa: E402
 from shiva_client.gstreamer.results import CAPS, Results  # noqa: E402
 from shiva_client.gstreamer.session import Picture, Session  # noqa: E402
@@ -44,9 +44,9 @@ EXPECTED = {
     "ConnectionLost": "the next picture connects again",
     "TimedOut": "expected an answer within {timeout} ms, as the property timeout says",
     "Unauthenticated": "expected a token that the server knows, in the property token or in $SHIVA_TOKEN",
-    "PermissionDenied": "expected the token of somebody who may ask the model, in the property token",
+    "PermissionDenied": "expected a token whose identity may use the model, in the property token",
     "NotFound": "expected the name of a model of the server in the property model (shivactl models lists them)",
-    "InvalidInput": "it was shown uint8 [{height}, {width}, 3]; pictures of another size come by "
+    "InvalidInput": "the model got uint8 [{height}, {width}, 3]; for pictures of another size, put "
     "videoscale ! video/x-raw,width=...,height=... before this element",
 }
 """Hints on what was expected, by kind of error."""
@@ -67,7 +67,7 @@ class ShivaInfer(GstBase.BaseTransform):
     __gstmetadata__ = (
         "Shiva inference",
         "Filter/Analyzer/Video",
-        "Shows the pictures of a video to a model behind shivad, and draws what it says",
+        "Sends the pictures of a video to a model behind shivad, and draws its answers",
         "https://github.com/shivad/shivad",
     )
     __gsttemplates__ = (
@@ -79,14 +79,16 @@ class ShivaInfer(GstBase.BaseTransform):
     location = text_property(
         "127.0.0.1:6174", "The server: HOST:PORT, tls://HOST:PORT or unix:PATH; several with commas between them"
     )
-    model = text_property("", "The model that is asked, MODEL/VERSION, or an application")
-    stream = text_property("", "The name of the stream; empty: one that no other element has")
+    model = text_property("", "The model, MODEL/VERSION or application that gets the pictures")
+    stream = text_property("", "The name of the stream; empty: a unique one")
     keep = text_property("latest", "How many pictures may wait for the model: latest (one), a number, or all")
     token = text_property(
-        "", "Shows the server who asks; empty: $SHIVA_TOKEN, or the file $SHIVA_TOKEN_FILE", GObject.ParamFlags.WRITABLE
+        "",
+        "The token that identifies the client; empty: $SHIVA_TOKEN, or the file $SHIVA_TOKEN_FILE",
+        GObject.ParamFlags.WRITABLE,
     )
     timeout = GObject.Property(
-        type=int, default=10_000, minimum=1, maximum=3_600_000, blurb="Milliseconds within which a picture is answered"
+        type=int, default=10_000, minimum=1, maximum=3_600_000, blurb="The deadline of each picture, in milliseconds"
     )
     overlay = GObject.Property(type=bool, default=True, blurb="Draw the answers on the video")
     boxes = text_property("xywh", "What the four numbers of boxes are: xywh, or xyxy (two corners)")
@@ -109,13 +111,13 @@ class ShivaInfer(GstBase.BaseTransform):
         self._held: deque[tuple[Any, Picture | None]] = deque()  # buffers that wait for an answer
         self._shown: Picture | None = None  # of the current buffer
         self._drawn: Overlay | None = None  # on buffers that do not wait
-        self._trouble = ""  # the kind of error of the last picture
-        self._away = False  # the server did not answer it
+        self._last_fault_kind = ""  # the kind of error of the last picture
+        self._unanswered = False  # the server did not answer it
         self._failed = False
         self._running = False
         self._segment: Any = None  # the event of the video's current segment
         self._stride = self._width = self._height = 0
-        self._sought = -1  # the number of the last seek
+        self._last_seek = -1  # the number of the last seek
 
     # States, and the pad of results.
 
@@ -139,7 +141,7 @@ class ShivaInfer(GstBase.BaseTransform):
         except (ValueError, OSError) as error:
             self._post(Gst.MessageType.ERROR, Gst.ResourceError.SETTINGS, str(error))
             return False
-        self._seq, self._trouble, self._away, self._failed, self._running = 0, "", False, False, True
+        self._seq, self._last_fault_kind, self._unanswered, self._failed, self._running = 0, "", False, False, True
         self._segment, self._results = None, Results(self, self._pad) if self._pad else None
         self.set_passthrough(not self.overlay)
         return True
@@ -175,15 +177,15 @@ class ShivaInfer(GstBase.BaseTransform):
         self.remove_pad(pad)
 
     def do_src_event(self, event: Any) -> bool:
-        return self.again(event) or bool(GstBase.BaseTransform.do_src_event(self, event))
+        return self.repeats_seek(event) or bool(GstBase.BaseTransform.do_src_event(self, event))
 
-    def again(self, event: Any) -> bool:
+    def repeats_seek(self, event: Any) -> bool:
         """Whether this seek came from the other pad before: a pipeline seeks at every sink."""
         if event.type != Gst.EventType.SEEK:
             return False
         with self._changed:
-            before, self._sought = self._sought, event.get_seqnum()
-            return bool(before == self._sought)
+            before, self._last_seek = self._last_seek, event.get_seqnum()
+            return bool(before == self._last_seek)
 
     # The video.
 
@@ -259,7 +261,7 @@ class ShivaInfer(GstBase.BaseTransform):
 
     def _done(self, picture: Picture | None) -> bool:
         """Whether a picture waits no longer. While the server does not answer, none waits."""
-        return not picture or picture.settled or picture.session.closed or self._away or self._failed
+        return not picture or picture.settled or picture.session.closed or self._unanswered or self._failed
 
     @contextmanager
     def _pixels(self, buffer: Any, write: bool) -> Iterator[Any]:
@@ -285,7 +287,7 @@ class ShivaInfer(GstBase.BaseTransform):
                 return None
             if not self._session:
                 try:
-                    self._session = Session(*self._open(), self._keep, self._told, self._over)
+                    self._session = Session(*self._open(), self._keep, self._on_outcome, self._on_end)
                 except (ValueError, OSError) as error:  # such as a missing token or key file
                     failed = error
             session = self._session
@@ -293,14 +295,14 @@ class ShivaInfer(GstBase.BaseTransform):
         if not session:
             self._note(failed)
             return None
-        if self._keep == "all" and self._away and not session.idle:
+        if self._keep == "all" and self._unanswered and not session.idle:
             return None
         picture = Picture(self._seq - 1, pixels.copy(), self._segment, buffer.pts, buffer.duration)
         picture.session, picture.draws = session, draws
         session.show(picture)
         return picture
 
-    def _told(self, session: Session, picture: Picture, outcome: Result | Exception) -> None:
+    def _on_outcome(self, session: Session, picture: Picture, outcome: Result | Exception) -> None:
         """Called in a thread of the session."""
         results, overlay, failed, settled = self._results, None, None, [picture]
         if isinstance(outcome, Exception):
@@ -311,7 +313,7 @@ class ShivaInfer(GstBase.BaseTransform):
                 results.silence(session, picture)
         else:
             if self.overlay:
-                drawn = found(outcome.answer, picture.width, picture.height, self.boxes)
+                drawn = find_drawing(outcome.answer, picture.width, picture.height, self.boxes)
                 overlay = Overlay(drawn, picture.width, picture.height)
             if results:
                 results.answer(session, picture, record.line(outcome), wait=self._keep == "all")
@@ -324,7 +326,7 @@ class ShivaInfer(GstBase.BaseTransform):
             self._changed.notify_all()
         self._note(failed, picture)
 
-    def _over(self, session: Session) -> None:
+    def _on_end(self, session: Session) -> None:
         """Called in a thread of the session, after the last picture was answered."""
         if self._results:
             self._results.end(session)
@@ -360,22 +362,22 @@ class ShivaInfer(GstBase.BaseTransform):
         """Report when pictures start to fail, fail differently, or are answered again."""
         kind = type(failed).__name__ if failed else ""
         with self._changed:
-            before, self._trouble = self._trouble, kind
+            before, self._last_fault_kind = self._last_fault_kind, kind
         if kind != before:
-            self._say(failed, kind, picture)
+            self._post_fault(failed, kind, picture)
         with self._changed:  # only after the report: the source's own error is less specific
-            self._away = isinstance(failed, NotAnswered)
+            self._unanswered = isinstance(failed, NotAnswered)
             self._failed = self._failed or bool(failed and self.stop_on_error)
             self._changed.notify_all()
 
-    def _say(self, failed: Exception | None, kind: str, picture: Picture | None) -> None:
+    def _post_fault(self, failed: Exception | None, kind: str, picture: Picture | None) -> None:
         """Post the fault, as one message for programs and one for users."""
-        said = Gst.Structure.new_empty("shivainfer-failed" if failed else "shivainfer-answered")
-        said.set_value("model", self.model)
+        structure = Gst.Structure.new_empty("shivainfer-failed" if failed else "shivainfer-answered")
+        structure.set_value("model", self.model)
         if failed:
-            said.set_value("type", kind)
-            said.set_value("message", str(failed))
-        self.post_message(Gst.Message.new_element(self, said))
+            structure.set_value("type", kind)
+            structure.set_value("message", str(failed))
+        self.post_message(Gst.Message.new_element(self, structure))
         if failed:
             text = f"{self.model}: {failed}"
             if expected := EXPECTED.get(kind):
@@ -395,7 +397,7 @@ def results_event(pad: Any, element: ShivaInfer, event: Any) -> bool:
     """
     if event.type in (Gst.EventType.QOS, Gst.EventType.RECONFIGURE):
         return True
-    return element.again(event) or bool(element.sinkpad.push_event(event))
+    return element.repeats_seek(event) or bool(element.sinkpad.push_event(event))
 
 
 def draw(overlay: Overlay | None, pixels: Any) -> None:

@@ -15,43 +15,43 @@ import (
 // the server.
 const defaultMost = 128
 
-// A council decides which server's rows are executed next while several servers use the model. It
+// An arbiter decides which server's rows are executed next while several servers use the model. It
 // is the shell around a table of rounds. With one session it is idle, and batches do not pass
 // through it.
 //
 // Messages are sent without mu.
-type council struct {
+type arbiter struct {
 	server *server
 	began  time.Time
 
-	telling sync.Mutex // held while servers are told, so that each is told in order; before mu
+	noticeOrder sync.Mutex // held while servers are told, so that each is told in order; before mu
 
-	mu     sync.Mutex
-	table  *rounds.Table[*Batch]
-	seats  map[*session]*rounds.Seat[*Batch]
-	of     map[*rounds.Seat[*Batch]]*session
-	shared bool // there are several sessions
-	timer  *time.Timer
+	mu       sync.Mutex
+	table    *rounds.Table[*Batch]
+	seats    map[*session]*rounds.Seat[*Batch]
+	sessions map[*rounds.Seat[*Batch]]*session
+	shared   bool // there are several sessions
+	timer    *time.Timer
 }
 
-func newCouncil(s *server) *council {
+func newArbiter(s *server) *arbiter {
 	m := s.model
 	most := cmp.Or(m.MaxBatch, defaultMost)
 	if !m.batched() {
 		most = 1
 	}
-	c := &council{server: s, began: time.Now(), table: rounds.New(cap(s.turn), most, together),
-		seats: make(map[*session]*rounds.Seat[*Batch]), of: make(map[*rounds.Seat[*Batch]]*session)}
+	c := &arbiter{server: s, began: time.Now(), table: rounds.New(cap(s.turn), most, canJoin),
+		seats: make(map[*session]*rounds.Seat[*Batch]), sessions: make(map[*rounds.Seat[*Batch]]*session)}
 	c.timer = time.AfterFunc(time.Hour, c.run)
 	c.timer.Stop()
 	return c
 }
 
-func (c *council) now() time.Duration { return time.Since(c.began) }
+func (c *arbiter) now() time.Duration { return time.Since(c.began) }
 
-// together reports whether two batches can be in one execution: their inputs differ only in their
+// canJoin reports whether two batches can be in one execution: their inputs differ only in their
 // rows.
-func together(a, b *Batch) bool {
+func canJoin(a, b *Batch) bool {
 	x, y := a.header.Inputs, b.header.Inputs
 	if len(x) != len(y) || !a.model.batched() || a.header.Rows < 1 || b.header.Rows < 1 {
 		return false
@@ -67,16 +67,16 @@ func together(a, b *Batch) bool {
 
 // join adds a session that has registered. grants reports whether its server waits for grants when
 // it is told to.
-func (c *council) join(n *session, grants bool) {
+func (c *arbiter) join(n *session, grants bool) {
 	c.mu.Lock()
 	s := c.table.Join(grants)
-	c.seats[n], c.of[s], n.grants = s, n, grants
+	c.seats[n], c.sessions[s], n.grants = s, n, grants
 	c.mu.Unlock()
 	c.tell()
 }
 
 // leave removes a session. The batches that it has sent are executed, or dropped.
-func (c *council) leave(n *session, drop bool) {
+func (c *arbiter) leave(n *session, drop bool) {
 	c.mu.Lock()
 	s := c.seats[n]
 	if s == nil {
@@ -89,7 +89,7 @@ func (c *council) leave(n *session, drop bool) {
 		dropped = c.table.Drop(s)
 	}
 	delete(c.seats, n)
-	delete(c.of, s)
+	delete(c.sessions, s)
 	c.mu.Unlock()
 	for _, b := range dropped {
 		n.recycle(b)
@@ -100,9 +100,9 @@ func (c *council) leave(n *session, drop bool) {
 }
 
 // tell tells the servers whether they share the model, if that has changed.
-func (c *council) tell() {
-	c.telling.Lock()
-	defer c.telling.Unlock()
+func (c *arbiter) tell() {
+	c.noticeOrder.Lock()
+	defer c.noticeOrder.Unlock()
 	c.mu.Lock()
 	c.shared = len(c.seats) > 1
 	var told []*session
@@ -119,8 +119,9 @@ func (c *council) tell() {
 	}
 }
 
-// takes reports whether the council has taken a batch that has arrived.
-func (c *council) takes(n *session, b *Batch) bool {
+// take takes a batch that has arrived. It returns false if the batch need not pass through the
+// arbiter.
+func (c *arbiter) take(n *session, b *Batch) bool {
 	c.mu.Lock()
 	s := c.seats[n]
 	if s == nil || !c.shared && c.table.Idle() {
@@ -141,8 +142,8 @@ func (c *council) takes(n *session, b *Batch) bool {
 	return true
 }
 
-// offered handles an offer of a server, or a grant that the server gives back.
-func (c *council) offered(n *session, m wire.OfferMessage) {
+// handleOffer handles an offer of a server, or a grant that the server gives back.
+func (c *arbiter) handleOffer(n *session, m wire.OfferMessage) {
 	c.mu.Lock()
 	s := c.seats[n]
 	if s == nil {
@@ -159,14 +160,14 @@ func (c *council) offered(n *session, m wire.OfferMessage) {
 }
 
 // run acts on the table until there is nothing left to do.
-func (c *council) run() {
+func (c *arbiter) run() {
 	for {
 		c.mu.Lock()
 		now := c.now()
 		grants, e, wake := c.table.Next(now)
 		to := make([]*session, len(grants))
 		for i, g := range grants {
-			to[i] = c.of[g.Seat]
+			to[i] = c.sessions[g.Seat]
 		}
 		if wake > 0 {
 			c.timer.Reset(max(0, wake-now))
@@ -190,7 +191,7 @@ func (c *council) run() {
 // The next execution is granted before this one is answered. A server hands answers to its clients
 // before it reads on, so a grant behind them would be read half a millisecond later, in which
 // nothing is executed.
-func (c *council) execute(e *rounds.Execution[*Batch]) {
+func (c *arbiter) execute(e *rounds.Execution[*Batch]) {
 	c.server.turn <- struct{}{}
 	ready, alone := c.server.join(e)
 	for _, b := range alone {
@@ -206,7 +207,7 @@ func (c *council) execute(e *rounds.Execution[*Batch]) {
 	answer(ready)
 }
 
-// answer sends answers that batches of the council have written.
+// answer sends answers that batches of the arbiter have written.
 func answer(batches []*Batch) {
 	for _, b := range batches {
 		n := b.session

@@ -1,6 +1,6 @@
 """A model that several servers share: which rows are next, and rows of several in one call.
 
-A :class:`Council` is idle while a model has one session: its batches then go straight to the
+An :class:`Arbiter` is idle while a model has one session: its batches then go straight to the
 worker. With several sessions it holds the batches, grants offers of the servers, and gives the
 worker the batches of one execution as one :class:`Joint`.
 """
@@ -44,7 +44,7 @@ class Joint:
         return [(one.body[0], self.execution.queued(one)) for one in self.execution.batches]
 
 
-class Council:
+class Arbiter:
     """The sessions of one model. Any thread may use it.
 
     ``submit`` gives the worker a job, and ``attend`` tells the I/O thread that there is something
