@@ -22,12 +22,16 @@ import (
 // run this program again.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("UNIXSOCKET_LISTEN"); path != "" {
-		if _, err := Listen(path, Access{}); err != nil {
+		l, err := Listen(path, Access{})
+		if err != nil {
 			os.Stdout.WriteString(err.Error())
 			os.Exit(1)
 		}
 		os.Stdout.WriteString("listening\n")
-		select {} // until it is killed
+		// Until it is killed. A garbage collection would close a listener that is out of use.
+		for {
+			_, _ = l.Accept()
+		}
 	}
 	os.Exit(m.Run())
 }
