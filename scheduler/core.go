@@ -78,7 +78,7 @@ type lostBatch struct {
 func newCore(id ModelID, spec Spec, cfg ModelConfig) core {
 	c := core{
 		batched: spec.Batched(), wake: never,
-		noReplica: fmt.Errorf("%w of %s; a container of it must register or come back", ErrUnavailable, id),
+		noReplica: fmt.Errorf("%w of %s; one of its containers must connect or recover", ErrUnavailable, id),
 	}
 	c.buckets.one = spec.MixedRows || !c.batched
 	c.configure(cfg)

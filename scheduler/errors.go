@@ -39,12 +39,12 @@ type OverloadedError struct {
 func (e *OverloadedError) Error() string {
 	switch e.Limit {
 	case limitShare:
-		return fmt.Sprintf("scheduler: overloaded: at %s the request, with %d rows of its connection waiting, made room for a connection with %d", e.met, e.Needed, e.Value)
+		return fmt.Sprintf("scheduler: overloaded: displaced at the limit %s: %d rows of its connection wait, and %d of the one that displaced it", e.met, e.Needed, e.Value)
 	case limitDeadline:
 		return fmt.Sprintf("scheduler: overloaded: behind the requests already waiting the answer would take about %v; the request's deadline is in %v",
 			time.Duration(e.Needed).Round(10*time.Microsecond), time.Duration(e.Value).Round(10*time.Microsecond))
 	}
-	return fmt.Sprintf("scheduler: overloaded: %s is %d, this request would make it %d", e.Limit, e.Value, e.Needed)
+	return fmt.Sprintf("scheduler: overloaded: the limit %s is %d, this request would need %d", e.Limit, e.Value, e.Needed)
 }
 
 // Unwrap makes the error an [ErrOverloaded].

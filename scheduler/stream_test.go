@@ -406,7 +406,7 @@ func TestStreamsOfClients(t *testing.T) {
 	send("a", "third")
 	send("a", "fourth")
 	send("b", "second")
-	expect("a/fourth: scheduler: overloaded: streams_per_client is 3, this request would make it 4")
+	expect("a/fourth: scheduler: overloaded: the limit streams_per_client is 3, this request would need 4")
 	worker.Resume()
 	expect("a/busy", "a/cam-3", "b/cam-3", "a/third", "b/second")
 	if skipped["b/cam-3"] != 1 || skipped["a/cam-3"] != 0 {

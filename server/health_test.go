@@ -111,7 +111,7 @@ func TestDeadModelsDoNotLookHealthy(t *testing.T) {
 
 	for name, want := range map[string][]string{
 		"late": {"It is an application", "were answered with its default", "0 % had a result of its models within 50ms"},
-		"both": {"without the part of bad/1", "1 of the 1 live replicas of bad/1 fail on every batch"},
+		"both": {"without the answer of bad/1", "1 of the 1 live replicas of bad/1 fail on every batch"},
 		"bad":  {"fails on every batch", "no kernel image"},
 	} {
 		var e admin.Explanations

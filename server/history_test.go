@@ -66,7 +66,7 @@ func TestHistorySurvives(t *testing.T) {
 	is(s, "rolled", "served 1 ended by 2 from 127.0.0.1", "default 1", "served 2 by 1 from 127.0.0.1", "default 2", changed, "default 1")
 	o.expect("POST", "/v1/apps", `{"name":"app","models":["rolled"]}`, 201)
 	o.expect("GET", "/v1/history/rolled", "", 200, `"what":"served"`)
-	o.expect("GET", "/v1/history/none", "", 404, "nothing is written")
+	o.expect("GET", "/v1/history/none", "", 404, "there is no history")
 	budgettest.Until(t, "the application's history", func() bool { l := lines(t, s, "app"); return len(l) == 1 && strings.Contains(l[0], `"name":"app"`) })
 	stop(t, s)
 

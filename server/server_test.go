@@ -89,7 +89,7 @@ func takenOf(s *Server) (taken string) {
 	}
 	for _, u := range all {
 		if u.Has != [quota.Kinds]int64{} {
-			taken += fmt.Sprintf("%s has %v of %v; ", u.Whose, u.Has, [...]quota.Kind{0, 1, 2, 3, 4, 5, 6})
+			taken += fmt.Sprintf("%s has %v of %v; ", u.Payer, u.Has, [...]quota.Kind{0, 1, 2, 3, 4, 5, 6})
 		}
 	}
 	return taken

@@ -436,7 +436,7 @@ func TestFramesThatAreNone(t *testing.T) {
 		}
 		g.expect(back, "a number that goes back", "frame 3 is 3, skipped 0")
 		g.expect(second, "the second stream", "frame 1 is 1, skipped 0")
-		if got := <-tooMany; got.err == nil || !strings.Contains(got.err.text, "overloaded: streams_per_client is 2, this request would make it 3") {
+		if got := <-tooMany; got.err == nil || !strings.Contains(got.err.text, "overloaded: the limit streams_per_client is 2, this request would need 3") {
 			t.Errorf("%s: a third stream: %v (%v)", d.name, got, got.err)
 		}
 		if n := stats(s, "m").Reordered; int(n) != 1+i {

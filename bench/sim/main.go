@@ -93,7 +93,7 @@ func run() error {
 		return fmt.Errorf("-replicas: %w", err)
 	}
 	fmt.Printf("%s; delay %v and %v; bursts %v; mixed deadlines %v; uneven %v; %v; seed %d\n\n", p.Name, *delay, *jitter, *bursts, *mixed, *uneven, *length, *seed)
-	fmt.Println("| replicas | load | servers | one server | of it with grants | of it without | rows of an execution: one, with, without | p50 ms: one, with, without | messages a row: one, with, without |")
+	fmt.Println("| replicas | load | servers | one server | with grants, of that | without, of that | rows of an execution: one, with, without | p50 ms: one, with, without | messages a row: one, with, without |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|")
 	broken := 0
 	for _, r := range hosts {

@@ -184,7 +184,7 @@ func TestTLSAndPlain(t *testing.T) {
 	log = new(text)
 	echoes(t, log, nil, "tcp://"+strings.TrimPrefix(s.encrypted(), "tls://"))
 	budgettest.Until(t, "both to say it", func() bool {
-		return log.has("this address speaks TLS (tls://)") && said.has("this address speaks TLS (tls://): expected its handshake")
+		return log.has("this address speaks TLS (tls://)") && said.has("this address speaks TLS (tls://): expected a TLS handshake")
 	})
 	if s.live() > 0 {
 		t.Error("one serves")

@@ -61,7 +61,7 @@ func encrypt(c *carrier, secure func(net.Conn) (net.Conn, error), server bool) (
 	e, foreign := errors.AsType[tls.RecordHeaderError](err)
 	switch {
 	case foreign && server:
-		err = fmt.Errorf("this address speaks TLS (tls://): expected its handshake, got the bytes %q", e.RecordHeader)
+		err = fmt.Errorf("this address speaks TLS (tls://): expected a TLS handshake, got the bytes %q", e.RecordHeader)
 		if e.RecordHeader[0] == greetingMark {
 			refuse(c.Conn, err)
 		}

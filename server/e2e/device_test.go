@@ -232,9 +232,9 @@ func brokenDevices(c cell) {
 
 	// One byte less than announced, and one more, before the next frame.
 	c.expect(c.does("raw", frame(func(b []byte) []byte { return slices.Delete(b, 30, 31) }), "raw", frame(whole), "answer", "answer", "answer"),
-		[]string{deviceRefused, `"type":"Unauthenticated"`, `infer:igits\u0006,`}, []string{deviceRefused, `"type":"Protocol"`, "expected 06420b01, got 420b0100"}, []string{deviceClosed})
+		[]string{deviceRefused, `"type":"Unauthenticated"`, `infer:igits\u0006 is required`}, []string{deviceRefused, `"type":"Protocol"`, "expected 06420b01, got 420b0100"}, []string{deviceClosed})
 	c.expect(c.does("raw", frame(func(b []byte) []byte { return slices.Insert(b, 30, 0) }), "raw", frame(whole), "answer", "answer", "answer"),
-		[]string{deviceRefused, `"type":"Unauthenticated"`, `infer:\u0000digit,`}, []string{deviceRefused, `"type":"Protocol"`, "expected 06420b01, got 7306420b"}, []string{deviceClosed})
+		[]string{deviceRefused, `"type":"Unauthenticated"`, `infer:\u0000digit is required`}, []string{deviceRefused, `"type":"Protocol"`, "expected 06420b01, got 7306420b"}, []string{deviceClosed})
 	// A length that does not match the checksum, and one that is too large.
 	c.expect(c.does("raw", frame(func(b []byte) []byte { b[7]++; return b }), "answer", "answer"),
 		[]string{deviceRefused, `"type":"Protocol"`, "crc1"}, []string{deviceClosed})

@@ -161,8 +161,8 @@ func (l *load) ask(c *shiva.Client, n int64) {
 	l.version = string(jsontext.Field(m.Metadata, "model_version"))
 }
 
-// goesOn waits for some more results.
-func (l *load) goesOn(t *testing.T) {
+// awaitResults waits for some more results.
+func (l *load) awaitResults(t *testing.T) {
 	t.Helper()
 	right := l.right.Load()
 	budgettest.Until(t, "more results", func() bool { return l.right.Load() >= right+rate/4 })
@@ -220,7 +220,7 @@ func TestE2EKilledUnderLoad(t *testing.T) {
 	s.waitReplicas("affine", 3)
 	l := s.begin()
 	for i := range seconds(t, 4) {
-		l.goesOn(t)
+		l.awaitResults(t)
 		victim := &replicas[i%3]
 		_ = (*victim).Process.Kill()
 		killed := l.watch.read()
@@ -228,7 +228,7 @@ func TestE2EKilledUnderLoad(t *testing.T) {
 		if d := l.watch.read() - killed; d > time.Second {
 			t.Errorf("the death of a replica was noticed after %v", d)
 		}
-		l.goesOn(t)
+		l.awaitResults(t)
 		*victim = s.replica(s.containers)
 		s.waitReplicas("affine", 3)
 	}
@@ -246,14 +246,14 @@ func TestE2EStoppedUnderLoad(t *testing.T) {
 	s.waitReplicas("affine", 3)
 	l := s.begin()
 	for range seconds(t, 2) {
-		l.goesOn(t)
+		l.awaitResults(t)
 		_ = replicas[1].Process.Signal(syscall.SIGSTOP)
 		stopped := l.watch.read()
 		s.waitReplicas("affine", 2)
 		if d := l.watch.read() - stopped; d > time.Second {
 			t.Errorf("suspected after %v, expected the execution timeout of 200ms", d)
 		}
-		l.goesOn(t)
+		l.awaitResults(t)
 		_ = replicas[1].Process.Signal(syscall.SIGCONT)
 		s.waitReplicas("affine", 3)
 	}
@@ -339,7 +339,7 @@ func TestE2ECableCutUnderLoad(t *testing.T) {
 	s.replica(w.ear.Addr().String())
 	s.waitReplicas("affine", 3)
 	l := s.begin()
-	l.goesOn(t)
+	l.awaitResults(t)
 	w.cut.Store(true)
 	cut := l.watch.read()
 	s.waitReplicas("affine", 2)
@@ -363,7 +363,7 @@ func TestE2EOnlyReplicaKilledUnderLoad(t *testing.T) {
 	only := s.replica(s.containers)
 	s.waitReplicas("affine", 1)
 	l := s.begin()
-	l.goesOn(t)
+	l.awaitResults(t)
 	_ = only.Process.Kill()
 	s.waitReplicas("affine", 0)
 	budgettest.Until(t, "errors", func() bool {
@@ -375,7 +375,7 @@ func TestE2EOnlyReplicaKilledUnderLoad(t *testing.T) {
 	})
 	s.replica(s.containers)
 	s.waitReplicas("affine", 1)
-	l.goesOn(t)
+	l.awaitResults(t)
 	for kind := range l.errorTypes() {
 		if kind != shiva.Unavailable && kind != shiva.ContainerLost && kind != shiva.DeadlineExceeded && kind != shiva.Overloaded {
 			t.Errorf("errors of type %s", kind)
@@ -440,7 +440,7 @@ func TestE2EHostileUnderLoad(t *testing.T) {
 	s.replica(s.containers)
 	s.waitReplicas("affine", 2)
 	quiet := s.begin()
-	quiet.goesOn(t)
+	quiet.awaitResults(t)
 	quiet.end(t, 100)
 	stop := hostile(t, s.containers)
 	l := s.begin()

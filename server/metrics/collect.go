@@ -32,7 +32,7 @@ var (
 	closedByDesc   = desc("batches_total", "Batches, by why they were closed.", "model", "version", "reason")
 	dropsDesc      = desc("drops_total", "Requests without a result, by the scheduler's reason.", "model", "version", "reason")
 	inTimeDesc     = desc("in_time_total", "Requests with a result, other than a default, within the SLO.", "model", "version")
-	unheardDesc    = desc("missing_voices_total", "Answers of applications without the part of this model; for an application, those without the part of any of its models.", "model", "version")
+	unheardDesc    = desc("missing_voices_total", "Answers of applications in which the answer of this model is missing; for an application, those in which the answer of any of its models is missing.", "model", "version")
 	wastedDesc     = desc("wasted_rows_total", "Rows computed after their request had been answered.", "model", "version")
 	cacheDesc      = desc("cache_requests_total", "Requests for a model with a prediction cache, by what it did.", "model", "version", "result")
 	cacheGoneDesc  = desc("cache_removals_total", "Answers that left the cache, by reason.", "model", "version", "reason")

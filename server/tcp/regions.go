@@ -365,7 +365,7 @@ func parseRegion(name string, metadata []byte) (r regions.Region, connected bool
 		case "offset", "byte_size":
 			n, ok := parameter.JSON(value).Whole()
 			if !ok || n > math.MaxInt64 {
-				return r, false, unexpected(string(key), "a whole number of bytes from 0 on", value)
+				return r, false, unexpected(string(key), "a whole number of bytes, 0 or more", value)
 			}
 			if string(key) == "offset" {
 				r.Offset = int64(n)

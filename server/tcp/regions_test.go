@@ -54,7 +54,7 @@ func TestRegionPaths(t *testing.T) {
 		{"status", "{}", `{"regions":[{"name":"r","key":"/file","offset":0,"byte_size":4096}]}`},
 		{"region/s/register", `{"id":7,"key":"file","offset":16,"byte_size":32}`, `{"id":7,"name":"s","key":"file","offset":16,"byte_size":32}`},
 		{"region/s/register", `{"key":"file","byte_size":32}`, "shared memory region 's' already in manager"},
-		{"region/t/register", `{"key":"file","byte_size":-1}`, `metadata key "byte_size": expected a whole number of bytes from 0 on, got -1`},
+		{"region/t/register", `{"key":"file","byte_size":-1}`, `metadata key "byte_size": expected a whole number of bytes, 0 or more, got -1`},
 		{"region/t/register", `{"key":7}`, `metadata key "key"`},
 		{"region/t/register", `{"key":"none","byte_size":1}`, "Unable to open shared memory region: 'none'"},
 		{"region/t/status", "", "Unable to find system shared memory region: 't'"},

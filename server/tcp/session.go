@@ -329,11 +329,11 @@ func (s *session) open(c *call, fault error) error {
 		return err
 	}
 	if s.inFlight+s.held >= cfg.InFlight {
-		return fmt.Errorf("%w: this connection has %d requests in flight, the limit (tcp.in_flight_per_connection) is %d: wait for answers before asking more",
+		return fmt.Errorf("%w: this connection has %d requests in flight, the limit (tcp.in_flight_per_connection) is %d: wait for answers before sending more requests",
 			scheduler.ErrOverloaded, s.inFlight+s.held, cfg.InFlight)
 	}
 	if s.held > 0 && s.stalled(s.loop.now, unreadGrace) {
-		return fmt.Errorf("%w: %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
+		return fmt.Errorf("%w: %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before sending more requests",
 			scheduler.ErrOverloaded, s.outbox.Waiting(), cfg.OutboundBytes)
 	}
 	if c.question.shared != nil {

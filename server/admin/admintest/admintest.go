@@ -459,5 +459,5 @@ func (s chronicle) Of(name string) (admin.History, error) {
 		}
 		return h, nil
 	}
-	return h, &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("nothing is written of a model or application %q", name)}
+	return h, &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("there is no history of a model or application %q", name)}
 }

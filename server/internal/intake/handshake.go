@@ -142,7 +142,7 @@ func (l *Listener) shake(c *Conn) bool {
 func (l *Listener) fail(c *Conn, err error) {
 	switch e, ok := errors.AsType[tls.RecordHeaderError](err); {
 	case ok && e.Conn != nil && l.Refusal != nil:
-		l.refuse(c.socket, fmt.Errorf("%w: this address speaks TLS: expected its handshake, got the bytes %q", scheduler.ErrInvalidInput, e.RecordHeader))
+		l.refuse(c.socket, fmt.Errorf("%w: this address speaks TLS: expected a TLS handshake, got the bytes %q", scheduler.ErrInvalidInput, e.RecordHeader))
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, net.ErrClosed), !l.linger(c.socket):
 		c.socket.Close()
 	}

@@ -140,7 +140,7 @@ func TestRefusalsOfTLS(t *testing.T) {
 	if _, err := c.Write([]byte("GET / HTTP/1.1\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := io.ReadAll(c); err != nil || !strings.Contains(string(text), `refused: scheduler: invalid input: this address speaks TLS: expected its handshake, got the bytes "GET /"`) {
+	if text, err := io.ReadAll(c); err != nil || !strings.Contains(string(text), `refused: scheduler: invalid input: this address speaks TLS: expected a TLS handshake, got the bytes "GET /"`) {
 		t.Errorf("%q, %v", text, err)
 	}
 	g.limits.Store(new(Settings))

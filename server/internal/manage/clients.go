@@ -29,7 +29,7 @@ func (r *Report) payers() []quota.Usage {
 func (r *Report) clients() []admin.Client {
 	out := []admin.Client{}
 	for _, u := range r.payers() {
-		c := admin.Client{Name: u.Whose, Requests: u.Requests, Bytes: u.Bytes, Quotas: []admin.Quota{}}
+		c := admin.Client{Name: u.Payer, Requests: u.Requests, Bytes: u.Bytes, Quotas: []admin.Quota{}}
 		for k := range quota.Kind(quota.Kinds) {
 			if u.Limits.Of[k] == 0 && u.Has[k] == 0 && u.Refused[k] == 0 {
 				continue
@@ -52,7 +52,7 @@ func (r *Report) overQuota() (out []string) {
 		for k := range quota.Kind(quota.Kinds) {
 			if u.Lately(k) && u.Limits.Of[k] > 0 {
 				out = append(out, fmt.Sprintf("%s is over its quota, %s = %s (refused so far: %d, the last %v ago), whichever model it uses. Raise the quota, or have the client send less.",
-					capitalize(u.Whose), k, k.Show(u.Limits.Of[k]), u.Refused[k], u.Since[k].Round(time.Second)))
+					capitalize(u.Payer), k, k.Show(u.Limits.Of[k]), u.Refused[k], u.Since[k].Round(time.Second)))
 			}
 		}
 	}

@@ -65,7 +65,7 @@ func (r *Report) explainApplication(name string) (out []string) {
 // explainMissing says how often a model did not contribute to the answers of applications.
 func explainMissing(t *gate.Target) []string {
 	if n := t.Metrics.Health().Unheard; n > 0 {
-		return []string{fmt.Sprintf("%d answers of applications since the server started were given without the part of %s.", n, t.ID)}
+		return []string{fmt.Sprintf("%d answers of applications since the server started were given without the answer of %s.", n, t.ID)}
 	}
 	return nil
 }

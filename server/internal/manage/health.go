@@ -116,7 +116,7 @@ func warnings(s admin.Status) []string {
 			say("application %s has answered %.0f %% of its requests with its default; \"shivactl explain %s\" says more", h.Name, 100*share, h.Name)
 		}
 		if share := float64(h.MissingVoices) / float64(h.Requests); share >= worrying {
-			say("application %s has answered %.0f %% of its requests without the part of a model; \"shivactl explain %s\" says which", h.Name, 100*share, h.Name)
+			say("application %s has answered %.0f %% of its requests without the answer of a model; \"shivactl explain %s\" says which", h.Name, 100*share, h.Name)
 		}
 	}
 	if s.Payload.Refused > 0 && s.Payload.Used > s.Payload.Limit/2 {

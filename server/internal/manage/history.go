@@ -398,7 +398,7 @@ func (h *History) Of(name string) (admin.History, error) {
 		return out, refusal(err)
 	}
 	if e.Value == nil {
-		return out, &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("nothing is written of a model or application %q", name)}
+		return out, &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("there is no history of a model or application %q", name)}
 	}
 	if err := json.Unmarshal(e.Value, &out.Events); err != nil {
 		return out, fmt.Errorf("manage: the history of %q in the state store: %w", name, err)

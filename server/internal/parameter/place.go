@@ -31,7 +31,7 @@ func (p *Place) Read(key string, v Value) (expected string) {
 	case "offset", "byte_size":
 		n, ok := v.Whole()
 		if !ok || n > MaxOffset {
-			return "a whole number of bytes from 0 on"
+			return "a whole number of bytes, 0 or more"
 		}
 		if key == "offset" {
 			p.Offset = int64(n)

@@ -12,7 +12,7 @@ import (
 // An Account is what one payer has used. It stays valid after its identity or address has been
 // forgotten: holders of requests and connections still return to it what they have charged.
 type Account struct {
-	payer string    // see Error.Whose
+	payer string    // see Error.Payer
 	began time.Time // the zero of its clocks; buckets count from here
 	pays  bool      // charged even without limits, so that operators see its usage
 
@@ -116,7 +116,7 @@ func (a *Account) refuse(k Kind, limit, has int64, now time.Duration) *Error {
 		a.all[k].Add(1)
 	}
 	a.last[k].Store(int64(max(now, 1)))
-	return &Error{Whose: a.payer, Kind: k, Limit: limit, Has: has}
+	return &Error{Payer: a.payer, Kind: k, Limit: limit, Has: has}
 }
 
 // decline is refuse for a request over a rate.
@@ -231,7 +231,7 @@ func (a *Account) idle(now time.Time) bool {
 
 // Usage is an account as operators see it.
 type Usage struct {
-	Whose    string
+	Payer    string
 	Limits   Limits
 	Has      [Kinds]int64 // in use now; 0 for rates
 	Requests int64        // so far, including refused ones
@@ -244,7 +244,7 @@ type Usage struct {
 func (u *Usage) Lately(k Kind) bool { return u.Since[k] >= 0 && u.Since[k] < time.Minute }
 
 func (a *Account) usage(now time.Time) Usage {
-	u := Usage{Whose: a.payer, Requests: a.requests.begun.Load(), Bytes: a.bytes.begun.Load()}
+	u := Usage{Payer: a.payer, Requests: a.requests.begun.Load(), Bytes: a.bytes.begun.Load()}
 	if l := a.limits.Load(); l != nil {
 		u.Limits = *l
 	}

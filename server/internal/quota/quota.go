@@ -57,9 +57,9 @@ var kindInfo = [Kinds]struct {
 }{
 	RequestsPerSecond: {"requests_per_second", false, 1, 10_000_000, ""},
 	BytesPerSecond:    {"bytes_per_second", true, 1 << 10, int64(setting.MaxBytes), ""},
-	RequestsInFlight:  {"requests_in_flight", false, 1, 1 << 24, "%s are in flight; wait for answers before asking more"},
-	BytesInFlight:     {"bytes_in_flight", true, 1 << 10, int64(setting.MaxBytes), "requests of %s are in flight; wait for answers before asking more"},
-	UnreadBytes:       {"unread_bytes", true, 1 << 10, int64(setting.MaxBytes), "answers of %s are unread, including those about to be sent; read answers before asking more"},
+	RequestsInFlight:  {"requests_in_flight", false, 1, 1 << 24, "%s are in flight; wait for answers before sending more requests"},
+	BytesInFlight:     {"bytes_in_flight", true, 1 << 10, int64(setting.MaxBytes), "requests of %s are in flight; wait for answers before sending more requests"},
+	UnreadBytes:       {"unread_bytes", true, 1 << 10, int64(setting.MaxBytes), "answers of %s are unread, including those about to be sent; read answers before sending more requests"},
 	GRPCStreams:       {"grpc_streams", false, 1, 1 << 24, "%s are open; end one before the next"},
 	Connections:       {"connections", false, 1, 1 << 24, "%s are open; close one before the next"},
 }
@@ -106,7 +106,7 @@ func (l *Limits) Faults() (fs setting.Faults) {
 
 // An Error refuses a request that is over a quota. It is a [scheduler.ErrOverloaded].
 type Error struct {
-	Whose string // `identity "cam"`, or "address 192.0.2.1"
+	Payer string // `identity "cam"`, or "address 192.0.2.1"
 	Kind  Kind
 	Limit int64
 	Has   int64         // what the payer uses now; 0 for a rate
@@ -120,13 +120,13 @@ func (e *Error) Error() string {
 	if over := kindInfo[e.Kind].over; over != "" {
 		hint = ": " + fmt.Sprintf(over, e.Kind.Show(e.Has))
 	}
-	return fmt.Sprintf("%v: %s is over its quota, %s = %s%s", scheduler.ErrOverloaded, e.Whose, e.Kind, e.Kind.Show(e.Limit), hint)
+	return fmt.Sprintf("%v: %s is over its quota, %s = %s%s", scheduler.ErrOverloaded, e.Payer, e.Kind, e.Kind.Show(e.Limit), hint)
 }
 
 // Words returns the error without the fields that its text does not show: errors with the same text
 // have equal Words.
 func (e *Error) Words() Error {
-	return Error{Whose: e.Whose, Kind: e.Kind, Limit: e.Limit, Has: e.Has, Again: e.again()}
+	return Error{Payer: e.Payer, Kind: e.Kind, Limit: e.Limit, Has: e.Has, Again: e.again()}
 }
 
 // again is when to try again, as the text shows it.

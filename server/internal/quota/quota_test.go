@@ -305,7 +305,7 @@ func TestAddressesAreForgotten(t *testing.T) {
 		if err := ask("10.0.0.1", 1); over(t, err) != BytesPerSecond {
 			t.Errorf("by another connection the debt is forgotten: %v", err)
 		}
-		if top := d.Top(8); len(top) != 1 || top[0].Whose != "address 10.0.0.1" || top[0].Refused[BytesPerSecond] != 1 {
+		if top := d.Top(8); len(top) != 1 || top[0].Payer != "address 10.0.0.1" || top[0].Refused[BytesPerSecond] != 1 {
 			t.Errorf("%+v", top)
 		}
 		for i := range 10 * fewAddresses {
@@ -468,8 +468,8 @@ func TestRefusalsSay(t *testing.T) {
 	}{
 		{Error{`identity "cam"`, RequestsPerSecond, 5, 0, 199 * time.Millisecond, nil}, `scheduler: overloaded: identity "cam" is over its quota, requests_per_second = 5; try again in 199ms`},
 		{Error{"address 192.0.2.1", BytesPerSecond, 1 << 20, 0, time.Microsecond, nil}, `scheduler: overloaded: address 192.0.2.1 is over its quota, bytes_per_second = 1MiB; try again in 1ms`},
-		{Error{`identity "cam"`, RequestsInFlight, 8, 8, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, requests_in_flight = 8: 8 are in flight; wait for answers before asking more`},
-		{Error{`identity "cam"`, BytesInFlight, 1 << 20, 1 << 10, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, bytes_in_flight = 1MiB: requests of 1KiB are in flight; wait for answers before asking more`},
+		{Error{`identity "cam"`, RequestsInFlight, 8, 8, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, requests_in_flight = 8: 8 are in flight; wait for answers before sending more requests`},
+		{Error{`identity "cam"`, BytesInFlight, 1 << 20, 1 << 10, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, bytes_in_flight = 1MiB: requests of 1KiB are in flight; wait for answers before sending more requests`},
 		{Error{`identity "cam"`, Connections, 2, 2, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, connections = 2: 2 are open; close one before the next`},
 	} {
 		if got := c.e.Error(); got != c.want {

@@ -30,7 +30,7 @@ func TestUsageIsShown(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		all := ids.Usage()
-		want := Usage{Whose: `identity "ann"`, Limits: limits, Requests: 2, Bytes: 60}
+		want := Usage{Payer: `identity "ann"`, Limits: limits, Requests: 2, Bytes: 60}
 		want.Has = [Kinds]int64{RequestsInFlight: 1, BytesInFlight: 60, UnreadBytes: 80, GRPCStreams: 1}
 		want.Refused[RequestsInFlight] = 1
 		for k := range want.Since {
@@ -204,11 +204,11 @@ func TestAddressesInUse(t *testing.T) {
 		busy := d.Enter("uid=1000", true)
 		var u Use
 		_ = u.Begin(Payers{busy}, 1, time.Now())
-		if top := d.Top(2); len(top) != 2 || top[0].Whose != "address 192.0.2.1" || top[1].Whose != "client uid=1000" {
+		if top := d.Top(2); len(top) != 2 || top[0].Payer != "address 192.0.2.1" || top[1].Payer != "client uid=1000" {
 			t.Errorf("those at the top are %+v", top)
 		}
 		time.Sleep(2 * time.Minute)
-		if top := d.Top(1); len(top) != 1 || top[0].Whose != "client uid=1000" {
+		if top := d.Top(1); len(top) != 1 || top[0].Payer != "client uid=1000" {
 			t.Errorf("after two minutes, the one at the top is %+v", top)
 		}
 		u.End()

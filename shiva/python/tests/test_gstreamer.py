@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import Server
 from shiva_client import Answer, Client, Message, Result, Superseded, Unreachable
-from shiva_client.gstreamer.found import MOST, find_drawing
+from shiva_client.gstreamer.drawing import MOST, find_drawing
 from shiva_client.gstreamer.record import NEVER, line
 from shiva_client.gstreamer.session import Picture, Session
 

@@ -8,7 +8,7 @@ import cairo
 import numpy as np
 
 from ..wire import Array
-from .found import Drawing
+from .drawing import Drawing
 
 LINE, BACK = (0.47, 1.0, 0.47, 1.0), (0.05, 0.06, 0.05, 0.75)
 

@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from shiva_client import Client, NotAnswered, Result, Stream  # noqa: E402
 from shiva_client.gstreamer import record  # noqa: E402
-from shiva_client.gstreamer.found import FORMS, find_drawing  # noqa: E402
+from shiva_client.gstreamer.drawing import FORMS, find_drawing  # noqa: E402
 from shiva_client.gstreamer.overlay import Overlay  # noqa: E402
 from shiva_client.gstreamer.results import CAPS, Results  # noqa: E402
 from shiva_client.gstreamer.session import Picture, Session  # noqa: E402
