@@ -304,22 +304,43 @@ func testLingeringEnds(t *testing.T, newRig func(testing.TB, func(*Config)) *rig
 	}
 }
 
-// The server does not linger for a client that has ended its direction, too: the connection ends at
-// once.
+// The server does not linger for a client that has ended its direction, too, before or after the
+// last answer: the connection ends at once.
 func TestLingeringIsForWhoSends(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		c := r.dial()
-		c.bytes([]byte("no header, and no end of it"))
-		c.fault("Protocol")
+	end := func(t *testing.T, c *wire) {
 		if m := c.next(); m != nil {
 			t.Errorf("expected the end, got %s", describeMessage(m))
 		}
-		c.endDirection()
+	}
+	closed := func(t *testing.T, r *rig) {
 		synctest.Wait()
 		if n := r.open(); n != 0 {
 			t.Errorf("%d connections, of which both sides have ended", n)
 		}
+	}
+	bubble(t, "after", func(t *testing.T) {
+		r := newRig(t, nil)
+		c := r.dial()
+		c.bytes([]byte("no header, and no end of it"))
+		c.fault("Protocol")
+		end(t, c)
+		c.endDirection()
+		closed(t, r)
+	})
+	bubble(t, "before", func(t *testing.T) {
+		r := newRig(t, nil)
+		held := make(chan *scheduler.Batch, 1)
+		r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
+		c := r.dial()
+		c.send(message("m", "", 1, 2, 3, 4))
+		c.endDirection()
+		synctest.Wait()
+		if err := r.echo(<-held); err != nil {
+			t.Fatal(err)
+		}
+		values(t, c.next())
+		end(t, c)
+		closed(t, r)
 	})
 }
 
