@@ -4,9 +4,11 @@ package scheduler
 type counters struct {
 	submitted, batches, rows, batchesDone, batchesFailed, retried, suspected, frames, shown, reordered uint64
 
-	arrived  uint64 // rows of all requests, including refused ones
-	squares  uint64 // sum of the squares of each request's rows, likewise
-	bound    uint64 // requests that arrived with a deadline ahead, likewise
+	// Of all requests, including refused ones.
+
+	arrived  uint64 // rows
+	squares  uint64 // sum of the squares of each request's rows
+	bound    uint64 // requests that arrived with a deadline ahead
 	timeLeft uint64 // sum of the times that they had left on arrival, in µs
 
 	peak     int

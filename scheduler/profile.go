@@ -41,9 +41,9 @@ type profile struct {
 
 const (
 	updatePause = 1_000_000 // ns between updates once enough is known; see update
-	// Bound of a ratio, so that one absurd measurement cannot overflow anything.
+	// Bounds of a ratio and of a time, so that one absurd measurement cannot overflow anything.
 	maxFactor = 1 << 10
-	maxExec   = 1 << 50 // ns, likewise
+	maxExec   = 1 << 50 // ns
 	// Above this factor the replica has changed altogether, and nothing is scaled.
 	anotherFactor = 1.5
 )

@@ -82,7 +82,7 @@ type Request struct {
 // State before Owner.Complete, for the last batch that had rows of the request.
 type Trace struct {
 	Parent Parent // passed on with the rows (see [Part]), to name them to the container
-	State  string // likewise: state that other programs keep for the trace; "": none
+	State  string // passed on with Parent: state that other programs keep for the trace; "": none
 
 	Sent      bool // some of its rows were in a batch; else the rest is not set
 	Reason    CloseReason

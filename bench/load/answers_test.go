@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// message is header, tensors, metadata and namespace; sums are right.
+// message builds a message of header, tensors, metadata and namespace, with correct checksums.
 func message(metadata, namespace string, tensors ...string) []byte {
 	crc := byte(84 + len(metadata) + len(tensors) + len(namespace))
 	m := []byte{6, 66, 11, 1, byte(len(metadata) >> 24), byte(len(metadata) >> 16), byte(len(metadata) >> 8), byte(len(metadata)),

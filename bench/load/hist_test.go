@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Every value lies in its bucket: not above its edge, and above the edge before.
+// Every value lies in its bucket: at most its upper edge, and above that of the bucket before.
 func TestBucketEdges(t *testing.T) {
 	values := []int64{0, 1, 63, 64, 65, 127, 128, 129, 1000, 123_456_789, math.MaxInt64 - 1, math.MaxInt64}
 	for shift := range 63 {

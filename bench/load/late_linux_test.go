@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// How late an answer is counts from its request's own deadline, and by when the server wrote
-// it; what is in time is not late. Slots hold every request of the measured time once, and so do
-// Pieces.
+// Lateness counts from the request's own deadline to the server's write; an answer in time is not
+// late. Slots and Pieces each count every request of the measured time once.
 func TestLate(t *testing.T) {
 	const delay, early, far = 30 * time.Millisecond, 10 * time.Millisecond, time.Minute
 	addr := serve(t, func(c net.Conn) {
@@ -39,8 +38,7 @@ func TestLate(t *testing.T) {
 	if least := r.Late.Quantile(0); least < delay-early {
 		t.Errorf("late by %v at least, want %v", least, delay-early)
 	}
-	// To within the histograms' buckets.
-	// The two are read from different clocks.
+	// The two times are read from different clocks.
 	if written, read := r.Late.Mean(), r.LateRead.Mean(); read+time.Millisecond < written {
 		t.Errorf("read %v after the deadline in the mean, before it was written after %v", read, written)
 	}

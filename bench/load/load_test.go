@@ -15,7 +15,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// serve answers each connection by handle until the test ends.
+// serve accepts connections and runs handle on each until the test ends.
 func serve(t *testing.T, handle func(net.Conn)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -78,8 +78,8 @@ func same(request, answer []byte) error {
 
 var small = message("{}", "m", "\x00\x01"+"1234")
 
-// lasting is how long a closed loop is driven, which takes all of a processor: for whole in "make
-// unit", and a fifth of that where a change is tried.
+// lasting returns how long to drive a closed loop, which takes a whole processor: whole in "make
+// unit", a fifth of it in "go test ./..." and under the race detector.
 func lasting(whole time.Duration) time.Duration {
 	if budgettest.Whole() {
 		return whole
@@ -100,13 +100,13 @@ func TestClosedLoop(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// On a slow machine none may be answered in the measured time, but all are in the
-			// grace.
+			// On a slow machine there may be no answer in the measured time, but all arrive
+			// within the grace.
 			if r.Latency.Count() < 3*4 || r.Answered > r.Latency.Count() || r.Bytes != r.Answered*int64(len(frame)) || r.Failed != 0 || r.Lost != 0 {
 				t.Errorf("%d latencies, answered %d with %d bytes, failed %d, lost %d", r.Latency.Count(), r.Answered, r.Bytes, r.Failed, r.Lost)
 			}
-			// The first of each connection and one in ten, but for those that were to be of
-			// answers that never arrived.
+			// The first answer of each connection is checked, then one in ten. An answer
+			// chosen for a check may never arrive.
 			if want := max(3, int(r.Latency.Count())/10-6); checks < want {
 				t.Errorf("%d answers of %d checked, want at least %d", checks, r.Latency.Count(), want)
 			}
@@ -114,8 +114,7 @@ func TestClosedLoop(t *testing.T) {
 	}
 }
 
-// An open loop sends what is due and no more: every request of the schedule is answered and
-// counted once.
+// An open loop sends exactly the requests of its schedule; each is answered and counted once.
 func TestOpenLoopKeepsItsRate(t *testing.T) {
 	r, err := Run(t.Context(), Config{Addr: serve(t, echo), Frames: [][]byte{small}, Conns: 4, Loops: 2,
 		Rate: 2000, Even: true, Duration: 300 * time.Millisecond})
@@ -129,13 +128,13 @@ func TestOpenLoopKeepsItsRate(t *testing.T) {
 	}
 }
 
-// The point of an open loop: while the server stalls, requests go on being due, and all of them
-// count the stall. A closed loop with one in flight would have reported a single slow request.
+// The point of an open loop: requests continue to fall due while the server stalls, and their
+// latencies include the stall. A closed loop with one in flight would report a single slow request.
 func TestNoCoordinatedOmission(t *testing.T) {
 	const stall = 200 * time.Millisecond
 	addr := serve(t, func(c net.Conn) {
 		first := bufio.NewReader(c)
-		// The stall begins with the first request, however long that took to come.
+		// The stall begins when the first request arrives.
 		_, _ = first.Peek(1)
 		time.Sleep(stall)
 		_, _ = io.Copy(c, first)
@@ -145,7 +144,7 @@ func TestNoCoordinatedOmission(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The 100 requests due in the first half of the stall wait for the other half at least.
+		// The 100 requests due in the first half of the stall wait at least for the other half.
 		if got := r.Latency.Quantile(0.75); got < stall/2 {
 			t.Errorf("in flight %d: p75 is %v, want at least %v of the stall seen by a quarter of all", inFlight, got, stall/2)
 		}
@@ -164,7 +163,8 @@ func TestErrorsAreCounted(t *testing.T) {
 	}
 }
 
-// What is in flight is bounded in either loop; in an open one the rest waits, and is lost as well.
+// Both loops bound the requests in flight. In an open loop the other due requests wait, and are
+// lost as well.
 func TestUnansweredAreLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		rate float64
@@ -189,7 +189,7 @@ func TestUnansweredAreLost(t *testing.T) {
 	}
 }
 
-// A generator that was held up sends late, but the requests were due when they were due.
+// A generator that was held up sends late, but its requests still count from their due times.
 func TestLatenessCounts(t *testing.T) {
 	l, err := newLoop(Config{Frames: [][]byte{small}, Rate: 1000, Even: true, Duration: time.Second, Loops: 1}, 0)
 	if err != nil {

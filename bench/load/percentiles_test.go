@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// The lines of the distribution are those that HdrHistogram's plotters take apart: value,
-// percentile, count and what is beyond.
+// WritePercentiles writes the lines that HdrHistogram's plotters parse: value, percentile, count
+// and 1/(1-percentile).
 func TestWritePercentiles(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{1, 3, 1000, 100_000} {

@@ -17,7 +17,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// question is what a server finds in a request.
+// A question is the content of a request, as a server decodes it.
 type question struct {
 	model, version string
 	inputs         string // names, datatypes, shapes and bytes
@@ -28,7 +28,7 @@ func describeInput(name, datatype string, shape any, data []byte) string {
 	return fmt.Sprintf("%s %s %v %x;", name, datatype, shape, data)
 }
 
-// read decodes a request with other code than what wrote it.
+// read decodes a request with code other than the encoder's.
 func read(t *testing.T, w Wire, frame []byte) (q question) {
 	t.Helper()
 	fail := func(err error) {
@@ -94,7 +94,8 @@ func read(t *testing.T, w Wire, frame []byte) (q question) {
 	return q
 }
 
-// A request says the same to every door, and its stamp writes what differs from frame to frame.
+// A request has the same content on every wire, and its stamp writes the fields that differ
+// between frames.
 func TestRequests(t *testing.T) {
 	a := tensor.Tensor{Name: "a", DType: tensor.Uint8, Shape: tensor.Shape{1, 3}, Data: []byte{7, 8, 9}}
 	b := tensor.Tensor{Name: `b"`, DType: tensor.Uint8, Shape: tensor.Shape{2}, Data: []byte(`"s`)}
@@ -147,7 +148,7 @@ func TestRequests(t *testing.T) {
 
 func plainPlace(place int) int { return place }
 
-// In frames of HTTP/2, too, the stamp is written into what is sent.
+// In HTTP/2 frames, too, the stamp is written into the message that is sent.
 func TestStampInFrames(t *testing.T) {
 	q := Request{Model: "m", Inputs: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{40000}, Data: make([]byte, 40000)}}, Stream: "cam-"}
 	message, stamp, err := q.Encode(GRPC)

@@ -28,8 +28,8 @@ func TestPromise(t *testing.T) {
 	}
 }
 
-// trials answers as a server would whose highest rate is capacity: beyond it latencies rise
-// steeply, and one trial in ten meets with a disturbance at any rate.
+// trials simulates a server whose highest rate is capacity: beyond it, latencies rise steeply.
+// disturbed is the share of trials, at any rate, that meet a disturbance.
 func trials(capacity float64, disturbed float64, r *rand.Rand) func(context.Context, float64, time.Duration, bool) (Trial, error) {
 	return func(_ context.Context, rate float64, length time.Duration, _ bool) (Trial, error) {
 		n := rate * length.Seconds()
@@ -65,7 +65,7 @@ func TestSearch(t *testing.T) {
 					t.Errorf("%d trials from %g to %g", len(all), first, capacity)
 				}
 			}
-			if near < runs*9/10 && capacity > 10 { // of three a second a trial has too few
+			if near < runs*9/10 && capacity > 10 { // at 3/s a trial has too few requests
 				t.Errorf("capacity %g from %g: %d of %d searches came within 5 %%", capacity, first, near, runs)
 			}
 		}
@@ -104,7 +104,7 @@ func TestSearchFindsNone(t *testing.T) {
 	}
 }
 
-// Errors and requests without an answer are late.
+// Errors and requests without an answer count as late.
 func TestTrialOf(t *testing.T) {
 	p := Promise{0.9, 50 * time.Millisecond}
 	r := &Result{Offered: 100, Elapsed: time.Second, Lost: 2, Slots: []Slot{{10, 10}, {10, 8}}}
@@ -118,8 +118,7 @@ func TestTrialOf(t *testing.T) {
 	}
 }
 
-// What was due between two times is that of the slots between them, and of a slot that they cut as
-// much as is between them.
+// Due adds up the slots between two times; a slot that one of them cuts counts in proportion.
 func TestDue(t *testing.T) {
 	r := &Result{Began: time.Now(), Slots: []Slot{{Due: 10}, {Due: 20}, {Due: 40}}}
 	at := func(slots float64) time.Time { return r.Began.Add(time.Duration(slots * float64(SlotLength))) }

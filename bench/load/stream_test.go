@@ -21,7 +21,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// answering serves Shiva: what answer returns, in pieces of at most step bytes; nothing after nil.
+// answering serves Shiva: it sends what answer returns, in pieces of at most step bytes, and closes
+// the connection on nil.
 func answering(t *testing.T, step int, answer func(q *shiva.Message) *shiva.Message) (addr string) {
 	return serve(t, func(c net.Conn) {
 		defer c.Close()
@@ -63,7 +64,7 @@ func faulty(kind, text string) *shiva.Message {
 	return shiva.ErrorMessage(&shiva.RemoteError{Type: kind, Message: text, Code: 500})
 }
 
-// framesOf makes requests of streams, each with another byte.
+// framesOf makes n stream requests, each with a different byte as data.
 func framesOf(t *testing.T, n int) (frames [][]byte, stamps []Stamp) {
 	t.Helper()
 	for i := range n {
@@ -78,7 +79,7 @@ func framesOf(t *testing.T, n int) (frames [][]byte, stamps []Stamp) {
 }
 
 // Each stream sends its frames evenly, with numbers of its own and the times at which they were
-// due; those that are superseded are neither answered nor failed.
+// due. Superseded frames count neither as answered nor as failed.
 func TestStreams(t *testing.T) {
 	type frame struct {
 		Seq        int64
@@ -118,7 +119,7 @@ func TestStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// 100 frames a second each, of which the last of the run is due at its end.
+		// Each stream has 100 frames a second; the last is due at the end of the run.
 		const each = 20
 		mu.Lock()
 		if len(got) != 3 || len(r.PerStream) != 3 {
@@ -172,7 +173,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// What is shown of each frame is what the server says of it, in the order of the answers.
+// Each receives what the server reports about every frame, in the order of the answers.
 func TestEach(t *testing.T) {
 	addr := answering(t, 1000, func(q *shiva.Message) *shiva.Message {
 		seq := jsontext.Field(q.Metadata, "seq")
@@ -196,7 +197,7 @@ func TestEach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// 40 frames of each, but that which is due at the end.
+	// 40 frames of each stream, except the one due at the end.
 	if len(next) != 3 || next[0] < 39 || next[1] < 39 || next[2] < 39 || r.Lost != 0 || r.Failed != 0 {
 		t.Errorf("frames of streams: %v, lost %d, failed %d (%s)", next, r.Lost, r.Failed, r.Failure)
 	}
@@ -211,8 +212,7 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// Errors are counted by their kinds, with the first text of each, in however many pieces they
-// arrive.
+// Errors are counted by kind, with the first text of each kind, however many pieces they arrive in.
 func TestFaultsByKind(t *testing.T) {
 	length, least := 500*time.Millisecond, int64(240) // of 250
 	if !budgettest.Whole() {
@@ -248,7 +248,7 @@ func TestFaultsByKind(t *testing.T) {
 	}
 }
 
-// What was measured until a run was stopped, or its server went away, is there.
+// A run that is stopped, or whose server closes the connection, returns its results so far.
 func TestEarlyEnd(t *testing.T) {
 	n := 0
 	leaves := answering(t, 1<<20, func(*shiva.Message) *shiva.Message {
@@ -284,7 +284,7 @@ func TestEarlyEnd(t *testing.T) {
 	}
 }
 
-// Live has every answer of a run once, a moment after it.
+// Live receives the answers while the run goes on, each at most once.
 func TestLive(t *testing.T) {
 	live := &Live{}
 	var answers, failed int64
@@ -314,17 +314,17 @@ func TestLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What came after the last time that it was told is in the result alone.
+	// Answers after Live's last update are only in the result.
 	if all := r.Latency.Count(); answers == 0 || failed == 0 || answers > all || failed > r.Refusal.Count() {
 		t.Errorf("%d answers and %d errors while it went on, %d and %d in the end", answers, failed, all, r.Refusal.Count())
 	}
 }
 
-// On HTTP a request goes to a connection that has none in flight, if there is one.
+// Over HTTP, a request goes to a connection with no request in flight, if there is one.
 func TestIdleConnectionsFirst(t *testing.T) {
 	question, reply := []byte("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), []byte("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
 	var mu sync.Mutex
-	slow, answers := true, 0 // of the slow connection
+	slow, answers := true, 0 // answers: of the slow connection
 	addr := serve(t, func(c net.Conn) {
 		p, mine := make([]byte, len(question)), false
 		for {
@@ -352,7 +352,7 @@ func TestIdleConnectionsFirst(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	// In turn, one in eight of the sixty would have waited behind the slow one.
+	// With connections in turn, one in eight of the 60 requests would wait behind the slow one.
 	if answers > 3 || r.Latency.Count() != 59 {
 		t.Errorf("%d of %d requests went to the connection that was busy", answers, r.Latency.Count())
 	}

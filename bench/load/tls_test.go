@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Over TLS answers are found and checked as over plain sockets, of small requests, many at once,
-// and of such that no socket takes at once.
+// Over TLS, answers are found and checked as over plain sockets: of small requests, of many at
+// once, and of requests that no socket takes in one write.
 func TestLoadOverTLS(t *testing.T) {
 	authority := certtest.New(t, "authority")
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{authority.Server(nil).Pair(t)}})

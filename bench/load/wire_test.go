@@ -21,8 +21,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// readAll feeds a wire with a stream, cut at first and then after every step bytes, and gives
-// its answers.
+// readAll feeds a wire with a stream, cut at first and then after every step bytes, and returns
+// the answers.
 func readAll(t *testing.T, w wire, stream []byte, first, step int) (got []string) {
 	t.Helper()
 	for at, upTo := 0, first; at < len(stream); upTo = min(max(at, upTo)+step, len(stream)) {
@@ -82,7 +82,7 @@ func TestNoHTTP(t *testing.T) {
 	}
 }
 
-// grpcServer writes what a server of gRPC would, with another implementation of HTTP/2.
+// grpcServer writes the frames of a gRPC server, with another implementation of HTTP/2.
 type grpcServer struct {
 	bytes.Buffer
 	framer *http2.Framer
@@ -110,13 +110,13 @@ func failureOf(w wire) string {
 	return kind + ": " + text
 }
 
-// askedWire is a wire on which requests were sent, and the frames of one.
+// askedWire is a wire on which requests were sent, and the frames of one request.
 type askedWire struct {
 	*grpcWire
 	frame []byte
 }
 
-// asked makes a wire on which so many requests are in flight.
+// asked makes a wire with n requests in flight.
 func asked(t *testing.T, n int) askedWire {
 	t.Helper()
 	g := askedWire{grpcWire: newGRPCWire("")}
@@ -130,8 +130,7 @@ func asked(t *testing.T, n int) askedWire {
 	return g
 }
 
-// Streams end in any order, their frames lie between each other's, and each answer is that of
-// its request.
+// Streams end in any order and their frames interleave, but each request gets its own answer.
 func TestGRPCAnswersAtEveryCut(t *testing.T) {
 	message := func(text string) []byte {
 		return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(text))), text...)
@@ -147,14 +146,14 @@ func TestGRPCAnswersAtEveryCut(t *testing.T) {
 	_ = s.framer.WritePing(false, [8]byte{1, 2, 3})
 	_ = s.framer.WriteData(3, false, three[7:])
 	s.headers(3, true, "grpc-status", "0")
-	// grpc-go does when it has not seen the end of the request yet.
+	// grpc-go does this when it has not seen the end of the request yet.
 	_ = s.framer.WriteRSTStream(3, http2.ErrCodeNo)
 	s.headers(5, true, ":status", "200", "grpc-status", "14", "grpc-message", "busy")
 	s.headers(1, true, "grpc-status", "0")
 	_ = s.framer.WriteRSTStream(7, http2.ErrCodeInternal)
 	stream := s.Bytes()
-	// With gather always on, the answers are collected one after the other: that on stream 1 began
-	// while 3 was collected.
+	// Even with gather always on, the wire collects one answer at a time: the one on stream 1 began
+	// while that on stream 3 was collected.
 	want := []string{"1 three", "fault", "0 ", "fault"}
 	for first := range len(stream) + 1 {
 		for _, step := range []int{1, 7, len(stream)} {
@@ -196,8 +195,8 @@ func TestGRPCFailure(t *testing.T) {
 	}
 }
 
-// A request goes as far as both windows of the server admit, and what was taken from the
-// generator's own is given back, also within a request.
+// A request is sent as far as both windows of the server admit. Bytes received are returned to the
+// generator's own window, also while a request is partly sent.
 func TestGRPCWindows(t *testing.T) {
 	g := askedWire{grpcWire: newGRPCWire("")}
 	g.frame = g.encode(nil, make([]byte, 200<<10), true)
@@ -241,8 +240,8 @@ func TestGRPCWindows(t *testing.T) {
 	parts("a request that has its answer", len(g.marks)-1)
 }
 
-// serveGRPC answers each ModelInfer with its message, the later one first when two are there,
-// and lets in only as many bytes as window says, of a stream and of all.
+// serveGRPC answers each ModelInfer with its own message, the later one first when two are there.
+// Each stream has a window of window bytes, the connection HTTP/2's default of 64 KiB less one.
 func serveGRPC(t *testing.T, window uint32) (addr string, reordered *atomic.Int64) {
 	reordered = new(atomic.Int64)
 	type question struct {
@@ -254,7 +253,7 @@ func serveGRPC(t *testing.T, window uint32) (addr string, reordered *atomic.Int6
 			return
 		}
 		out := newGRPCServer()
-		var mu sync.Mutex // of out and of writing
+		var mu sync.Mutex // guards out and writes to c
 		flush := func() {
 			_, _ = c.Write(out.Bytes())
 			out.Reset()
@@ -285,7 +284,7 @@ func serveGRPC(t *testing.T, window uint32) (addr string, reordered *atomic.Int6
 						reordered.Add(1)
 						answer(second)
 					}
-				case <-time.After(300 * time.Millisecond): // the load has ended, there is no other
+				case <-time.After(300 * time.Millisecond): // the load has ended: no second request comes
 				}
 				answer(first)
 			}
@@ -320,7 +319,7 @@ func serveGRPC(t *testing.T, window uint32) (addr string, reordered *atomic.Int6
 }
 
 func TestClosedLoopOverGRPC(t *testing.T) {
-	// A large one does not fit into the window.
+	// A large request does not fit into the window.
 	for name, size := range map[string]int{"small": 100, "large": 600 << 10} {
 		t.Run(name, func(t *testing.T) {
 			addr, reordered := serveGRPC(t, 64<<10)
@@ -359,7 +358,7 @@ func TestClosedLoopOverHTTP(t *testing.T) {
 	}
 }
 
-// Each form's check takes its own request's tensor, and notices another.
+// Each form's check accepts the tensor of its own request, and rejects another.
 func TestForms(t *testing.T) {
 	xs, err := Floats(2, tensor.Shape{2, 3})
 	if err != nil {
