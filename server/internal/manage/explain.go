@@ -100,7 +100,7 @@ func explainNeed(s scheduler.Stats) []string {
 	if n.Waiting > 0 {
 		text += fmt.Sprintf(", and %d rows wait beyond the next batches", n.Waiting)
 	}
-	return []string{text + fmt.Sprintf(". A replica is expected to answer four fifths of %.3g rows/s, so %d are needed (%.2f), and %d are live.", n.Worth, n.Replicas, n.Load, s.Live)}
+	return []string{text + fmt.Sprintf(". A replica is expected to answer four fifths of %.3g rows/s. Replicas needed: %d (%.2f); live: %d.", n.Worth, n.Replicas, n.Load, s.Live)}
 }
 
 // explainSubset says that containers of a model have sessions with some servers only, and with how

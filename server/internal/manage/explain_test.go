@@ -109,3 +109,20 @@ func TestSentences(t *testing.T) {
 		}
 	}
 }
+
+// How many replicas there should be, and why.
+func TestSentencesOfNeed(t *testing.T) {
+	for _, c := range []struct {
+		need scheduler.Need
+		want string
+	}{
+		{scheduler.Need{}, "No replica is needed: nothing has arrived for a minute, and nothing waits."},
+		{scheduler.Need{Replicas: 1, Arriving: 3}, "The number of replicas needed is not known: no replica has answered enough requests to show its rate. One is a guess."},
+		{scheduler.Need{Replicas: 2, Load: 1.5, Worth: 100, Arriving: 120, Waiting: 7},
+			"About 120 rows/s arrive, including refused ones, and 7 rows wait beyond the next batches. A replica is expected to answer four fifths of 100 rows/s. Replicas needed: 2 (1.50); live: 1."},
+	} {
+		if got := explainNeed(scheduler.Stats{Live: 1, Need: c.need}); len(got) != 1 || got[0] != c.want {
+			t.Errorf("%+v: %q, want %q", c.need, got, c.want)
+		}
+	}
+}
