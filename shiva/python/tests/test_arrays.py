@@ -57,6 +57,16 @@ TEXTS: list[tuple[Any, Any]] = [
     (np.array("x"), "x"),
     ("nul \0 ünd", "nul \0 ünd"),
     (np.empty((2, 0), object), [[], []]),
+    (["abc\0\0"], ["abc\0\0"]),
+    ((b"abc\0\0",), ["abc\0\0"]),
+    ([np.bytes_(b"abc\0\0")], ["abc\0\0"]),
+    (np.array([b"abc\0\0"], object), ["abc\0\0"]),
+    (np.array([b"abc\0\0"]).view("V5"), ["abc\0\0"]),
+    (np.array([b"cat", b"dog"]), ["cat", "dog"]),
+    (np.array(["cat", "horse"]), ["cat", "horse"]),
+    (np.array(["cat", "horse"])[:1], ["cat"]),
+    (np.array([["cat", "horse"]]).T[::-1], [["horse"], ["cat"]]),
+    (np.array([""]), [""]),
 ]
 
 
@@ -66,6 +76,19 @@ def test_texts(server: Server, given: Any, want: Any) -> None:
         answer = client.infer("m", {"t": given})
     assert answer["t"].tolist() == want
     assert answer["t"].shape == np.shape(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.array([b"abc\0\0"]), np.array([b"abc"], "S8"), np.array([b"ab\0", b"abc"]), np.array([b"ab\0", b"abc"])[::2],
+        [np.array([b"abc\0\0"])], np.array(b"\0"), np.array(["abc\0\0"]), np.array(["abc"], ">U8"),
+    ],
+)  # fmt: skip
+def test_zeros_that_numpy_takes_for_padding_are_refused(server: Server, given: Any) -> None:
+    with Client(server.address) as client, pytest.raises(ValueError, match=r"input 't': .* end in zeros"):
+        client.infer("m", {"t": given})
+    assert not server.seen
 
 
 def peak_of(client: Client, *inputs: Any) -> int:

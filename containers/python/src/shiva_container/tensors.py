@@ -279,6 +279,10 @@ def convert(tensor: Tensor, value: object) -> Array:
     """
     if type(value) is np.ndarray and value.dtype == tensor.dtype and value.dtype != object:
         return value
+    if tensor.datatype == "BYTES":
+        _refuse_padded(tensor, value)
+        if isinstance(value, np.character):  # as an array it would lose zeros at its end
+            return np.array([value], object).reshape(())
     if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__array__"):
         try:
             plain = np.asarray(value)
@@ -293,14 +297,33 @@ def convert(tensor: Tensor, value: object) -> Array:
     if array.dtype.kind == "T":  # numpy 2's strings of any length, which have no byte order
         array = array.astype(object)
     if tensor.datatype == "BYTES":
-        if array.dtype.kind in "OSU":
-            return array
+        if array.dtype.kind in "OSU" or (array.dtype.type is np.void and array.dtype.names is None):
+            return array.astype(object, copy=False)
     elif array.dtype.newbyteorder("<") == tensor.dtype:
         return array.astype(tensor.dtype, copy=False)
     raise TensorError(
         f'output "{tensor.name}": declared {tensor.datatype} {list(tensor.shape)}, returned {describe(array)}; '
         f"return .astype({_astype(tensor)})"
     )
+
+
+def _refuse_padded(tensor: Tensor, value: object) -> None:
+    """Refuse bytes in arrays of numpy's type S that may have lost zeros at their ends.
+
+    numpy pads elements with zeros to one width, and reads all zeros at the end as padding. Texts
+    (type U) end in none, and are padded wherever a function picks from an array of labels.
+    """
+    if isinstance(value, list | tuple):
+        for one in value:
+            _refuse_padded(tensor, one)
+    elif isinstance(value, np.ndarray) and value.dtype.kind == "S" and value.size:
+        width = value.dtype.itemsize
+        if not np.ascontiguousarray(value).reshape(-1).view(np.uint8).reshape(-1, width)[:, -1].all():
+            raise TensorError(
+                f'output "{tensor.name}": an element of an array of numpy\'s type S{width} ends in zero bytes, which '
+                "numpy cannot tell from padding: return a list of bytes, or an array of dtype object, or "
+                f'.view("V{width}") if the zeros are data, .astype(object) if they are not'
+            )
 
 
 def _astype(tensor: Tensor) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import wire
-from .errors import raise_for
+from .errors import ProtocolError, raise_for
 from .wire import Array, Message
 
 
@@ -26,7 +26,7 @@ def question(model: str, inputs: tuple[Any, ...], *, timeout: float | None, meta
         message.metadata["timeout_ms"] = timeout * 1000
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
         named = dict(inputs[0])
-        texts = {name: wire.texts(value) for name, value in named.items() if wire.is_text(value)}
+        texts = {name: _texts(name, value) for name, value in named.items() if wire.is_text(value)}
         arrays = {name: np.asarray(value) for name, value in named.items() if name not in texts}
         if texts:
             message.metadata["__texts__"] = texts
@@ -38,6 +38,13 @@ def question(model: str, inputs: tuple[Any, ...], *, timeout: float | None, meta
             raise TypeError(f"input {i} is text, which needs the name of its input: infer({model!r}, {{'text': …}})")
         message.tensors.append(np.asarray(value))
     return message
+
+
+def _texts(name: str, value: Any) -> Any:
+    try:
+        return wire.texts(value)
+    except ProtocolError as error:
+        raise ProtocolError(f"input {name!r}: {error}") from None
 
 
 class Answer(Mapping[str, Array]):

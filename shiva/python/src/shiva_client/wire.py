@@ -212,6 +212,7 @@ def _native(raw: NDArray[np.uint8], dtype: np.dtype[Any]) -> Array:
 def texts(value: Any) -> Any:
     """Texts as in ``__texts__``: lists nested by the shape; bytes that are not UTF-8 in base64."""
     if isinstance(value, np.ndarray):
+        _refuse_padded(value)
         value = value.tolist()
     if isinstance(value, bytes):
         try:
@@ -225,11 +226,50 @@ def texts(value: Any) -> Any:
     raise ProtocolError(f"expected text, got {type(value).__name__}")
 
 
+def _refuse_padded(array: Array) -> None:
+    """Refuse an array of numpy's types S or U that may have lost zeros at the ends of its elements.
+
+    numpy pads elements with zeros to one width, and reads all zeros at the end as padding. Bytes
+    (S) that end in zeros are data as often as padding. Texts (U) are padded as a rule; but numpy
+    makes an array as wide as its longest text, so if no element is as wide, they may have ended in
+    zeros.
+    """
+    kind, width = array.dtype.kind, array.dtype.itemsize
+    if kind not in "SU" or not array.size:
+        return
+    if kind == "S" and _full(array, 1).all():
+        return
+    if kind == "U":
+        if width == 4 or _full(array, 4).any():
+            return
+        if isinstance(array.base, np.ndarray) and array.base.dtype == array.dtype:
+            _refuse_padded(array.base)  # a part of an array has the width of the whole
+            return
+        width //= 4
+    raise ProtocolError(
+        f"elements of an array of numpy's type {kind}{width} end in zeros, which numpy cannot tell from padding: pass "
+        "a list, or an array of dtype object; .astype(object) makes one without these zeros"
+        + (f', .view("V{width}") an array with them' if kind == "S" else "")
+    )
+
+
+def _full(array: Array, unit: int) -> Array:
+    """Which elements are as wide as their type, whose characters have ``unit`` bytes."""
+    units = np.ascontiguousarray(array).reshape(-1).view(f"u{unit}").reshape(array.size, -1)
+    full: Array = units[:, -1] != 0
+    return full
+
+
 def is_text(value: Any) -> bool:
     """Whether an input travels as text."""
     while isinstance(value, list | tuple) and value:
         value = value[0]
-    return isinstance(value, str | bytes) or (isinstance(value, np.ndarray) and value.dtype.kind in "SUO")
+    return isinstance(value, str | bytes) or (isinstance(value, np.ndarray) and _is_text_type(value.dtype))
+
+
+def _is_text_type(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are texts or bytes: also T, numpy 2's texts, and V, bytes of one length."""
+    return dtype.kind in "SUOT" or (dtype.type is np.void and dtype.names is None)
 
 
 def array_of_texts(value: Any) -> Array:
