@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/regions"
@@ -216,6 +217,61 @@ func TestHostileRegions(t *testing.T) {
 		t.Error(err)
 	}
 	budgettest.Until(t, "the memory to come back", func() bool { return s.pool.InUse() < 1<<20 })
+}
+
+// While a model executes a request, its client's region is unregistered and another client
+// registers its own file under the name, as each of Triton's examples does. The answer goes to the
+// region that the request named when it was accepted, and to no other.
+func TestNameOfAnothersRegion(t *testing.T) {
+	dir := t.TempDir()
+	s := start(t, func(c *config.Config) { c.SharedMemory.Directory, c.SharedMemory.Regions = dir, 1 })
+	const size = 1 << 10
+	write := func(key string, content []byte) {
+		if err := os.WriteFile(filepath.Join(dir, key), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	register := func(key string) error {
+		return s.regions.Register(regions.Client{}, regions.Region{Name: "output0_data", Key: key, Size: size})
+	}
+	var full, renamed error
+	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
+	swap := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		_ = s.regions.Unregister(regions.Client{}, "")
+		full = register("theirs") // the file in use takes the only place
+		set := s.regions.Settings()
+		set.Regions = 2
+		s.regions.Configure(set)
+		renamed = register("theirs")
+		return echo(b)
+	})
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, swap, scheduler.ReplicaOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for door, ask := range sharers(t, s) {
+		write("mine", append(bytes.Repeat([]byte{1}, size/2), make([]byte, size/2)...))
+		write("theirs", bytes.Repeat([]byte{2}, size))
+		set := s.regions.Settings()
+		set.Regions = 1
+		s.regions.Configure(set)
+		if err := register("mine"); err != nil {
+			t.Fatal(err)
+		}
+		if err := ask(t.Context(), span{"output0_data", 0, size / 2}, span{"output0_data", size / 4, size / 2}); err != nil {
+			t.Errorf("%s: %v", door, err)
+		}
+		if !errors.Is(full, scheduler.ErrOverloaded) || renamed != nil {
+			t.Errorf("%s: beside a file in use: %v, and with room: %v", door, full, renamed)
+		}
+		mine, _ := os.ReadFile(filepath.Join(dir, "mine"))
+		theirs, _ := os.ReadFile(filepath.Join(dir, "theirs"))
+		if want := append(bytes.Repeat([]byte{1}, 3*size/4), make([]byte, size/4)...); !bytes.Equal(mine, want) || !bytes.Equal(theirs, bytes.Repeat([]byte{2}, size)) {
+			t.Errorf("%s: the answer is not in the client's own file, or is in the other client's", door)
+		}
+		_ = s.regions.Unregister(regions.Client{}, "")
+		budgettest.Until(t, "the files to be closed", func() bool { return register("mine") == nil })
+		_ = s.regions.Unregister(regions.Client{}, "")
+	}
 }
 
 // With one option, the client in Go puts inputs and outputs into shared memory. Its files have no

@@ -141,6 +141,7 @@ func (l *loop) freeCall(c *call) {
 	c.use.End()
 	c.session, c.namespace, c.next = nil, "", nil
 	c.control, c.err, c.outboxBytes = nil, nil, 0
+	c.shared.release()
 	c.shared, c.held, c.inFlight, c.answered = nil, false, false, false
 	if len(l.free) < keep {
 		l.free = append(l.free, c)

@@ -24,7 +24,8 @@ import (
 // A client that knows the sizes of outputs gives each of them a place. Other clients give an area,
 // which takes large outputs in order as far as there is room.
 //
-// A copy takes a millisecond per few megabytes, so the loop makes no copies: inputs are read before
+// The regions are held from the time when the request is read until its answer has been written. A
+// copy takes a millisecond per few megabytes, so the loop makes no copies: inputs are read before
 // the call is opened, while its place in the line waits, and outputs are written before the call is
 // complete.
 
@@ -38,6 +39,8 @@ type placement struct {
 	Offset   int64  `json:"offset"`
 	Size     int64  `json:"byte_size"`
 	Index    int    `json:"index,omitempty"` // in an answer: among all its tensors, placed or not
+
+	held regions.Hold
 }
 
 // sharedTensors is the part of a request and its answer that is in shared memory.
@@ -47,8 +50,42 @@ type sharedTensors struct {
 	Area    *placement  `json:"area,omitempty"` // for other outputs; it has no name itself
 
 	fetched []tensor.Tensor // the inputs
-	client  regions.Client
-	err     error // of fetching them
+	err     error           // of fetching them
+}
+
+// hold resolves the names of the regions. After an error some may be held.
+func (m *sharedTensors) hold(g *regions.Registry, client regions.Client) (err error) {
+	for i := range m.Inputs {
+		p := &m.Inputs[i]
+		if p.held, err = g.HoldInput(client, p.Name, p.place()); err != nil {
+			return err
+		}
+	}
+	for i := range m.Outputs {
+		p := &m.Outputs[i]
+		if p.held, err = g.HoldOutput(client, p.Name, p.place()); err != nil {
+			return err
+		}
+	}
+	if m.Area != nil {
+		m.Area.held, err = g.HoldOutput(client, "", m.Area.place())
+	}
+	return err
+}
+
+// release releases the regions; m may be nil.
+func (m *sharedTensors) release() {
+	if m == nil {
+		return
+	}
+	for _, list := range [][]placement{m.Inputs, m.Outputs} {
+		for i := range list {
+			list[i].held.Release()
+		}
+	}
+	if m.Area != nil {
+		m.Area.held.Release()
+	}
 }
 
 func (p *placement) place() parameter.Place {
@@ -110,7 +147,9 @@ func (s *session) fetchInputs(c *call) (waits bool, err error) {
 	case len(c.shared.Inputs) > 0 && !named:
 		return false, fmt.Errorf("%w: with inputs in shared memory, the tensors of the message need names: expected metadata key \"__tensors__\"", scheduler.ErrInvalidInput)
 	}
-	c.shared.client = regions.Client{Address: s.address(), Who: q.Who}
+	if err := c.shared.hold(s.loop.door.regions, regions.Client{Address: s.address(), Who: q.Who}); err != nil {
+		return false, err
+	}
 	if len(c.shared.Inputs) == 0 {
 		return false, nil
 	}
@@ -143,7 +182,7 @@ func (c *call) fetch(left int64) {
 	d, m := c.session.loop.door, c.shared
 	pool := gate.Memory{Pool: d.pool}
 	for i := range m.Inputs {
-		if m.err = d.regions.Fetch(m.client, &m.fetched[i], m.Inputs[i].place(), left, pool.Plain().Get); m.err != nil {
+		if m.err = m.Inputs[i].held.Fetch(&m.fetched[i], left, pool.Plain().Get); m.err != nil {
 			break
 		}
 		left -= m.Inputs[i].Size
@@ -170,22 +209,13 @@ func (s *session) resumeFetched(c *call) {
 	s.finish(c)
 }
 
-// checkOutputs checks the places of outputs before the model is executed in vain.
-func (c *call) checkOutputs(d *Door) error {
+// checkOutputs checks that the model has the outputs, before it is executed in vain.
+func (c *call) checkOutputs() error {
 	if c.gate.Bridge && len(c.shared.Outputs) > 0 {
 		return errBridge
 	}
-	if area := c.shared.Area; area != nil {
-		if err := d.regions.CheckOutput(c.shared.client, "", area.place()); err != nil {
-			return err
-		}
-	}
 	for i := range c.shared.Outputs {
-		p := &c.shared.Outputs[i]
-		if _, err := c.output(p.Name); err != nil {
-			return err
-		}
-		if err := d.regions.CheckOutput(c.shared.client, p.Name, p.place()); err != nil {
+		if _, err := c.output(c.shared.Outputs[i].Name); err != nil {
 			return err
 		}
 	}
@@ -234,8 +264,7 @@ func (c *call) putNamed() error {
 		p := &c.shared.Outputs[i]
 		at, err := c.output(p.Name)
 		if err == nil {
-			place := p.place()
-			err = c.putOutput(p, at, &place)
+			err = c.putOutput(p, at, p.held)
 		}
 		if err != nil {
 			return err
@@ -244,11 +273,12 @@ func (c *call) putNamed() error {
 	return nil
 }
 
-// putOutput writes an output to a place, and records it in p.
-func (c *call) putOutput(p *placement, at int, place *parameter.Place) error {
+// putOutput writes an output to a place that is held, and records it in p.
+func (c *call) putOutput(p *placement, at int, held regions.Hold) error {
 	t := c.gate.Outputs[at]
 	t.Name = p.Name
-	if err := c.session.loop.door.regions.Put(c.shared.client, &t, place); err != nil {
+	place, err := held.Put(&t)
+	if err != nil {
 		return err
 	}
 	p.Datatype, p.Shape, p.Offset, p.Size = t.DType.V2(), c.gate.Shown(at), place.Offset, place.Size
@@ -277,13 +307,13 @@ func (c *call) fillArea() {
 	if area == nil || c.gate.Bridge || c.gate.Target.Spec.Adapter != nil {
 		return
 	}
-	at, end := area.Offset, area.Offset+area.Size
+	var at int64 // in the area
 	for i, t := range c.gate.Outputs {
-		if !worthPutting(t) || int64(len(t.Data)) > end-at || c.isPlaced(i) {
+		if !worthPutting(t) || int64(len(t.Data)) > area.Size-at || c.isPlaced(i) {
 			continue
 		}
 		p := placement{Name: c.gate.Target.Spec.Outputs[i].Name, Region: area.Region}
-		if c.putOutput(&p, i, &parameter.Place{Region: area.Region, Offset: at, Size: int64(len(t.Data))}) == nil {
+		if c.putOutput(&p, i, area.held.From(at)) == nil {
 			c.shared.Outputs = append(c.shared.Outputs, p)
 			at += (p.Size + areaAligned - 1) / areaAligned * areaAligned
 		}

@@ -183,9 +183,9 @@ func TestArea(t *testing.T) {
 		t.Fatal(err, string(a.Metadata))
 	}
 	want := []placement{
-		{"d", "UINT8", []int{size}, "out", 0, size, 2},
-		{"a", "UINT8", []int{size}, "out", 200_000, size, 0},
-		{"e", "UINT8", []int{size}, "out", 200_000 + 70_016, size, 3},
+		{Name: "d", Datatype: "UINT8", Shape: []int{size}, Region: "out", Offset: 0, Size: size, Index: 2},
+		{Name: "a", Datatype: "UINT8", Shape: []int{size}, Region: "out", Offset: 200_000, Size: size, Index: 0},
+		{Name: "e", Datatype: "UINT8", Shape: []int{size}, Region: "out", Offset: 200_000 + 70_016, Size: size, Index: 3},
 	}
 	if fmt.Sprint(m.Shared.Outputs) != fmt.Sprint(want) || fmt.Sprint(m.Tensors) != "[b f]" || len(a.Tensors) != 2 || len(m.Texts["c"]) != 80_000 {
 		t.Errorf("%v, expected %v; %v with %d tensors", m.Shared.Outputs, want, m.Tensors, len(a.Tensors))
@@ -271,6 +271,12 @@ func TestRegionOfConnection(t *testing.T) {
 func TestWrongPlaces(t *testing.T) {
 	r, file := sharing(t)
 	r.model("m", floats("x"), r.echo)
+	if err := os.WriteFile(file+".large", make([]byte, 2<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.regions.Register(regions.Client{}, regions.Region{Name: "large", Key: "file.large", Size: 2 << 20}); err != nil {
+		t.Fatal(err)
+	}
 	w := r.dial()
 	in := func(text string) string { return `{"inputs":[` + text + `]}` }
 	out := func(text string) string { return `{"inputs":[` + input(0) + `],"outputs":[` + text + `]}` }
@@ -283,7 +289,7 @@ func TestWrongPlaces(t *testing.T) {
 		{in(strings.Replace(input(0), "[1,4]", "[1,5]", 1)), "InvalidInput", "input byte size mismatch for input 'x'"},
 		{in(strings.Replace(input(0), `"r"`, `"none"`, 1)), "NotFound", "Unable to find shared memory region: 'none'"},
 		{in(input(4096 - 15)), "InvalidInput", "Invalid offset + byte size for shared memory region: 'r'"},
-		{in(strings.Replace(strings.Replace(input(0), "16", "2097152", 1), "[1,4]", "[131072,4]", 1)), "TooLarge", "limits.message_bytes"},
+		{in(strings.NewReplacer(`"r"`, `"large"`, "16", "2097152", "[1,4]", "[131072,4]").Replace(input(0))), "TooLarge", "limits.message_bytes"},
 		{in(strings.Replace(input(0), `"x"`, `"y"`, 1)), "InvalidInput", `input \"x\" is missing`},
 		{out(output(0, 15)), "InvalidInput", "should be at least 16 bytes to hold the results"},
 		{out(strings.Replace(output(0, 16), `"x"`, `"y"`, 1)), "InvalidInput", `no output \"y\"`},

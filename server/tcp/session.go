@@ -423,7 +423,7 @@ func (s *session) route(c *call) (err error) {
 	}
 	c.gate.Owner, c.gate.Use = c, &c.use
 	if c.shared != nil {
-		return c.checkOutputs(s.loop.door)
+		return c.checkOutputs()
 	}
 	return nil
 }

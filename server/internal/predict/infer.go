@@ -211,9 +211,11 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 	if err != nil {
 		return nil, err
 	}
-	if err := d.checkPlaces(q); err != nil {
+	places, err := d.holdPlaces(q)
+	if err != nil {
 		return nil, err
 	}
+	defer places.release()
 	p := q.params(ctx, target)
 	c := calls.Get().(*call)
 	if err := d.gate.OpenTarget(&c.gate, target, q.Inputs, &p); err != nil {
@@ -237,7 +239,7 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 		err = a.write(q.Outputs, target.Spec.Outputs, chosen)
 	}
 	if err == nil {
-		err = d.place(a, q)
+		err = places.put(a, q)
 	}
 	if err != nil {
 		if a.Release(); q.Outbox != nil {

@@ -21,32 +21,45 @@ func (q *Question) regionClient() regions.Client {
 	return regions.Client{Address: q.Client, Who: q.Who}
 }
 
-// checkPlaces checks that requested outputs can be written to their places.
-func (s *Service) checkPlaces(q *Question) error {
-	for i := range q.Outputs {
-		if at := q.Outputs[i].Place; at.Region != "" {
-			if err := s.cfg.Regions.CheckOutput(q.regionClient(), q.Outputs[i].Name, at); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
+// holds are the places of requested outputs, with the zero Hold for those in the answer.
+type holds []regions.Hold
 
-// place writes outputs to their places.
-func (s *Service) place(a *Answer, q *Question) error {
+// holdPlaces holds the places of requested outputs, if there are any.
+func (s *Service) holdPlaces(q *Question) (hs holds, err error) {
 	for i := range q.Outputs {
 		at := q.Outputs[i].Place
 		if at.Region == "" {
 			continue
 		}
-		if err := s.cfg.Regions.Put(q.regionClient(), &a.Outputs[i], &at); err != nil {
+		if hs == nil {
+			hs = make(holds, len(q.Outputs))
+		}
+		if hs[i], err = s.cfg.Regions.HoldOutput(q.regionClient(), q.Outputs[i].Name, at); err != nil {
+			hs.release()
+			return nil, err
+		}
+	}
+	return hs, nil
+}
+
+func (hs holds) release() {
+	for _, h := range hs {
+		h.Release()
+	}
+}
+
+// put writes outputs to their places.
+func (hs holds) put(a *Answer, q *Question) (err error) {
+	if hs != nil {
+		a.places = make([]parameter.Place, len(hs))
+	}
+	for i, h := range hs {
+		if q.Outputs[i].Place.Region == "" {
+			continue
+		}
+		if a.places[i], err = h.Put(&a.Outputs[i]); err != nil {
 			return err
 		}
-		if a.places == nil {
-			a.places = make([]parameter.Place, len(q.Outputs))
-		}
-		a.places[i] = at
 	}
 	return nil
 }

@@ -3,8 +3,9 @@
 // Registry.
 //
 //	client --register name, key--> door --> Registry.Register: a file in shared_memory.directory
-//	client --request, Place------> door --> Registry.Read ----pread--> memory of the payload pool
-//	                               door <-- Registry.Write <--pwrite-- output of the model
+//	client --request, Place------> door --> Registry.Hold…: the region, until the request ends
+//	                               door --> Hold.Fetch ------pread--> memory of the payload pool
+//	                               door <-- Hold.Put <-------pwrite-- output of the model
 //
 // A file belongs to its client, which may truncate, replace or remove it at any time. It is
 // therefore never mapped: touching a page that has been truncated would kill the process. It is
@@ -14,7 +15,7 @@
 // The operator decides which files clients may name: see Settings. A key is a file name as shm_open
 // takes it. Neither links nor mount points are followed.
 //
-// Concurrency: everything may be called from any goroutine. Read and Write block for as long as the
+// Concurrency: everything may be called from any goroutine. Fetch and Put block for as long as the
 // copy takes, and must not be called on an event loop.
 //
 // Errors: where Triton's clients compare texts, an error begins with Triton's words and continues

@@ -16,13 +16,13 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/parameter"
 )
 
 // A file is a region with its file open.
 type file struct {
 	Region
-	data      *os.File // Close does not wait: copies under way still finish
+	data      *os.File     // closed with the last use
+	uses      atomic.Int64 // the name in the registry, and requests: see Hold
 	directory string
 	owner     uint32
 	inode     [2]uint64    // device and inode
@@ -136,28 +136,20 @@ func inPieces(size int, one func(from, to int) error) error {
 	return nil
 }
 
-// Read fills b with the current content of a place, which has the length of b.
-func (g *Registry) Read(client Client, p parameter.Place, b []byte) error {
-	f, err := g.find(client, p, false)
-	if err != nil {
-		return err
-	}
-	at := f.Offset + p.Offset
+// read fills b with the current content of the place, which has the length of b.
+func (h Hold) read(b []byte) error {
+	f, at := h.file, h.file.Offset+h.place.Offset
 	return inPieces(len(b), func(from, to int) error {
-		g.turns <- struct{}{}
+		h.registry.turns <- struct{}{}
 		n, err := f.data.ReadAt(b[from:to], at+int64(from))
-		<-g.turns
+		<-h.registry.turns
 		return f.failed(err, at+int64(from+n), at, len(b))
 	})
 }
 
-// Write writes b at the beginning of a place, which must not be shorter.
-func (g *Registry) Write(client Client, p parameter.Place, b []byte) error {
-	f, err := g.find(client, p, true)
-	if err != nil {
-		return err
-	}
-	at := f.Offset + p.Offset
+// write writes b at the beginning of the place, which must not be shorter.
+func (h Hold) write(b []byte) error {
+	f, at := h.file, h.file.Offset+h.place.Offset
 	// If the file has been truncated, a write beyond its end would extend it again.
 	if info, err := f.data.Stat(); err != nil {
 		return f.failed(err, at, at, len(b))
@@ -168,9 +160,9 @@ func (g *Registry) Write(client Client, p parameter.Place, b []byte) error {
 		// The kernel admits one writer of a file at a time; the other writers would spin.
 		f.writing.Lock()
 		defer f.writing.Unlock()
-		g.turns <- struct{}{}
+		h.registry.turns <- struct{}{}
 		n, err := f.data.WriteAt(b[from:to], at+int64(from))
-		<-g.turns
+		<-h.registry.turns
 		return f.failed(err, at+int64(from+n), at, len(b))
 	})
 }
@@ -184,8 +176,6 @@ func (f *file) failed(err error, failed, at int64, size int) error {
 	case errors.Is(err, io.EOF):
 		return gate.Invalid("shared memory region '%s': expected %d bytes from offset %d of '%s' on, but the file ends at %d: it has become shorter since it was registered",
 			f.Name, size, at, f.Key, failed)
-	case errors.Is(err, os.ErrClosed):
-		return missing(f.Name)
 	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM):
 		condition = scheduler.ErrOverloaded
 	}

@@ -98,7 +98,11 @@ func TestPlacesComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := g.Read(Client{}, parameter.Place{Region: "a", Size: 64}, make([]byte, 64)); err != nil {
+	h, err := g.HoldInput(Client{}, "x", parameter.Place{Region: "a", Size: 64})
+	if err == nil {
+		err = h.read(make([]byte, 64))
+	}
+	if h.Release(); err != nil {
 		t.Errorf("a file that was removed: %v", err)
 	}
 	if err := g.Register(Client{}, third); err != nil || len(names(t, g)) != 2 || g.regions[regionID{name: "a"}] == nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -16,7 +15,6 @@ import (
 	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
-	"github.com/shivad/shivad/server/internal/parameter"
 )
 
 // Extension is the name of the extension in a server's metadata.
@@ -42,6 +40,8 @@ type Registry struct {
 	settings atomic.Pointer[Settings]
 	turns    chan struct{} // one element for each copy under way
 	refused  [refusals]atomic.Uint64
+
+	open atomic.Int64 // files: those of regions, and those that only requests use any more
 
 	mu      sync.RWMutex
 	regions map[regionID]*file
@@ -90,10 +90,19 @@ func (g *Registry) Configure(s Settings) {
 	}
 }
 
-// drop removes a region. Its file is closed once copies under way have ended. The caller holds mu.
+// drop takes a region's name away. Its file stays open for requests that use it. The caller holds
+// mu.
 func (g *Registry) drop(name regionID) {
-	g.regions[name].data.Close()
+	g.release(g.regions[name])
 	delete(g.regions, name)
+}
+
+// release ends a use of a file, and closes it after the last.
+func (g *Registry) release(f *file) {
+	if f.uses.Add(-1) == 0 {
+		f.data.Close()
+		g.open.Add(-1)
+	}
 }
 
 // Register makes a part of a file a region of the client's identity. The name must be free. A file
@@ -149,6 +158,8 @@ func (g *Registry) register(client Client, r Region, connection any) error {
 		f.data.Close()
 		return err
 	}
+	f.uses.Store(1)
+	g.open.Add(1)
 	g.regions[name] = f
 	return nil
 }
@@ -174,11 +185,11 @@ func (g *Registry) admit(name regionID, s *Settings) error {
 	if g.regions[name] != nil {
 		return gate.Invalid("shared memory region '%s' already in manager; unregister it first", name.name)
 	}
-	if len(g.regions) >= s.Regions {
+	if g.open.Load() >= int64(s.Regions) {
 		g.forget()
 	}
-	if n := len(g.regions); n >= s.Regions {
-		return fmt.Errorf("%w: failed to register shared memory region '%s': %d are registered, the limit (shared_memory.regions) is %d: unregister regions that are no longer used",
+	if n := g.open.Load(); n >= int64(s.Regions) {
+		return fmt.Errorf("%w: failed to register shared memory region '%s': %d are registered or used by requests in flight, the limit (shared_memory.regions) is %d: unregister regions that are no longer used",
 			scheduler.ErrOverloaded, name.name, n, s.Regions)
 	}
 	return nil
@@ -209,8 +220,9 @@ func (g *Registry) forget() {
 	}
 }
 
-// Unregister removes a region of the client's identity, or all of them if the name is empty. It is
-// not an error if there is none.
+// Unregister takes the name of a region of the client's identity away, or those of all if the name
+// is empty. Requests that have been accepted still use the regions. It is not an error if there is
+// none.
 func (g *Registry) Unregister(client Client, name string) error {
 	dropped, err := g.unregister(client, name)
 	if err != nil || len(dropped) > 0 {
@@ -284,28 +296,4 @@ func (g *Registry) Status(client Client, name string) ([]Region, error) {
 		return nil, fmt.Errorf("%w: Unable to find system shared memory region: '%s'", scheduler.ErrNotFound, name)
 	}
 	return list, nil
-}
-
-// find returns the client's region of a place, which must lie within it, and must be writable if
-// write is set.
-func (g *Registry) find(client Client, p parameter.Place, write bool) (*file, error) {
-	g.mu.RLock()
-	f := g.regions[client.id(p.Region)]
-	g.mu.RUnlock()
-	switch {
-	case f == nil:
-		return nil, missing(p.Region)
-	case p.Offset > f.Size || p.Offset == f.Size && p.Size > 0:
-		return nil, gate.Invalid("Invalid offset for shared memory region: '%s': %d, where the region has %d bytes", p.Region, p.Offset, f.Size)
-	case p.Size > f.Size-p.Offset:
-		return nil, gate.Invalid("Invalid offset + byte size for shared memory region: '%s': %d + %d, where the region has %d bytes", p.Region, p.Offset, p.Size, f.Size)
-	case write && f.readOnly:
-		return nil, fmt.Errorf("%w: shared memory region '%s' takes no outputs: the server's user, %d, may not write '%s'", gate.ErrPermissionDenied, p.Region, os.Geteuid(), f.Key)
-	}
-	f.used.Store(time.Now().UnixNano())
-	return f, nil
-}
-
-func missing(name string) error {
-	return fmt.Errorf("%w: Unable to find shared memory region: '%s': it is not registered, or no longer", scheduler.ErrNotFound, name)
 }

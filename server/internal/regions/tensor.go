@@ -10,23 +10,21 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// CheckOutput returns an error if an output cannot be written to a place, so that no model is asked
-// in vain. Put checks again. With an empty name the error does not mention the output.
-func (g *Registry) CheckOutput(client Client, name string, p parameter.Place) error {
-	err := g.permit(client)
-	if err == nil {
-		_, err = g.find(client, p, true)
+// Fetch is [Hold.Fetch] from a place that is held only meanwhile.
+func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, left int64, get func(size int) (*tensor.Buffer, error)) error {
+	h, err := g.HoldInput(client, t.Name, p)
+	if err != nil {
+		return err
 	}
-	return naming("output", name, err)
+	defer h.Release()
+	return h.Fetch(t, left, get)
 }
 
-// Fetch reads the data of an input, whose name, dtype and shape are set, from a place into memory
+// Fetch reads the data of an input, whose name, dtype and shape are set, from the place into memory
 // from get, whose errors it returns unchanged. left is how many bytes the request may still add.
 // After an error the input may have memory, which the caller must release.
-func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, left int64, get func(size int) (*tensor.Buffer, error)) error {
-	if err := g.permit(client); err != nil {
-		return naming("input", t.Name, err)
-	}
+func (h Hold) Fetch(t *tensor.Tensor, left int64, get func(size int) (*tensor.Buffer, error)) error {
+	p := h.place
 	elements, ok := t.Shape.Elements()
 	size := t.DType.Size() // 0: it varies, and Check verifies it
 	if !ok || size > 0 && elements > math.MaxInt/size {
@@ -38,15 +36,12 @@ func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, lef
 	case p.Size > left:
 		return fmt.Errorf("%w: input %q has %d bytes in shared memory, with which the request exceeds limits.message_bytes: %d bytes were left", scheduler.ErrTooLarge, t.Name, p.Size, max(left, 0))
 	}
-	if _, err := g.find(client, p, false); err != nil { // before memory is allocated
-		return naming("input", t.Name, err)
-	}
 	buf, err := get(int(p.Size))
 	if err != nil {
 		return err
 	}
 	t.Buf, t.Data = buf, buf.Bytes()
-	if err := g.Read(client, p, t.Data); err != nil {
+	if err := h.read(t.Data); err != nil {
 		return naming("input", t.Name, err)
 	}
 	if err := t.Check(); err != nil {
@@ -55,13 +50,14 @@ func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, lef
 	return nil
 }
 
-// Put writes an output to a place, and sets the place's size to that of the output.
-func (g *Registry) Put(client Client, t *tensor.Tensor, p *parameter.Place) error {
+// Put writes an output to the beginning of the place, and returns the part that it takes.
+func (h Hold) Put(t *tensor.Tensor) (parameter.Place, error) {
+	p := h.place
 	if int64(len(t.Data)) > p.Size {
-		return gate.Invalid("shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results", t.Name, p.Size, len(t.Data))
+		return p, gate.Invalid("shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results", t.Name, p.Size, len(t.Data))
 	}
 	p.Size = int64(len(t.Data))
-	return naming("output", t.Name, g.Write(client, *p, t.Data))
+	return p, naming("output", t.Name, h.write(t.Data))
 }
 
 // naming adds to an error the tensor that it concerns, if there is one.
