@@ -55,12 +55,13 @@ func (e *CallError) Unwrap() error { return e.Err }
 //
 // A request that a server did not execute is sent to another one: a request that was not sent, or
 // was answered Draining, Unavailable (no container of the model), NotFound (another server may have
-// it) or, once, Overloaded. With WithRepeatable, so is a request whose answer or container was
-// lost, or that waits for a silent server: one that has answered nothing for 2 s, and then fails to
-// answer a liveness check on another connection within 2 s. When no server is left and waiting may
-// help, the client starts over after a pause, until the request's context ends or, if that has no
-// deadline, for as long as an attempt to connect may take (10 s). If there is still no answer, the
-// error is an [*AttemptsError] with the addresses and what happened at each.
+// it) or, once, Overloaded. With WithRepeatable, so is a request whose answer or, once, container
+// was lost, unless the error says that the request ended the container, or that waits for a silent
+// server: one that has answered nothing for 2 s, and then fails to answer a liveness check on
+// another connection within 2 s. When no server is left and waiting may help, the client starts
+// over after a pause, until the request's context ends or, if that has no deadline, for as long as
+// an attempt to connect may take (10 s). If there is still no answer, the error is an
+// [*AttemptsError] with the addresses and what happened at each.
 //
 // Feedback goes to another server only if it was not sent or was answered Draining.
 //

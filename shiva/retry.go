@@ -101,6 +101,7 @@ type pursuit struct {
 	failed      AttemptsError
 	tried       []*link // in this round
 	overloaded  int     // number of servers that were
+	lost        int     // number of containers that were lost with the request
 	recoverable bool    // another round may succeed
 }
 
@@ -186,8 +187,12 @@ func (p *pursuit) retriesAfter(e *RemoteError) bool {
 		p.recoverable = true
 		return !p.feedback
 	case ContainerLost:
-		p.recoverable = true
-		return p.repeatable
+		// At most twice: the request itself may be what ends containers. The server says so
+		// (retryable is false) once it knows.
+		p.lost++
+		again := p.repeatable && e.Retryable && p.lost < 2
+		p.recoverable = p.recoverable || again
+		return again
 	case NotFound:
 		return !p.feedback
 	case Overloaded:

@@ -166,16 +166,19 @@ func TestRefusals(t *testing.T) {
 		namespace string
 		opts      []shiva.Option
 		asked     int64 // of the two refusing servers, before the third answers; 3: no third attempt
+		twice     bool  // at most two servers are asked
+		final     bool  // the error says that it is not retryable
 	}{
 		{kind: shiva.Draining, asked: 2},
 		{kind: shiva.Draining, namespace: "app/update", asked: 2},
 		{kind: shiva.Unavailable, asked: 2},
 		{kind: shiva.Unavailable, namespace: "app/update", asked: 3},
-		{kind: shiva.NotFound, asked: 2},
-		{kind: shiva.Overloaded, asked: 2},
+		{kind: shiva.NotFound, asked: 2, final: true},
+		{kind: shiva.Overloaded, asked: 2, twice: true},
 		{kind: shiva.ContainerLost, asked: 3},
-		{kind: shiva.ContainerLost, opts: []shiva.Option{shiva.WithRepeatable()}, asked: 2},
-		{kind: shiva.InvalidInput, asked: 3},
+		{kind: shiva.ContainerLost, opts: []shiva.Option{shiva.WithRepeatable()}, asked: 2, twice: true},
+		{kind: shiva.ContainerLost, opts: []shiva.Option{shiva.WithRepeatable()}, asked: 3, final: true},
+		{kind: shiva.InvalidInput, asked: 3, final: true},
 		{kind: shiva.DeadlineExceeded, asked: 3},
 	} {
 		m := three(t)
@@ -186,7 +189,7 @@ func TestRefusals(t *testing.T) {
 		for _, one := range m {
 			one.got.Store(0)
 		}
-		h := shivatest.Fail(&shiva.RemoteError{Type: tt.kind, Message: "no", Retryable: tt.kind != shiva.NotFound && tt.kind != shiva.InvalidInput})
+		h := shivatest.Fail(&shiva.RemoteError{Type: tt.kind, Message: "no", Retryable: !tt.final})
 		m[0].set(h)
 		m[1].set(h)
 		namespace := tt.namespace
@@ -199,7 +202,7 @@ func TestRefusals(t *testing.T) {
 			switch {
 			case err != nil && (!refused || e.Type != tt.kind):
 				t.Errorf("%s: error %v", tt.kind, err)
-			case tt.asked == 2 && err != nil && tt.kind != shiva.Overloaded:
+			case tt.asked == 2 && err != nil && !tt.twice:
 				t.Errorf("%s %s: %v, want the answer of the third server", tt.kind, namespace, err)
 			}
 		}
@@ -207,7 +210,7 @@ func TestRefusals(t *testing.T) {
 		switch {
 		case tt.asked == 3 && tries != 30:
 			t.Errorf("%s %s: %d attempts for 30 requests, want none again", tt.kind, namespace, tries)
-		case tt.kind == shiva.Overloaded && tries > 60:
+		case tt.twice && tries > 60:
 			t.Errorf("%s: %d attempts for 30 requests, want 2 for each at most", tt.kind, tries)
 		case tt.asked == 2 && tries == 30:
 			t.Errorf("%s %s: no request was tried again", tt.kind, namespace)

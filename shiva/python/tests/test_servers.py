@@ -18,6 +18,7 @@ from shiva_client import (
     AsyncClient,
     Client,
     ConnectionLost,
+    ContainerLost,
     Message,
     Overloaded,
     RemoteError,
@@ -233,7 +234,6 @@ def test_a_lost_answer_is_not_asked_for_again_without_permission(
         ("Unavailable", "app/update", False, False),
         ("NotFound", "m", False, True),
         ("ContainerLost", "m", False, False),
-        ("ContainerLost", "m", True, True),
         ("InvalidInput", "m", True, False),
         ("DeadlineExceeded", "m", True, False),
     ],
@@ -254,16 +254,29 @@ def test_which_refusals_go_to_another_server(
     assert tries > 15 if again else tries == 15
 
 
-def test_overloaded_servers_are_asked_twice_at_most(make: Make, three: list[Member]) -> None:
+@pytest.mark.parametrize("kind", [Overloaded, ContainerLost])
+def test_overloaded_servers_and_lost_containers_are_asked_twice_at_most(
+    make: Make, three: list[Member], kind: type[RemoteError]
+) -> None:
     client = make(three, repeatable=True)
     met(client, three)
     for one in three:
-        one.behave = fails("Overloaded")
-    with pytest.raises(Overloaded) as caught:
+        one.behave = fails(kind.__name__)
+    with pytest.raises(kind) as caught:
         client.infer("m", FRAME, timeout=30)
     assert sum(one.got for one in three) == 2
     assert len(caught.value.attempts) == 2
     assert str(caught.value).startswith("no answer from any server: 127.0.0.1:")
+
+
+def test_what_ended_its_container_is_not_sent_again(make: Make, three: list[Member]) -> None:
+    client = make(three, repeatable=True)
+    met(client, three)
+    for one in three:
+        one.behave = lambda message: Message("!error", {"type": "ContainerLost", "retryable": False})
+    with pytest.raises(ContainerLost):
+        client.infer("m", FRAME, timeout=30)
+    assert sum(one.got for one in three) == 1
 
 
 @pytest.mark.parametrize("drains", [True, False])

@@ -46,6 +46,7 @@ class Pursuit(Generic[L]):
         self.tried: list[L] = []
         self._errors: dict[str, ShivaError] = {}
         self._overloaded = 0
+        self._lost = 0
         self._recoverable = False  # another round may succeed
         self._pause = FIRST_PAUSE
 
@@ -77,8 +78,12 @@ class Pursuit(Generic[L]):
             self._recoverable = True
             return not self._feedback
         if isinstance(error, ContainerLost):
-            self._recoverable = True
-            return self._repeatable
+            # Twice at most: the request itself may be what ends containers. The server says so
+            # (error.retryable is False) once it knows.
+            self._lost += 1
+            again = self._repeatable and error.retryable and self._lost < 2
+            self._recoverable = self._recoverable or again
+            return again
         if isinstance(error, Overloaded):
             # Twice at most: if all servers are overloaded, requests that move from one to the next
             # would become most of their load.
