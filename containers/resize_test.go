@@ -46,9 +46,9 @@ func TestResize(t *testing.T) {
 	// A process that was told to end would not be restarted.
 	syscall.Kill(list[1].PID, syscall.SIGKILL)
 	syscall.Kill(list[2].PID, syscall.SIGKILL)
-	starts := func() int { return strings.Count(log.String(), "msg=\"serving ") }
+	starts := func() int { return strings.Count(log.String(), "line=\"serving ") }
 	budgettest.Until(t, "those to come back that are not drained", func() bool { return starts() == 5 })
-	ends := func() int { return strings.Count(log.String(), "msg=stopping") }
+	ends := func() int { return strings.Count(log.String(), "line=stopping") }
 	if ends() > 0 {
 		t.Error("one was told to end before it was drained")
 	}

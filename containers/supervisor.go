@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -39,8 +38,8 @@ type Command struct {
 	Servers []string
 	// StopTimeout is the time from SIGTERM until SIGKILL. Default 10 s.
 	StopTimeout time.Duration
-	// Log receives the processes' output, line by line, and their starts and ends; nil disables
-	// it.
+	// Log receives the processes' starts and ends, and their output, line by line: at most 50 lines
+	// a second of each process, and how many more there were. Nil disables it.
 	Log *slog.Logger
 }
 
@@ -55,9 +54,6 @@ const (
 	earlyEnd = 10 * time.Second
 	// crashLoop is the number of early ends in a row after which the state is "crash loop".
 	crashLoop = 3
-
-	lastLines    = 20      // lines of output in the status
-	maxLineBytes = 4 << 10 // longer lines are truncated
 )
 
 // A Supervisor runs a number of processes of one command. It restarts them with growing, jittered
@@ -137,6 +133,7 @@ func Supervise(cmd Command) (*Supervisor, error) {
 // launch starts a process of a replica.
 func (s *Supervisor) launch(replica int) *process {
 	p := &process{cmd: &s.cmd, log: s.cmd.Log.With("container", s.cmd.Name, "replica", replica), done: make(chan struct{}), registered: make(chan struct{}), crashed: make(chan struct{})}
+	p.output = newThrottle(p.log, linesOfProcess, linesOfProcess)
 	p.info = ProcessInfo{Name: s.cmd.Name, Replica: replica, State: "restarting", Since: time.Now()}
 	ctx, end := context.WithCancel(s.ctx)
 	p.end = end
@@ -250,6 +247,7 @@ type process struct {
 	// Set once.
 	cmd        *Command
 	log        *slog.Logger
+	output     *throttle          // of lines of its output
 	end        context.CancelFunc // tells the process to end
 	done       chan struct{}      // closed when it has ended and is not restarted
 	registered chan struct{}      // closed when it has registered for the first time
@@ -440,98 +438,4 @@ func (p *process) wait(c *exec.Cmd) error {
 		return fmt.Errorf("killed: %w", p.fault)
 	}
 	return err
-}
-
-// outputGrace is how long to wait for the output of a process that has ended: a child in another
-// process group may hold the pipe open.
-const outputGrace = time.Second
-
-// An output reads one stream of a process's output into the log. (With a writer of os/exec, Wait
-// would block until every process that inherited the stream has closed it.)
-type output struct {
-	in, out *os.File // ends of a pipe
-	over    chan struct{}
-}
-
-func listenTo(p *process, stream string) (*output, error) {
-	out, in, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	e := &output{in: in, out: out, over: make(chan struct{})}
-	go func() { // ends with the stream; joined by close
-		defer close(e.over)
-		l := &lines{p: p, stream: stream}
-		_, _ = io.Copy(l, out)
-		l.flush()
-	}()
-	return e, nil
-}
-
-// wait waits for the end of the stream.
-func (e *output) wait(until time.Time) {
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
-	select {
-	case <-e.over:
-	case <-timer.C:
-	}
-}
-
-// close reads the rest of the stream.
-func (e *output) close() {
-	e.in.Close()
-	_ = e.out.SetReadDeadline(time.Now().Add(outputGrace))
-	<-e.over
-	e.out.Close()
-}
-
-// lines is a writer that logs a process's output line by line.
-type lines struct {
-	p       *process
-	stream  string
-	partial []byte
-	cut     bool // the rest of an overlong line is being dropped
-}
-
-// Write accepts any piece of output. It is called by one goroutine.
-func (l *lines) Write(b []byte) (int, error) {
-	n := len(b)
-	for len(b) > 0 {
-		end := slices.Index(b, '\n')
-		piece := b
-		if end >= 0 {
-			piece = b[:end]
-		}
-		if room := maxLineBytes - len(l.partial); len(piece) > room {
-			piece = piece[:room]
-			l.cut = true
-		}
-		l.partial = append(l.partial, piece...)
-		if end < 0 {
-			break
-		}
-		l.flush()
-		b = b[end+1:]
-	}
-	return n, nil
-}
-
-// flush logs the incomplete line.
-func (l *lines) flush() {
-	if len(l.partial) == 0 {
-		return
-	}
-	text := strings.ToValidUTF8(strings.TrimRight(string(l.partial), "\r"), "\uFFFD")
-	if l.cut {
-		text += "..."
-	}
-	l.partial, l.cut = l.partial[:0], false
-	l.p.mu.Lock()
-	if len(l.p.lines) == lastLines {
-		l.p.lines = slices.Delete(l.p.lines, 0, 1)
-	}
-	l.p.lines = append(l.p.lines, text)
-	l.p.mu.Unlock()
-	l.p.log.Info(text, "stream", l.stream)
 }

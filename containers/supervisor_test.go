@@ -368,3 +368,83 @@ func TestStopsWhatItStarted(t *testing.T) {
 		t.Errorf("lines %q", lines)
 	}
 }
+
+// TestOutputFlood: a process that writes without end has a bounded number of lines in the log, the
+// others are counted, and the status has exactly the latest ones.
+func TestOutputFlood(t *testing.T) {
+	t.Parallel() // it mostly waits
+	const written = 20_000
+	cmd := child("")
+	cmd.Args = []string{"/bin/sh", "-c", fmt.Sprintf("seq %d; sleep 1000", written)}
+	began := time.Now()
+	s, log := supervise(t, cmd)
+	budgettest.Until(t, "all of it to be read", func() bool {
+		lines := s.Status()[0].LastLines
+		return len(lines) > 0 && lines[len(lines)-1] == strconv.Itoa(written)
+	})
+	s.Close()
+	lines := s.Status()[0].LastLines
+	for i, line := range lines {
+		if len(lines) != 20 || line != strconv.Itoa(written-19+i) {
+			t.Fatalf("the latest lines are %q", lines)
+		}
+	}
+	logged, dropped := strings.Count(log.String(), `msg="container output"`), 0
+	for line := range strings.Lines(log.String()) {
+		if _, rest, ok := strings.Cut(line, "were dropped"); ok {
+			n := 0
+			fmt.Sscanf(rest, "\" container=m replica=0 lines=%d", &n)
+			dropped += n
+		}
+	}
+	if most := 50 * (2 + int(time.Since(began).Seconds())); logged > most || logged+dropped != written {
+		t.Errorf("%d lines are logged and %d counted, expected at most %d, and %d together", logged, dropped, most, written)
+	}
+}
+
+// TestOutputLevels: tracebacks, crashes and what loggers say have the level that they deserve.
+func TestOutputLevels(t *testing.T) {
+	cmd := child("")
+	cmd.Args = []string{"/bin/sh", "-c", `exec >&2; cat <<END
+INFO shiva_container: model loaded
+2026-01-01 12:00:00,123 WARNING torch: slow
+[ERROR] no such file
+a word at the end of a sentence is no level, however loud that word may be: ERROR
+Traceback (most recent call last):
+  File "model.py", line 3, in <module>
+    import torch
+
+ModuleNotFoundError: No module named 'torch'
+goes on
+END
+echo 'panic: runtime error'
+echo 'goroutine 1 [running]:'
+sleep 1000`}
+	s, log := supervise(t, cmd)
+	budgettest.Until(t, "all lines", func() bool {
+		return len(s.Status()[0].LastLines) == 11 && strings.Contains(log.String(), "goroutine 1")
+	})
+	s.Close()
+	var got strings.Builder
+	for line := range strings.Lines(log.String()) {
+		if level, rest, ok := strings.Cut(line, ` msg="container output"`); ok {
+			_, text, _ := strings.Cut(rest, " line=")
+			fmt.Fprintf(&got, "%s %s", level[strings.LastIndex(level, "=")+1:], text)
+		}
+	}
+	want := `INFO "INFO shiva_container: model loaded"
+WARN "2026-01-01 12:00:00,123 WARNING torch: slow"
+ERROR "[ERROR] no such file"
+INFO "a word at the end of a sentence is no level, however loud that word may be: ERROR"
+ERROR "Traceback (most recent call last):"
+ERROR "  File \"model.py\", line 3, in <module>"
+ERROR "    import torch"
+ERROR "ModuleNotFoundError: No module named 'torch'"
+INFO "goes on"
+ERROR "panic: runtime error"
+ERROR "goroutine 1 [running]:"
+`
+	if got.String() != want {
+		t.Errorf("got\n%s\nexpected\n%s", &got, want)
+	}
+}

@@ -29,7 +29,7 @@ type throttle struct {
 const (
 	linesPerModel   = 20
 	linesOfModels   = 100
-	linesOfUnknowns = 20
+	linesOfUnknowns = 10
 )
 
 func newThrottle(log *slog.Logger, each, total int) *throttle {
