@@ -125,6 +125,9 @@ func listening(a Addrs) admin.Addresses {
 	if a.Admin != nil {
 		list.Admin = a.Admin.String()
 	}
+	if a.Health != nil {
+		list.Health = a.Health.String()
+	}
 	return list
 }
 

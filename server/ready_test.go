@@ -98,3 +98,35 @@ func TestReadyWhenRequired(t *testing.T) {
 		t.Errorf("%d", code)
 	}
 }
+
+// The address for health has its two paths and nothing else, whoever asks, and is closed with the
+// server. The admin door may be left out.
+func TestHealthAddress(t *testing.T) {
+	t.Parallel() // it waits
+	for _, listen := range []string{"127.0.0.1:0", ""} {
+		s := start(t, func(c *config.Config) {
+			c.Admin.Listen, c.Admin.Health = listen, "127.0.0.1:0"
+			c.Server.RequiredModels = []string{"missing"}
+		})
+		at := "http://" + s.Addrs().Health.String()
+		for path, want := range map[string]int{
+			"/livez": http.StatusOK, "/readyz": http.StatusServiceUnavailable, "/": http.StatusNotFound, "/metrics": http.StatusNotFound,
+			"/v1/status": http.StatusNotFound, "/v1/config": http.StatusNotFound, "/page/": http.StatusNotFound, "/v1/openapi.json": http.StatusNotFound,
+			"/livez/../v1/status": http.StatusNotFound, "/debug/pprof/": http.StatusNotFound,
+		} {
+			resp, err := http.Get(at + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != want {
+				t.Errorf("%s is answered %d, want %d", path, resp.StatusCode, want)
+			}
+		}
+		stop(t, s)
+		if resp, err := http.Get(at + "/livez"); err == nil {
+			resp.Body.Close()
+			t.Error("the address is open after the end")
+		}
+	}
+}

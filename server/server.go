@@ -31,6 +31,7 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva/tensor"
+	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
 // Version of the server, as reported to clients and containers.
@@ -74,6 +75,7 @@ type Server struct {
 	// that, and lets requests that need the other parts wait.
 	opened chan struct{}
 	admin  *admin.Server
+	health *admin.Server
 	doors  []door                   // the open ones
 	tcp    atomic.Pointer[tcp.Door] // one of doors, for the scheduler's hook
 
@@ -99,7 +101,7 @@ type Addrs struct {
 	TCP, REST, GRPC, Frigate                   []net.Addr
 	Containers                                 []net.Addr
 	ContainersV1b, ContainersV2, ContainersV2a []net.Addr
-	Admin                                      net.Addr
+	Admin, Health                              net.Addr
 }
 
 // New makes a server. Nothing listens until Start. A nil log is silent.
@@ -236,10 +238,8 @@ func (s *Server) Start() (err error) {
 	if err := s.certificates.load(s.cfg); err != nil {
 		return err
 	}
-	if a := s.cfg.Admin; a.Listen != "" {
-		if s.admin, err = admin.Listen(a.Listen, a.Access(), s.surroundings.open, func() *secure.Config { return s.certificates.config("admin") }, admin.Handler(s.sources()), s.log); err != nil {
-			return err
-		}
+	if err := s.openAdmin(); err != nil {
+		return err
 	}
 	// After a change Retire checks again: a version may no longer be linked.
 	if err := s.store.Open(s.gate, s.containers.Changed); err != nil {
@@ -260,8 +260,10 @@ func (s *Server) Start() (err error) {
 	for _, d := range s.doors {
 		s.watching.Go(func() { s.watch(d.failed) })
 	}
+	for _, a := range s.admins() {
+		s.watching.Go(func() { s.watch(a.Failed()) })
+	}
 	if s.admin != nil {
-		s.watching.Go(func() { s.watch(s.admin.Failed()) })
 		s.watching.Go(func() { s.past.Run(s.stopping) })
 	}
 	s.watching.Go(s.watchPatterns)
@@ -274,6 +276,31 @@ func (s *Server) Start() (err error) {
 	s.watching.Go(func() { giveBack(s.pool, giveBackEvery, s.stopping) })
 	s.setPhase(admin.Serving)
 	return nil
+}
+
+// openAdmin opens the admin door and its address for health, as far as they are configured.
+func (s *Server) openAdmin() (err error) {
+	a := s.cfg.Admin
+	config := func() *secure.Config { return s.certificates.config("admin") }
+	if a.Listen != "" {
+		if s.admin, err = admin.Listen(a.Listen, a.Access(), s.surroundings.open, config, admin.Handler(s.sources()), s.log); err != nil {
+			return err
+		}
+	}
+	if a.Health != "" {
+		s.health, err = admin.Listen(a.Health, unixsocket.Access{}, s.surroundings.open, config, admin.HealthHandler(s.sources()), s.log)
+	}
+	return err
+}
+
+// admins returns the listeners that openAdmin has opened.
+func (s *Server) admins() (list []*admin.Server) {
+	for _, a := range []*admin.Server{s.admin, s.health} {
+		if a != nil {
+			list = append(list, a)
+		}
+	}
+	return list
 }
 
 // watch reports a door that fails; stop ends the wait.
@@ -298,6 +325,9 @@ func (s *Server) Addrs() Addrs {
 	}
 	if s.admin != nil {
 		a.Admin = s.admin.Addr()
+	}
+	if s.health != nil {
+		a.Health = s.health.Addr()
 	}
 	return a
 }
@@ -336,8 +366,8 @@ func (s *Server) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	faults = append(faults, s.containers.Shutdown(ctx))
-	if s.admin != nil {
-		faults = append(faults, s.admin.Shutdown(ctx))
+	for _, a := range s.admins() {
+		faults = append(faults, a.Shutdown(ctx))
 	}
 	s.arena.Renew() // freed with the last answer that a client has not read
 	return errors.Join(faults...)

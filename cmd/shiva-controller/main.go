@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
@@ -42,8 +43,9 @@ const (
 )
 
 type options struct {
-	kubeconfig, namespace, admin, health, lease string
-	poll                                        time.Duration
+	kubeconfig, namespace, admin, ca, health, lease string
+	allowed                                         []string
+	poll                                            time.Duration
 }
 
 // parse reads the command line, with a flag set of its own: libraries register flags in the
@@ -52,7 +54,12 @@ func parse(args []string) (o options, err error) {
 	f := flag.NewFlagSet("shiva-controller", flag.ExitOnError)
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` that names the apiserver; without it, the service account of the pod is used")
 	f.StringVar(&o.namespace, "namespace", "", "namespace of the Models and of the Lease")
-	f.StringVar(&o.admin, "admin", "", "`host:port` of the servers' admin doors, for Models that name none")
+	f.StringVar(&o.admin, "admin", "", "`host:port` of the servers' admin APIs, for Models that name none; tls://host:port for TLS. A token is sent with TLS only, or to a loopback address")
+	f.Func("allow-admin", "another `host:port` or tls://host:port that Models may name; may be given several times", func(address string) error {
+		o.allowed = append(o.allowed, address)
+		return nil
+	})
+	f.StringVar(&o.ca, "tls-ca", "", "of tls://: `file` of trusted CA certificates; without it, those of the system")
 	f.StringVar(&o.health, "health", ":8081", "`host:port` of /livez and /readyz")
 	f.StringVar(&o.lease, "lease", manager, "name of the Lease by which one of several controllers acts; empty: all act")
 	f.DurationVar(&o.poll, "poll", 5*time.Second, "how often servers are asked")
@@ -90,6 +97,14 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	config.Timeout = apiTimeout
+	roots, err := trusted(o.ca)
+	if err != nil {
+		return err
+	}
+	asked, err := newServers(o.admin, o.allowed, roots, o.poll/2)
+	if err != nil {
+		return err
+	}
 	var ready atomic.Bool
 	health, err := net.Listen("tcp", o.health)
 	if err != nil {
@@ -102,7 +117,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		}
 	}()
 	defer answers.Close()
-	r := &reconciler{servers: newServers(o.poll / 2), admin: o.admin, poll: o.poll, scales: map[types.NamespacedName]*scale{}}
+	r := &reconciler{servers: asked, poll: o.poll, scales: map[types.NamespacedName]*scale{}}
 	for {
 		err := manage(ctx, config, o, r, &ready)
 		ready.Store(false)
@@ -116,6 +131,22 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 			return nil
 		}
 	}
+}
+
+// trusted reads CA certificates; without a file they are nil, which means those of the system.
+func trusted(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-ca: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("--tls-ca %s: expected certificates in PEM", file)
+	}
+	return roots, nil
 }
 
 func connect(kubeconfig string) (*rest.Config, error) {

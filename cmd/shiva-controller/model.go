@@ -25,7 +25,8 @@ type ModelSpec struct {
 	Model   string `json:"model,omitempty"`   // its name on the servers; "" = the object's name
 	Version string `json:"version,omitempty"` // "" = all versions count
 
-	// Admin is host:port of the servers' admin doors; "" = the controller's --admin.
+	// Admin is host:port of the servers' admin APIs, one of the controller's --admin and
+	// --allow-admin; "" = that of --admin.
 	Admin    string `json:"admin,omitempty"`
 	Replicas *Range `json:"replicas,omitempty"`
 

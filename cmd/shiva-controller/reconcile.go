@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,7 +32,6 @@ type reconciler struct {
 	client.Client
 	live    client.Reader // asks the apiserver; the Client reads from a cache
 	servers *servers
-	admin   string // for Models without an address
 	poll    time.Duration
 
 	mu     sync.Mutex
@@ -169,8 +167,7 @@ func (r *reconciler) replicas(ctx context.Context, m *Model, is *appsv1.Deployme
 		running = *is.Spec.Replicas
 	}
 	s := r.scale(client.ObjectKeyFromObject(m), now, running)
-	address := cmp.Or(m.Spec.Admin, r.admin)
-	number, complete, err := r.servers.needed(ctx, address, m.name(), m.Spec.Version)
+	number, complete, err := r.servers.needed(ctx, m.Spec.Admin, m.name(), m.Spec.Version)
 	switch {
 	case complete:
 		status.Needed = &number
@@ -179,6 +176,9 @@ func (r *reconciler) replicas(ctx context.Context, m *Model, is *appsv1.Deployme
 	case number > 0: // the missing servers may need more, so fewer cannot be enough
 		s.add(now, max(number, s.replicas(now, m.scaleDownAfter(), *m.Spec.Replicas, running)))
 		say("Scaled", false, "SomeServersAway", brief(err))
+	case errors.Is(err, errNotAllowed):
+		s.add(now, s.replicas(now, m.scaleDownAfter(), *m.Spec.Replicas, running))
+		say("Scaled", false, "AdminNotAllowed", "nothing is scaled down or up: "+brief(err))
 	default:
 		s.add(now, s.replicas(now, m.scaleDownAfter(), *m.Spec.Replicas, running))
 		say("Scaled", false, "NoServer", "nothing is scaled down or up: "+brief(err))

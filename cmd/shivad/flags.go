@@ -30,6 +30,7 @@ var settings = []struct{ flag, key, value, help string }{
 	{"containers-v2", "containers.listen_v2", "HOST:PORT,...", "where containers of RPC v2 connect"},
 	{"state", "state.at", "PATH|redis://...", "file or Redis that keeps applications and what they learn"},
 	{"admin", "admin.listen", "HOST:PORT", "health, metrics and state over HTTP"},
+	{"health", "admin.health", "HOST:PORT", "/livez and /readyz alone, for probes from elsewhere"},
 	{"tls-cert", "tls.cert", "FILE", "certificate of the addresses tls://HOST:PORT, in PEM"},
 	{"tls-key", "tls.key", "FILE", "its key"},
 	{"tls-client-ca", "tls.client_ca", "FILE", "CA certificates that sign those of clients"},
@@ -100,7 +101,7 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 func settingsHelp() string {
 	d := config.Default()
 	defaults := map[string]string{
-		"tcp": d.TCP.Listen[0], "rest": d.REST.Listen[0], "grpc": d.GRPC.Listen[0], "frigate": "none", "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "state": "memory", "profiling": "off", "metrics-triton": "off", "traces": "none",
+		"tcp": d.TCP.Listen[0], "rest": d.REST.Listen[0], "grpc": d.GRPC.Listen[0], "frigate": "none", "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "health": "none", "state": "memory", "profiling": "off", "metrics-triton": "off", "traces": "none",
 		"tls-cert": "none", "tls-key": "none", "tls-client-ca": "none", "tls-client-auth": d.TLS.ClientAuth,
 		"log-level": d.Log.Level, "log-format": d.Log.Format,
 	}

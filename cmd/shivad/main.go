@@ -200,6 +200,9 @@ func addresses(a server.Addrs) []any {
 	if a.Admin != nil {
 		add("admin", a.Admin)
 	}
+	if a.Health != nil {
+		add("health", a.Health)
+	}
 	return args
 }
 

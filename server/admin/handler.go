@@ -136,11 +136,17 @@ func withBody(h func(r *http.Request, sent []byte) (any, error)) handler {
 // always answers with the same value.
 func always(v any) handler { return func(*http.Request) (any, error) { return v, nil } }
 
+// health are the paths that need no right.
+func (s Sources) health() []route {
+	return []route{
+		{path: "/livez", early: true, need: needNothing, methods: methods{"GET": always(map[string]bool{"live": true})}},
+		{path: "/readyz", early: true, need: needNothing, methods: methods{"GET": s.ready}},
+	}
+}
+
 // routes are all paths except the root.
 func (s Sources) routes() []route {
 	list := []route{
-		{path: "/livez", early: true, need: needNothing, methods: methods{"GET": always(map[string]bool{"live": true})}},
-		{path: "/readyz", early: true, need: needNothing, methods: methods{"GET": s.ready}},
 		{path: "/metrics", methods: methods{"GET": always(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.Metrics.ServeHTTP(w, r) }))}},
 		{path: "/v1/apps", methods: methods{"GET": s.apps, "POST": withBody(s.createApp)}},
 		{path: "/v1/apps/{name}", methods: methods{"GET": s.app, "PUT": withBody(s.putApp), "PATCH": withBody(s.patchApp), "DELETE": s.deleteApp}},
@@ -175,7 +181,7 @@ func (s Sources) routes() []route {
 		{path: "/v1/watch", methods: methods{"GET": newFeed(s).watch}},
 		{path: "/v1/openapi.json", need: needNothing, methods: methods{"GET": always(http.HandlerFunc(openAPI))}},
 	}
-	return append(list, s.profiles()...)
+	return slices.Concat(s.health(), list, s.profiles())
 }
 
 // Handler returns the door's HTTP handler.
@@ -193,6 +199,20 @@ func Handler(s Sources) http.Handler {
 	mux.HandleFunc("/{$}", pageOr(list))
 	mux.Handle("/page/", s.serve(route{early: true, need: needNothing, methods: methods{"GET": always(http.HandlerFunc(servePage))}}))
 	mux.HandleFunc("/", notFound)
+	return s.guard(mux)
+}
+
+// HealthHandler returns a handler of /livez and /readyz alone, for probes where the rest must not
+// be open.
+func HealthHandler(s Sources) http.Handler {
+	s.Log = cmp.Or(s.Log, slog.New(slog.DiscardHandler))
+	mux := http.NewServeMux()
+	for _, t := range s.health() {
+		mux.Handle(t.path, s.serve(t))
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		fail(w, http.StatusNotFound, "this address (admin.health) has /livez and /readyz only")
+	})
 	return s.guard(mux)
 }
 

@@ -110,6 +110,7 @@ type Addresses struct {
 	V2         []string `json:"containers_v2,omitempty"`
 	V2a        []string `json:"containers_v2a,omitempty"`
 	Admin      string   `json:"admin,omitempty"`
+	Health     string   `json:"health,omitempty"`
 }
 
 // Health is how well a version of a model, or an application, serves its requests. Counts begin

@@ -271,6 +271,9 @@ type Admin struct {
 	Listen string `toml:"listen" default:"127.0.0.1:8002" restart:"it is open"` // as in TCP.Listen
 	Socket
 	TLS Certificates `toml:"tls"`
+	// Health is an address, as Listen but no Unix socket, with /livez and /readyz alone, for probes
+	// from other machines; "" = none.
+	Health string `toml:"health" default:"" restart:"it is open"`
 	// Hosts are host names, besides addresses and localhost, that requests may be addressed to and
 	// whose pages may use the door; "*" = requests may be addressed to any name.
 	Hosts []string `toml:"hosts" default:""`

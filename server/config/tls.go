@@ -56,7 +56,7 @@ func (c *Config) doorsTLS() []doorTLS {
 		{"grpc", c.GRPC.Listen, &c.GRPC.TLS, []string{"h2"}},
 		{"frigate", c.Frigate.Listen, &c.Frigate.TLS, nil},
 		{"containers", slices.Concat(c.Containers.Listen, c.Containers.ListenV1b, c.Containers.ListenV2, c.Containers.ListenV2a), &c.Containers.TLS, nil},
-		{"admin", Addrs{c.Admin.Listen}, &c.Admin.TLS, []string{"http/1.1"}},
+		{"admin", Addrs{c.Admin.Listen, c.Admin.Health}, &c.Admin.TLS, []string{"http/1.1"}},
 	}
 }
 

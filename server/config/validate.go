@@ -411,6 +411,10 @@ func (c Config) validateListeners(fs *faults) {
 		}
 		d.socket.validate(fs, d.name)
 	}
+	if addr := c.Admin.Health; addr != "" {
+		hostport, _ := secure.Cut(addr)
+		check("admin.health", hostport)
+	}
 	k := c.Containers
 	k.Socket.validate(fs, "containers")
 	for _, list := range []struct {

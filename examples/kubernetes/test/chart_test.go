@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"maps"
 	"os"
@@ -125,7 +126,7 @@ func TestValuesAreRefusedByName(t *testing.T) {
 		{`sever: {}`, []string{"'sever' not allowed"}},
 		{`redis: {url: "http://redis"}`, []string{"/redis/url", "pattern"}},
 		{`redis: {required: "yes"}`, []string{"/redis/required", "got string, want boolean"}},
-		{`tls: {doors: [admin]}`, []string{"/tls/doors/0"}},
+		{`tls: {doors: [frigate]}`, []string{"/tls/doors/0"}},
 		{`models: {digits: {}}`, []string{"/models", "got object, want array"}},
 		{`models: [{name: digits}]`, []string{"/models/0", "missing property 'image'"}},
 		{`models: [{name: Digits, image: i}]`, []string{"/models/0/name", "pattern"}},
@@ -142,6 +143,11 @@ func TestValuesAreRefusedByName(t *testing.T) {
 		{`models: [{name: d, image: i}, {name: d, image: j}]`, []string{`two are named "d"`}},
 		{"server: {config: \"[state]\\nat = ''\"}", []string{"server.config has a table [state]", "redis"}},
 		{"server: {config: \"[ server ]\"}", []string{"server.config has a table [server]"}},
+		{`scaler: controller`, []string{"scaler: controller asks the servers' admin API", "server.adminOpen: true"}},
+		{`serviceMonitor: {enabled: true}`, []string{"serviceMonitor asks the servers' admin API", "server.adminOpen: true"}},
+		{`{scaler: controller, server: {adminOpen: true}, controller: {tokenSecret: t}}`, []string{"with TLS only", "admin in tls.doors"}},
+		{`{scaler: controller, server: {adminOpen: true}, tls: {secret: s}, controller: {tokenSecret: t}}`, []string{"with TLS only"}},
+		{`controller: {allowAdmin: ["http://a:1"]}`, []string{"/controller/allowAdmin/0", "pattern"}},
 		{`redis: {url: "redis://a:1", secret: s}`, []string{"redis.url and redis.secret"}},
 	} {
 		text, err := template(t, "default", []byte(c.values))
@@ -204,7 +210,7 @@ func TestPlain(t *testing.T) {
 func TestManifests(t *testing.T) {
 	c := newClient(t, shared(t))
 	namespace := c.namespace()
-	for _, pattern := range []string{"../plain/shivad.yaml", "../plain/scaledobject.yaml", "../kserve/*.yaml", "../models/*.yaml"} {
+	for _, pattern := range []string{"../plain/shivad.yaml", "../plain/scaledobject.yaml", "../plain/model-policy.yaml", "../kserve/*.yaml", "../models/*.yaml"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -242,6 +248,34 @@ func TestStrict(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("%s is taken", field)
+		}
+	}
+}
+
+// Other pods reach the admin API only where the values ask for it: else neither a Service nor a
+// network policy names its port, and the server listens on loopback.
+func TestAdminIsClosed(t *testing.T) {
+	for values, open := range map[string]bool{
+		`{}`: false, `networkPolicy: {enabled: true}`: false, `{tls: {secret: s, doors: [admin]}}`: false,
+		`{server: {adminOpen: true}, networkPolicy: {enabled: true}}`: true,
+	} {
+		text, err := template(t, "default", []byte(values))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects(t, text) {
+			out, err := json.Marshal(o.Object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bare := strings.ReplaceAll(string(out), "--admin=127.0.0.1:8002", "")
+			if strings.Contains(bare, "8002") || strings.Contains(bare, `"admin"`) {
+				if !open {
+					t.Errorf("%s: %s %s names the admin port: %s", values, o.GetKind(), o.GetName(), out)
+				}
+			} else if open && (o.GetKind() == "Deployment" || strings.HasSuffix(o.GetName(), "-internal")) {
+				t.Errorf("%s: %s %s does not name the admin port: %s", values, o.GetKind(), o.GetName(), out)
+			}
 		}
 	}
 }

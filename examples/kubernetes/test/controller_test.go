@@ -33,12 +33,14 @@ type fakeServer struct {
 	close   func()
 }
 
-func newFakeServer(t *testing.T, load float64) *fakeServer {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+// fakeServer starts a server on the next of the addresses that the stage's controllers may ask.
+func (g *stage) fakeServer(load float64) *fakeServer {
+	g.t.Helper()
+	if len(g.admins) == 0 {
+		g.t.Fatal("no address is left that the controllers may ask")
 	}
+	l := g.admins[0]
+	g.admins = g.admins[1:]
 	f := &fakeServer{address: l.Addr().String()}
 	f.load.Store(load)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -47,7 +49,7 @@ func newFakeServer(t *testing.T, load float64) *fakeServer {
 	})}
 	go func() { _ = server.Serve(l) }() // ends with Close
 	f.close = func() { server.Close() }
-	t.Cleanup(f.close)
+	g.t.Cleanup(f.close)
 	return f
 }
 
@@ -61,13 +63,15 @@ type stage struct {
 	server    *apiserver
 	namespace string
 	token     string
+	admins    []net.Listener // for fakeServer
+	allowed   []string       // flags that allow their addresses
 }
 
 func newStage(t *testing.T, s *apiserver) *stage {
 	t.Helper()
 	c := newClient(t, s)
 	g := &stage{t: t, client: c, proxy: newProxy(t, s), server: s, namespace: c.namespace()}
-	text, err := template(t, g.namespace, []byte("scaler: controller"))
+	text, err := template(t, g.namespace, []byte("{scaler: controller, server: {adminOpen: true}}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,6 +79,14 @@ func newStage(t *testing.T, s *apiserver) *stage {
 		if err := c.create(o, g.namespace); err != nil {
 			t.Fatal(err)
 		}
+	}
+	for range 2 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		g.admins, g.allowed = append(g.admins, l), append(g.allowed, "--allow-admin="+l.Addr().String())
 	}
 	seconds := int64(3600)
 	token, err := c.CoreV1().ServiceAccounts(g.namespace).CreateToken(t.Context(), "shivad-controller",
@@ -109,7 +121,7 @@ func (g *stage) start(flags ...string) *controller {
 	}
 	k.cmd = exec.Command(built(g.t, "k8s/shiva-controller"), append([]string{
 		"--kubeconfig=" + kubeconfig(g.t, url, g.token), "--namespace=" + g.namespace, "--health=" + k.health, "--poll=100ms",
-	}, flags...)...)
+	}, slices.Concat(g.allowed, flags)...)...)
 	k.cmd.Stdout, k.cmd.Stderr = log, log
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := k.cmd.Start(); err != nil {
@@ -292,7 +304,7 @@ func TestControllerMakesDeployments(t *testing.T) {
 	g := newStage(t, shared(t))
 	k := g.start()
 	until(t, "the controller to be ready", func() bool { return k.healthy("/readyz") == http.StatusOK })
-	g.make(newFakeServer(t, 0.2).address, nil)
+	g.make(g.fakeServer(0.2).address, nil)
 	g.waitReplicas(1)
 	d := g.deployment()
 	owner := metav1.GetControllerOf(d)
@@ -318,7 +330,7 @@ func TestControllerMakesDeployments(t *testing.T) {
 func TestControllerScales(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.start()
-	server := newFakeServer(t, 0)
+	server := g.fakeServer(0)
 	g.make(server.address, nil)
 	g.waitReplicas(1) // min
 	for _, step := range []struct {
@@ -346,7 +358,7 @@ func TestControllerScales(t *testing.T) {
 func TestControllerMendsDrift(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.start()
-	g.make(newFakeServer(t, 1.5).address, nil)
+	g.make(g.fakeServer(1.5).address, nil)
 	g.waitReplicas(2)
 	g.patch("deployments", `{"metadata": {"annotations": {"seen": "yes"}}, "spec": {"replicas": 5, "template": {"metadata": {"annotations": {"restartedAt": "now"}}, "spec": {"containers": [{"name": "model", "image": "other:1"}]}}}}`)
 	until(t, "the drift to be mended", func() bool {
@@ -370,7 +382,7 @@ func TestControllerDeletes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := newStage(t, shared(t))
 			g.start()
-			g.make(newFakeServer(t, 1).address, nil)
+			g.make(g.fakeServer(1).address, nil)
 			g.waitReplicas(1)
 			g.serves()
 			release := g.hold(late...)
@@ -383,7 +395,7 @@ func TestControllerDeletes(t *testing.T) {
 			release()
 			// Once the controller acts on the next Model of this name, it has learned of the end of
 			// this one.
-			g.make(newFakeServer(t, 2).address, nil)
+			g.make(g.fakeServer(2).address, nil)
 			g.waitReplicas(2)
 		})
 	}
@@ -394,7 +406,7 @@ func TestControllerDeletes(t *testing.T) {
 func TestControllerHearsLateOfAnother(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.start()
-	g.make(newFakeServer(t, 1).address, nil)
+	g.make(g.fakeServer(1).address, nil)
 	g.waitReplicas(1)
 	g.serves()
 	release := g.hold("deployments")
@@ -414,7 +426,7 @@ func TestControllerHearsLateOfAnother(t *testing.T) {
 func TestControllerRestarts(t *testing.T) {
 	g := newStage(t, shared(t))
 	first := g.start("--lease=")
-	server := newFakeServer(t, 3.5)
+	server := g.fakeServer(3.5)
 	g.make(server.address, map[string]any{"scaleDownAfter": "1h"})
 	g.waitReplicas(4)
 	first.end(syscall.SIGKILL)
@@ -430,7 +442,7 @@ func TestControllerRestarts(t *testing.T) {
 // Of two controllers one acts, and the other takes over when that ends.
 func TestTwoControllers(t *testing.T) {
 	g := newStage(t, shared(t))
-	server := newFakeServer(t, 1.5)
+	server := g.fakeServer(1.5)
 	holder := func() (name string) {
 		lease, err := g.CoordinationV1().Leases(g.namespace).Get(context.Background(), "shiva-controller", metav1.GetOptions{})
 		if err == nil && lease.Spec.HolderIdentity != nil {
@@ -460,7 +472,7 @@ func TestTwoControllers(t *testing.T) {
 // half a poll ago, so one may undo for a moment what the other has just done.
 func TestTwoControllersWithoutLease(t *testing.T) {
 	g := newStage(t, shared(t))
-	server := newFakeServer(t, 1.5)
+	server := g.fakeServer(1.5)
 	g.start("--lease=")
 	g.start("--lease=")
 	g.make(server.address, nil)
@@ -481,7 +493,7 @@ func TestTwoControllersWithoutLease(t *testing.T) {
 func TestControllerWithoutServers(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.start()
-	server := newFakeServer(t, 2.5)
+	server := g.fakeServer(2.5)
 	g.make(server.address, nil)
 	g.waitReplicas(3)
 	server.close()
@@ -489,7 +501,12 @@ func TestControllerWithoutServers(t *testing.T) {
 		t.Error(message)
 	}
 	g.still("the replicas stay", func() bool { return *g.deployment().Spec.Replicas == 3 })
-	g.patch("models", fmt.Sprintf(`{"spec": {"admin": %q}}`, newFakeServer(t, 0).address))
+	g.patch("models", `{"spec": {"admin": "attacker.example:80"}}`)
+	if message := g.condition("Scaled", "False", "AdminNotAllowed"); !strings.Contains(message, `"attacker.example:80"`) {
+		t.Error(message)
+	}
+	g.still("the replicas stay", func() bool { return *g.deployment().Spec.Replicas == 3 })
+	g.patch("models", fmt.Sprintf(`{"spec": {"admin": %q}}`, g.fakeServer(0).address))
 	g.condition("Scaled", "True", "Asked")
 	g.waitReplicas(1)
 }
@@ -498,7 +515,7 @@ func TestControllerWithoutServers(t *testing.T) {
 func TestControllerRefusals(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.start()
-	server := newFakeServer(t, 1)
+	server := g.fakeServer(1)
 	for name, c := range map[string]struct {
 		spec map[string]any
 		word string
@@ -530,7 +547,7 @@ func TestControllerTakesNothingOver(t *testing.T) {
 	g := newStage(t, shared(t))
 	g.makeTheirs()
 	g.start()
-	g.make(newFakeServer(t, 1).address, nil)
+	g.make(g.fakeServer(1).address, nil)
 	if message := g.condition("Ready", "False", "NotOurs"); !strings.Contains(message, "delete it, or rename the Model") {
 		t.Error(message)
 	}
@@ -546,7 +563,7 @@ func TestApiserverAway(t *testing.T) {
 	g := newStage(t, s)
 	g.direct = true
 	k := g.start()
-	server := newFakeServer(t, 1.5)
+	server := g.fakeServer(1.5)
 	g.make(server.address, nil)
 	g.waitReplicas(2)
 
@@ -580,7 +597,7 @@ func TestControllerStartsFirst(t *testing.T) {
 	s := newServer(t)
 	g := newStage(t, s)
 	g.direct = true
-	server := newFakeServer(t, 1.5)
+	server := g.fakeServer(1.5)
 	g.make(server.address, nil)
 	s.stop()
 	k := g.start()

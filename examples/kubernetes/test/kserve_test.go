@@ -7,10 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -119,6 +121,14 @@ serve()
 			if text, _ := io.ReadAll(answer.Body); !strings.Contains(string(text), `model="`+c.name+`"`) {
 				t.Error("no metrics where the annotations say")
 			}
+			change, err := http.Post("http://"+p.address("8002")+"/v1/config/reload", "application/json", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			change.Body.Close()
+			if change.StatusCode != http.StatusUnauthorized {
+				t.Errorf("another pod's change is answered %d, want 401", change.StatusCode)
+			}
 		})
 	}
 }
@@ -149,6 +159,87 @@ func TestContainerfile(t *testing.T) {
 			if _, err := os.Stat(filepath.Join("../../..", path)); err != nil {
 				t.Error(err)
 			}
+		}
+	}
+}
+
+// A servingRuntime is what KServe's webhook compares of two runtimes.
+type servingRuntime struct {
+	Metadata struct{ Name string }
+	Spec     struct {
+		ProtocolVersions      []string
+		SupportedModelFormats []modelFormat
+	}
+}
+
+type modelFormat struct {
+	Name, Version string
+	AutoSelect    bool
+	Priority      *int
+}
+
+// clash applies the webhook's rule: it refuses a runtime if another one has a protocol in common
+// with it, and both select the same version of a format automatically, with the same priority. It
+// returns the format.
+func clash(a, b *servingRuntime) string {
+	if !slices.ContainsFunc(a.Spec.ProtocolVersions, func(p string) bool { return slices.Contains(b.Spec.ProtocolVersions, p) }) {
+		return ""
+	}
+	for _, one := range a.Spec.SupportedModelFormats {
+		for _, other := range b.Spec.SupportedModelFormats {
+			if one.AutoSelect && other.AutoSelect && strings.EqualFold(one.Name, other.Name) && one.Version == other.Version &&
+				one.Priority != nil && other.Priority != nil && *one.Priority == *other.Priority {
+				return one.Name
+			}
+		}
+	}
+	return ""
+}
+
+// KServe takes the runtime where its own are installed. These are the formats of its runtimes that
+// ours has, too, by release: the first ones of 0.15, the last of its main branch.
+func TestRuntimeBesideKServes(t *testing.T) {
+	runtime := func(name, protocols string, formats ...modelFormat) *servingRuntime {
+		r := &servingRuntime{}
+		r.Metadata.Name, r.Spec.ProtocolVersions, r.Spec.SupportedModelFormats = name, strings.Fields(protocols), formats
+		return r
+	}
+	automatic := func(name, version string, priority int) modelFormat {
+		return modelFormat{name, version, true, &priority}
+	}
+	theirs := []*servingRuntime{
+		runtime("kserve-mlserver", "v2", automatic("sklearn", "0", 2), automatic("sklearn", "1", 2)),
+		runtime("kserve-sklearnserver", "v1 v2", automatic("sklearn", "1", 1)),
+		runtime("kserve-tritonserver", "v2 grpc-v2", automatic("onnx", "1", 1)),
+		runtime("kserve-openvino", "v1 v2 v3 grpc-v2", automatic("onnx", "1", 2)),
+		runtime("kserve-predictiveserver", "v1 v2", automatic("sklearn", "1", 1)),
+	}
+	text, err := json.Marshal(objects(t, read(t, "../kserve/runtime.yaml"))[0].Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := &servingRuntime{}
+	if err := json.Unmarshal(text, ours); err != nil {
+		t.Fatal(err)
+	}
+	if len(ours.Spec.SupportedModelFormats) != 3 || len(ours.Spec.ProtocolVersions) != 2 {
+		t.Fatalf("%+v", ours)
+	}
+	for _, r := range theirs {
+		if format := clash(ours, r); format != "" {
+			t.Errorf("KServe refuses the runtime beside %s: same priority for %s", r.Metadata.Name, format)
+		}
+	}
+	eager := runtime("eager", "v2 grpc-v2", automatic("onnx", "1", 2), automatic("sklearn", "1", 2))
+	if clash(eager, theirs[0]) != "sklearn" || clash(eager, theirs[1]) != "" || clash(eager, theirs[3]) != "onnx" {
+		t.Error("the rule does not refuse what KServe refuses")
+	}
+	// So each InferenceService names the runtime, and a format that it has.
+	for _, o := range objects(t, read(t, "../kserve/inferenceservices.yaml")) {
+		name, _, _ := unstructured.NestedString(o.Object, "spec", "predictor", "model", "runtime")
+		format, _, _ := unstructured.NestedString(o.Object, "spec", "predictor", "model", "modelFormat", "name")
+		if name != ours.Metadata.Name || !slices.ContainsFunc(ours.Spec.SupportedModelFormats, func(f modelFormat) bool { return f.Name == format }) {
+			t.Errorf("%s names the runtime %q and the format %q", o.GetName(), name, format)
 		}
 	}
 }

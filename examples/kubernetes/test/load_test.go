@@ -24,7 +24,7 @@ const patience = 3 * perRow
 
 // slow returns values for the chart with a model of slow.py.
 func slow(name, more string) string {
-	return fmt.Sprintf("models:\n  - {name: %s, image: \"slow:1\", env: [{name: MODEL_NAME, value: %s}, {name: SECONDS, value: %q}]%s}\n",
+	return fmt.Sprintf("server: {adminOpen: true}\nmodels:\n  - {name: %s, image: \"slow:1\", env: [{name: MODEL_NAME, value: %s}, {name: SECONDS, value: %q}]%s}\n",
 		name, name, fmt.Sprint(perRow.Seconds()), more)
 }
 

@@ -58,7 +58,7 @@ func rendered(t *testing.T, values string) (templates map[string]corev1.PodTempl
 func newPod(t *testing.T, template corev1.PodTemplateSpec, files map[string]string) *pod {
 	t.Helper()
 	p := &pod{t: t, container: *template.Spec.Containers[0].DeepCopy(), ports: map[string]int{}, log: filepath.Join(t.TempDir(), "log")}
-	var replace []string
+	replace := []string{"127.0.0.1:8002", "127.0.0.1:0"} // the admin API, inside the pod
 	for path, text := range files {
 		here := filepath.Join(t.TempDir(), filepath.Base(path))
 		if err := os.WriteFile(here, []byte(text), 0o600); err != nil {

@@ -233,7 +233,7 @@ func TestProbesRedisAway(t *testing.T) {
 	server.becomes(server.container.ReadinessProbe, true)
 	stop()
 	degraded := func(p *pod) (text string) {
-		answer, err := http.Get("http://" + p.address("admin") + "/readyz")
+		answer, err := http.Get("http://" + p.address("health") + "/readyz")
 		if err != nil {
 			return ""
 		}

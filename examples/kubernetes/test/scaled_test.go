@@ -61,7 +61,7 @@ func TestControllerScalesRealModels(t *testing.T) {
 	can := capacity(t, server, "measured")
 
 	g := newStage(t, shared(t))
-	g.start()
+	g.start("--allow-admin=" + server.address("admin"))
 	pods := templates["model"]
 	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&pods)
 	if err != nil {

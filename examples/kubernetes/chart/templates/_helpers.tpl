@@ -24,6 +24,18 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- if and .root.Values.tls.secret (has .door .root.Values.tls.doors) }}tls://{{ end }}:{{ .port }}
 {{- end }}
 
+{{/* The scheme of the admin API. */}}
+{{- define "shivad.adminScheme" -}}
+http{{ if and .Values.tls.secret (has "admin" .Values.tls.doors) }}s{{ end }}
+{{- end }}
+
+{{/* Fails where what, a client of the admin API, cannot reach it: a dict of root and what. */}}
+{{- define "shivad.needsAdmin" -}}
+{{- if not .root.Values.server.adminOpen }}
+{{- fail (printf "%s asks the servers' admin API, which is closed to other pods: expected server.adminOpen: true" .what) }}
+{{- end }}
+{{- end }}
+
 {{- define "shivad.pullSecrets" -}}
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
