@@ -34,6 +34,7 @@ type Frame struct {
 
 	// Captured is when the frame was taken, for [Model.Streams]; zero: when it was submitted.
 	Captured time.Time
+	Undated  bool // the client gave a time of capture that cannot be right
 
 	// Set by the scheduler before Owner.Complete.
 

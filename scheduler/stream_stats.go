@@ -19,6 +19,7 @@ type StreamStats struct {
 	Frames     int           // accepted
 	Answered   int           // with outputs
 	Superseded int           // frames
+	Undated    int           // accepted frames whose time of capture cannot be right
 	Age        time.Duration // worst age of a frame when its outputs were delivered
 	// Worst time between the capture of an accepted frame and its arrival.
 	Late   time.Duration
@@ -68,7 +69,7 @@ func (s *stream) stats(now int64) StreamStats {
 	t := StreamStats{
 		Name: s.key.name, Connection: s.key.connection, Keep: setting.Keep(s.keep),
 		Span: time.Duration(now - b.since), Silent: time.Duration(now - s.active),
-		Frames: a.frames + b.frames, Answered: a.answered + b.answered, Superseded: a.superseded + b.superseded,
+		Frames: a.frames + b.frames, Answered: a.answered + b.answered, Superseded: a.superseded + b.superseded, Undated: a.undated + b.undated,
 		Age: time.Duration(max(a.age, b.age)), Late: time.Duration(max(a.late, b.late)),
 	}
 	if t.Keep == 0 {
@@ -82,9 +83,9 @@ func (s *stream) stats(now int64) StreamStats {
 
 // streamCounts are the counts of a stream in a span of time.
 type streamCounts struct {
-	since                        int64
-	frames, answered, superseded int
-	age, late                    int64 // the worst
+	since                                 int64
+	frames, answered, superseded, undated int
+	age, late                             int64 // the worst
 }
 
 // streamRecent has the counts of a stream for the current span and for the one before. So the
@@ -110,6 +111,9 @@ func (s *stream) accepted(f *Frame, now int64) {
 	n := s.recent.now(now)
 	n.frames++
 	n.late = max(n.late, now-f.captured)
+	if f.Undated {
+		n.undated++
+	}
 }
 
 // answered records that one of the answers being delivered has been delivered.

@@ -225,6 +225,9 @@ func (o *operators) judgeFrame(t *testing.T, q *Question, f *jsontest.Frame, fra
 		if a.Frame != nil && a.Frame.Seq >= 0 {
 			seq = strconv.FormatInt(a.Frame.Seq, 10)
 		}
+		if f.Stray && a.Frame == nil {
+			return
+		}
 		if !f.Right || a.Frame == nil || seq != f.Value("seq") {
 			t.Errorf("%s, frame %v, is answered %+v", q.Name, f, a)
 		}

@@ -173,7 +173,7 @@ func values(t *testing.T, k *parameter.Key) (right, wrong, outside []any) {
 	}
 	switch k.Name {
 	case "captured_at":
-		return []any{time.Now().UnixMilli()}, []any{"1", true}, []any{int64(-1), 1.5, time.Now().Unix()}
+		return []any{time.Now().UnixMilli(), int64(-1), 1.5, time.Now().Unix()}, []any{"1", true}, nil
 	case "stream":
 		return []any{"cam-3", strings.Repeat("n", 256)}, []any{true, int64(7)}, []any{""}
 	case "keep":

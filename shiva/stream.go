@@ -328,7 +328,7 @@ func (s *Stream) answered(k *call, m *Message, err error) {
 func (s *Stream) conclude(f *frameCall, m *Message, skipped int, err error) {
 	s.open--
 	s.skipped += f.skipped
-	a := streamAnswer{Answer{Seq: f.seq, Age: max(0, time.Since(f.captured)), Message: m}, err}
+	a := streamAnswer{Answer{Seq: f.seq, Age: max(0, f.pushed.Sub(f.captured)) + time.Since(f.pushed), Message: m}, err}
 	if e, ok := errors.AsType[*RemoteError](err); ok && e.Type == Superseded {
 		s.counts.Superseded++
 		signal(s.room)

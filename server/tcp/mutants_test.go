@@ -486,7 +486,7 @@ func (m *mutants) newer(q *talk, i int, talks []*talk) (frames []*jsontest.Frame
 
 // judgeFrame checks the answer to a frame: an invalid one is refused, a valid one gets its number
 // back, and a superseded one is told by which frame. A frame that names no stream is of its
-// connection's stream, if connections are streams.
+// connection's stream, if connections are streams, otherwise none.
 func (m *mutants) judgeFrame(question, answer *shiva.Message, f *jsontest.Frame, newer []*jsontest.Frame, fail func(string, ...any)) {
 	if e := shiva.ParseError(answer); e != nil {
 		if e.Type == shiva.Superseded && !f.By(e.By, newer) {
@@ -498,6 +498,12 @@ func (m *mutants) judgeFrame(question, answer *shiva.Message, f *jsontest.Frame,
 		return
 	}
 	right := f.Right || f.Stray && m.loop.door.Settings().Streams
+	if f.Stray && !right {
+		if jsontext.Field(answer.Metadata, "skipped") != nil {
+			fail("frame %v of no stream is answered %s", f.Keys, describeMessage(answer))
+		}
+		return
+	}
 	if seq := string(jsontext.Field(answer.Metadata, "seq")); !right || seq != f.Value("seq") || jsontext.Field(answer.Metadata, "skipped") == nil {
 		fail("frame %v is answered %s", f.Keys, describeMessage(answer))
 	}

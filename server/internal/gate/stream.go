@@ -68,17 +68,10 @@ type Stream struct {
 // Stream identifies the stream that the frame belongs to.
 func (f *Frame) Stream() Stream { return Stream{f.place.Client, f.place.Stream, f.place.Connection} }
 
-// Enter makes the request a frame if its client or the setting of its door says so.
+// Enter makes the request a frame if its client or the setting of its door says so. Without a
+// stream the keys of frames are a client's own.
 func (c *Call) Enter(p *Params) error {
 	if !p.Framed() {
-		switch {
-		case p.Seq > 0:
-			return noStream("seq")
-		case !p.CapturedAt.IsZero():
-			return noStream("captured_at")
-		case p.Keep != 0:
-			return noStream("keep")
-		}
 		return nil
 	}
 	if c.Rows == 0 { // the frame would be answered at once, before older ones
@@ -89,7 +82,7 @@ func (c *Call) Enter(p *Params) error {
 	if f.captured.IsZero() {
 		f.captured = p.Now
 	}
-	f.place = scheduler.Frame{Client: p.streamer(), Stream: p.Stream, Seq: f.Seq, Keep: p.Keep, Captured: f.captured}
+	f.place = scheduler.Frame{Client: p.streamer(), Stream: p.Stream, Seq: f.Seq, Keep: p.Keep, Captured: f.captured, Undated: p.Undated}
 	if p.Stream == "" {
 		f.place.Stream, f.place.Connection = p.Own.Name, p.Own.Connection
 	}
@@ -140,10 +133,6 @@ func ClientOf(peer string) string {
 // longestBy bounds the id, in bytes, that tells a superseded frame which frame is newer, to keep
 // errors small.
 const longestBy = 256
-
-func noStream(key string) error {
-	return fmt.Errorf("%w: %s is only for frames of a stream, but the request names no stream", scheduler.ErrInvalidInput, key)
-}
 
 // Keep returns how many frames of the stream may wait, according to the frame or else the settings
 // of its model; 0: any number.

@@ -15,8 +15,8 @@ type Frame struct {
 	// Right means that no value is wrong and the frame names its stream. Otherwise the request must
 	// be refused, unless it is Stray.
 	Right bool
-	// Stray means that no value is wrong, but the frame names no stream. A door accepts the frame
-	// if it has a stream for it.
+	// Stray means that no value is wrong, but the frame names no stream. It is no frame, unless the
+	// door has a stream for it.
 	Stray bool
 }
 
@@ -31,7 +31,7 @@ var frameKeys = []struct {
 }{
 	{"stream", []string{`"a"`, `"b"`}, []string{`""`, "7", "true", `["a"]`, `"` + strings.Repeat("x", 257) + `"`}},
 	{"seq", []string{"0", "1", "2", "3", "4", "5", "9223372036854775807"}, []string{"-1", "1.5", `"x"`, "9223372036854775808", "false", "{}", "1e400"}},
-	{"captured_at", []string{"100000000000", "1700000000000", "4000000000000"}, []string{"1700000000", "-1", `"now"`, "9223372036854775807", "[]"}},
+	{"captured_at", []string{"100000000000", "1700000000000.25", "4000000000000", "1700000000", "-1", "9223372036854775807"}, []string{`"now"`, "true", "[]"}},
 	{"keep", []string{`"latest"`, `"latest"`, "1", "2", `"all"`, "1024"}, []string{"0", "-1", "1025", `"newest"`, `""`, "true", "1.5", "{}"}},
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ func (r *Report) Explain(model string) []admin.Explanation {
 		stats := target.Model.Stats()
 		about := append(shapes(target), sentences(stats)...)
 		about = append(about, r.explainSubset(stats)...)
-		about = append(about, explainStreams(stats, target.Model.Streams(namedStreams))...)
+		about = append(about, explainStreams(stats, target.Model.Streams(math.MaxInt))...)
 		about = append(about, explainMissing(target)...)
 		all = append(all, admin.Explanation{Name: model, Version: target.ID.Version, Sentences: about})
 	}

@@ -2,6 +2,7 @@ package manage
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -61,6 +62,9 @@ func explainStreams(s scheduler.Stats, list []scheduler.StreamStats) (out []stri
 	}
 	if slow {
 		say("%s", newerFrames(s, list[0], does))
+	}
+	if i := slices.IndexFunc(list, func(s scheduler.StreamStats) bool { return s.Undated > 0 }); i >= 0 {
+		say("%s has frames whose captured_at is before 1973: the clock of its client is not set, or counts seconds in place of milliseconds. The age of these frames counts from their arrival.", source(list[i]))
 	}
 	if n.Reordered > 0 {
 		say("%d frames had a seq that was not above that of the frame before. They are answered in the order in which they arrive; check whether two clients use one stream name.", n.Reordered)

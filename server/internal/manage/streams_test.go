@@ -60,6 +60,9 @@ func TestSentencesOfStreams(t *testing.T) {
 		"young, and late": {func(_ *scheduler.Stats, l []scheduler.StreamStats) {
 			l[0].Age, l[0].Late = 100*time.Millisecond, 99*time.Millisecond
 		}, nil, "arrived"},
+		"a clock that is not set": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Undated = 1 }, []string{
+			`Stream "cam-3" has frames whose captured_at is before 1973: the clock of its client is not set, or counts seconds`,
+		}, "arrived"},
 		"out of order": {func(s *scheduler.Stats, _ []scheduler.StreamStats) { s.Recent.Reordered = 9 }, []string{"9 frames had a seq that was not above"}, ""},
 		"an odd name": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Name = "\x1b[2J" + strings.Repeat("x", 300) }, []string{
 			`Stream "\x1b[2Jxxx`,

@@ -80,18 +80,27 @@ func number(unit string, set func(*Values, float64)) kind {
 	}
 }
 
-// firstMoment is in 1973; as a number of seconds it would be in 5138.
-const firstMoment = 100_000_000_000
+// Times outside of these, in milliseconds since 1970, are no moments: firstMoment is in 1973, and
+// as a number of seconds it would be in 5138.
+const (
+	firstMoment = 100_000_000_000
+	lastMoment  = math.MaxInt64 / int64(time.Millisecond)
+)
 
-// moment is a time in milliseconds since 1970. Seconds are refused: read as milliseconds they would
-// be in January 1970.
+// moment is a time in milliseconds since 1970. A time that is no moment is set as the zero Time: it
+// comes from a clock that nobody has set, as devices without a battery have it, or counts seconds.
 func moment(set func(*Values, time.Time)) kind {
 	return kind{
-		expected: fmt.Sprintf("a whole number of milliseconds since 1970, at least %d", firstMoment),
-		schema:   `"type": "integer", "minimum": ` + strconv.Itoa(firstMoment),
-		read: reads(Value.Whole, func(n uint64) bool {
-			return firstMoment <= n && n <= math.MaxInt64/uint64(time.Millisecond)
-		}, func(v *Values, n uint64) { set(v, time.UnixMilli(int64(n))) }),
+		expected: "a number of milliseconds since 1970",
+		schema:   `"type": "number"`,
+		read: reads(Value.number, nil, func(v *Values, ms float64) {
+			if ms < firstMoment || float64(lastMoment) <= ms || ms != ms {
+				set(v, time.Time{})
+				return
+			}
+			whole, part := math.Modf(ms)
+			set(v, time.UnixMilli(int64(whole)).Add(time.Duration(part*float64(time.Millisecond))))
+		}),
 	}
 }
 

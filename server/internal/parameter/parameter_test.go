@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -117,6 +118,16 @@ func TestValues(t *testing.T) {
 		{HTTP, "binary_data_output", JSON([]byte("true")), Values{Form: Bytes}},
 		{GRPC, "binary_data_output", Typed(false), Values{Form: Elements}},
 		{Stream, "in_order", Typed(true), Values{InOrder: true}},
+		{Shiva, "captured_at", JSON([]byte("1795346700123")), Values{CapturedAt: time.UnixMilli(1795346700123)}},
+		{Shiva, "captured_at", JSON([]byte("1795346700123.5")), Values{CapturedAt: time.UnixMicro(1795346700123500)}},
+		{GRPC, "captured_at", Typed(1795346700123.5), Values{CapturedAt: time.UnixMicro(1795346700123500)}},
+		{GRPC, "captured_at", Typed(int64(1795346700123)), Values{CapturedAt: time.UnixMilli(1795346700123)}},
+		{Shiva, "captured_at", JSON([]byte("86400000")), Values{Undated: true}},
+		{Shiva, "captured_at", JSON([]byte("1795346700")), Values{Undated: true}},
+		{HTTP, "captured_at", JSON([]byte("-1")), Values{Undated: true}},
+		{GRPC, "captured_at", Typed(int64(0)), Values{Undated: true}},
+		{Library, "captured_at", Typed(uint64(math.MaxUint64)), Values{Undated: true}},
+		{Shiva, "captured_at", JSON([]byte("NaN")), Values{Undated: true}},
 		{Library, "candidate_models", Typed([]string{"a", "b/1"}), Values{Candidates: []string{"a", "b/1"}}},
 		{Clipper, "candidate_models", JSON([]byte(`["a","b/1"]`)), Values{Candidates: []string{"a", "b/1"}}},
 		{GRPC, "candidate_models", Typed(" a, b/1"), Values{Candidates: []string{"a", "b/1"}}},

@@ -23,6 +23,7 @@ type Values struct {
 	Stream     string        // the request is a frame of it; "" = none
 	Seq        uint64        // the client's number of the frame, plus 1; 0 = none
 	CapturedAt time.Time     // when the frame was taken; zero = when the request arrived
+	Undated    bool          // captured_at was given, and cannot be when the frame was taken
 	Keep       setting.Keep  // how many frames of the stream may wait; 0 = as configured
 	Parent     trace.Context // the client's span, parent of the request's; zero = none
 	TraceState string        // tracestate of that span's trace; "" = none
@@ -129,9 +130,10 @@ var Table = []Key{
 	},
 	{
 		Name: "captured_at", On: questions,
-		kind:    moment(func(v *Values, at time.Time) { v.CapturedAt = at }),
+		kind:    moment(func(v *Values, at time.Time) { v.CapturedAt, v.Undated = at, at.IsZero() }),
 		Default: "when the request arrived",
-		Means:   "When the frame was taken. The answer says how long ago that was (`age_ms`).",
+		Means: "When the frame was taken. The answer says how long ago that was (`age_ms`). " +
+			"A time before 1973 counts as when the request arrived: it is that of a clock that was never set, or in seconds. `shivactl explain` says so.",
 	},
 	{
 		Name: "keep", On: questions,

@@ -43,8 +43,15 @@ func (v Value) Whole() (uint64, bool) {
 	return n, err == nil
 }
 
-// number returns a JSON number: no key of a typed wire takes numbers other than whole ones.
 func (v Value) number() (float64, bool) {
+	switch n := v.typed.(type) {
+	case int64:
+		return float64(n), true
+	case uint64:
+		return float64(n), true
+	case float64:
+		return n, true
+	}
 	f, err := strconv.ParseFloat(string(v.json), 64)
 	return f, err == nil
 }

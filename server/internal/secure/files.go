@@ -255,12 +255,17 @@ func parse(text []byte) (list []*x509.Certificate, err error) {
 	return list, nil
 }
 
+// neverSet is before any certificate that is in use was made. A machine whose clock is before it,
+// such as one without a battery that has not heard from a time server yet, cannot tell whether a
+// certificate is valid already. Its clock may be set while the server runs.
+var neverSet = time.Date(2025, time.January, 1, 0, 0, 0, 0, time.UTC)
+
 // valid returns an error if a certificate is not valid now.
 func valid(path string, c *x509.Certificate, now time.Time) error {
 	switch {
 	case now.After(c.NotAfter):
 		return fmt.Errorf("%s: the certificate of %s expired on %s", path, name(c), c.NotAfter.UTC().Format(time.RFC3339))
-	case now.Before(c.NotBefore):
+	case now.Before(c.NotBefore) && now.After(neverSet):
 		return fmt.Errorf("%s: the certificate of %s is valid only from %s on; the time is %s", path, name(c), c.NotBefore.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	return nil

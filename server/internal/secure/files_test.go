@@ -100,6 +100,9 @@ func TestLoadAgain(t *testing.T) {
 	if again, _ := f.Load(time.Now(), first); again != first {
 		t.Error("the same files are another Config")
 	}
+	if _, faults := f.Load(time.Unix(0, 0), nil); len(faults) > 0 {
+		t.Errorf("with a clock that was never set: %v", faults)
+	}
 	for _, now := range []time.Time{server.Leaf.NotBefore.Add(-time.Hour), server.Leaf.NotAfter.Add(time.Hour)} {
 		if again, faults := f.Load(now, first); again != first {
 			t.Errorf("the same files at %v: %v", now, faults)

@@ -36,6 +36,21 @@ def test_results_of_frames(server: Server) -> None:
     assert sent == {"stream": "cam", "seq": 0, "keep": "all", "timeout_ms": 3000}
 
 
+def test_the_age_survives_changes_of_the_clock(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = iter([1e9, *[1e9 - 3600.0] * 10])
+    with Client(server.address) as client, client.stream("m", "cam") as stream:
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: next(hours))
+            stream.push([0])
+            result = stream.take()
+        assert result
+        assert 0 <= result.age < 60
+        stream.push([1], captured_at=time.time() + 3600)  # by a clock that is ahead
+        ahead = stream.take()
+    assert ahead
+    assert 0 <= ahead.age < 60
+
+
 def test_only_the_newest_result_waits(server: Server) -> None:
     with Client(server.address) as client, client.stream("m", "cam") as stream:
         for i in range(20):

@@ -111,6 +111,8 @@ class Address:
             or (isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"))
         ):
             why += "; expected a server that speaks TLS there"
+        elif self.tls and "not yet valid" in str(error):
+            why += f"; the clock of this machine says {time.strftime('%Y-%m-%d %H:%M')}"
         elif self.path and isinstance(error, PermissionError):
             why += "; the server's socket_mode, socket_owner and socket_group say who may connect"
         return why

@@ -42,7 +42,7 @@ class AsyncStream(Frames):
         await asyncio.sleep(0)
         while self._full:
             await self._change(None)
-        seq, at = self._begin(seq, captured_at)
+        seq, at, since = self._begin(seq, captured_at)
         try:
             inputs, metadata = self._request(frame, seq, at)
             future = await self._client.submit(self._model, *inputs, **metadata)
@@ -50,11 +50,11 @@ class AsyncStream(Frames):
             self._open -= 1
             self._notify()
             raise
-        future.add_done_callback(lambda done: self._answered(seq, frame, at, done))
+        future.add_done_callback(lambda done: self._answered(seq, frame, since, done))
         return seq
 
-    def _answered(self, seq: int, frame: Any, at: float, future: asyncio.Future[Answer]) -> None:
-        self._end(seq, frame, at, future)
+    def _answered(self, seq: int, frame: Any, since: float, future: asyncio.Future[Answer]) -> None:
+        self._end(seq, frame, since, future)
         self._notify()
 
     def _notify(self) -> None:

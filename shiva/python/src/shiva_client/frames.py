@@ -23,15 +23,16 @@ class Result:
     Attributes:
         seq: the number of the frame
         frame: as it was pushed
-        age: seconds since it was captured, when the answer came
+        age: seconds since it was captured, when the answer came; changes of the clock since it was
+            pushed do not count
         skipped: frames of the stream superseded since the previous executed one
     """
 
     def __init__(
-        self, seq: int, frame: Any, captured_at: float, future: Future[Answer] | asyncio.Future[Answer]
+        self, seq: int, frame: Any, since: float, future: Future[Answer] | asyncio.Future[Answer]
     ) -> None:
         self.seq, self.frame = seq, frame
-        self.age = time.time() - captured_at
+        self.age = time.monotonic() - since
         self._future = future
         skipped = None if future.exception() else future.result().metadata.get("skipped")
         self.skipped = skipped if isinstance(skipped, int) else 0
@@ -80,14 +81,17 @@ class Frames:
         """Whether taking a result need not wait: there is one, or none is to come."""
         return bool(self._results) or self.ended
 
-    def _begin(self, seq: int | None, captured_at: float | None) -> tuple[int, float]:
-        """Open a frame. Returns its number, and when it was captured."""
+    def _begin(self, seq: int | None, captured_at: float | None) -> tuple[int, float, float]:
+        """Open a frame. Returns its number and when it was captured, on the clocks of time.time()
+        and time.monotonic()."""
         if not self._pushing:
             raise ValueError(NO_MORE)
         seq = self._seq if seq is None else seq
         self._seq = seq + 1
         self._open += 1
-        return seq, time.time() if captured_at is None else captured_at
+        now = time.time()
+        at = now if captured_at is None else captured_at
+        return seq, at, time.monotonic() - max(0.0, now - at)
 
     def _request(self, frame: Any, seq: int, at: float) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The inputs and the keywords of a frame's request."""
@@ -95,13 +99,13 @@ class Frames:
         metadata = {"stream": self._name, "seq": seq, "captured_at": round(at * 1000), "keep": self._keep}
         return inputs, {"timeout": self._timeout, **metadata}
 
-    def _end(self, seq: int, frame: Any, at: float, future: Future[Answer] | asyncio.Future[Answer]) -> None:
+    def _end(self, seq: int, frame: Any, since: float, future: Future[Answer] | asyncio.Future[Answer]) -> None:
         """Note the answer of a frame."""
         self._open -= 1
         if isinstance(future.exception(), Superseded):
             self.superseded += 1
             return
-        self._results.append(Result(seq, frame, at, future))
+        self._results.append(Result(seq, frame, since, future))
         while self._most and len(self._results) > self._most:
             self._results.popleft()
             self.dropped += 1

@@ -53,7 +53,7 @@ class Stream(Frames):
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._full)
-            seq, at = self._begin(seq, captured_at)
+            seq, at, since = self._begin(seq, captured_at)
         try:
             inputs, metadata = self._request(frame, seq, at)
             future = self._client.submit(self._model, *inputs, **metadata)
@@ -62,12 +62,12 @@ class Stream(Frames):
                 self._open -= 1
                 self._changed.notify_all()
             raise
-        future.add_done_callback(lambda done: self._answered(seq, frame, at, done))
+        future.add_done_callback(lambda done: self._answered(seq, frame, since, done))
         return seq
 
-    def _answered(self, seq: int, frame: Any, at: float, future: Future[Answer]) -> None:
+    def _answered(self, seq: int, frame: Any, since: float, future: Future[Answer]) -> None:
         with self._changed:
-            self._end(seq, frame, at, future)
+            self._end(seq, frame, since, future)
             self._changed.notify_all()
 
     def take(self, timeout: float | None = None) -> Result | None:
