@@ -255,10 +255,10 @@ func parse(text []byte) (list []*x509.Certificate, err error) {
 	return list, nil
 }
 
-// neverSet is before any certificate that is in use was made. A machine whose clock is before it,
-// such as one without a battery that has not heard from a time server yet, cannot tell whether a
-// certificate is valid already. Its clock may be set while the server runs.
-var neverSet = time.Date(2025, time.January, 1, 0, 0, 0, 0, time.UTC)
+// neverSet is before any time that a clock shows that was ever set. A machine with such a clock,
+// without a battery and not told the time yet, cannot tell whether a certificate is valid already.
+// Its clock may be set while the server runs.
+var neverSet = time.Date(1990, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 // valid returns an error if a certificate is not valid now.
 func valid(path string, c *x509.Certificate, now time.Time) error {
