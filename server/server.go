@@ -172,7 +172,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 		s.clock.Close()
 		return nil, err
 	}
-	s.regions = regions.New(regionSettings(cfg))
+	s.regions = regions.New(regionSettings(cfg), s.pool)
 	s.regions.Trail = s.trail
 	s.manage()
 	s.predict = predict.New(predict.Config{

@@ -195,7 +195,7 @@ var fakeStatus = admin.Status{
 	},
 	Payload:  admin.Usage{Used: 1300000, Limit: 4 << 30, Refused: 2},
 	Shared:   admin.Shared{Inputs: 300 << 20, Used: 12 << 20, Readable: 6 << 20, Replaced: 40 << 20, Limit: 2 << 30, Outputs: 31 << 20},
-	Regions:  admin.Regions{Used: 2, Limit: 256, Bytes: 128 << 20, Refused: 3},
+	Regions:  admin.Regions{Used: 2, Limit: 256, Bytes: 128 << 20, Made: 4 << 20, Refused: 3},
 	Queue:    admin.Queue{Rows: 3, Bytes: 600, OldestRow: 0.2, OldestBatch: 12},
 	Warnings: []string{"container of digits/1 (worker 1) at 127.0.0.1:5555 has not answered a batch for 12s"},
 	Models: []admin.Health{

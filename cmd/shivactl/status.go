@@ -142,6 +142,9 @@ func regionsText(r admin.Regions) string {
 		return "off"
 	}
 	text := fmt.Sprintf("%d of %d, %s", r.Used, r.Limit, size(r.Bytes))
+	if r.Made > 0 {
+		text += fmt.Sprintf(", %s of the server's", size(r.Made))
+	}
 	if r.Refused > 0 {
 		text += fmt.Sprintf(", refused %d times", r.Refused)
 	}

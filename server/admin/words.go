@@ -207,6 +207,7 @@ type Regions struct {
 	Used    int    `json:"used"`
 	Limit   int    `json:"limit"`   // 0: shared memory is off
 	Bytes   int64  `json:"bytes"`   // of all of them
+	Made    int64  `json:"made"`    // of memory that outputs have taken in files without any there
 	Refused uint64 `json:"refused"` // registrations; the metrics have the reasons
 }
 

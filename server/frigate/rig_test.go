@@ -80,7 +80,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 		Entrance: intake.Entrance{Addrs: []string{addr}, Metrics: r.metrics.Door("frigate"), Log: log,
 			Open: func(at string, _ unixsocket.Access) (net.Listener, error) { return r.net.Listen(at) }},
 		Pool: r.pool, Trail: r.trail,
-		Predict: predict.New(predict.Config{Regions: regions.New(regions.Settings{}), Gate: r.gate, Repository: &r.repo, Version: "test", Trail: r.trail,
+		Predict: predict.New(predict.Config{Regions: regions.New(regions.Settings{}, nil), Gate: r.gate, Repository: &r.repo, Version: "test", Trail: r.trail,
 			Reach: func() string { return r.reach }, Changed: func(by, what, name, detail string) {},
 			Settings: func(string) config.Model { return config.Default().Model("") }}),
 		Settings: Settings{

@@ -115,7 +115,7 @@ func newRigOn(t testing.TB, network *shivatest.Net, changes ...change) *rig {
 	}
 	r.gate.Attach(r.sched)
 	cfg.Memory.Pool = r.pool
-	cfg.Predict = predict.New(predict.Config{Regions: regions.New(regions.Settings{}), Gate: r.gate, Repository: r.repository, Version: "test",
+	cfg.Predict = predict.New(predict.Config{Regions: regions.New(regions.Settings{}, nil), Gate: r.gate, Repository: r.repository, Version: "test",
 		Reach: func() string { return config.RepositoryAll }, Changed: func(by, what, name, detail string) {},
 		Settings: func(string) config.Model { return config.Model{Policy: config.Default().Defaults} }})
 	if r.door, err = Listen(cfg); err != nil {

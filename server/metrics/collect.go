@@ -59,6 +59,7 @@ var (
 	payloadLimitDesc     = desc("payload_limit_bytes", "Limit of the memory for payloads in use.")
 	regionsDesc          = desc("regions", "Regions of shared memory that clients have registered.")
 	regionBytesDesc      = desc("region_bytes", "Bytes of the regions of shared memory that clients have registered.")
+	regionsMadeDesc      = desc("region_made_bytes", "Bytes of the payload budget that outputs have taken in files of clients which had no memory there.")
 	regionRefusalsDesc   = desc("region_refusals_total", "Registrations of regions of shared memory that were refused.", "reason")
 	refusalsDesc         = desc("payload_refusals_total", "Times that memory for a payload was refused.")
 	restartsDesc         = desc("process_restarts_total", "Restarts of supervised processes.", "container")
@@ -275,6 +276,7 @@ func (m *Metrics) collectSources(out collection, s *Sources, triton bool) {
 		out.counter(refusalsDesc, g.Refusals)
 		out.gauge(regionsDesc, float64(g.Regions))
 		out.gauge(regionBytesDesc, float64(g.RegionBytes))
+		out.gauge(regionsMadeDesc, float64(g.RegionsMade))
 		for reason, n := range g.NoRegions {
 			out.counter(regionRefusalsDesc, n, reason)
 		}

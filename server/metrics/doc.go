@@ -80,6 +80,8 @@
 //	payload_bytes, payload_limit_bytes      memory for payloads in use, and its limit
 //	payload_refusals_total                  times that such memory was refused
 //	regions, region_bytes                   regions of shared memory that clients have registered
+//	region_made_bytes                       of the payload budget, taken by outputs in files
+//	                                        of clients which had no memory there
 //	region_refusals_total         {reason}  registrations refused: off, denied, missing (the
 //	                                        file), too_large, full, invalid
 //	payload_idle_bytes                      free for the next payloads; returned to the

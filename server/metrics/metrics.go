@@ -82,6 +82,7 @@ type ServerGauges struct {
 	Refusals     uint64            // times that memory for payloads was refused
 	Regions      int               // of shared memory, that clients have registered
 	RegionBytes  int64             // in these regions
+	RegionsMade  int64             // bytes that outputs have taken in files without memory there
 	NoRegions    map[string]uint64 // refused registrations, by reason
 	Sessions     int               // of containers
 	Restarts     map[string]int    // of the processes of each supervised container

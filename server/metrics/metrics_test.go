@@ -187,7 +187,7 @@ func TestSources(t *testing.T) {
 		},
 		Server: func() ServerGauges {
 			return ServerGauges{PayloadBytes: 5, PayloadLimit: 6, PayloadIdle: 8, ArenaBytes: 11, ArenaUsed: 13, Replaced: 14, Readable: 12, Outputs: 15, Unpacked: 9, UnpackLimit: 10, Sessions: 7, StateUp: true,
-				Regions: 16, RegionBytes: 17, NoRegions: map[string]uint64{"full": 18}}
+				Regions: 16, RegionBytes: 17, RegionsMade: 19, NoRegions: map[string]uint64{"full": 18}}
 		},
 		Learned: func() []LearnedGauges { return []LearnedGauges{{"app", 8, 9}} },
 	})
@@ -212,6 +212,7 @@ func TestSources(t *testing.T) {
 		"shivad_arena_bytes":                                 "11",
 		"shivad_regions":                                     "16",
 		"shivad_region_bytes":                                "17",
+		"shivad_region_made_bytes":                           "19",
 		`shivad_region_refusals_total{reason="full"}`:        "18",
 		"shivad_arena_used_bytes":                            "13",
 		"shivad_arena_replaced_bytes":                        "14",

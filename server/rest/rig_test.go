@@ -46,7 +46,7 @@ type rig struct {
 func newRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
 	leaktest.Goroutines(t)
-	r := &rig{t: t, pool: tensor.NewPool(1 << 30), metrics: metrics.New("test"), repo: &repository{}, regions: regions.New(regions.Settings{}), log: new(lockedBuffer), ready: true}
+	r := &rig{t: t, pool: tensor.NewPool(1 << 30), metrics: metrics.New("test"), repo: &repository{}, regions: regions.New(regions.Settings{}, nil), log: new(lockedBuffer), ready: true}
 	r.gate = gate.New(gate.Config{
 		Pool:    r.pool,
 		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: 30 * time.Second} },

@@ -162,7 +162,7 @@ func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
 		t.Fatal(err)
 	}
 	r.gate.Attach(r.sched)
-	r.regions = regions.New(regions.Settings{})
+	r.regions = regions.New(regions.Settings{}, nil)
 	cfg := Config{
 		Entrance: intake.Entrance{Addrs: []string{"127.0.0.1:0"}, Metrics: r.metrics.Door("tcp"), Log: slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil))},
 		Gate:     r.gate, Regions: r.regions, Pool: r.pool,

@@ -95,7 +95,7 @@ func newSessionOf(t testing.TB, spec scheduler.Spec, w worker, pool *tensor.Pool
 	}
 	d := newDoor(Config{
 		Entrance: intake.Entrance{Metrics: numbers.Door("tcp"), Log: slog.New(slog.DiscardHandler)},
-		Gate:     g, Regions: regions.New(regions.Settings{}), Pool: pool,
+		Gate:     g, Regions: regions.New(regions.Settings{}, nil), Pool: pool,
 		Settings: Settings{
 			InFlight: 256, MessageTimeout: 10 * time.Second, OutboundBytes: 1 << 20, OutboundStall: 10 * time.Second, IdleTimeout: time.Minute,
 		},

@@ -186,7 +186,7 @@ func clientRegions(u regions.Usage) admin.Regions {
 	for _, n := range u.Refused {
 		refused += n
 	}
-	return admin.Regions{Used: u.Regions, Limit: u.Limit, Bytes: u.Bytes, Refused: refused}
+	return admin.Regions{Used: u.Regions, Limit: u.Limit, Bytes: u.Bytes, Made: u.Made, Refused: refused}
 }
 
 // Stats returns the scheduler's figures for every version of every model.
@@ -216,6 +216,7 @@ func (r *Report) Gauges() metrics.ServerGauges {
 		Refusals:     r.Pool.Refused(),
 		Regions:      clients.Regions,
 		RegionBytes:  clients.Bytes,
+		RegionsMade:  clients.Made,
 		NoRegions:    clients.Refused,
 		Sessions:     r.Sessions.Count(),
 		Restarts:     r.Processes.Restarts(),

@@ -47,7 +47,7 @@ func newRig(t *testing.T) *rig {
 	}
 	g.Attach(r.sched)
 	r.Service = predict.New(predict.Config{
-		Regions: regions.New(regions.Settings{}), Gate: g, Repository: r.repo, Version: "test",
+		Regions: regions.New(regions.Settings{}, nil), Gate: g, Repository: r.repo, Version: "test",
 		Reach: func() string { return config.RepositoryAll }, Changed: func(by, what, name, detail string) {},
 		Settings: func(name string) config.Model { return config.Default().Model(name) },
 	})

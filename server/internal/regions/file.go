@@ -160,6 +160,9 @@ func (h Hold) write(b []byte) error {
 		// The kernel admits one writer of a file at a time; the other writers would spin.
 		f.writing.Lock()
 		defer f.writing.Unlock()
+		if err := h.registry.pages.charge(f.data, at+int64(from), at+int64(to)); err != nil {
+			return f.unpaid(err)
+		}
 		h.registry.turns <- struct{}{}
 		n, err := f.data.WriteAt(b[from:to], at+int64(from))
 		<-h.registry.turns

@@ -25,7 +25,7 @@ func made(t *testing.T, files ...string) (*Registry, string) {
 			t.Fatal(err)
 		}
 	}
-	g := New(Settings{Directory: dir, RegionBytes: 64, Regions: 2})
+	g := New(Settings{Directory: dir, RegionBytes: 64, Regions: 2}, nil)
 	t.Cleanup(g.Close)
 	return g, dir
 }

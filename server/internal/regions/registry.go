@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // Extension is the name of the extension in a server's metadata.
@@ -39,6 +40,7 @@ type Registry struct {
 
 	settings atomic.Pointer[Settings]
 	turns    chan struct{} // one element for each copy under way
+	pages    *accounts
 	refused  [refusals]atomic.Uint64
 
 	open atomic.Int64 // files: those of regions, and those that only requests use any more
@@ -55,10 +57,10 @@ func (o regionID) compare(other regionID) int {
 	return cmp.Or(cmp.Compare(o.name, other.name), cmp.Compare(o.identity, other.identity))
 }
 
-// New makes an empty registry.
-func New(s Settings) *Registry {
+// New makes an empty registry. Memory that the server takes in clients' files counts in the pool.
+func New(s Settings, pool *tensor.Pool) *Registry {
 	// One copy per processor at a time: each occupies a thread while it lasts.
-	g := &Registry{regions: make(map[regionID]*file), turns: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	g := &Registry{regions: make(map[regionID]*file), turns: make(chan struct{}, runtime.GOMAXPROCS(0)), pages: newAccounts(pool)}
 	g.settings.Store(&s)
 	return g
 }
@@ -261,8 +263,9 @@ func (g *Registry) note(client Client, action, name string, after any, err error
 	g.Trail.Add(e)
 }
 
-// Close removes all regions.
+// Close removes all regions. No request uses one any more.
 func (g *Registry) Close() {
+	g.pages.close()
 	s := g.Settings()
 	s.Directory = ""
 	g.Configure(s)
