@@ -45,8 +45,8 @@ type Config struct {
 	Settings
 	// Allow refuses a registration by returning an error. It decides by who the container is, and
 	// its error must disclose nothing else. It is called before Admit, and again by
-	// [Listener.Review]. identity is the container's name from then on. It may be nil.
-	Allow func(Applicant) (identity string, err error)
+	// [Listener.Review]. It may be nil.
+	Allow func(Applicant) (Party, error)
 	// Admit refuses a registration by returning an error, which is logged, and sent to the
 	// container if its generation has a message for it; nil admits all. It is called on the
 	// session's goroutine.
@@ -76,7 +76,14 @@ type Applicant struct {
 	Model scheduler.ModelID
 	Token string // shown by the container; "": none
 
-	Registered bool // it serves already, and is under review
+	Registered bool  // it serves already, and is under review
+	Party      Party // what Allow returned before; zero when it has not been called yet
+}
+
+// A Party is who a container is, as [Config].Allow has found out.
+type Party struct {
+	Identity string // its name; "": none
+	Process  string // the name of the supervised container whose process it is; "": none
 }
 
 // Settings are the part of a Config that can change while the listener is open. Zero fields mean

@@ -18,15 +18,15 @@ type SessionInfo struct {
 	// RPC is the protocol that the container speaks, as a word for operators: v0, v1, v1b, v2, v2a,
 	// v3, v4; empty until its first message.
 	RPC        string            `json:"rpc,omitempty"`
-	Model      scheduler.ModelID `json:"model"`              // zero until it has registered
-	Remote     string            `json:"remote"`             // its address
-	Label      string            `json:"label,omitempty"`    // its own name for itself
-	Identity   string            `json:"identity,omitempty"` // as [Config].Allow returned it
-	Since      time.Time         `json:"since"`              // connected
-	Registered time.Time         `json:"registered"`         // zero until it has
-	LastSeen   time.Time         `json:"last_seen"`          // time of its last message
-	InFlight   int               `json:"in_flight"`          // batches in flight
-	Oldest     time.Duration     `json:"oldest"`             // age of the oldest batch in flight
+	Model      scheduler.ModelID `json:"model"`           // zero until it has registered
+	Remote     string            `json:"remote"`          // its address
+	Label      string            `json:"label,omitempty"` // its own name for itself
+	Party      Party             `json:"-"`               // as [Config].Allow returned it
+	Since      time.Time         `json:"since"`           // connected
+	Registered time.Time         `json:"registered"`      // zero until it has
+	LastSeen   time.Time         `json:"last_seen"`       // time of its last message
+	InFlight   int               `json:"in_flight"`       // batches in flight
+	Oldest     time.Duration     `json:"oldest"`          // age of the oldest batch in flight
 	// Most batches in flight; 0 until it has registered.
 	Slots int `json:"slots"`
 	// Batches that it executes at once; 0 until it has registered.

@@ -363,11 +363,11 @@ func TestRetire(t *testing.T) {
 // TestForbiddenWhileRegistering: a container that a reload forbids while it registers, which no
 // Review saw, is dismissed as by a Review: it may reconnect.
 func TestForbiddenWhileRegistering(t *testing.T) {
-	r := newRig(t, containers.Config{Allow: func(a containers.Applicant) (string, error) {
+	r := newRig(t, containers.Config{Allow: func(a containers.Applicant) (containers.Party, error) {
 		if a.Registered {
-			return "", errors.New("its right has gone")
+			return containers.Party{}, errors.New("its right has gone")
 		}
-		return "camera", nil
+		return containers.Party{Identity: "camera"}, nil
 	}})
 	c, err := containertest.Join(r, echo(nil))
 	if err != nil {

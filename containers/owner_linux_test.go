@@ -4,10 +4,12 @@ import (
 	"errors"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
@@ -69,4 +71,115 @@ func TestKill(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOrigin: a connection belongs to the supervised process that its holder descends from,
+// whatever group, session or socket that one has chosen. A descendant that has lost its parents is
+// nobody's, and no stranger either.
+func TestOrigin(t *testing.T) {
+	t.Parallel() // it mostly waits
+	self := os.Args[0]
+	for name, c := range map[string]struct {
+		script string // of a shell, in which $0 connects
+		stray  bool
+	}{
+		"itself":                        {`exec $0`, false},
+		"a child":                       {`$0 & wait`, false},
+		"a session of its own":          {`setsid -w $0`, false},
+		"no parents":                    {`(setsid $0 &); sleep 1000`, true},
+		"no parents, in its session":    {`($0 &); sleep 1000`, true},
+		"no parents and no environment": {`(setsid env -i ` + childEnv + `=connecting ADDR="$ADDR" $0 &); sleep 1000`, true},
+	} {
+		for _, network := range []string{"tcp", "unix"} {
+			t.Run(name+" "+network, func(t *testing.T) {
+				addr := "127.0.0.1:0"
+				if network == "unix" {
+					addr = t.TempDir() + "/s"
+				}
+				ear, err := net.Listen(network, addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer ear.Close()
+				cmd := child("connecting")
+				cmd.Env["ADDR"] = network + " " + ear.Addr().String()
+				cmd.Args = []string{"sh", "-c", c.script, self}
+				s, _ := supervise(t, cmd)
+				conn, err := ear.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				if c.stray {
+					// Its parents may still be ending.
+					budgettest.Until(t, "it to lose its parents", func() bool { return !s.Owns(conn) })
+				}
+				if s.Owns(conn) == c.stray || (containers.Stray(conn) != nil) != c.stray && c.stray {
+					t.Errorf("owned: %v, stray: %v", s.Owns(conn), containers.Stray(conn))
+				}
+			})
+		}
+	}
+}
+
+// TestOriginOfTheDead: nobody can tell whose connection it is once the process that made it has
+// ended and another one has the socket, so it is no stranger's.
+func TestOriginOfTheDead(t *testing.T) {
+	t.Parallel()
+	ear, err := net.Listen("unix", t.TempDir()+"/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ear.Close()
+	cmd := child("")
+	cmd.Args = []string{"python3", "-c", `
+import os, socket, sys, time
+if os.fork() == 0:
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(sys.argv[1])
+    if os.fork() == 0:
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+time.sleep(1000)`, ear.Addr().String()}
+	supervise(t, cmd)
+	conn, err := ear.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	budgettest.Until(t, "the one that connected to end", func() bool { return containers.Stray(conn) != nil })
+}
+
+// TestSessionsOfTheirOwn: what a supervised process has started ends with it, also in sessions of
+// its own, and its orphans are reaped.
+func TestSessionsOfTheirOwn(t *testing.T) {
+	t.Parallel() // it mostly waits
+	for _, script := range []string{
+		`setsid sleep 1000 & echo $!; exit 3`,
+		`setsid sh -c 'echo $$; sleep 1000 & wait' & sleep 1000`,
+		`(setsid sh -c 'echo $$; exec sleep 1000' &); sleep 1000`,
+	} {
+		cmd := child("")
+		cmd.Args = []string{"/bin/sh", "-c", script}
+		s, _ := supervise(t, cmd)
+		budgettest.Until(t, "a line", func() bool { return len(s.Status()[0].LastLines) > 0 })
+		pid, err := strconv.Atoi(s.Status()[0].LastLines[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		if alive(pid) {
+			t.Errorf("%s: what it started outlives it", script)
+		}
+	}
+	cmd := child("")
+	cmd.Args = []string{"/bin/sh", "-c", `(setsid sh -c 'echo $$' &); exec sleep 1000`}
+	s, _ := supervise(t, cmd)
+	budgettest.Until(t, "a line", func() bool { return len(s.Status()[0].LastLines) > 0 })
+	pid, err := strconv.Atoi(s.Status()[0].LastLines[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	budgettest.Until(t, "the orphan to be reaped", func() bool { return !alive(pid) })
 }

@@ -307,12 +307,12 @@ func (s *session) register(r registration) error {
 func (s *session) allow(id scheduler.ModelID) error {
 	if f := s.listener.cfg.Allow; f != nil {
 		s.mu.Lock()
-		registered := !s.info.Registered.IsZero()
+		registered, party := !s.info.Registered.IsZero(), s.info.Party
 		s.mu.Unlock()
-		who, err := f(Applicant{Conn: s.raw, TLS: s.tls, Model: id, Token: s.token, Registered: registered})
+		party, err := f(Applicant{Conn: s.raw, TLS: s.tls, Model: id, Token: s.token, Registered: registered, Party: party})
 		if err == nil {
 			s.mu.Lock()
-			s.info.Identity = who
+			s.info.Party = party
 			s.mu.Unlock()
 		}
 		return err

@@ -59,6 +59,11 @@ const (
 // A Supervisor runs a number of processes of one command. It restarts them with growing, jittered
 // pauses, and stops them when it is closed. On Linux they also end when this process is killed.
 //
+// What they have started is killed with them, on Linux also what has made sessions of its own: this
+// process becomes a subreaper (prctl(2)), reaps their orphans, and finds them by their session or
+// by the variable SHIVA_PROCESS in their environment. Descendants that have neither, and those of a
+// process that is killed by SIGKILL together with this one, live until their cgroup ends.
+//
 // A process that ends by itself is restarted, whatever its exit status. Only one that was told to
 // end, by Close or by a dismissal (see Dismiss), is not.
 type Supervisor struct {
@@ -230,16 +235,15 @@ func (s *Supervisor) Dismiss(conn net.Conn) {
 // owner returns the process that holds, itself or through a child, the other end of conn; nil if
 // none does.
 func (s *Supervisor) owner(conn net.Conn) *process {
-	all := s.all()
-	groups := make([]int, 0, len(all))
-	for _, p := range all {
-		groups = append(groups, p.snapshot().PID) // each leads a group of its own
-	}
-	i := slices.Index(groups, groupOf(conn, slices.DeleteFunc(slices.Clone(groups), func(pid int) bool { return pid == 0 })))
-	if i < 0 || groups[i] == 0 {
+	child, err := originOf(conn)
+	if child == 0 || err != nil {
 		return nil
 	}
-	return all[i]
+	all := s.all()
+	if i := slices.IndexFunc(all, func(p *process) bool { return p.snapshot().PID == child }); i >= 0 {
+		return all[i]
+	}
+	return nil
 }
 
 // A process is the process of one replica, restarted whenever it ends by itself.
@@ -369,7 +373,8 @@ func (p *process) supervise(ctx context.Context) {
 func (p *process) run(ctx context.Context) error {
 	c := exec.CommandContext(ctx, p.cmd.Args[0], p.cmd.Args[1:]...)
 	c.Dir = p.cmd.Dir
-	c.Env = append(p.cmd.Privileges.environment(), ServersEnv+"="+strings.Join(p.cmd.Servers, ","))
+	mark := newMark()
+	c.Env = append(p.cmd.Privileges.environment(), ServersEnv+"="+strings.Join(p.cmd.Servers, ","), mark)
 	for k, v := range p.cmd.Env {
 		c.Env = append(c.Env, k+"="+v)
 	}
@@ -393,7 +398,13 @@ func (p *process) run(ctx context.Context) error {
 	}
 	// The child may connect before Start returns: owner must wait until its PID is known.
 	p.mu.Lock()
-	if err = p.cmd.Privileges.start(c); err == nil {
+	err = relatives.enter(func() (int, error) {
+		if err := p.cmd.Privileges.start(c); err != nil {
+			return 0, err
+		}
+		return c.Process.Pid, nil
+	})
+	if err == nil {
 		p.child, p.fault = c.Process, nil
 		p.setState("running", c.Process.Pid)
 	}
@@ -412,6 +423,7 @@ func (p *process) run(ctx context.Context) error {
 	}
 	// Kill the children that it left behind.
 	_ = signalProcess(c.Process, syscall.SIGKILL)
+	relatives.leave(c.Process.Pid, mark)
 	return err
 }
 

@@ -51,7 +51,8 @@ func sdk(t *testing.T, name, id string, replicas int) config.Container {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return config.Container{Name: name, Command: []string{self}, Env: map[string]string{asSDK: id}, Replicas: config.Fixed(replicas), StopTimeout: 10 * time.Second}
+	model, _, _ := strings.Cut(id, "/")
+	return config.Container{Name: name, Serve: []string{model}, Command: []string{self}, Env: map[string]string{asSDK: id}, Replicas: config.Fixed(replicas), StopTimeout: 10 * time.Second}
 }
 
 // operate sends a request to the admin door as shivactl containers does.

@@ -49,7 +49,7 @@ func TestReadyWhenModelsAre(t *testing.T) {
 		c.Server.RequiredModels = []string{"echo"}
 		c.Supervised = []config.Container{
 			// Its model is not configured, and differs from its name.
-			{Name: "worker", Command: []string{"sh", "-c", `"$0" & wait`, self}, Env: map[string]string{asContainer: "learned"}, Replicas: config.Fixed(1), StopTimeout: time.Second},
+			{Name: "worker", Serve: []string{"learned"}, Command: []string{"sh", "-c", `"$0" & wait`, self}, Env: map[string]string{asContainer: "learned"}, Replicas: config.Fixed(1), StopTimeout: time.Second},
 			{Name: "p", Model: "said", Command: []string{"sleep", "600"}, Replicas: config.Fixed(1), StopTimeout: time.Second},
 		}
 	})

@@ -18,7 +18,7 @@ operators change, models that clients load and unload, regions of shared memory,
 and feedback are not among them. The oldest are first. WHO is the identity, if there is one, and the address. The server has
 the last thousand since its start, and all of them in its log ("audit:"). Times are UTC.
 
-With --json: {"entries": [{"at", "identity", "address", "door", "action", "what", "name", "before", "after", "refused",
+With --json: {"entries": [{"at", "identity", "container", "address", "door", "action", "what", "name", "before", "after", "refused",
 "error"}]}; what is empty is left out.
 `,
 	takes: []kind{nothing}, watches: true,

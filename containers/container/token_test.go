@@ -31,19 +31,19 @@ func TestTokenIsReplaced(t *testing.T) {
 		var shown []string
 		known, refused := "first", func() {}
 		s := newServer(t, func(c *containers.Config) {
-			c.Allow = func(a containers.Applicant) (string, error) {
+			c.Allow = func(a containers.Applicant) (containers.Party, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				if !a.Registered {
 					shown = append(shown, a.Token)
 				}
 				if a.Token == known {
-					return "camera", nil
+					return containers.Party{Identity: "camera"}, nil
 				}
 				if !a.Registered {
 					refused()
 				}
-				return "", errors.New("unauthenticated")
+				return containers.Party{}, errors.New("unauthenticated")
 			}
 		})
 		n := &network{servers: map[string]*server{"10.0.0.1:7000": s}}

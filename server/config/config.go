@@ -509,10 +509,14 @@ type Container struct {
 	Address string `toml:"address"` // "tcp://host:port" or "ipc://path", instead of a command
 	RPC     string `toml:"rpc"`     // "v0": all other generations connect by themselves
 	// Model and Version are what the container serves, since containers of RPC v0 do not say. For a
-	// command, Model is the name for loading and unloading the container; "" = Name.
-	Model   string `toml:"model"`
-	Version string `toml:"version"`
-	Input   string `toml:"input"` // for RPC v0, too: see [containers.Input]
+	// command, Model is the model that the processes serve, any version of it, and the name for
+	// loading and unloading the container; "" = Name.
+	Model string `toml:"model"`
+	// Serve lists what else the processes of a command may register: names of models or patterns,
+	// with a version or without, as "cat", "cat/2*" or "*". They may register nothing else.
+	Serve   []string `toml:"serve"`
+	Version string   `toml:"version"`
+	Input   string   `toml:"input"` // for RPC v0, too: see [containers.Input]
 }
 
 // Privileges returns the privileges of the container's processes.

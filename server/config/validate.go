@@ -261,6 +261,9 @@ func commandFaults(p Container) (fs setting.Faults) {
 	if p.Model != "" {
 		fs.Check("model", naming.CheckModel(p.Model))
 	}
+	for i, pattern := range p.Serve {
+		fs.Check(indexKey("serve", i), identity.CheckServe(pattern))
+	}
 	if len(p.Command) == 0 || p.Command[0] == "" {
 		fs.Add("command", `missing: program and arguments, as ["python3", "model.py"]`)
 	}
@@ -295,7 +298,7 @@ func calledFaults(p Container) (fs setting.Faults) {
 	for _, f := range []struct {
 		key string
 		set bool
-	}{{"command", len(p.Command) > 0}, {"replicas", p.Replicas != process.Replicas}, {"cpus", p.CPUs != 0}, {"env", len(p.Env) > 0}, {"dir", p.Dir != ""}, {"stop_timeout", p.StopTimeout != process.StopTimeout}} {
+	}{{"command", len(p.Command) > 0}, {"replicas", p.Replicas != process.Replicas}, {"cpus", p.CPUs != 0}, {"env", len(p.Env) > 0}, {"dir", p.Dir != ""}, {"stop_timeout", p.StopTimeout != process.StopTimeout}, {"serve", len(p.Serve) > 0}} {
 		if f.set {
 			fs.Add(f.key, "has no meaning with address: that container is not a process of this server")
 		}

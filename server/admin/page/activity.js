@@ -8,7 +8,7 @@ const levels = { INFO: 'off', WARN: 'warn', ERROR: 'bad' };
 export function activity() {
   const audit = table('Audit', [
     { name: 'Time', cell: (e) => moment(e.at) },
-    { name: 'Who', head: true, cell: (e) => e.identity || e.address || 'the server' },
+    { name: 'Who', head: true, cell: (e) => e.container || e.identity || e.address || 'the server' },
     { name: 'Door', class: 'wide', cell: (e) => e.door },
     { name: 'What', node: () => dot((e) => (e.refused || e.error ? 'bad' : 'good'), (e) => `${e.refused ? 'refused: ' : ''}${e.action} ${e.what}${e.name ? ` ${e.name}` : ''}`) },
     { name: 'Detail', class: 'detail', cell: (e) => e.error || [e.before, e.after].filter(Boolean).join(' → ') },

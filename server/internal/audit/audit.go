@@ -22,7 +22,9 @@ import (
 // A Source identifies the origin of an action: the identity, the address and the door.
 type Source struct {
 	Identity string `json:"identity,omitempty"` // empty: unknown, or no identities are declared
-	Address  string `json:"address,omitempty"`  // of the client; empty: the server itself
+	// Container is the [[container]] whose process it is; empty: none of this server.
+	Container string `json:"container,omitempty"`
+	Address   string `json:"address,omitempty"` // of the client; empty: the server itself
 	// Door is a section of the configuration (tcp, rest, grpc, admin, containers), or "server" for
 	// the server's own actions, or "program" for the embedding program and for signals.
 	Door string `json:"door"`
@@ -30,7 +32,10 @@ type Source struct {
 
 // String formats a source for the history of a model.
 func (s Source) String() string {
-	if s.Identity == "" {
+	switch {
+	case s.Container != "":
+		return "container " + s.Container + " at " + s.Address
+	case s.Identity == "":
 		return s.Address
 	}
 	return s.Identity + " at " + s.Address
@@ -107,7 +112,7 @@ func (t *Trail) Add(e Entry) {
 	for _, bounded := range []struct {
 		text *string
 		most int
-	}{{&e.Identity, mostName}, {&e.Address, mostName}, {&e.Action, mostName}, {&e.What, mostName}, {&e.Name, mostName}, {&e.Before, mostText}, {&e.After, mostText}, {&e.Error, mostText}} {
+	}{{&e.Identity, mostName}, {&e.Container, mostName}, {&e.Address, mostName}, {&e.Action, mostName}, {&e.What, mostName}, {&e.Name, mostName}, {&e.Before, mostText}, {&e.After, mostText}, {&e.Error, mostText}} {
 		*bounded.text = Printable(*bounded.text, bounded.most)
 	}
 	t.mu.Lock()
@@ -131,6 +136,9 @@ func (t *Trail) Add(e Entry) {
 // sourceKey returns the key of the sourceStats that an entry counts in. All refused entries without
 // an identity share one, so that many unknown clients cannot fill the trail.
 func (e *Entry) sourceKey() string {
+	if e.Container != "" {
+		return "container " + e.Container
+	}
 	if e.Refused && e.Identity == "" {
 		return "nobody"
 	}
@@ -146,7 +154,7 @@ func (e *Entry) sourceKey() string {
 }
 
 func (e *Entry) size() int {
-	return entryBytes + len(e.Identity) + len(e.Address) + len(e.Action) + len(e.What) + len(e.Name) + len(e.Before) + len(e.After) + len(e.Error)
+	return entryBytes + len(e.Identity) + len(e.Container) + len(e.Address) + len(e.Action) + len(e.What) + len(e.Name) + len(e.Before) + len(e.After) + len(e.Error)
 }
 
 // evict drops the oldest entry of the source with most: a client that repeats something a thousand
@@ -185,7 +193,7 @@ func (t *Trail) write(e *Entry, c *sourceStats) {
 	case e.Error != "":
 		level, message = slog.LevelWarn, "audit: failed"
 	}
-	for _, more := range []struct{ key, text string }{{"before", e.Before}, {"after", e.After}, {"error", e.Error}} {
+	for _, more := range []struct{ key, text string }{{"container", e.Container}, {"before", e.Before}, {"after", e.After}, {"error", e.Error}} {
 		if more.text != "" {
 			args = append(args, slog.String(more.key, more.text))
 		}

@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"reflect"
@@ -14,6 +16,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -195,12 +198,35 @@ func (ps *Processes) registered(conn net.Conn, id scheduler.ModelID) {
 	}
 }
 
-// owns reports whether the other end of a connection is one of the processes.
-func (ps *Processes) owns(conn net.Conn) bool {
-	return slices.ContainsFunc(ps.all(), func(p *process) bool {
-		s := p.current().supervisor
-		return s != nil && s.Owns(conn)
-	})
+// origin returns the name of the [[container]] whose process has a connection; "": none. An error
+// means that it may be a process of a container, and nobody can tell of which.
+func (ps *Processes) origin(conn net.Conn) (container string, err error) {
+	all := ps.all()
+	for _, p := range all {
+		if s := p.current().supervisor; s != nil && s.Owns(conn) {
+			return p.settings.Name, nil
+		}
+	}
+	if len(all) == 0 {
+		return "", nil
+	}
+	return "", containers.Stray(conn)
+}
+
+// mayServe returns an error unless a [[container]] says that its processes serve a model: the one
+// that it names, or one that its serve lists.
+func (ps *Processes) mayServe(container string, id scheduler.ModelID) error {
+	p, err := ps.lookup(container)
+	if err != nil {
+		return err
+	}
+	c := p.settings
+	own := cmp.Or(c.Model, c.Name)
+	if id.Name == own || slices.ContainsFunc(c.Serve, func(pattern string) bool { return identity.Serves(pattern, id.String()) }) {
+		return nil
+	}
+	return fmt.Errorf("%w: a process of container %q may not serve %s: its [[container]] has model = %q and serve = %q; if it should, set model to %q, or add it to serve",
+		identity.ErrPermissionDenied, container, id, own, c.Serve, id.Name)
 }
 
 // dismissed is called for every container before it is told not to reconnect.

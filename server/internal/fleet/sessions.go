@@ -66,11 +66,35 @@ func (ss *Sessions) Listen(c config.Containers) error {
 	return nil
 }
 
-// allow returns the identity of a container, or an error if it may not serve its model. The
-// identity follows from the token in the container's hello and the verified certificate of its
-// connection. The server's own processes need no token: the configuration says what they serve, and
-// the kernel identifies the processes.
-func (ss *Sessions) allow(a containers.Applicant) (name string, err error) {
+// allow returns who a container is, or an error if it may not serve its model.
+//
+// The server's own processes need no token: the kernel identifies them, and their [[container]]
+// says what they serve, which is all that they may serve, whatever token they show. The identity of
+// others follows from the token in the container's hello and the verified certificate of its
+// connection. While the server has processes of its own, a process of this machine of which it
+// cannot tell whether it is one of them needs an identity, too: it may be one that hides in order
+// to serve other models.
+func (ss *Sessions) allow(a containers.Applicant) (party containers.Party, err error) {
+	party = a.Party
+	var hidden error
+	if !a.Registered {
+		party.Process, hidden = ss.processes.origin(a.Conn)
+	}
+	if party.Process != "" {
+		party.Identity, err = "", ss.processes.mayServe(party.Process, a.Model)
+	} else {
+		party.Identity, err = ss.identify(a, hidden)
+	}
+	if err != nil && !a.Registered { // a registered one is recorded when it leaves
+		ss.cfg.Trail.Add(audit.Entry{Source: sourceOf(party, a.Conn.RemoteAddr().String()),
+			Action: "register", What: "container", Name: a.Model.String(), Refused: true, Error: err.Error()})
+	}
+	return party, err
+}
+
+// identify returns the identity of a container that this server has not started, or an error if it
+// may not serve its model. hidden, if not nil, says why the server cannot be sure of that.
+func (ss *Sessions) identify(a containers.Applicant, hidden error) (name string, err error) {
 	var shown identity.Shown
 	if a.Token != "" {
 		shown = identity.Token(a.Token)
@@ -80,15 +104,19 @@ func (ss *Sessions) allow(a containers.Applicant) (name string, err error) {
 		shown.Certificate = identity.NewCertificate(secure.PeerCertificate(a.TLS))
 	}
 	who := ss.cfg.Identities.Who(&shown)
-	err = who.Check(identity.Serve, a.Model.String())
-	if err != nil && ss.processes.owns(a.Conn) {
-		return "", nil
+	if err = who.Check(identity.Serve, a.Model.String()); err != nil {
+		return who.Name(), err
 	}
-	if err != nil && !a.Registered { // a registered one is recorded when it leaves
-		ss.cfg.Trail.Add(audit.Entry{Source: audit.Source{Identity: who.Name(), Address: a.Conn.RemoteAddr().String(), Door: "containers"},
-			Action: "register", What: "container", Name: a.Model.String(), Refused: true, Error: err.Error()})
+	if anonymous := who.Name() == "" || who.Name() == identity.Anonymous; hidden != nil && anonymous {
+		err = fmt.Errorf("%w: %w; since the server has processes of its own, which may serve the models of their [[container]] only, this one needs a token or a certificate of an [[identity]] that may serve %s",
+			identity.ErrPermissionDenied, hidden, a.Model)
 	}
 	return who.Name(), err
+}
+
+// sourceOf names a container in the audit trail.
+func sourceOf(p containers.Party, address string) audit.Source {
+	return audit.Source{Identity: p.Identity, Container: p.Process, Address: address, Door: "containers"}
 }
 
 // note records an action of a container in the audit trail.
@@ -98,7 +126,7 @@ func (ss *Sessions) note(i containers.SessionInfo, action string) {
 		Instance string `json:"instance,omitempty"`
 		Reason   string `json:"reason,omitempty"`
 	}{i.RPC, i.Label, i.Reason}
-	ss.cfg.Trail.Add(audit.Entry{Source: audit.Source{Identity: i.Identity, Address: i.Remote, Door: "containers"},
+	ss.cfg.Trail.Add(audit.Entry{Source: sourceOf(i.Party, i.Remote),
 		Action: action, What: "container", Name: i.Model.String(), After: audit.Text(about)})
 }
 

@@ -82,6 +82,13 @@ func (g grant) check() error {
 	return nil
 }
 
+// CheckServe returns an error if no model can match a pattern of [Serve], such as "cat*" or
+// "cat/2*".
+func CheckServe(pattern string) error { return grant{Serve, pattern}.check() }
+
+// Serves reports whether a pattern of [Serve] applies to "name/version".
+func Serves(pattern, model string) bool { return pattern != "" && grant{Serve, pattern}.matches(model) }
+
 func (g grant) String() string {
 	if g.pattern == "" {
 		return g.right.String()
