@@ -290,7 +290,7 @@ bench-frames: $(VENV)/ready ## video frames on every way (nine minutes); FRAMESF
 bench-pictures: build $(VENV)/ready ## 1080p as JPEG and as pixels over 100 Mbit/s (as root, a minute); PICTURESFLAGS="-rounds 1"
 	$(PYTHON) bench/pictures/pictures.py $(PICTURESFLAGS)
 
-bench-reliability: build $(VENV)/ready ## the bars of reliability, R1 to R20 (twenty minutes); RELIABILITYFLAGS="-only R2 -break"
+bench-reliability: build $(VENV)/ready ## the bars of reliability (twenty minutes); RELIABILITYFLAGS="-only R2 -break"
 	go run ./bench/reliability $(RELIABILITYFLAGS)
 
 bench-scheduler: ## cost of a request in the scheduler: submit, pick, refuse, memory

@@ -65,4 +65,7 @@ var bars = []bar{
 	{"R20", "/livez within 100 ms beside 500 connections that are held",
 		[]piece{e2e("TestE2ELivezUnderSiege")},
 		breaks("server/admin/crowd.go", "\tout := b.yieldLocked()\n", "\tfor len(b.held) >= maxConnections {\n\t\tb.mu.Unlock()\n\t\ttime.Sleep(time.Millisecond)\n\t\tb.mu.Lock()\n\t}\n\tout := b.yieldLocked()\n", `/livez|deadline exceeded|Timeout`)},
+	{"R22", "tensors, streams, pictures, bodies that unpack, and outputs in files of shared memory without memory, in a cgroup of the budget and 30 %: the kernel ends nothing, and charges at most 1.25 of the budget",
+		[]piece{lasting(10, "TestE2ENothingOutsideTheBudget")},
+		breaks("server/internal/regions/pages.go", "if n == 0 || err != nil {", "if n >= 0 || err != nil {", `the kernel ended|charged to the cgroup at the most, with`)},
 }

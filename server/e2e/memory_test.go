@@ -102,25 +102,29 @@ func (s *shivad) peak() int64 {
 
 // big serves a model "big" with rows of 8 MiB, whose answers have an eighth of the size.
 func (s *shivad) big(t *testing.T) {
+	s.serve(t, container.Model{
+		Name:    "big",
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, row}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, row / 8}}},
+	}, 50*time.Millisecond)
+}
+
+// serve serves a model of at most four rows that takes that long and answers with zeros, as bytes.
+func (s *shivad) serve(t *testing.T, m container.Model, takes time.Duration) {
+	m.Version, m.MaxBatch = "1", 4
+	m.Predict = func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+		time.Sleep(takes)
+		y, err := tensor.New(tensor.Uint8, tensor.Shape{b.Rows, m.Outputs[0].Shape[1]}, make([]byte, b.Rows*m.Outputs[0].Shape[1]))
+		return []tensor.Tensor{y}, err
+	}
 	serving := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		serving <- container.Serve(ctx, container.Model{
-			Name: "big", Version: "1", MaxBatch: 4,
-			Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, row}}},
-			Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, row / 8}}},
-			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
-				time.Sleep(50 * time.Millisecond)
-				y, err := tensor.New(tensor.Uint8, tensor.Shape{b.Rows, row / 8}, make([]byte, b.Rows*row/8))
-				return []tensor.Tensor{y}, err
-			},
-		}, s.containers)
-	}()
+	go func() { serving <- container.Serve(ctx, m, s.containers) }()
 	t.Cleanup(func() {
 		cancel()
 		<-serving
 	})
-	s.waitReplicas("big", 1)
+	s.waitReplicas(m.Name, 1)
 }
 
 // tally counts answers by type.
@@ -182,7 +186,7 @@ func TestE2EMemoryBudget(t *testing.T) {
 	for range 32 {
 		clients.Go(func() {
 			for ctx.Err() == nil {
-				answers.add(s.post(head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)), len(head)+row))
+				answers.add(s.post("big", head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)), len(head)+row))
 			}
 		})
 	}
@@ -205,7 +209,7 @@ func TestE2EMemoryBudget(t *testing.T) {
 	if s.get("/v1/status", &status); status.Shared.Outputs == 0 || status.Shared.Inputs > status.Shared.Limit {
 		t.Errorf("shared memory has no part in it: %+v", status.Shared)
 	}
-	if what := s.post(head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)), len(head)+row); what != "ok" {
+	if what := s.post("big", head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)), len(head)+row); what != "ok" {
 		t.Errorf("afterwards: %s", what)
 	}
 }
@@ -227,7 +231,7 @@ func TestE2EUnpacking(t *testing.T) {
 	for range 16 { // a third of the budget
 		others.Go(func() {
 			for ctx.Err() == nil {
-				answers.add(s.post(head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)), len(head)+row))
+				answers.add(s.post("big", head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)), len(head)+row))
 			}
 		})
 	}
@@ -272,8 +276,8 @@ func TestE2EMemoryOfCgroup(t *testing.T) {
 }
 
 // post sends a request over HTTP, and returns the error's type, or "ok".
-func (s *shivad) post(head []byte, body io.Reader, length int) string {
-	q, err := http.NewRequest("POST", "http://"+s.rest+"/v2/models/big/infer", body)
+func (s *shivad) post(model string, head []byte, body io.Reader, length int) string {
+	q, err := http.NewRequest("POST", "http://"+s.rest+"/v2/models/"+model+"/infer", body)
 	if err != nil {
 		return err.Error()
 	}

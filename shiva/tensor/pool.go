@@ -218,10 +218,18 @@ func (p *Pool) Reserve(n int64) error {
 	if err := p.claim(n); err != nil {
 		return err
 	}
-	if err := p.whole.Reserve(n); err != nil {
-		p.out.Add(-n)
-		return err
+	if p.whole != nil {
+		if err := p.whole.Reserve(n); err != nil {
+			p.out.Add(-n)
+			return err
+		}
+		return nil
 	}
+	if p.crowded() {
+		out := p.out.Add(-n)
+		return p.exhausted(out, n)
+	}
+	p.makeRoom()
 	return nil
 }
 
