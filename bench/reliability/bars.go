@@ -51,8 +51,9 @@ var bars = []bar{
 		breaks("server/tcp/session.go", "\tc := s.appendCall(m)\n\tc.bytes = s.clock.Bytes\n", "\tc := s.appendCall(m)\n\ttime.Sleep(10 * time.Millisecond)\n\tc.bytes = s.clock.Bytes\n", `p50.* FAIL`).
 			and(1, "containers/register.go", "scheduler.Spec{MaxBatch: h.MaxBatch,", "scheduler.Spec{MaxBatch: h.MaxBatch / 4,", `through shivad / directly.* FAIL`)},
 	{"R16", "tricks with HTTP cost other clients no more than the processor time that they take",
-		[]piece{test("TestRapidReset|TestCalmDownIsRead", "./server/grpc"), part(3, "(bombs|resets|windows|continuations|pings|keepalive|pipelined)(-many)?")},
-		breaks("server/grpc/cancels.go", "return k.over == cancelOver", "return false", `the connection to be closed`)},
+		[]piece{test("TestRapidReset|TestCalmDownIsRead|TestMadeYouReset", "./server/grpc"), part(3, "(bombs|resets|madeyoureset|afterend|deadlines|hedges|settings|priorities|updates|empties|windows|continuations|pings|keepalive|pipelined)(-many)?")},
+		breaks("server/grpc/cancels.go", "return k.over == cancelOver", "return false", `the connection to be closed`).
+			and(0, "server/grpc/frames.go", "wordOf(frame)&^reserved == 0", "wordOf(frame)&^reserved == reserved", `the connection ends with`)},
 	{"R17", "clients that lack a right are refused on every door, and learn no names; no page of another origin is served",
 		[]piece{test("TestRightsOnEveryDoor|TestHiddenNames|TestRevocation|TestCertificates|TestContainersShowTokens", "./server"), test("TestOrigins", "./server/rest")},
 		breaks("server/internal/identity/identity.go", "return i == nil || slices.ContainsFunc(i.grants[r], holds)", "return i == nil || r >= 0 || slices.ContainsFunc(i.grants[r], holds)", `FAIL: TestRightsOnEveryDoor`)},

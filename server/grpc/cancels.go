@@ -21,8 +21,18 @@ import (
 // While the account is empty, calls wait until it has refilled, and a client that goes on
 // cancelling is disconnected.
 //
+// What ends a call makes no difference. A client can make the server reset its calls, with frames
+// that break the protocol (MadeYouReset): such resets are charged when they are written, and where
+// only a broken or hostile client could have caused one, the connection ends, see isWrong. It can
+// also name deadlines that no answer meets: eight connections with deadlines of 100 µs delayed the
+// requests of others a hundredfold. Such calls are charged, too, but nobody is disconnected for
+// them, since a model may have stopped answering. A client all of whose calls are late is read
+// slowly until some have answers: whatever is read begins, so that it is never refused for good.
+//
 // The account also pays for chores: PINGs and other frames that belong to no call. Fifty cost as
 // much as one cancellation, because clients that measure their link send a PING with every answer.
+// A client that reads an answer sends window updates for it, at most two for each frame: frames of
+// answers pay for those.
 type cancels struct {
 	mu     sync.Mutex
 	credit float64
@@ -42,6 +52,7 @@ const (
 	cancelOver   = 400 // after so many cancellations without credit the connection is closed
 	cancelUnseen = 256 // resets under way at one time
 	choresPaid   = 50  // chores per unit of credit
+	choresFree   = 4   // chores that a data frame of an answer pays for
 )
 
 // begin opens the account. For a banned host it is empty, and the first call waits.
@@ -72,8 +83,8 @@ func (k *cancels) debt(now time.Time) (wait time.Duration, low bool) {
 	return time.Duration(max(-k.credit, 0) / cancelRate * float64(time.Second)), k.credit < cancelCredit/2
 }
 
-// reset records that the client has reset a stream, before the call sees the reset. away reports
-// that the connection must be closed for it.
+// reset records that the client has reset a stream, or provoked its reset, before the call sees it.
+// away reports that the connection must be closed for it.
 func (k *cancels) reset(now time.Time) (away bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -104,16 +115,33 @@ func (k *cancels) cut() {
 	k.unseen = max(k.unseen-1, -cancelUnseen)
 }
 
-// ended records how a call ended. A cancelled call was charged when its reset was read.
-func (k *cancels) ended(now time.Time, canceled, paid bool) {
+// An ending is how a call ended, for the account.
+type ending int
+
+const (
+	answered  ending = iota // with an answer or an error
+	abandoned               // by a reset, which has been charged
+	given                   // by a reset because of its deadline
+	expired                 // by its deadline
+	waited                  // it has not begun
+)
+
+// ended records how a call ended.
+func (k *cancels) ended(now time.Time, how ending, paid bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.fill(now)
 	if paid {
 		k.credit++
 	}
-	if !canceled {
+	switch how {
+	case answered:
 		k.credit = min(k.credit+cancelAnswer, cancelCredit)
+	case expired:
+		k.credit--
+		k.over = max(k.over-1, -cancelUnseen) // a reset may follow
+	case given:
+		k.over = max(k.over-1, -cancelUnseen)
 	}
 	if k.credit >= cancelCredit/2 {
 		k.over = 0
@@ -153,39 +181,50 @@ func (c *conn) pause(n int) int {
 func (d *Door) throttle(ctx context.Context, run func() error) error {
 	c, began := connOf(ctx), time.Now()
 	wait, paid := c.cancels.call(began)
-	var err error
+	how, err := waited, statusOf(scheduler.ErrCanceled).Err()
 	if wake.After(wait, ctx.Done()) {
 		err = run()
-	} else {
-		err = statusOf(scheduler.ErrCanceled).Err()
+		how = endingOf(ctx, began, time.Now())
 	}
-	now := time.Now()
 	if ctx.Err() != nil {
 		c.cancels.cut()
 	}
-	c.cancels.ended(now, d.stopping.Err() == nil && clientCanceled(ctx, began, now), paid)
+	if d.stopping.Err() != nil {
+		how = answered
+	}
+	c.cancels.ended(time.Now(), how, paid)
 	return err
 }
 
-// disconnect closes a connection that cancels too much. Only the goroutine that reads it may call
-// it.
-func (d *Door) disconnect(c *conn, now time.Time) {
-	d.log.Warn("closing a connection: it cancels nearly all of its calls", "peer", c.RemoteAddr().String())
-	d.ban(c.Host(), now)
-	c.hangUp(metrics.ClosedCancels, true)
-}
-
-// clientCanceled reports whether the client cancelled a call for a reason other than its deadline.
-// The client's clock may reach the deadline a little before the server's.
-func clientCanceled(ctx context.Context, began, now time.Time) bool {
-	if ctx.Err() == nil {
-		return false
+// disconnect closes a connection that cancels too much, or that breaks the protocol as only a
+// hostile client does. Only the goroutine that reads it may call it.
+func (d *Door) disconnect(c *conn, why metrics.Closed, now time.Time) {
+	fault := "it cancels nearly all of its calls"
+	if why == metrics.ClosedProtocol {
+		fault = "it breaks HTTP/2 in a way that would end single calls"
 	}
-	end, ok := ctx.Deadline()
-	return !ok || end.Sub(now) > 5*time.Millisecond+now.Sub(began)/10
+	d.log.Warn("closing a connection: "+fault, "peer", c.RemoteAddr().String())
+	d.ban(c.Host(), now)
+	c.hangUp(why, true)
 }
 
-// Connections from a host that was disconnected for cancelling, or for its PINGs, begin without
+// endingOf returns how a call ended that has begun. The clocks of clients reach a deadline earlier
+// than the server's, which begins when it has read the call: a reset after half of the time is one
+// for the deadline. A client could as well name half of it.
+func endingOf(ctx context.Context, began, now time.Time) ending {
+	end, limited := ctx.Deadline()
+	switch {
+	case ctx.Err() == nil:
+		return answered
+	case ctx.Err() == context.DeadlineExceeded:
+		return expired
+	case limited && end.Sub(now) <= now.Sub(began):
+		return given
+	}
+	return abandoned
+}
+
+// Connections from a host that was disconnected for any of this, or for its PINGs, begin without
 // credit for banTime.
 const (
 	banTime = time.Minute

@@ -54,6 +54,7 @@ type conn struct {
 	cancels     cancels
 	in          frames
 	out         cancelFilter
+	free        int // chores that cost nothing; see choresFree
 
 	calls callsContext
 	ended atomic.Bool     // the client has hung up
@@ -75,29 +76,40 @@ func (c *conn) RemoteAddr() net.Addr { return &address{c.Conn.RemoteAddr(), c} }
 func (c *conn) hangUp(why metrics.Closed, linger bool) {
 	c.Because(why)
 	c.outbox.close() // before the GOAWAY, and before closing frees room
-	c.out.goAway()
+	code := http2.ErrCodeEnhanceYourCalm
+	if why == metrics.ClosedProtocol {
+		code = http2.ErrCodeProtocol
+	}
+	c.out.goAway(code)
 	if linger {
 		c.Linger()
 	}
 	c.Close()
 }
 
-// Read counts the resets and chores among the frames that it reads. It reads no faster than the
-// client's quotas and the connection's account of resets and chores allow.
+// Read counts the resets and chores among the frames that it reads, and the resets that the client
+// has provoked. It reads no faster than the client's quotas and the connection's account of resets
+// and chores allow. Of bytes that end the connection grpc-go sees nothing: no call begins for them.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b[:c.pause(len(b))])
 	if err != nil && !errors.Is(err, net.ErrClosed) {
 		c.ended.Store(true)
 	}
-	resets, chores := c.in.count(b[:n])
-	for range resets {
-		if now := time.Now(); c.cancels.reset(now) {
-			c.door.disconnect(c, now)
+	seen, now := c.in.inspect(b[:n]), time.Now()
+	if seen.wrong || c.out.wrong.Load() {
+		c.door.disconnect(c, metrics.ClosedProtocol, now)
+		return 0, net.ErrClosed
+	}
+	for range seen.resets + int(c.out.provoked.Swap(0)) {
+		if c.cancels.reset(now) {
+			c.door.disconnect(c, metrics.ClosedCancels, now)
 			return 0, net.ErrClosed
 		}
 	}
-	if chores > 0 {
-		c.cancels.chores(time.Now(), chores)
+	c.free += choresFree*int(c.out.sent.Swap(0)) - seen.chores
+	if c.free < 0 {
+		c.cancels.chores(now, -c.free)
+		c.free = 0
 	}
 	return n, err
 }

@@ -31,14 +31,16 @@ type caller struct {
 
 func (r *rig) caller(settings ...http2.Setting) *caller {
 	r.t.Helper()
-	conn, err := net.Dial("tcp", r.door.Addrs()[0].String())
+	conn, err := r.connect(r.t.Context(), r.door.Addrs()[0].String())
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { conn.Close() })
 	// The kernel reads for a client that does not: with buffers that it may grow to megabytes.
-	if err := conn.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil {
-		r.t.Fatal(err)
+	if t, ok := conn.(*net.TCPConn); ok {
+		if err := t.SetReadBuffer(64 << 10); err != nil {
+			r.t.Fatal(err)
+		}
 	}
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		r.t.Fatal(err)

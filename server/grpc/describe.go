@@ -50,14 +50,6 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 			}
 			return unimplemented[method.MethodName]
 		}
-		if !publicCalls[method.MethodName] {
-			if err := who.Enter(); err != nil {
-				if does := changingCalls[method.MethodName]; does != [2]string{} {
-					d.As(nil).Refused(sourceOf(stream.Context(), who), does[0], does[1], "", err)
-				}
-				return err
-			}
-		}
 		answer, err := method.Handler(&service{door: d, predict: d.As(who), who: who}, stream.Context(), decode, nil)
 		if err != nil {
 			return err

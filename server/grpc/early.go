@@ -2,6 +2,7 @@ package grpc
 
 import (
 	"context"
+	"path"
 	"sync"
 	"time"
 
@@ -11,34 +12,53 @@ import (
 	"github.com/shivad/shivad/server/internal/quota"
 )
 
-// refuseEarly is grpc-go's InTapHandle. It refuses a call by its headers if the call last refused
-// on the connection exceeded a rate that is still used up. The goroutine that reads the connection
-// does so at once. Otherwise grpc-go would hand the call to another goroutine, which first receives
-// its message: a client at ten times its quota started ten such goroutines at a time, and other
-// clients waited for a processor.
+// refuseEarly is grpc-go's InTapHandle. It refuses a call by its headers if its client is nobody or
+// if the call last refused on the connection exceeded a rate that is still used up. The goroutine
+// that reads the connection does so at once. Otherwise grpc-go would hand the call to another
+// goroutine, which first receives its message: a client at ten times its quota started ten such
+// goroutines at a time, and other clients waited for a processor.
 func (d *Door) refuseEarly(ctx context.Context, info *intap.Info) (_ context.Context, err error) {
 	defer d.recovered(&err)
 	c := connOf(ctx)
-	end := c.calls.latest()
-	if end == nil || info.FullMethodName != pb.GRPCInferenceService_ModelInfer_FullMethodName {
+	end, now := c.calls.latest(), time.Now()
+	if due, ok := ctx.Deadline(); ok && due.Sub(now) < shortest {
+		c.cancels.ended(now, expired, false)
+	}
+	service, method := path.Split(info.FullMethodName)
+	if end == nil || service != protocol || publicCalls[method] {
 		return ctx, nil
 	}
-	now := time.Now()
-	refused := c.Again(func() quota.Payers {
-		who := d.who(ctx)
-		if who.Enter() != nil {
-			return quota.Payers{} // the handler refuses the call
+	who, infers := d.who(ctx), info.FullMethodName == pb.GRPCInferenceService_ModelInfer_FullMethodName
+	if err := who.Enter(); err != nil {
+		end()
+		if infers {
+			d.Refused(err, now)
 		}
-		return who.Payers(c.Account())
-	}, now)
+		if does := changingCalls[method]; does != [2]string{} {
+			d.As(nil).Refused(sourceOf(ctx, who), does[0], does[1], "", err)
+		}
+		return ctx, statusOf(err).Err()
+	}
+	if !infers {
+		return ctx, nil
+	}
+	refused := c.Again(func() quota.Payers { return who.Payers(c.Account()) }, now)
 	if refused == nil {
 		return ctx, nil
 	}
 	end()
 	d.Refused(refused, now)
-	c.cancels.ended(now, false, false)
+	c.cancels.ended(now, answered, false)
 	return ctx, d.refusals.status(refused)
 }
+
+// shortest is the time below which a call counts as late when it arrives: grpc-go ends many of them
+// before they reach a handler. An answer pays for that several times.
+const shortest = time.Millisecond
+
+// protocol is the service of the Predict Protocol, as it begins the full names of its methods. The
+// other services decide themselves what they show to whom.
+const protocol = "/inference.GRPCInferenceService/"
 
 // refusals caches the statuses of calls that are refused early. Statuses with the same time of
 // retry, in milliseconds, are equal, and making one takes a fourth of the time of refusing a call.

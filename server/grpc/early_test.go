@@ -2,6 +2,7 @@ package grpc
 
 import (
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +76,25 @@ func TestRefusedEarly(t *testing.T) {
 	if n := metric(r, `shivad_door_requests_total{door="grpc",outcome="overloaded"} `); n != all+2 || u.Refused[quota.BytesPerSecond] != all+2 || u.Requests != all+3 {
 		t.Errorf("of %d refusals the door has counted %d, and the identity %d of %d requests", all+2, n, u.Refused[quota.BytesPerSecond], u.Requests)
 	}
+}
+
+// Calls of strangers are refused by their headers: no handler begins, nor waits for its turn.
+func TestStrangersBeginNothing(t *testing.T) {
+	var who identity.Registry
+	who.Replace([]identity.Declaration{{Name: "a", Tokens: []string{strings.Repeat("0", 64)}, May: []string{"infer:*"}}})
+	inBubble(t, func(t *testing.T, r *rig) {
+		c := r.caller()
+		c.ends(0)
+		r.credits(func(k *cancels) { k.credit = -10 * cancelRate }) // its calls wait for ten seconds
+		began := time.Now()
+		methods := []string{"ModelInfer", "ModelStreamInfer", "ModelMetadata", "RepositoryModelLoad", "SystemSharedMemoryRegister"}
+		for i, method := range methods {
+			c.call(uint32(2*i+1), method, time.Minute, nil, false)
+		}
+		if ends := c.ends(0); ends["16"] != len(methods) || time.Since(began) > time.Second {
+			t.Errorf("calls of strangers end with %v after %v, expected %d of 16 at once", ends, time.Since(began), len(methods))
+		}
+	}, func(c *Config, _ *int64) { c.Identities = &who })
 }
 
 // A client that is read in turns may send large messages at its rate: no message is read in turns.

@@ -13,9 +13,10 @@ import (
 )
 
 const (
-	frameHead  = 9             // length, type, flags, stream
-	resetBytes = frameHead + 4 // plus the error code
-	typeOffset = 3             // of the type within the head
+	frameHead  = 9 // length, type, flags, stream
+	wordBytes  = 4 // the whole payload of a reset, its code, and of a window update, its increment
+	typeOffset = 3 // of the type within the head
+	flagOffset = 4
 )
 
 // frames finds the frames of HTTP/2 in bytes that arrive in pieces.
@@ -34,10 +35,11 @@ func (f *frames) resume(b []byte) []byte {
 }
 
 // next returns how many bytes of b belong to one frame, and whether the frame begins there: with
-// its whole head and, for a reset, the code. If b is too short for that, it is held, and n is 0.
+// its whole head and, for a reset or a window update, its word. If b is too short for that, it is
+// held, and n is 0.
 func (f *frames) next(b []byte) (n int, begins bool) {
 	if f.left == 0 {
-		if len(b) < frameHead || isReset(b) && len(b) < resetBytes {
+		if len(b) < frameHead || hasWord(b) && len(b) < frameHead+wordBytes {
 			f.held = bytes.Clone(b)
 			return 0, false
 		}
@@ -52,15 +54,44 @@ func typeOf(frame []byte) http2.FrameType { return http2.FrameType(frame[typeOff
 
 func isReset(frame []byte) bool { return typeOf(frame) == http2.FrameRSTStream }
 
-// isChore reports whether a frame belongs to no call in particular, or continues headers: a client
-// needs few such frames, and could keep the server busy with nothing else. Window updates are no
-// chores, as a client sends them while it reads answers.
-func isChore(frame []byte) bool {
+// hasWord reports whether a frame's payload is one word.
+func hasWord(frame []byte) bool { return isReset(frame) || typeOf(frame) == http2.FrameWindowUpdate }
+
+// wordOf returns the word of a reset or a window update.
+func wordOf(frame []byte) uint32 { return binary.BigEndian.Uint32(frame[frameHead:]) }
+
+func codeOf(reset []byte) http2.ErrCode { return http2.ErrCode(wordOf(reset)) }
+
+// smallData is the size below which data costs more than its bytes do. Data frames of clients are
+// larger, except the last one of a message.
+const smallData = 64
+
+// choresOf returns how many chores a frame is. Frames are chores that belong to no call, continue
+// headers, or bring a call hardly any data. A client needs few of them, and could keep the server
+// busy with nothing else. Each setting is one, because it may concern all calls.
+func choresOf(frame []byte) int {
+	size := int(binary.BigEndian.Uint32(frame) >> 8)
 	switch typeOf(frame) {
-	case http2.FrameData, http2.FrameHeaders, http2.FrameRSTStream, http2.FrameWindowUpdate:
-		return false
+	case http2.FrameHeaders, http2.FrameRSTStream:
+		return 0
+	case http2.FrameData:
+		if size >= smallData || http2.Flags(frame[flagOffset]).Has(http2.FlagDataEndStream) {
+			return 0
+		}
+	case http2.FrameSettings:
+		const settingBytes = 6
+		return 1 + size/settingBytes
 	}
-	return true
+	return 1
+}
+
+// isWrong reports whether a frame is one that only a broken or hostile client sends and for which
+// grpc-go would end a call alone, as a client that cancels does: a window update of 0. (An update
+// beyond the largest window, the other such frame, ends nothing in grpc-go and changes only what
+// the client itself is sent.)
+func isWrong(frame []byte) bool {
+	const reserved = 1 << 31
+	return typeOf(frame) == http2.FrameWindowUpdate && wordOf(frame)&^reserved == 0
 }
 
 // isCalm reports whether a frame is a GOAWAY that tells the peer to stop flooding.
@@ -69,24 +100,34 @@ func isCalm(frame []byte) bool {
 		http2.ErrCode(binary.BigEndian.Uint32(frame[frameHead+4:])) == http2.ErrCodeEnhanceYourCalm
 }
 
-// count counts the resets of streams, and the chores, that begin in b.
-func (f *frames) count(b []byte) (resets, chores int) {
+// An inspection is what the frames that begin in some bytes are.
+type inspection struct {
+	resets, chores int
+	wrong          bool // see isWrong; nothing after that frame has been looked at
+}
+
+// inspect looks at the frames that begin in b.
+func (f *frames) inspect(b []byte) (seen inspection) {
 	for b = f.resume(b); len(b) > 0; {
 		n, begins := f.next(b)
 		switch {
 		case n == 0:
-			return resets, chores
-		case begins && isReset(b):
-			resets++
-		case begins && isChore(b):
-			chores++
+			return seen
+		case !begins:
+		case isWrong(b):
+			seen.wrong = true
+			return seen
+		case isReset(b):
+			seen.resets++
+		default:
+			seen.chores += choresOf(b)
 		}
 		b = b[n:]
 	}
-	return resets, chores
+	return seen
 }
 
-// An cancelFilter is a connection that drops some of the frames that are written to it.
+// A cancelFilter is a connection that drops some of the frames that are written to it.
 //
 // When a call's deadline passes, grpc-go resets its stream with the code CANCEL. Its timer
 // overtakes about half of the statuses with which the door ends such calls, and a client whose
@@ -95,9 +136,16 @@ func (f *frames) count(b []byte) (resets, chores int) {
 // and the client reads the status or its own clock, both of which mean DEADLINE_EXCEEDED. Sending
 // the status some milliseconds early was not enough on a busy machine. grpc-go resets streams with
 // CANCEL for no other reason.
+//
+// It also counts the resets for which the client is to blame: a call that they end was begun for
+// nothing, as if the client had cancelled it.
 type cancelFilter struct {
 	net.Conn
 	moved atomic.Int64 // when the network last took part of an answer, in Unix nanoseconds
+	// Since the connection's reader last looked:
+	provoked atomic.Int32 // resets for which the client is to blame
+	sent     atomic.Int32 // data frames
+	wrong    atomic.Bool  // one of those resets answers what only a broken or hostile client does
 
 	mu sync.Mutex // grpc-go writes on one goroutine, and goAway on another
 	frames
@@ -108,7 +156,7 @@ type cancelFilter struct {
 }
 
 // goAway sends a GOAWAY, if the socket takes it at once, and ends writing.
-func (u *cancelFilter) goAway() {
+func (u *cancelFilter) goAway(code http2.ErrCode) {
 	const soon = 10 * time.Millisecond // a socket with room takes it at once
 	if !u.mu.TryLock() {
 		return // another goroutine is writing: the socket is full
@@ -118,7 +166,7 @@ func (u *cancelFilter) goAway() {
 		return
 	}
 	_ = u.SetWriteDeadline(time.Now().Add(soon))
-	_ = http2.NewFramer(u.Conn, nil).WriteGoAway(math.MaxInt32, http2.ErrCodeEnhanceYourCalm, nil)
+	_ = http2.NewFramer(u.Conn, nil).WriteGoAway(math.MaxInt32, code, nil)
 }
 
 func (u *cancelFilter) Write(b []byte) (int, error) {
@@ -138,12 +186,9 @@ func (u *cancelFilter) Write(b []byte) (int, error) {
 			break
 		}
 		if begins {
-			u.data = typeOf(frame) == http2.FrameData
-			if isCalm(frame) {
-				u.calm.Store(true)
-			}
+			u.begin(frame)
 		}
-		if begins && isReset(frame) && http2.ErrCode(binary.BigEndian.Uint32(frame[frameHead:])) == http2.ErrCodeCancel {
+		if begins && isReset(frame) && codeOf(frame) == http2.ErrCodeCancel {
 			if err := u.write(b[from:at]); err != nil {
 				return 0, err
 			}
@@ -156,6 +201,26 @@ func (u *cancelFilter) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	return size, nil
+}
+
+// begin notes a frame that is to be written.
+func (u *cancelFilter) begin(frame []byte) {
+	u.data = typeOf(frame) == http2.FrameData
+	switch {
+	case u.data:
+		u.sent.Add(1)
+	case isCalm(frame):
+		u.calm.Store(true)
+	case isReset(frame):
+		switch codeOf(frame) {
+		case http2.ErrCodeNo, http2.ErrCodeCancel: // answered before its end; its deadline
+		case http2.ErrCodeStreamClosed, http2.ErrCodeFlowControl:
+			u.wrong.Store(true)
+			_ = u.SetReadDeadline(time.Unix(1, 0)) // the reader may be waiting
+		default:
+			u.provoked.Add(1)
+		}
+	}
 }
 
 func (u *cancelFilter) write(b []byte) error {

@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
@@ -324,6 +327,178 @@ func TestRapidReset(t *testing.T) {
 	}
 }
 
+// A client that makes the server reset its calls (MadeYouReset) is disconnected, and told why; none
+// of the calls that it makes in the same breath begins.
+func TestMadeYouReset(t *testing.T) {
+	message := askingFour(t)
+	for name, c := range map[string]struct {
+		provoke func(c *caller, stream uint32)
+		begun   int // calls, at most
+	}{
+		"a window update of 0": {func(c *caller, stream uint32) {
+			c.must(c.framer.WriteRawFrame(http2.FrameWindowUpdate, 0, stream, make([]byte, 4)))
+		}, 0},
+		"one of the reserved bit": {func(c *caller, stream uint32) {
+			c.must(c.framer.WriteRawFrame(http2.FrameWindowUpdate, 0, stream, []byte{0x80, 0, 0, 0}))
+		}, 0},
+		"data after the end": {func(c *caller, stream uint32) { c.must(c.framer.WriteData(stream, true, message)) }, 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			w := r.held("m")
+			one := r.caller()
+			var all bytes.Buffer
+			one.framer = http2.NewFramer(&all, one.conn)
+			one.framer.AllowIllegalWrites = true
+			for i := range uint32(100) {
+				one.call(2*i+1, "ModelInfer", time.Minute, floats("m", 4), true)
+				c.provoke(one, 2*i+1)
+			}
+			_, err := one.conn.Write(all.Bytes())
+			one.must(err)
+			one.must(one.conn.SetDeadline(time.Now().Add(patience)))
+			code := http2.ErrCodeNo
+			for {
+				frame, err := one.framer.ReadFrame()
+				if err != nil {
+					break
+				}
+				if f, ok := frame.(*http2.GoAwayFrame); ok {
+					code = f.ErrCode
+				}
+			}
+			if code != http2.ErrCodeProtocol {
+				t.Errorf("the connection ends with %v", code)
+			}
+			budgettest.Until(t, "the connection to be closed for it", func() bool {
+				return metric(r, `shivad_connections_closed_total{door="grpc",reason="protocol"} `) == 1
+			})
+			budgettest.Until(t, "its calls to end", func() bool {
+				for w.Answer() == nil {
+				}
+				return r.inside() == 0
+			})
+			if n := metric(r, `shivad_door_requests_total{door="grpc",outcome="canceled"} `); n > c.begun {
+				t.Errorf("%d calls began", n)
+			}
+		})
+	}
+}
+
+// A client whose calls the server resets before they begin, for headers that no call may have, is
+// disconnected like one that cancels.
+func TestProvokedResetsAreCharged(t *testing.T) {
+	r := newRig(t)
+	c := r.caller()
+	go func() { _, _ = io.Copy(io.Discard, c.conn) }()
+	for i := range uint32(5000) {
+		c.header.Reset()
+		for _, h := range append(callHeaders("ModelInfer"), hpack.HeaderField{Name: "connection", Value: "close"}) {
+			c.must(c.enc.WriteField(h))
+		}
+		if c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.header.Bytes(), EndHeaders: true}) != nil {
+			break
+		}
+	}
+	budgettest.Until(t, "the connection to be closed", func() bool {
+		return metric(r, `shivad_connections_closed_total{door="grpc",reason="cancels"} `) == 1
+	})
+}
+
+// Calls that a deadline ends are paid for, also where grpc-go ends them before they begin, but
+// nobody is disconnected for them, and some answers suffice to be read at full speed again.
+func TestLateCalls(t *testing.T) {
+	var k cancels
+	k.begin(false)
+	now := k.at
+	for i := range 10_000 {
+		now = now.Add(time.Millisecond)
+		how := expired
+		if i%2 == 0 { // the client's clock was earlier, or else it is later
+			how = given
+		}
+		if k.reset(now) {
+			t.Fatalf("after %d late calls the client is sent away", i)
+		}
+		k.cut()
+		k.ended(now, how, false)
+	}
+	if wait, _ := k.debt(now); wait == 0 {
+		t.Error("calls that are late cost nothing")
+	}
+	k.credit = -longestPause.Seconds() * cancelRate // as deep as it gets: reading pauses before
+	for range 10 {
+		k.ended(now, answered, false)
+	}
+	if wait, _ := k.debt(now); wait > 0 {
+		t.Errorf("after 10 answers a client whose calls were late waits for %v", wait)
+	}
+
+	inBubble(t, func(t *testing.T, r *rig) {
+		c := r.caller()
+		for i := range uint32(500) {
+			c.call(2*i+1, "ModelInfer", time.Microsecond, nil, false)
+		}
+		c.ends(0)
+		r.credits(func(k *cancels) {
+			if k.credit > cancelCredit/2 {
+				t.Errorf("after 500 calls of a microsecond the credit is %.1f", k.credit)
+			}
+		})
+	})
+}
+
+// What the server's resets say about the client.
+func TestProvokedResets(t *testing.T) {
+	for code, want := range map[http2.ErrCode]struct {
+		provoked int32
+		wrong    bool
+	}{
+		http2.ErrCodeNo: {0, false}, http2.ErrCodeCancel: {0, false}, http2.ErrCodeProtocol: {1, false}, http2.ErrCodeRefusedStream: {1, false},
+		http2.ErrCodeFrameSize: {1, false}, http2.ErrCodeStreamClosed: {0, true}, http2.ErrCodeFlowControl: {0, true},
+	} {
+		near, far := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		f := cancelFilter{Conn: near}
+		if err := http2.NewFramer(&f, nil).WriteRSTStream(1, code); err != nil {
+			t.Error(err)
+		}
+		near.Close()
+		if provoked, wrong := f.provoked.Load(), f.wrong.Load(); provoked != want.provoked || wrong != want.wrong {
+			t.Errorf("%v: %d provoked, wrong: %t; expected %v", code, provoked, wrong, want)
+		}
+	}
+}
+
+// A client that resets its calls at once is charged, whatever deadline it names; one whose clock
+// has reached the deadline before ours is not.
+func TestResetOrDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			allowed, after time.Duration
+			want           ending
+		}{
+			{4 * time.Millisecond, 0, abandoned},
+			{4 * time.Millisecond, time.Millisecond, abandoned},
+			{20 * time.Millisecond, 19 * time.Millisecond, given},
+			{20 * time.Millisecond, 21 * time.Millisecond, expired},
+			{time.Minute, time.Second, abandoned},
+			{-1, time.Second, abandoned}, // none
+		} {
+			ctx, cancel := context.WithCancel(t.Context())
+			if c.allowed > 0 {
+				ctx, cancel = context.WithTimeout(ctx, c.allowed)
+			}
+			began := time.Now()
+			time.Sleep(c.after)
+			cancel()
+			if got := endingOf(ctx, began, time.Now()); got != c.want {
+				t.Errorf("a reset after %v of %v: %v, expected %v", c.after, c.allowed, got, c.want)
+			}
+		}
+	})
+}
+
 // A client that hedges, cancelling each later call, or that cancels now and then, never waits.
 func TestCancelsOfOrdinaryClients(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -351,7 +526,11 @@ func TestCancelsOfOrdinaryClients(t *testing.T) {
 				}
 				k.cut()
 			}
-			k.ended(now, canceled, paid)
+			how := answered
+			if canceled {
+				how = abandoned
+			}
+			k.ended(now, how, paid)
 		}
 		if (waited > 0) != c.waits {
 			t.Errorf("%s: waits for %v", name, waited)

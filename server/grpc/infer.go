@@ -62,11 +62,7 @@ func (d *Door) infer(w *wire.Stream, stream grpc.ServerStream) error {
 	defer r.release()
 	began := time.Now()
 	r.Who = d.who(stream.Context())
-	err := r.Who.Enter() // before memory is taken for the message
-	if err == nil {
-		err = d.receiveOne(stream.Context(), w, d.charged(&r, connOf(stream.Context())), r.read)
-	}
-	if err != nil {
+	if err := d.receiveOne(stream.Context(), w, d.charged(&r, connOf(stream.Context())), r.read); err != nil {
 		d.Refused(err, began)
 		return err
 	}
@@ -125,9 +121,6 @@ type pipeline struct {
 
 // inferStream serves ModelStreamInfer.
 func (d *Door) inferStream(w *wire.Stream, stream grpc.ServerStream) error {
-	if err := d.who(stream.Context()).Enter(); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	most := d.settings.Load().InFlight
 	p := &pipeline{door: d, wire: w, ctx: ctx, places: make(chan struct{}, most), line: make(chan chan *reply, most)}
@@ -167,7 +160,7 @@ func (p *pipeline) send(stream grpc.ServerStream) error {
 		reply := <-place
 		err := wire.Lost(stream.SendMsg(reply))
 		reply.release()
-		connOf(p.ctx).cancels.ended(time.Now(), false, false)
+		connOf(p.ctx).cancels.ended(time.Now(), answered, false)
 		<-p.places
 		if err != nil {
 			return err

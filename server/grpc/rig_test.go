@@ -221,6 +221,15 @@ func (r *rig) eachConn(look func(*conn)) {
 	}
 }
 
+// credits calls look for the account of each connection.
+func (r *rig) credits(look func(k *cancels)) {
+	r.eachConn(func(c *conn) {
+		c.cancels.mu.Lock()
+		defer c.cancels.mu.Unlock()
+		look(&c.cancels)
+	})
+}
+
 // connections returns the number of connections.
 func (r *rig) connections() (n int) {
 	r.eachConn(func(*conn) { n++ })

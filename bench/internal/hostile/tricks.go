@@ -33,51 +33,76 @@ type trick struct {
 var tricks = map[string]trick{
 	// Calls that are cancelled at once, as fast as they can be written.
 	"resets": {8, false, func(c net.Conn, message []byte) error {
-		w := newWriter(c)
-		for stream := uint32(1); ; {
-			for range 100 {
-				w.call(stream, message)
+		return each(c, message, func(w *writer, stream uint32) { _ = w.frames.WriteRSTStream(stream, http2.ErrCodeCancel) })
+	}},
+	// Calls that the server is made to reset (MadeYouReset), by a window update of 0.
+	"madeyoureset": {8, false, func(c net.Conn, message []byte) error {
+		return each(c, message, func(w *writer, stream uint32) {
+			_ = w.frames.WriteRawFrame(http2.FrameWindowUpdate, 0, stream, make([]byte, 4))
+		})
+	}},
+	// The same, by data after the call's end.
+	"afterend": {8, false, func(c net.Conn, message []byte) error {
+		return each(c, message, func(w *writer, stream uint32) { _ = w.frames.WriteData(stream, true, message) })
+	}},
+	// Calls whose deadline is over before they can be answered.
+	"deadlines": {8, false, func(c net.Conn, message []byte) error {
+		w, stream := newWriter(c), uint32(1)
+		return flood(w, func() {
+			w.call(stream, message, hpack.HeaderField{Name: "grpc-timeout", Value: "100u"})
+			stream += 2
+		})
+	}},
+	// Four calls that are cancelled at once with each that has an answer.
+	"hedges": {8, false, func(c net.Conn, message []byte) error {
+		return each(c, message, func(w *writer, stream uint32) {
+			if stream/2%5 != 0 {
 				_ = w.frames.WriteRSTStream(stream, http2.ErrCodeCancel)
-				stream += 2
 			}
-			if err := w.flush(); err != nil {
-				return err
-			}
+		})
+	}},
+	// Settings, each of which concerns as many calls as a connection may have.
+	"settings": {8, false, func(c net.Conn, message []byte) error {
+		w := withoutWindow(c, message)
+		var many []http2.Setting
+		for i := range uint32(2700) {
+			many = append(many, http2.Setting{ID: http2.SettingInitialWindowSize, Val: i % 2})
 		}
+		return flood(w, func() { _ = w.frames.WriteSettings(many...) })
+	}},
+	// Priorities, which this server does not have.
+	"priorities": {8, false, func(c net.Conn, _ []byte) error {
+		w := newWriter(c)
+		return flood(w, func() { _ = w.frames.WritePriority(1, http2.PriorityParam{StreamDep: 3}) })
+	}},
+	// Window updates of one byte.
+	"updates": {8, false, func(c net.Conn, message []byte) error {
+		w := newWriter(c, http2.Setting{ID: http2.SettingInitialWindowSize})
+		w.call(1, message)
+		return flood(w, func() { _ = w.frames.WriteWindowUpdate(1, 1) })
+	}},
+	// Data frames without data.
+	"empties": {8, false, func(c net.Conn, message []byte) error {
+		w := newWriter(c)
+		w.begin(1)
+		return flood(w, func() { _ = w.frames.WriteData(1, false, nil) })
 	}},
 	// As many calls as a connection may have, with no window for their answers.
 	"windows": {20, true, func(c net.Conn, message []byte) error {
-		w := newWriter(c, http2.Setting{ID: http2.SettingInitialWindowSize})
-		for i := range uint32(250) {
-			w.call(2*i+1, message)
-		}
-		return w.flush()
+		return withoutWindow(c, message).flush()
 	}},
 	// Headers that do not end.
 	"continuations": {8, false, func(c net.Conn, _ []byte) error {
 		w := newWriter(c)
 		_ = w.frames.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: w.headers(load.GRPCHeaders...)})
-		for {
+		return flood(w, func() {
 			_ = w.frames.WriteContinuation(1, false, w.headers(hpack.HeaderField{Name: "x-more", Value: "of it"}))
-			if w.out.Len() < 16<<10 {
-				continue
-			}
-			if err := w.flush(); err != nil {
-				return err
-			}
-		}
+		})
 	}},
 	// PINGs, each of which must be answered.
 	"pings": {8, false, func(c net.Conn, _ []byte) error {
 		w := newWriter(c)
-		for {
-			for range 1000 {
-				_ = w.frames.WritePing(false, [8]byte{1})
-			}
-			if err := w.flush(); err != nil {
-				return err
-			}
-		}
+		return flood(w, func() { _ = w.frames.WritePing(false, [8]byte{1}) })
 	}},
 	// Connections that have had an answer and stay open: as many as a server accepts that may open
 	// 20,000 files.
@@ -185,10 +210,48 @@ func (w *writer) headers(fields ...hpack.HeaderField) []byte {
 	return w.block.Bytes()
 }
 
+// begin writes the headers of a gRPC call.
+func (w *writer) begin(stream uint32, more ...hpack.HeaderField) {
+	fields := slices.Concat(load.GRPCHeaders, more)
+	_ = w.frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: w.headers(fields...), EndHeaders: true})
+}
+
 // call writes a gRPC call.
-func (w *writer) call(stream uint32, message []byte) {
-	_ = w.frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: w.headers(load.GRPCHeaders...), EndHeaders: true})
+func (w *writer) call(stream uint32, message []byte, more ...hpack.HeaderField) {
+	w.begin(stream, more...)
 	_ = w.frames.WriteData(stream, true, message)
+}
+
+// withoutWindow begins a connection with as many calls as it may have, and no window for answers.
+func withoutWindow(c net.Conn, message []byte) *writer {
+	w := newWriter(c, http2.Setting{ID: http2.SettingInitialWindowSize})
+	for i := range uint32(250) {
+		w.call(2*i+1, message)
+	}
+	return w
+}
+
+// each makes calls, as fast as they can be written, with something else after each.
+func each(c net.Conn, message []byte, then func(w *writer, stream uint32)) error {
+	w, stream := newWriter(c), uint32(1)
+	w.frames.AllowIllegalWrites = true
+	return flood(w, func() {
+		w.call(stream, message)
+		then(w, stream)
+		stream += 2
+	})
+}
+
+// flood writes the same again and again, as fast as it can be written.
+func flood(w *writer, write func()) error {
+	for {
+		for w.out.Len() < 16<<10 {
+			write()
+		}
+		if err := w.flush(); err != nil {
+			return err
+		}
+	}
 }
 
 // flush sends everything written so far.
