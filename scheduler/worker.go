@@ -73,9 +73,8 @@ type Adapter interface {
 	// AppendMembers appends an output as members of a JSON object, each with a comma after it.
 	AppendMembers(b []byte, output tensor.Tensor, one bool) ([]byte, error)
 
-	// Text converts a value of an application's default output, decoded from JSON, to an output
-	// of the model.
-	Text(value any) (string, error)
+	// Text converts a value of an application's default output, in JSON, to an output of the model.
+	Text(value []byte) string
 }
 
 // Batched reports whether the model takes more than one row at once. A model that is not batched

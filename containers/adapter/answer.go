@@ -118,10 +118,9 @@ func fitsMetadata(s []byte) bool {
 }
 
 // Text returns the value itself if it is a text, else its JSON.
-func (adapter) Text(value any) (string, error) {
-	if s, isText := value.(string); isText {
-		return s, nil
+func (adapter) Text(value []byte) string {
+	if s, isText := jsontext.Unquote(value); isText {
+		return s
 	}
-	b, err := json.Marshal(value)
-	return string(b), err
+	return string(value)
 }

@@ -36,6 +36,7 @@ shiva/jsontext:             | shiva/budgettest github.com/x448/float16
 shiva/unixsocket:
 shiva/token:
 shiva:                      shiva/token shiva/jsontext shiva/tensor shiva/unixsocket
+shiva/jsontensor:           shiva shiva/jsontext shiva/tensor github.com/x448/float16 | shiva/budgettest
 shiva/nearest:
 shiva/picture:
 shiva/certtest:
@@ -81,17 +82,17 @@ server/build:
 server/layout:
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           shiva/nearest shiva/tensor github.com/x448/float16
-server/internal/apps:       server/internal/wake server/internal/gate shiva/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontext shiva/tensor | containers/adapter github.com/anishathalye/porcupine
+server/internal/apps:       server/internal/wake server/internal/gate shiva/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontensor shiva/jsontext shiva/tensor | containers/adapter github.com/anishathalye/porcupine
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               server/internal/wake github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
 server/state/statetest:     server/state shiva/budgettest shiva/hosttest github.com/redis/go-redis/v9
-server/internal/gate:        server/internal/trace server/internal/quota server/internal/identity server/internal/cache shiva/nearest shiva/picture server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
+server/internal/gate:        server/internal/trace server/internal/quota server/internal/identity server/internal/cache shiva/nearest shiva/picture server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
 server/internal/regions:     server/internal/audit server/internal/identity server/internal/gate server/internal/parameter scheduler shiva/tensor golang.org/x/sys
-server/internal/predict:     server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure server/internal/gate server/internal/parameter server/internal/regions server/config server/metrics scheduler shiva shiva/jsontext shiva/tensor | containers/adapter
+server/internal/predict:     server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure server/internal/gate server/internal/parameter server/internal/regions server/config server/metrics scheduler shiva shiva/jsontensor shiva/jsontext shiva/tensor | containers/adapter
 server/internal/fleet:      server/internal/wake server/internal/audit server/internal/identity server/internal/secure containers/arena server/config server/internal/gate server/internal/predict containers server/memory scheduler shiva/tensor
-server/internal/manage:      server/internal/wake server/internal/audit server/internal/identity server/internal/quota containers/arena shiva/unixsocket server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/metrics server/selection server/state containers scheduler scheduler/setting shiva/tensor
+server/internal/manage:      server/internal/wake server/internal/audit server/internal/identity server/internal/quota containers/arena shiva/unixsocket server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/metrics server/selection server/state containers scheduler scheduler/setting shiva/jsontensor shiva/jsontext shiva/tensor
 server/tcp:                  server/internal/wake server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/gate server/internal/intake server/internal/parameter server/internal/regions server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
-server/rest:                 server/internal/wake server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler shiva shiva/jsontext shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state shiva/shivatest
+server/rest:                 server/internal/wake server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler shiva shiva/jsontensor shiva/jsontext shiva/tensor | server/config server/internal/apps server/state shiva/shivatest
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc/internal/wire:   server/internal/gate scheduler scheduler/setting shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 server/grpc:                 server/internal/wake server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/grpc/internal/wire server/grpc/pb server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler scheduler/naming shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
@@ -101,7 +102,7 @@ server:                      server/internal/wake server/frigate server/internal
 server/e2e:                 | containers containers/container shiva shiva/jsontext shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 
 cmd/shivad:                 shiva/unixsocket server server/config server/memory server/build server/tcp
-cmd/shivactl:               shiva/nearest shiva/token bench/load shiva shiva/jsontext shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
+cmd/shivactl:               shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsontext shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
 
 examples/client:             shiva shiva/tensor
 examples/client/stream:      shiva shiva/tensor

@@ -87,11 +87,7 @@ func (c *call) question(q *clipperQuestion, raw json.RawMessage, arrived time.Ti
 	if raw == nil {
 		return out, nil
 	}
-	value, err := gate.DecodeJSON(raw)
-	if err != nil {
-		return nil, gate.Malformed("input: %v", err)
-	}
-	in, err := c.service().Input(c.model, value)
+	in, err := c.service().Input(c.model, raw)
 	if err != nil {
 		return nil, err
 	}

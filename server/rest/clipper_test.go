@@ -95,7 +95,7 @@ func TestClipper(t *testing.T) {
 		{"/sum/predict", `{"input":1,"input_batch":[]}`, `400`},
 		{"/sum/predict", `[1]`, `400 {"error":"malformed message: expected a JSON object`},
 		{"/sum/predict", `{"input":`, `400`},
-		{"/sum/predict", `{"input":"abc"}`, `400 {"error":"invalid input: input \"x\": expected numbers, got a text"}`},
+		{"/sum/predict", `{"input":"abc"}`, `400 {"error":"invalid input: input \"x\": expected a number of at most 1.7976931e+308 (FP64), got \"abc\""}`},
 		{"/bytes/predict", `{"input":"!"}`, `expected bytes as base64`},
 		{"/sum/predict", `{"uid":[],"input":[1,2,3]}`, `400 {"error":"invalid input: uid: expected a string or a number, got []"}`},
 		{"/none/predict", `{"input":[1]}`, `404`},

@@ -88,13 +88,14 @@ func TestDataRefusals(t *testing.T) {
 		data  string
 		want  string
 	}{
-		{tensor.Int8, two, `[1,300]`, "invalid input: x: element 1: expected a whole number from -128 to 127, without fraction or exponent (INT8), got 300"},
+		{tensor.Int8, two, `[1,300]`, "invalid input: x: element 1: expected a whole number from -128 to 127 (INT8), got 300"},
 		{tensor.Int8, two, `[-129,1]`, "element 0: expected a whole number from -128 to 127"},
 		{tensor.Uint8, two, `[-1,1]`, "element 0: expected a whole number from 0 to 255"},
 		{tensor.Uint64, two, `[1,18446744073709551616]`, "element 1: expected a whole number from 0 to 18446744073709551615"},
 		{tensor.Int64, two, `[9223372036854775808,1]`, "from -9223372036854775808 to 9223372036854775807"},
-		{tensor.Int32, two, `[1,2.0]`, "without fraction or exponent (INT32), got 2.0"},
-		{tensor.Int32, two, `[1e2,2]`, "got 1e2"},
+		{tensor.Int32, two, `[1,2.5]`, "(INT32), got 2.5"},
+		{tensor.Int32, two, `[1e-1,2]`, "got 1e-1"},
+		{tensor.Int32, two, `[true,2]`, "got true"},
 		{tensor.Float32, two, `[1,3.5e38]`, "element 1: expected a number of at most 3.4028235e+38 (FP32), got 3.5e38"},
 		{tensor.Float32, two, `[1e999999999999999999999,1]`, "element 0: expected a number of at most"},
 		{tensor.Float64, two, `[1e309,1]`, "at most 1.7976931e+308 (FP64)"},
@@ -115,7 +116,7 @@ func TestDataRefusals(t *testing.T) {
 		{tensor.Float32, two, `[1,2] x`, "expected the end of the text"},
 		{tensor.Float32, two, `5`, "x: data: expected an array, got 5"},
 		{tensor.Float32, two, `{"a":1}`, "x: data: expected an array"},
-		{tensor.Bool, two, `[1,true]`, "element 0: expected true or false (BOOL), got 1"},
+		{tensor.Bool, two, `[2,true]`, "element 0: expected true or false (BOOL), got 2"},
 		{tensor.Bytes, two, `["a",5]`, "element 1: expected a string (BYTES), got 5"},
 		{tensor.Bytes, two, "[\"a\",\"\xff\"]", "not UTF-8"},
 		{tensor.Bytes, two, `["a","\ud800"]`, "malformed message"},

@@ -5,18 +5,16 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"math"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
 	"unicode/utf8"
 
-	"github.com/x448/float16"
-
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva/jsontensor"
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -103,7 +101,7 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 // writable reports whether an output can be written as JSON.
 func writable(t *tensor.Tensor) error {
 	if t.DType != tensor.Bytes {
-		if writers[t.DType] == nil {
+		if !jsontensor.Has(t.DType) {
 			return gate.Invalid("output %q: datatype %s cannot be written as JSON; ask for it with the parameter binary_data", t.Name, t.DType.V2())
 		}
 		return nil
@@ -235,7 +233,7 @@ func (e *emitter) parameters(all iter.Seq2[string, any]) {
 		case int64:
 			b = strconv.AppendInt(b, v, 10)
 		case float64:
-			b = appendFloat(b, v, 64)
+			b = jsontensor.AppendFloat(b, v, 64)
 		case string:
 			b = jsontext.AppendString(b, v)
 		}
@@ -282,7 +280,7 @@ func (e *emitter) data(t *tensor.Tensor) {
 		return
 	}
 	size := t.DType.Size()
-	write := writers[t.DType]
+	write := jsontensor.Writer(t.DType)
 	for i := 0; i < len(t.Data) && e.err == nil; i += size {
 		if i > 0 {
 			e.buf = append(e.buf, ',')
@@ -290,46 +288,4 @@ func (e *emitter) data(t *tensor.Tensor) {
 		e.room()
 		e.buf = write(e.buf, t.Data[i:i+size])
 	}
-}
-
-// writers append one element, in host order, as JSON. A dtype without one is sent as bytes only.
-var writers = map[tensor.DType]func(b, v []byte) []byte{
-	tensor.Bool:  func(b, v []byte) []byte { return strconv.AppendBool(b, v[0] != 0) },
-	tensor.Int8:  func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int8(v[0])), 10) },
-	tensor.Int16: func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int16(host.Uint16(v))), 10) },
-	tensor.Int32: func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int32(host.Uint32(v))), 10) },
-	tensor.Int64: func(b, v []byte) []byte { return strconv.AppendInt(b, int64(host.Uint64(v)), 10) },
-
-	tensor.Uint8:  func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(v[0]), 10) },
-	tensor.Uint16: func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(host.Uint16(v)), 10) },
-	tensor.Uint32: func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(host.Uint32(v)), 10) },
-	tensor.Uint64: func(b, v []byte) []byte { return strconv.AppendUint(b, host.Uint64(v), 10) },
-
-	tensor.Float16: func(b, v []byte) []byte {
-		return appendFloat(b, float64(float16.Frombits(host.Uint16(v)).Float32()), 32)
-	},
-	tensor.BFloat16: func(b, v []byte) []byte {
-		return appendFloat(b, float64(math.Float32frombits(uint32(host.Uint16(v))<<16)), 32)
-	},
-	tensor.Float32: func(b, v []byte) []byte { return appendFloat(b, float64(math.Float32frombits(host.Uint32(v))), 32) },
-	tensor.Float64: func(b, v []byte) []byte { return appendFloat(b, math.Float64frombits(host.Uint64(v)), 64) },
-}
-
-var host = binary.NativeEndian
-
-// appendFloat writes the shortest text that parses to the same float of that many bits. NaN and
-// infinities, which JSON lacks, become null, as in JavaScript. -0 gets a fraction, since many
-// clients would read it as an integer, which has no negative zero.
-func appendFloat(b []byte, f float64, bits int) []byte {
-	switch {
-	case math.IsNaN(f) || math.IsInf(f, 0):
-		return append(b, "null"...)
-	case f == 0 && math.Signbit(f):
-		return append(b, "-0.0"...)
-	}
-	format := byte('f')
-	if size := math.Abs(f); size != 0 && (size < 1e-6 || size >= 1e21) {
-		format = 'e'
-	}
-	return strconv.AppendFloat(b, f, format, -1, bits)
 }

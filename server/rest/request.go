@@ -8,6 +8,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva/jsontensor"
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -288,7 +289,7 @@ func (q *request) bytes(in *input) (count, size int, err error) {
 
 // data reads an input's data into memory of the pool.
 func (q *request) data(t *text, in *input) {
-	if elements[in.DType] == nil {
+	if !jsontensor.Has(in.DType) {
 		t.Fail(gate.Invalid("%s: datatype %s cannot be written as JSON; send its bytes, see binary_data_size", in.what(), in.DType.V2()))
 		return
 	}

@@ -223,7 +223,7 @@ type Integer interface {
 	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64
 }
 
-// Integers reads numbers without fraction or exponent that fit T.
+// Integers reads whole numbers that fit T, however they are written: 3, 3.0 and 3e0 are one number.
 func Integers[T Integer](all []T) Elements { return values(all, integer[T]) }
 
 func integer[T Integer](b []byte, i int) (T, int) {
@@ -241,7 +241,7 @@ func integer[T Integer](b []byte, i int) (T, int) {
 	return T(m), n.end
 }
 
-// Bools reads true and false as 1 and 0.
+// Bools reads true and false as 1 and 0, and the numbers 1 and 0 as themselves.
 func Bools(all []byte) Elements {
 	return values(all, func(b []byte, i int) (byte, int) {
 		switch {
@@ -250,7 +250,11 @@ func Bools(all []byte) Elements {
 		case bytes.HasPrefix(b[i:], []byte("false")):
 			return 0, i + 5
 		}
-		return 0, -1
+		v, end := integer[uint8](b, i)
+		if v > 1 {
+			return 0, -1
+		}
+		return v, end
 	})
 }
 

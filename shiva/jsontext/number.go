@@ -1,6 +1,7 @@
 package jsontext
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"math/bits"
@@ -199,15 +200,40 @@ func (n number) float64(b []byte, i int) (float64, bool) {
 	return f, err == nil
 }
 
-// magnitude returns the digits of a whole number, and false if they do not fit.
+// magnitude returns a whole number without its sign, however it is written (3, 3.0, 3e0), and false
+// if it has a fraction or does not fit.
 func (n number) magnitude(b []byte, i int) (uint64, bool) {
-	if !n.cut {
-		return n.digits, n.whole
+	if !n.cut && n.whole {
+		return n.digits, true
 	}
-	if n.negative {
-		i++
+	const longest = 20 // digits of a uint64
+	text := b[i:n.end]
+	if e := bytes.IndexAny(text, "eE"); e >= 0 {
+		text = text[:e]
 	}
-	v, err := strconv.ParseUint(view(b[i:n.end]), 10, 64)
+	digits := make([]byte, 0, longest+1)
+	zeros := 0 // after the digits
+	for _, c := range text {
+		switch {
+		case c == '0':
+			zeros++
+		case c-'0' <= 9:
+			for ; zeros > 0 && len(digits) > 0 && len(digits) < longest; zeros-- {
+				digits = append(digits, '0')
+			}
+			if len(digits) == longest {
+				return 0, false
+			}
+			digits, zeros = append(digits, c), 0
+		}
+	}
+	if len(digits) == 0 {
+		return 0, true
+	}
+	if zeros += n.exp; zeros < 0 || len(digits)+zeros > longest {
+		return 0, false
+	}
+	v, err := strconv.ParseUint(string(append(digits, "00000000000000000000"[:zeros]...)), 10, 64)
 	return v, err == nil
 }
 
@@ -250,7 +276,7 @@ func bfloat(f float64) (uint16, bool) {
 func fits(magnitude uint64, neg, signed bool, width int) bool {
 	switch {
 	case !signed:
-		return !neg && bits.Len64(magnitude) <= width
+		return (!neg || magnitude == 0) && bits.Len64(magnitude) <= width
 	case neg:
 		return magnitude <= 1<<(width-1)
 	}

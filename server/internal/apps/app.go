@@ -44,8 +44,8 @@ func SplitLink(link string) (model, version string) {
 type App struct {
 	Definition
 	Selection *selection.Policy
-	slo       time.Duration  // SLO, parsed
-	fallback  map[string]any // Default, decoded
+	slo       time.Duration              // SLO, parsed
+	fallback  map[string]json.RawMessage // Default, by output
 }
 
 // MaxLinks bounds the models of an application.
@@ -98,6 +98,12 @@ func New(d Definition) (*App, error) {
 	if len(d.Default) > 0 {
 		if err := json.Unmarshal(d.Default, &a.fallback); err != nil || len(a.fallback) == 0 {
 			add(`default: expected an object with the value of one row for each output, as {"label": -1}`)
+		}
+		for name, value := range a.fallback {
+			// A container with an adapter may answer with any JSON.
+			if _, err := untyped(value); err != nil && value[0] != '{' {
+				add("default: %q: expected numbers, booleans, texts or nested lists of them: %v", name, err)
+			}
 		}
 	}
 	if faults != nil {

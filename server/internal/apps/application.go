@@ -31,6 +31,8 @@ type application struct {
 	// fault says why a linked model is not a candidate: what in it the policy does not accept; nil:
 	// none.
 	fault error
+	// unfit says why the default output is none of a candidate's; nil: it fits all.
+	unfit error
 }
 
 // A linking is the state of the models at the time the applications were linked to them.
@@ -56,6 +58,9 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 		}
 		now.apps[a.Name] = a
 		was := before.apps[a.Name]
+		if a.unfit != nil && (was == nil || was.unfit == nil || was.unfit.Error() != a.unfit.Error()) {
+			r.cfg.Log.Warn("an application cannot answer with its default output, which does not fit a linked model", "application", a.Name, "error", a.unfit)
+		}
 		if a.fault != nil && (was == nil || was.fault == nil || was.fault.Error() != a.fault.Error()) {
 			r.cfg.Log.Warn("an application does not use a linked model, because its policy does not accept the model", "application", a.Name, "error", a.fault)
 		}
@@ -107,6 +112,20 @@ func (a *App) fits(t *gate.Target) error {
 	return nil
 }
 
+// defaultFits returns an error that says why the default output is none of a model's, if there is
+// one and the model has declared its outputs.
+func (a *App) defaultFits(t *gate.Target) error {
+	if !a.HasDefault() || len(t.Spec.Outputs) == 0 {
+		return nil
+	}
+	outputs, err := a.DefaultOutput(&t.Spec, 1, nil)
+	if err != nil {
+		return fmt.Errorf("model %s: %w", t.ID, err)
+	}
+	release(outputs)
+	return nil
+}
+
 func (a *application) add(t *gate.Target) {
 	m := selection.Model{Name: t.ID.Name, Version: t.ID.Version}
 	if slices.Contains(a.models, m) {
@@ -115,6 +134,9 @@ func (a *application) add(t *gate.Target) {
 	if err := a.fits(t); err != nil {
 		a.fault = err
 		return
+	}
+	if err := a.defaultFits(t); err != nil {
+		a.unfit = err
 	}
 	a.models = append(a.models, m)
 	a.targets = append(a.targets, t)

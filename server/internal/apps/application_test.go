@@ -1,10 +1,12 @@
 package apps
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -250,10 +252,46 @@ func TestDefaultStandsIn(t *testing.T) {
 		h.app(Definition{Name: "lenient", Models: []string{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": -1}`)})
 		h.expect(h.ask("lenient", gate.Params{}), "-1 by slow/1 for lenient, confidence 0, missing [slow/1], default: deadline exceeded")
 		time.Sleep(10 * time.Second)
-		h.app(Definition{Name: "odd", Models: []string{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": [1, 2]}`)})
-		h.expect(h.ask("odd", gate.Params{}), `"label" has shape [2] for a row, but the model declares []`)
+		// A default that is none of the model's outputs is refused; if the model registers later,
+		// requests say so.
+		for value, words := range map[string]string{
+			`{"label": [1, 2]}`: `"label" has shape [2] for a row, but the model declares []`, `{"label": 1.5}`: "expected a whole number",
+			`{"label": "cat"}`: "expected a whole number", `{"other": 1}`: `has no "label"`, `{"label": [1, [2]]}`: "not alike in length",
+		} {
+			if _, err := h.reg.Create(t.Context(), Definition{Name: "odd", Models: []string{"slow"}, Default: json.RawMessage(value)}); err == nil || !strings.Contains(err.Error(), words) {
+				t.Errorf("%s: %v, expected %q", value, err, words)
+			}
+		}
+		h.app(Definition{Name: "early", Models: []string{"late"}, SLO: slo, Default: json.RawMessage(`{"label": [1, 2]}`)})
+		h.model("late", "1", 1, 3*time.Second)
+		h.expect(h.ask("early", gate.Params{}), `"label" has shape [2] for a row, but the model declares []`)
 		time.Sleep(10 * time.Second)
 	})
+}
+
+// A default output may be of any dtype that JSON has, and is rounded to it once.
+func TestDefaultOfAnyDType(t *testing.T) {
+	for _, c := range []struct {
+		dtype tensor.DType
+		value string
+		want  []byte
+	}{
+		{tensor.BFloat16, "0.1", []byte{0xcd, 0x3d}}, {tensor.Float16, "0.1", []byte{0x66, 0x2e}}, {tensor.Float32, "0.1", []byte{0xcd, 0xcc, 0xcc, 0x3d}},
+		{tensor.Bool, "true", []byte{1}}, {tensor.Int8, "-1", []byte{0xff}}, {tensor.Int16, "3e2", []byte{0x2c, 1}}, {tensor.Uint64, "18446744073709551615", bytes.Repeat([]byte{255}, 8)},
+		{tensor.Bytes, `"cat"`, []byte("\x03\x00\x00\x00cat")},
+	} {
+		a, err := New(Definition{Name: "app", Models: []string{"m"}, Default: json.RawMessage(`{"y": ` + c.value + `}`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := scheduler.Spec{
+			Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}},
+			Outputs: []tensor.Spec{{Name: "y", DType: c.dtype, Shape: tensor.Shape{-1}}},
+		}
+		if got, err := a.DefaultOutput(&spec, 2, nil); err != nil || !bytes.Equal(got[0].Data, slices.Concat(c.want, c.want)) {
+			t.Errorf("%s as %s: %v, %v", c.value, c.dtype, got, err)
+		}
+	}
 }
 
 // TestShadow: the answer does not wait for a shadow, whose input outlives the client's memory, and

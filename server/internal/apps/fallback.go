@@ -3,11 +3,10 @@ package apps
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva/jsontensor"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -19,41 +18,22 @@ func (a *App) HasDefault() bool { return a.fallback != nil }
 func (a *App) DefaultSpecs() []tensor.Spec {
 	specs := make([]tensor.Spec, 0, len(a.fallback))
 	for _, name := range slices.Sorted(maps.Keys(a.fallback)) {
-		value := a.fallback[name]
-		spec := tensor.Spec{Name: name, DType: dtypeOf(value), Shape: tensor.Shape{-1}}
-		for v, isList := value.([]any); isList; {
-			spec.Shape = append(spec.Shape, len(v))
-			if len(v) == 0 {
-				break
-			}
-			v, isList = v[0].([]any)
+		t, err := untyped(a.fallback[name])
+		if err == nil { // else New has refused it
+			specs = append(specs, tensor.Spec{Name: name, DType: t.DType, Shape: append(tensor.Shape{-1}, t.Shape...)})
 		}
-		specs = append(specs, spec)
 	}
 	return specs
 }
 
-// dtypeOf returns the dtype that holds all of a decoded JSON value.
-func dtypeOf(value any) tensor.DType {
-	switch v := value.(type) {
-	case []any:
-		d := tensor.Int64
-		for i, e := range v {
-			if of := dtypeOf(e); i == 0 || of != tensor.Int64 {
-				d = of
-			}
-		}
-		return d
-	case string:
-		return tensor.Bytes
-	case bool:
-		return tensor.Bool
-	case float64:
-		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
-			return tensor.Int64
+// untyped makes a tensor of the first dtype that holds a JSON value: int64, bool, bytes or float64.
+func untyped(value []byte) (t tensor.Tensor, err error) {
+	for _, d := range []tensor.DType{tensor.Int64, tensor.Bool, tensor.Bytes, tensor.Float64} {
+		if t, err = jsontensor.Read(value, d, nil); err == nil {
+			break
 		}
 	}
-	return tensor.Float64
+	return t, err
 }
 
 // DefaultOutput makes the default output for that many rows in the form that a model declares, each
@@ -74,12 +54,12 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) 
 		if !ok {
 			return nil, fmt.Errorf("the default output of application %q has no %q", a.Name, spec.Name)
 		}
+		var row tensor.Tensor
 		if model.Adapter != nil && spec.DType == tensor.Bytes {
-			if value, err = model.Adapter.Text(value); err != nil {
-				return nil, err
-			}
+			row, err = tensor.FromStrings(tensor.Shape{}, []string{model.Adapter.Text(value)})
+		} else {
+			row, err = jsontensor.Read(value, spec.DType, nil)
 		}
-		row, err := gate.FromJSON(value, spec.DType)
 		if err != nil {
 			return nil, fmt.Errorf("the default output of application %q: %q: %w", a.Name, spec.Name, err)
 		}

@@ -1,11 +1,11 @@
 package apps
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -66,21 +66,15 @@ func (v Verdict) Outcome(truth []tensor.Tensor) (selection.Outcome, error) {
 	case len(truth) > 0:
 		return selection.ByTruth(truth...), nil
 	}
-	var value any
-	if err := json.Unmarshal(v.Label, &value); err != nil {
+	byName := map[string]json.RawMessage{}
+	if label := bytes.TrimSpace(v.Label); label[0] != '{' {
+		byName[""] = label
+	} else if err := json.Unmarshal(label, &byName); err != nil {
 		return selection.Outcome{}, fmt.Errorf("%w: feedback: label: %w", scheduler.ErrInvalidInput, err)
-	}
-	byName, isObject := value.(map[string]any)
-	if !isObject {
-		byName = map[string]any{"": value}
 	}
 	var right []tensor.Tensor
 	for name, value := range byName {
-		d := tensor.Float64 // whatever the model's dtype: values are compared
-		if isText(value) {
-			d = tensor.Bytes
-		}
-		t, err := gate.FromJSON(value, d)
+		t, err := untyped(value) // whatever the model's dtype: values are compared
 		if err != nil {
 			return selection.Outcome{}, fmt.Errorf("%w: feedback: label: %w", scheduler.ErrInvalidInput, err)
 		}
@@ -88,16 +82,4 @@ func (v Verdict) Outcome(truth []tensor.Tensor) (selection.Outcome, error) {
 		right = append(right, t)
 	}
 	return selection.ByTruth(right...), nil
-}
-
-// isText reports whether the first leaf of a decoded JSON value is a text.
-func isText(value any) bool {
-	for {
-		list, ok := value.([]any)
-		if !ok || len(list) == 0 {
-			_, text := value.(string)
-			return text
-		}
-		value = list[0]
-	}
 }

@@ -158,7 +158,11 @@ func (r *Registry) Check(d Definition) (*App, error) {
 		return nil, fmt.Errorf("%w: application %q: there is a model of that name, but the application does not link to that model alone", scheduler.ErrInvalidInput, d.Name)
 	}
 	for target := range linkedTargets(t, a) {
-		if err := a.fits(target); err != nil {
+		err := a.fits(target)
+		if err == nil {
+			err = a.defaultFits(target)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, d.Name, err)
 		}
 	}

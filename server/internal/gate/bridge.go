@@ -8,6 +8,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontensor"
 	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -250,13 +251,10 @@ func (b *bridge) claim(place int, value []byte) (forwarded bool) {
 // build makes an input from its field: the tensor or the list of tensors that it refers to, or else
 // the texts or numbers in it. The caller owns the reference.
 func (b *bridge) build(spec *tensor.Spec, value []byte) (tensor.Tensor, error) {
-	switch {
-	case Refers(value):
+	if Refers(value) {
 		return b.stack(spec, value)
-	case spec.DType == tensor.Bytes:
-		return shiva.ParseText(value, b.pool)
 	}
-	return numbers(value, spec.DType, b.pool)
+	return jsontensor.Read(value, spec.DType, b.pool)
 }
 
 // stack joins the tensors that nested lists refer to. The lengths of the lists become the first
@@ -301,26 +299,6 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err er
 		t.Shape = append(names.Shape, t.Shape[1:]...)
 	}
 	return t, err
-}
-
-// numbers makes an input from a JSON number or boolean, or from nested lists of them. Its memory
-// comes from the pool.
-func numbers(value []byte, d tensor.DType, pool *tensor.Pool) (tensor.Tensor, error) {
-	decoded, err := DecodeJSON(value)
-	if err != nil {
-		return tensor.Tensor{}, err
-	}
-	t, err := FromJSON(decoded, d)
-	if err != nil {
-		return t, err
-	}
-	buf, err := pool.Get(len(t.Data))
-	if err != nil {
-		return t, err
-	}
-	copy(buf.Bytes(), t.Data)
-	t.Data, t.Buf = buf.Bytes(), buf
-	return t, nil
 }
 
 // texts makes the Bytes inputs from p.Texts, which holds them by name.

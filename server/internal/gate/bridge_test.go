@@ -94,7 +94,7 @@ func TestBridge(t *testing.T) {
 		{"two fields for an input", one, 2, `{"a":{"image":"__tensor__0"},"b":{"image":"__tensor__1"}}`, `input "image" is given twice: field "b.image" is the second`},
 		{"a list of tensors and text", one, 1, `{"image":["__tensor__0","x"]}`, `a list of tensors only, got "x"`},
 		{"a fraction for an integer", typed, 0, `{"f":1,"i":1.5,"b":true,"s":"x"}`, `input "i"`},
-		{"an integer out of range", typed, 0, `{"f":1,"i":9223372036854775808,"b":true,"s":"x"}`, `9223372036854775808 is out of the range of int64`},
+		{"an integer out of range", typed, 0, `{"f":1,"i":9223372036854775808,"b":true,"s":"x"}`, `expected a whole number from -9223372036854775808 to 9223372036854775807 (INT64), got 9223372036854775808`},
 		{"a number for text", typed, 0, `{"f":1,"i":1,"b":true,"s":5}`, `input "s": expected a string`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

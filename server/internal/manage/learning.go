@@ -1,10 +1,10 @@
 package manage
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -134,18 +135,10 @@ func (l Learning) Feedback(ctx context.Context, name string, body json.RawMessag
 
 // fromJSON makes the inputs of a model from JSON.
 func fromJSON(text []byte, specs []tensor.Spec) ([]tensor.Tensor, error) {
-	value, err := gate.DecodeJSON(text)
+	byName, err := valuesByName(text, specs)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: input: %w", scheduler.ErrInvalidInput, err)
 	}
-	byName, isObject := value.(map[string]any)
-	if _, bytes := byName["b64"].(string); !isObject || bytes && len(specs) == 1 {
-		if len(specs) != 1 {
-			return nil, fmt.Errorf("%w: input: expected an object with a value for each of the %d inputs", scheduler.ErrInvalidInput, len(specs))
-		}
-		byName = map[string]any{specs[0].Name: value}
-	}
-	byName = maps.Clone(byName)
 	var inputs []tensor.Tensor
 	for _, spec := range specs {
 		value, ok := byName[spec.Name]
@@ -156,10 +149,7 @@ func fromJSON(text []byte, specs []tensor.Spec) ([]tensor.Tensor, error) {
 			return nil, fmt.Errorf("%w: input: %q is missing", scheduler.ErrInvalidInput, spec.Name)
 		}
 		delete(byName, spec.Name)
-		t, isRaw, err := raw(value, spec.DType)
-		if !isRaw {
-			t, err = gate.FromJSON(value, spec.DType)
-		}
+		t, err := fromValue(value, spec.DType)
 		if err != nil {
 			return nil, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
 		}
@@ -170,4 +160,20 @@ func fromJSON(text []byte, specs []tensor.Spec) ([]tensor.Tensor, error) {
 		return nil, fmt.Errorf("%w: input: the models have no %q", scheduler.ErrInvalidInput, name)
 	}
 	return inputs, nil
+}
+
+// valuesByName splits an object of values by input; any other value is that of the only input.
+func valuesByName(text []byte, specs []tensor.Spec) (byName map[string]json.RawMessage, err error) {
+	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		if err := jsontext.Unmarshal(text, &byName); err != nil {
+			return nil, err
+		}
+		if _, isBytes := jsontext.Unquote(byName["b64"]); !isBytes || len(specs) != 1 {
+			return byName, nil
+		}
+	}
+	if len(specs) != 1 {
+		return nil, fmt.Errorf("expected an object with a value for each of the %d inputs", len(specs))
+	}
+	return map[string]json.RawMessage{specs[0].Name: text}, nil
 }

@@ -1,11 +1,11 @@
 package manage
 
 import (
+	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/shiva/jsontensor"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -77,37 +78,29 @@ func (t Trials) try(ctx context.Context, q admin.Trial, arrived time.Time) (out 
 	return out, nil
 }
 
-// raw reads {"b64": "...", "shape": [...]}: the bytes of a tensor or, without a shape, one element
-// of a tensor of bytes. It reports false for any other value.
-func raw(value any, d tensor.DType) (t tensor.Tensor, is bool, err error) {
-	object, _ := value.(map[string]any)
-	text, is := object["b64"].(string)
-	if !is {
-		return t, false, nil
+// fromValue makes an input from JSON: numbers, texts or nested lists of them, or {"b64": "...",
+// "shape": [...]}, the bytes of a tensor; without a shape they are those of a list, or of one
+// element of Bytes.
+func fromValue(value []byte, d tensor.DType) (tensor.Tensor, error) {
+	if !bytes.HasPrefix(bytes.TrimSpace(value), []byte("{")) {
+		return jsontensor.Read(value, d, nil)
 	}
-	data, err := base64.StdEncoding.DecodeString(text)
-	if err != nil {
-		return t, true, fmt.Errorf("b64: %w", err)
+	var raw struct {
+		B64   []byte        `json:"b64"`
+		Shape *tensor.Shape `json:"shape"`
 	}
-	if _, shaped := object["shape"]; !shaped && d == tensor.Bytes {
-		t, err = tensor.FromStrings(tensor.Shape{1}, []string{string(data)})
-		return t, true, err
-	} else if !shaped {
-		t, err = tensor.New(d, tensor.Shape{len(data) / max(d.Size(), 1)}, data)
-		return t, true, err
+	if err := json.Unmarshal(value, &raw); err != nil {
+		return tensor.Tensor{}, fmt.Errorf(`expected {"b64": "...", "shape": [...]}: %w`, err)
 	}
-	var shape tensor.Shape
-	list, _ := object["shape"].([]any)
-	for _, one := range list {
-		number, _ := one.(json.Number)
-		n, err := number.Int64()
-		if err != nil {
-			return t, true, fmt.Errorf("shape: expected a list of integers, got %v", object["shape"])
-		}
-		shape = append(shape, int(n))
+	switch {
+	case raw.B64 == nil:
+		return tensor.Tensor{}, errors.New(`expected a value, a list, or {"b64": "...", "shape": [...]}`)
+	case raw.Shape != nil:
+		return tensor.New(d, *raw.Shape, raw.B64)
+	case d == tensor.Bytes:
+		return tensor.FromStrings(tensor.Shape{1}, []string{string(raw.B64)})
 	}
-	t, err = tensor.New(d, shape, data)
-	return t, true, err
+	return tensor.New(d, tensor.Shape{len(raw.B64) / max(d.Size(), 1)}, raw.B64)
 }
 
 // elements returns the first elements of a tensor, flat, in JSON form, and how many there are in
@@ -121,39 +114,11 @@ func elements(t tensor.Tensor) (list []any, all int, err error) {
 		}
 		return list, len(texts), err
 	}
-	size := t.DType.Size()
+	size, write := t.DType.Size(), jsontensor.Writer(t.DType)
 	all = len(t.Data) / size
-	n := min(all, mostElements)
-	first := tensor.Tensor{DType: t.DType, Shape: tensor.Shape{n}, Data: t.Data[:n*size]}
-	switch t.DType {
-	case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
-		return list, all, nil // shown only by its shape
-	case tensor.Bool:
-		for _, b := range first.Data {
-			list = append(list, b != 0)
-		}
-	case tensor.Int64:
-		list, err = numbers[int64](first)
-	case tensor.Uint64:
-		list, err = numbers[uint64](first)
-	case tensor.Float32:
-		list, err = numbers[float32](first)
-	default:
-		if first, err = tensor.Cast(first, tensor.Float64, nil); err == nil {
-			list, err = numbers[float64](first)
-		}
+	// What JSON lacks is shown only by its shape.
+	for i := 0; i < min(all, mostElements) && write != nil; i++ {
+		list = append(list, json.RawMessage(write(nil, t.Data[i*size:][:size])))
 	}
-	return list, all, err
-}
-
-// numbers returns null for values that JSON cannot write as numbers.
-func numbers[T int64 | uint64 | float32 | float64](t tensor.Tensor) ([]any, error) {
-	values, err := tensor.Values[T](t)
-	list := make([]any, len(values))
-	for i, v := range values {
-		if f := float64(v); !math.IsNaN(f) && !math.IsInf(f, 0) {
-			list[i] = v
-		}
-	}
-	return list, err
+	return list, all, nil
 }

@@ -17,23 +17,34 @@ import (
 //
 // Source: Triton, classification extension.
 func classify(t tensor.Tensor, k int, labels []string) (tensor.Tensor, error) {
-	rows := t.Rows()
-	wide, err := tensor.Cast(t, tensor.Float64, nil)
-	if err != nil {
-		return tensor.Tensor{}, fmt.Errorf("%w: classification: %w", scheduler.ErrInvalidInput, err)
+	switch t.DType {
+	case tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64:
+		return rank(t, tensor.Int64, k, labels, func(b []byte, v int64) []byte { return strconv.AppendInt(b, v, 10) })
+	case tensor.Bool, tensor.Uint8, tensor.Uint16, tensor.Uint32, tensor.Uint64:
+		return rank(t, tensor.Uint64, k, labels, func(b []byte, v uint64) []byte { return strconv.AppendUint(b, v, 10) })
 	}
-	defer wide.Release() // it may be t itself
-	values, err := tensor.Values[float64](wide)
-	if err != nil {
-		return tensor.Tensor{}, err
-	}
-	each := len(values) / max(rows, 1)
-	k = min(k, each)
 	bits := 64
 	switch t.DType {
 	case tensor.Float32, tensor.Float16, tensor.BFloat16:
 		bits = 32 // enough digits to distinguish float32 values
 	}
+	return rank(t, tensor.Float64, k, labels, func(b []byte, v float64) []byte { return strconv.AppendFloat(b, v, 'f', -1, bits) })
+}
+
+// rank is classify for numbers that the dtype as, whose elements are T, holds exactly.
+func rank[T int64 | uint64 | float64](t tensor.Tensor, as tensor.DType, k int, labels []string, text func(b []byte, v T) []byte) (tensor.Tensor, error) {
+	rows := t.Rows()
+	wide, err := tensor.Cast(t, as, nil)
+	if err != nil {
+		return tensor.Tensor{}, fmt.Errorf("%w: classification: %w", scheduler.ErrInvalidInput, err)
+	}
+	defer wide.Release() // it may be t itself
+	values, err := tensor.Values[T](wide)
+	if err != nil {
+		return tensor.Tensor{}, err
+	}
+	each := len(values) / max(rows, 1)
+	k = min(k, each)
 	order := make([]int, each)
 	classes := make([]string, 0, rows*k)
 	for r := range rows {
@@ -43,7 +54,7 @@ func classify(t tensor.Tensor, k int, labels []string) (tensor.Tensor, error) {
 		}
 		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(row[b], row[a]) })
 		for _, i := range order[:k] {
-			class := strconv.FormatFloat(row[i], 'f', -1, bits) + ":" + strconv.Itoa(i)
+			class := string(text(nil, row[i])) + ":" + strconv.Itoa(i)
 			if i < len(labels) && labels[i] != "" {
 				class += ":" + labels[i]
 			}

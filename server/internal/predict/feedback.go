@@ -10,6 +10,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/jsontensor"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -43,9 +45,9 @@ func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 	return gate.Learn(ctx, f)
 }
 
-// Input makes the only input of a model from a JSON value in the form that Clipper's clients send:
-// numbers, texts or lists of them, or base64 for UINT8.
-func (s *Service) Input(model string, value any) (tensor.Tensor, error) {
+// Input makes the only input of a model from JSON in the form that Clipper's clients send: numbers,
+// texts or lists of them, or base64 for UINT8.
+func (s *Service) Input(model string, value []byte) (tensor.Tensor, error) {
 	target, err := s.view.Known(model, "")
 	if err != nil {
 		return tensor.Tensor{}, err
@@ -54,7 +56,11 @@ func (s *Service) Input(model string, value any) (tensor.Tensor, error) {
 		if t, err := input(value, tensor.Float64); err == nil {
 			return t, nil
 		}
-		return input(value, tensor.Bytes)
+		t, err := input(value, tensor.Bytes)
+		if err != nil {
+			err = fmt.Errorf("%w: input: %w", scheduler.ErrInvalidInput, err)
+		}
+		return t, err
 	}
 	if n := len(target.Spec.Inputs); n != 1 {
 		return tensor.Tensor{}, fmt.Errorf("%w: a single value is only for models with one input; model %q has %d", scheduler.ErrInvalidInput, model, n)
@@ -68,17 +74,13 @@ func (s *Service) Input(model string, value any) (tensor.Tensor, error) {
 	return t, nil
 }
 
-func input(value any, d tensor.DType) (tensor.Tensor, error) {
-	text, isText := value.(string)
-	if !isText || d == tensor.Bytes {
-		return gate.FromJSON(value, d)
+func input(value []byte, d tensor.DType) (tensor.Tensor, error) {
+	if text, isText := jsontext.Unquote(value); isText && d == tensor.Uint8 {
+		data, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return tensor.Tensor{}, fmt.Errorf("expected bytes as base64: %w", err)
+		}
+		return tensor.New(tensor.Uint8, tensor.Shape{len(data)}, data)
 	}
-	if d != tensor.Uint8 {
-		return tensor.Tensor{}, errors.New("expected numbers, got a text")
-	}
-	data, err := base64.StdEncoding.DecodeString(text)
-	if err != nil {
-		return tensor.Tensor{}, fmt.Errorf("expected bytes as base64: %w", err)
-	}
-	return tensor.New(tensor.Uint8, tensor.Shape{len(data)}, data)
+	return jsontensor.Read(value, d, nil)
 }
