@@ -235,12 +235,14 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		h = append(h, `,"timeout_ms":`...)
 		h = wire.AppendMillis(h, max(1, b.Deadline.Sub(now).Microseconds()))
 	}
-	single, plain, first := true, true, true // one row each, no parameters, priority 0
+	// One row each, no parameters, no metadata, priority 0.
+	single, plain, bare, first := true, true, true, true
 	traced, stated := false, false
 	for i := range b.Parts {
 		p := &b.Parts[i]
 		single = single && p.Rows == 1
 		plain = plain && p.Parameters == nil
+		bare = bare && p.Metadata == nil
 		first = first && p.Priority == 0
 		traced = traced || p.Trace.Span != [8]byte{}
 		stated = stated || p.TraceState != ""
@@ -255,12 +257,14 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 	if !plain {
 		h = append(h, `,"parameters":`...)
 		for i := range b.Parts {
-			h = separate(h, i)
-			if p := b.Parts[i].Parameters; p != nil {
-				h = append(h, p...)
-			} else {
-				h = append(h, "null"...)
-			}
+			h = appendObject(separate(h, i), b.Parts[i].Parameters)
+		}
+		h = append(h, ']')
+	}
+	if !bare {
+		h = append(h, `,"metadata":`...)
+		for i := range b.Parts {
+			h = appendObject(separate(h, i), b.Parts[i].Metadata)
 		}
 		h = append(h, ']')
 	}
@@ -281,6 +285,13 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		h = wire.AppendTurn(h, wire.Turn{Grant: t.Grant, Best: t.Best, Left: t.Left})
 	}
 	return append(h, '}')
+}
+
+func appendObject(h, object []byte) []byte {
+	if object == nil {
+		return append(h, "null"...)
+	}
+	return append(h, object...)
 }
 
 // appendTraces appends a list with the traceparent of each traced request, and null for all other

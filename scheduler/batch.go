@@ -77,6 +77,7 @@ type Part struct {
 	Inputs     []tensor.Tensor // views, in the order of the model's declaration
 	Rows       int
 	Parameters []byte // JSON object, or nil
+	Metadata   []byte // the same, of what Parameters lacks
 	Priority   int
 	Trace      Parent // Trace.Parent of a traced request; zero: it is not traced
 	TraceState string // its Trace.State
@@ -290,16 +291,25 @@ func (b *Batch) part(r *Request, lo, hi int) {
 		b.tensors = append(b.tensors, t)
 	}
 	p := Part{Inputs: b.tensors[from:len(b.tensors):len(b.tensors)], Rows: hi - lo, Priority: r.Priority}
-	if len(r.Parameters) > 0 {
-		at := len(b.params)
-		b.params = append(b.params, r.Parameters...)
-		p.Parameters = b.params[at:len(b.params):len(b.params)]
+	p.Parameters = b.keep(r.Parameters)
+	if r.Metadata != nil {
+		p.Metadata = b.keep(*r.Metadata)
 	}
 	if r.Trace != nil {
 		p.Trace, p.TraceState = r.Trace.Parent, r.Trace.State
 	}
 	b.Parts = append(b.Parts, p)
 	b.Rows += hi - lo
+}
+
+// keep returns the batch's own copy of a JSON object; nil: there is none.
+func (b *Batch) keep(object []byte) []byte {
+	if len(object) == 0 {
+		return nil
+	}
+	at := len(b.params)
+	b.params = append(b.params, object...)
+	return b.params[at:len(b.params):len(b.params)]
 }
 
 // attach links the spans to their requests. The slice of spans must not grow after it.

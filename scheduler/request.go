@@ -40,9 +40,12 @@ type Request struct {
 	Source uint64
 	// JSON object passed to the container with this request's rows, or nil.
 	Parameters []byte
-	Frame      *Frame // its place in a stream; nil: none
-	Trace      *Trace // record of its way; nil: it is not traced
-	Owner      Completer
+	// Members that Parameters lacks, for a model whose Spec has Metadata; nil: none. A pointer,
+	// because few requests have any.
+	Metadata *[]byte
+	Frame    *Frame // its place in a stream; nil: none
+	Trace    *Trace // record of its way; nil: it is not traced
+	Owner    Completer
 
 	// Set by the scheduler before Owner.Complete.
 

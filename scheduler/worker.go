@@ -50,6 +50,7 @@ type Spec struct {
 	Platform        string // free text: onnxruntime, pytorch
 	Parameters      []byte // JSON object, free
 	User            bool   // it receives the user of each request, as "user" among the parameters
+	Metadata        bool   // it receives the metadata of each request
 
 	// MixedRows marks a worker that sends each row by itself. So rows of different shapes share
 	// batches, and the configuration may declare that each request is one row, whose shapes then

@@ -175,7 +175,7 @@ func values(t *testing.T, k *parameter.Key) (right, wrong, outside []any) {
 	case "captured_at":
 		return []any{time.Now().UnixMilli(), int64(-1), 1.5, time.Now().Unix()}, []any{"1", true}, nil
 	case "stream":
-		return []any{"cam-3", strings.Repeat("n", 256)}, []any{true, int64(7)}, []any{""}
+		return []any{"cam-3", strings.Repeat("n", 256), int64(7)}, []any{true}, []any{""}
 	case "keep":
 		return []any{"all", "latest", int64(1), int64(1 << 10)}, []any{"newest", true}, []any{int64(0), int64(-1), 1.5, int64(1<<10 + 1)}
 	}
@@ -183,7 +183,7 @@ func values(t *testing.T, k *parameter.Key) (right, wrong, outside []any) {
 	case "boolean":
 		return []any{true, false}, []any{"true", int64(1)}, nil
 	case "string":
-		return []any{"x", `a "quoted" text`, ""}, []any{true, int64(7)}, nil
+		return []any{"x", `a "quoted" text`, "", int64(7)}, []any{true}, nil
 	case "integer":
 		right, outside = []any{int64(math.MaxInt64), int64(5_000_000)}, []any{int64(-1), 1.5}
 		if most, err := schema.Maximum.Int64(); err == nil {
@@ -195,7 +195,7 @@ func values(t *testing.T, k *parameter.Key) (right, wrong, outside []any) {
 	case "number":
 		return []any{60_000.5, int64(60_000)}, []any{"1", true}, []any{int64(0), -1.5}
 	}
-	return []any{"traced", "traced/1, traced"}, []any{true, int64(1)}, []any{"", "traced,"} // names
+	return []any{"traced", "traced/1, traced"}, []any{true}, []any{"", "traced,"} // names
 }
 
 // with returns a parameter and those that it requires; "" is none.
@@ -304,6 +304,54 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 	}
 }
 
+// All keys of a message reach a model that asks for metadata, except for the token, the user and
+// what describes tensors. Keys without meaning to the request, such as those of frames in one that
+// names no stream, are the client's own.
+func TestMetadataReachesModels(t *testing.T) {
+	t.Parallel() // it waits
+	s := start(t, nil)
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	seen := make(chan string, 1)
+	for _, asks := range []bool{true, false} {
+		name := fmt.Sprint("metadata ", asks)
+		worker := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			seen <- string(b.Parts[0].Parameters) + " " + string(b.Parts[0].Metadata)
+			return echo(b)
+		})
+		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x, Metadata: asks},
+			worker, scheduler.ReplicaOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for metadata, want := range map[string][2]string{
+			`{"seq":5,"keep":null,"captured_at":12.5,"other":[1],"parameters":{"k":2}}`:                               {`{"other":[1],"k":2}`, `{"seq":5,"keep":null,"captured_at":12.5}`},
+			`{"id":{"a":[1]},"version":1,"user":5,"timing":false,"cache":true,"batch":false,"stream":7,"inputs":[1]}`: {"", `{"id":{"a":[1]},"version":1,"timing":false,"cache":true,"batch":false,"stream":7}`},
+			`{"__tensors__":["x"],"__texts__":null,"parameters":null,"version":null}`:                                 {"", `{"version":null}`},
+			`{"id":` + strings.Repeat("[", 80) + strings.Repeat("]", 80) + `}`:                                        {"", ""},
+			// The answer to a request is the next request: its keys are not returned twice.
+			`{"other":1,"model_name":"x","model_version":"1","__tensors__":["x"],"age_ms":1,"skipped":0}`: {
+				`{"other":1,"model_name":"x","model_version":"1","age_ms":1,"skipped":0}`, ""},
+			`{}`: {"", ""},
+		} {
+			if !asks {
+				want[1] = ""
+			}
+			reply, _ := say(t, s, name, metadata, pairOfInts(t))
+			if reply["error"] != nil {
+				t.Errorf("%s: %v", metadata, reply)
+				continue
+			}
+			var asked map[string]any
+			_ = json.Unmarshal([]byte(metadata), &asked)
+			if fmt.Sprint(reply["other"]) != fmt.Sprint(asked["other"]) || reply["k"] != nil || fmt.Sprint(reply["id"]) != fmt.Sprint(asked["id"]) || reply["version"] != nil {
+				t.Errorf("%s is answered %v", metadata, reply)
+			}
+			if got := <-seen; got != want[0]+" "+want[1] {
+				t.Errorf("%s, asks %t: the model sees %s, expected %q", metadata, asks, got, want)
+			}
+		}
+	}
+}
+
 // follows reports whether a model sees the effect of a valid value. choice_test.go tests the
 // parameters of caches and policies.
 func (s *sight) follows(k *parameter.Key, value any, w parameter.Wire) bool {
@@ -321,7 +369,7 @@ func (s *sight) follows(k *parameter.Key, value any, w parameter.Wire) bool {
 		}
 	case "user":
 		if value != "" {
-			parameters = fmt.Sprintf(`{"user":%q}`, value)
+			parameters = fmt.Sprintf(`{"user":%q}`, fmt.Sprint(value))
 		}
 	case "timing":
 		timing = value.(bool)

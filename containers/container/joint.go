@@ -82,7 +82,7 @@ func (s *server) join(e *rounds.Execution[*Batch]) (ready, alone []*Batch) {
 func (b *Batch) gather(parts []*Batch) error {
 	first := parts[0]
 	b.ID = first.ID
-	some := struct{ requests, parameters, priority, traces, states bool }{}
+	some := struct{ requests, parameters, metadata, priority, traces, states bool }{}
 	for _, p := range parts {
 		b.Rows += p.Rows
 		if !p.Deadline.IsZero() && (b.Deadline.IsZero() || p.Deadline.Before(b.Deadline)) {
@@ -90,6 +90,7 @@ func (b *Batch) gather(parts []*Batch) error {
 		}
 		some.requests = some.requests || p.Requests != nil
 		some.parameters = some.parameters || len(p.header.Parameters) > 0
+		some.metadata = some.metadata || len(p.header.Metadata) > 0
 		some.priority = some.priority || len(p.header.Priority) > 0
 		some.traces = some.traces || len(p.header.Traces) > 0
 		some.states = some.states || len(p.header.States) > 0
@@ -102,6 +103,9 @@ func (b *Batch) gather(parts []*Batch) error {
 		}
 		if some.parameters {
 			h.Parameters = append(h.Parameters, orDefault(p.header.Parameters, n, nil)...)
+		}
+		if some.metadata {
+			h.Metadata = append(h.Metadata, orDefault(p.header.Metadata, n, nil)...)
 		}
 		if some.priority {
 			h.Priority = append(h.Priority, orDefault(p.header.Priority, n, 0)...)

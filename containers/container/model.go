@@ -65,6 +65,8 @@ type Model struct {
 	// User requests the user of each request: the server adds "user" to its parameters if the
 	// client named one. Cached answers are then separate for each user.
 	User bool
+	// Metadata requests the metadata of each request, for [Batch.Metadata].
+	Metadata bool
 	// Feedback, if not nil, is called with the feedback that applications receive about this
 	// model's answers, concurrently with Predict but one call at a time. Delivery is at most
 	// once: feedback that arrives faster than Feedback returns is dropped. An error or a panic is
@@ -141,7 +143,7 @@ func (m *Model) hello(token string, choice *wire.SubsetMessage) ([]byte, error) 
 	text, err := json.Marshal(wire.HelloMessage{
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
-		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance, User: m.User,
+		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance, User: m.User, Metadata: m.Metadata,
 		Feedback: m.Feedback != nil, Arena: !m.Bytes, Grants: true, Subset: choice, Token: token,
 	})
 	if err != nil {
@@ -261,6 +263,15 @@ func (b *Batch) Parameters(i int) json.RawMessage {
 		return nil
 	}
 	return b.header.Parameters[i]
+}
+
+// Metadata returns the metadata of request i that Parameters lacks, since the server reads these
+// keys itself: a JSON object, or nil. Only a model with Metadata gets it.
+func (b *Batch) Metadata(i int) json.RawMessage {
+	if len(b.header.Metadata) == 0 {
+		return nil
+	}
+	return b.header.Metadata[i]
 }
 
 // Priority returns the priority of request i, 0 (first) to 9.

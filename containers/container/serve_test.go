@@ -160,7 +160,7 @@ func TestPredict(t *testing.T) {
 			want    string // of the error; empty: the rows come back doubled or as they are
 		}{
 			{"echo", func(b *container.Batch) ([]tensor.Tensor, error) {
-				if b.Rows != 3 || b.Len() != 1 || len(b.Requests) != 1 || b.Requests[0] != 3 || b.Priority(0) != 4 || string(b.Parameters(0)) != `{"k":1}` ||
+				if b.Rows != 3 || b.Len() != 1 || len(b.Requests) != 1 || b.Requests[0] != 3 || b.Priority(0) != 4 || string(b.Parameters(0)) != `{"k":1}` || string(b.Metadata(0)) != `{"id":2}` ||
 					b.ID == 0 || time.Until(b.Deadline) > time.Minute || time.Until(b.Deadline) < 59*time.Second || !b.Inputs[0].Shape.Equal(tensor.Shape{3, 2}) {
 					t.Errorf("batch %+v", b)
 				}
@@ -193,7 +193,7 @@ func TestPredict(t *testing.T) {
 		} {
 			predict = tt.predict
 			in := row(1, 2, 3, 4, 5, 6)
-			out, err := s.ask(&scheduler.Request{Inputs: []tensor.Tensor{in}, Priority: 4, Parameters: []byte(`{"k":1}`)})
+			out, err := s.ask(&scheduler.Request{Inputs: []tensor.Tensor{in}, Priority: 4, Parameters: []byte(`{"k":1}`), Metadata: new([]byte(`{"id":2}`))})
 			switch {
 			case tt.want == "" && (err != nil || !bytes.Equal(out[0].Data, in.Data)):
 				t.Errorf("%s: %v %v", tt.name, out, err)

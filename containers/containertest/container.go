@@ -55,6 +55,7 @@ type Batch struct {
 	Inputs     []tensor.Tensor
 	Requests   []int // rows of each request; nil: one each
 	Parameters []string
+	Metadata   []string
 	Priority   []int
 	Timeout    time.Duration // 0: none
 	Header     string        // the JSON as it arrived
@@ -265,6 +266,9 @@ func (c *Container) handleBatch(f [][]byte) error {
 	}
 	for _, p := range h.Parameters {
 		b.Parameters = append(b.Parameters, string(p))
+	}
+	for _, m := range h.Metadata {
+		b.Metadata = append(b.Metadata, string(m))
 	}
 	for i, in := range h.Inputs {
 		t := tensor.Tensor{Name: string(in.Name), DType: in.DType, Shape: in.Shape, Data: f[3+i]}

@@ -288,7 +288,7 @@ func TestRefusedRequests(t *testing.T) {
 		{fp32(1, `,"parameters":[1]`), 400, []string{"an object"}},
 		{fp32(1, `,"parameters":{"priority":-1}`), 400, []string{`parameter "priority": expected a whole number`, "got -1"}},
 		{fp32(1, `,"parameters":{"timeout":"soon"}`), 400, []string{`parameter "timeout"`, `got "soon"`}},
-		{fp32(1, `,"parameters":{"user":7}`), 400, []string{`parameter "user": expected a string, got 7`}},
+		{fp32(1, `,"parameters":{"user":true}`), 400, []string{`parameter "user": expected a string, got true`}},
 		{fp32(1, `,"parameters":{"binary_data_output":1}`), 400, []string{`"binary_data_output": expected true or false, got 1`}},
 		{fp32(1, `,"parameters":{"input_parameters":{}}`), 400, []string{"input_parameters", "reserved"}},
 		{fp32(1, `,"outputs":[{"name":"nope"}]`), 400, []string{`no output "nope"; model "m" has "output0"`}},

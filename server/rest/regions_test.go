@@ -182,7 +182,7 @@ func TestWrongPlaces(t *testing.T) {
 		{"m", input(at("r", 0, 15)), 400, "input byte size mismatch for input 'input0': expected 16"},
 		{"m", input(`"parameters":{"shared_memory_region":"r"}`), 400, "shared_memory_byte_size is missing"},
 		{"m", input(`"parameters":{"shared_memory_offset":4}`), 400, "shared_memory_region is missing"},
-		{"m", input(`"parameters":{"shared_memory_region":7}`), 400, `\"shared_memory_region\": expected the name of a region, got 7`},
+		{"m", input(`"parameters":{"shared_memory_region":true}`), 400, `\"shared_memory_region\": expected the name of a region, got true`},
 		{"m", input(`"parameters":{"shared_memory_byte_size":-1}`), 400, `expected a whole number of bytes, 0 or more, got -1`},
 		{"m", input(`"parameters":{"shared_memory_key":"x"}`), 400, `\"shared_memory_key\": expected shared_memory_region`},
 		{"m", input(at("r", 0, 16) + `,"data":[1,2,3,4]`), 400, "expected one of them"},

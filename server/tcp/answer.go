@@ -51,6 +51,9 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 	if c.control != nil {
 		return append(b, c.control[len("{"):]...), nil // an object with members
 	}
+	if c.question.own && !c.gate.Bridge {
+		b = c.question.appendOwn(b)
+	}
 	if c.gate.Choice != nil {
 		b = appendChoice(b, c.gate.Choice)
 	}
@@ -86,6 +89,29 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 		b, err = l.appendFields(b, c)
 	}
 	return b, err
+}
+
+// answerKeys are the keys that an answer may have of its own. A client that sends its last answer
+// as its next request has them, too.
+var answerKeys = map[string]bool{
+	"id": true, "seq": true, "age_ms": true, "skipped": true, "timing": true,
+	"application": true, "confidence": true, "missing": true, "missing_because": true, "default": true, "default_explanation": true,
+	"model_name": true, "model_version": true, "output": true, "outputs": true,
+	shiva.NamesKey: true, shiva.TextsKey: true, shiva.MemoryKey: true, shiva.TokenKey: true,
+	// Of requests, beside the rows of parameters.
+	"version": true, "inputs": true, "parameters": true,
+}
+
+// appendOwn appends the members of the question that mean nothing to the server, as the reference's
+// servers return them.
+func (q *question) appendOwn(b []byte) []byte {
+	for key, value := range jsontext.Members(q.Metadata) {
+		if !answerKeys[string(key)] && parameters[string(key)] == nil {
+			b = append(jsontext.AppendString(b, key), ':')
+			b = append(append(b, value...), ',')
+		}
+	}
+	return b
 }
 
 // appendChoice appends how an application answered.

@@ -23,6 +23,8 @@ type question struct {
 
 	shared []byte // shiva.MemoryKey: which tensors are in shared memory; nil: none
 
+	own bool // some keys mean nothing to the server: the answer returns them
+
 	forward []byte // backs Params.Forward, reused by the next question
 }
 
@@ -36,6 +38,7 @@ func (q *question) parse(meta []byte) error {
 	if len(meta) <= len("{}") {
 		return nil
 	}
+	q.Metadata = meta
 	var first error
 	q.Bridge = gate.InBridgeForm(meta)
 	for key, value := range jsontext.Members(meta) {
@@ -79,6 +82,7 @@ func (q *question) parse(meta []byte) error {
 				fault = p.Read(&q.Values, parameter.JSON(value))
 			} else {
 				q.pass(key, value)
+				q.own = true
 			}
 		}
 		if first == nil {
@@ -99,9 +103,17 @@ func (q *question) isField(key, value []byte) bool {
 		(string(key) == "inputs" || gate.Refers(value))
 }
 
-// isAbsent reports whether a member is a bridge's field that is None. For a key that takes no text
-// that holds even if nothing else shows that the client is a bridge.
+// isAbsent reports whether a member is a key of the server that is null, or a bridge's field that
+// is None. For a key that takes no text that holds even if nothing else shows that the client is a
+// bridge.
 func (q *question) isAbsent(key, value []byte) bool {
+	if string(value) == "null" {
+		switch string(key) {
+		case "version", "inputs", "parameters", shiva.NamesKey, shiva.TextsKey, shiva.MemoryKey, shiva.TokenKey:
+			return true
+		}
+		return false // parameters read null themselves
+	}
 	if string(value) != gate.Absent {
 		return false
 	}

@@ -36,6 +36,19 @@ func TestParseMetadata(t *testing.T) {
 	}
 }
 
+// null is as good as absent, and a number is as good as a text.
+func TestParseMetadataAsMeant(t *testing.T) {
+	var q question
+	if err := q.parse([]byte(`{"version":null,"parameters":null,"inputs":null,"__texts__":null,"__tensors__":null,"token":null,` +
+		`"timeout_ms":null,"priority":null,"user":null,"stream":null,"seq":null,"keep":null,"timing":null,"cache":null,"batch":null,"other":null}`)); err != nil ||
+		q.Version != "" || q.Inputs != nil || q.Texts != nil || q.names != nil || q.token != nil || q.Timeout != 0 || q.Seq != 0 || string(q.Forward) != `{"other":null}` {
+		t.Errorf("%+v (%v)", q, err)
+	}
+	if err := q.parse([]byte(`{"stream":7,"user":5,"salt":1.5,"version":2}`)); err != nil || q.Stream != "7" || q.User != "5" || q.Salt != "1.5" || q.Version != "2" {
+		t.Errorf("%+v (%v)", q, err)
+	}
+}
+
 // A nesting limit above the default applies to all later stages, too.
 func TestParseDeepMetadata(t *testing.T) {
 	var q question
@@ -49,7 +62,6 @@ func TestParseMetadataRefuses(t *testing.T) {
 	for text, says := range map[string]string{
 		`{"timeout_ms":0}`:             "timeout_ms",
 		`{"timeout_ms":"5"}`:           "timeout_ms",
-		`{"timeout_ms":null}`:          "timeout_ms",
 		`{"priority":-1}`:              "priority",
 		`{"priority":"1"}`:             "priority",
 		`{"priority":1.0}`:             "priority",

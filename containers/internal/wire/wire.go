@@ -55,6 +55,7 @@ type HelloMessage struct {
 	Grants     bool            `json:"grants,omitempty"`   // it grants batches to several servers
 	Arena      bool            `json:"arena,omitempty"`    // it takes tensors in shared memory
 	User       bool            `json:"user,omitempty"`     // it wants the user of each request
+	Metadata   bool            `json:"metadata,omitempty"` // it wants the metadata of each request
 	Feedback   bool            `json:"feedback,omitempty"` // it wants feedback on its answers
 	Parameters json.RawMessage `json:"parameters,omitempty"`
 	Instance   string          `json:"instance,omitempty"`
@@ -257,6 +258,7 @@ type BatchHeader struct {
 	Timeout    float64  // milliseconds left; 0: none
 	Requests   []int    // rows of each request; nil: each has one
 	Parameters [][]byte // JSON of each request, or nil; nil: no request has any
+	Metadata   [][]byte // the same; members that Parameters lacks
 	Priority   []int    // of each request; nil: all 0
 	Traces     [][]byte // traceparent of each request, or nil; nil: none is followed
 	States     [][]byte // tracestate of each request, or nil; nil: none has one
@@ -330,7 +332,7 @@ const (
 
 // Parse reads the JSON of a batch. Unknown keys are skipped.
 func (h *BatchHeader) Parse(b []byte) error {
-	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], numbers: h.numbers.reuse(), Requests: h.Requests[:0], Parameters: h.Parameters[:0], Priority: h.Priority[:0], Traces: h.Traces[:0], States: h.States[:0]}
+	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], numbers: h.numbers.reuse(), Requests: h.Requests[:0], Parameters: h.Parameters[:0], Metadata: h.Metadata[:0], Priority: h.Priority[:0], Traces: h.Traces[:0], States: h.States[:0]}
 	s := newScanner(b)
 	for key := range s.Members {
 		switch string(key) {
@@ -346,14 +348,9 @@ func (h *BatchHeader) Parse(b []byte) error {
 		case "priority":
 			h.Priority = s.integers(h.Priority[:0], math.MaxInt)
 		case "parameters":
-			h.Parameters = h.Parameters[:0]
-			for range s.Elements {
-				p := s.Raw()
-				if string(p) == "null" {
-					p = nil
-				}
-				h.Parameters = append(h.Parameters, p)
-			}
+			h.Parameters = s.values(h.Parameters[:0])
+		case "metadata":
+			h.Metadata = s.values(h.Metadata[:0])
 		case "traces":
 			h.Traces = s.texts(h.Traces[:0])
 		case "trace_states":
@@ -390,6 +387,9 @@ func (h *BatchHeader) Parse(b []byte) error {
 	if n := len(h.Parameters); n > 0 && n != requests {
 		return fmt.Errorf("batch header: %d parameters for %d requests", n, requests)
 	}
+	if n := len(h.Metadata); n > 0 && n != requests {
+		return fmt.Errorf("batch header: metadata of %d requests for %d", n, requests)
+	}
 	if n := len(h.Priority); n > 0 && n != requests {
 		return fmt.Errorf("batch header: %d priorities for %d requests", n, requests)
 	}
@@ -400,6 +400,18 @@ func (h *BatchHeader) Parse(b []byte) error {
 		return fmt.Errorf("batch header: %d trace_states for %d requests", n, requests)
 	}
 	return nil
+}
+
+// values appends the elements of a list as they are written, nil for null.
+func (s *scanner) values(to [][]byte) [][]byte {
+	for range s.Elements {
+		value := s.Raw()
+		if string(value) == "null" {
+			value = nil
+		}
+		to = append(to, value)
+	}
+	return to
 }
 
 // texts appends the elements of a list, nil for an element that is not a text. Nearly all are null,

@@ -118,6 +118,7 @@ def test_every_dtype_comes_back_as_it_went(name: str, size: int) -> None:
         ([("x", "FP32", [1, 2], ROW)], {"inputs": []}, "1 tensor frames came"),
         ([("x", "FP32", [1, 2], ROW)], {"inputs": [{"name": "x"}]}, "not a tensor's name, datatype and shape"),
         ([("x", "FP32", [1, 2], ROW)], {"parameters": [{}, {}]}, "parameters of 1 requests expected"),
+        ([("x", "FP32", [1, 2], ROW)], {"metadata": [{}, {}]}, "metadata of 1 requests expected"),
         ([("x", "FP32", [1, 2], ROW)], {"priority": ["high"]}, "priority must be a list of integers"),
     ],
 )
@@ -128,6 +129,26 @@ def test_a_batch_that_does_not_fit_is_answered(inputs: Any, header: Any, text: s
         assert text in head["error"]
         assert frames == []
         assert "error" not in fake.result(ask(fake, peer))[0], "the session goes on"
+
+
+def test_all_metadata_reaches_a_function_that_sees_requests() -> None:
+    seen: list[Any] = []
+
+    @model(name="sees", inputs=[X], outputs=[Y])
+    def sees(x: Any, batch: Batch) -> Any:
+        seen.extend((one.parameters, one.metadata) for one in batch.requests)
+        return x
+
+    with Fake() as fake, Container(sees, servers=fake.endpoint):
+        peer, hello = fake.hello()
+        assert hello["metadata"] is True
+        for n in range(2):  # no two batches share what is remembered of their headers
+            header = {"parameters": [None, {"k": 1}], "metadata": [{"id": n, "timeout_ms": 5}, None]}
+            fake.result(fake.batch(peer, 2, [("x", "FP32", [2, 2], 2 * ROW)], requests=[1, 1], **header))
+            assert seen == [({"id": n}, {"id": n, "timeout_ms": 5}), ({"k": 1}, {"k": 1})]
+            seen.clear()
+    with Fake() as fake, Container(echo(), servers=fake.endpoint):
+        assert "metadata" not in fake.hello()[1]
 
 
 LESSON = (

@@ -78,7 +78,7 @@ func (f *fanout) ask(asked selection.Ask, tensors []tensor.Tensor) {
 	a := &f.asks[len(f.asks)-1]
 	a.pick, a.fanout = asked, f
 	if asked.Shadow { // the door's memory may be reused before the shadow is complete
-		f.params.Forward = slices.Clone(f.params.Forward)
+		f.params.Forward, f.params.Metadata = slices.Clone(f.params.Forward), slices.Clone(f.params.Metadata)
 		tensors = keep(tensors)
 		defer release(tensors)
 	}

@@ -228,7 +228,7 @@ func (c *Call) Close() {
 	c.Squeeze, c.Bridge, c.Alone = false, false, false
 	c.cacheCall.Version, c.cacheCall.Salt = nil, ""
 	r := &c.request
-	r.Model, r.Inputs, r.Parameters, r.Frame, r.Trace, r.Owner = nil, nil, nil, nil, nil, nil
+	r.Model, r.Inputs, r.Parameters, r.Metadata, r.Frame, r.Trace, r.Owner = nil, nil, nil, nil, nil, nil, nil
 	r.Outputs, r.Err, r.Timing, r.Alone = c.Outputs, nil, scheduler.Timing{}, false
 	if f := c.Fanout; f != nil {
 		c.Fanout = nil

@@ -115,6 +115,8 @@ type Params struct {
 	Inputs  []byte
 	Bridge  bool   // the members of Forward name the tensors (InBridgeForm)
 	Forward []byte // JSON object for the container; nil = none
+	// Metadata is the metadata of the message, a JSON object; nil: none, or the wire has none.
+	Metadata []byte
 	// ID is the JSON by which later feedback names the request; nil = none.
 	ID     []byte
 	Source uint64 // the connection's number, for fairness between connections
@@ -187,6 +189,9 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	r.Priority = p.Level()
 	if r.Parameters = p.Forward; target.Spec.User && p.User != "" {
 		r.Parameters = withUser(p.Forward, p.User)
+	}
+	if target.Spec.Metadata && !c.Bridge { // in bridge form the members are inputs, or in Forward
+		r.Metadata = p.ownMetadata()
 	}
 	r.Source = p.Source
 	if err = c.Enter(p); err != nil {

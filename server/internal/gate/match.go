@@ -27,7 +27,8 @@ func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (e
 			tensors = named
 		}
 	}
-	if p.Inputs != nil && adapter == nil && !c.Bridge {
+	// Alongside tensors or texts, the key is the client's own.
+	if p.Inputs != nil && adapter == nil && !c.Bridge && len(tensors) == 0 && p.Texts == nil {
 		return fmt.Errorf("%w: metadata \"inputs\" is only for containers of RPC v0 to v3; model %q takes texts by name in %q, an object that gives each input a text or nested lists of texts; its inputs are %s",
 			scheduler.ErrInvalidInput, c.Target.ID.Name, shiva.TextsKey, list(c.Target.Spec.Inputs))
 	}

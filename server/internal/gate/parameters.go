@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
@@ -62,6 +63,37 @@ func unfit(s *jsontext.Scanner) (why string) {
 		}
 	}
 	return why
+}
+
+// ownMetadata returns the members of the metadata that the server reads itself, for a model that
+// asked for them; the others are in Forward. It leaves out the token, which is a secret, the user,
+// for which models ask otherwise since caches depend on it, and what describes tensors.
+func (p *Params) ownMetadata() *[]byte {
+	if len(p.Metadata) <= len("{}") {
+		return nil
+	}
+	rows := parameter.Shiva.Keys()
+	var b []byte
+	for key, value := range jsontext.Members(p.Metadata) {
+		switch string(key) {
+		case "id", "version":
+			if unfit(&jsontext.Scanner{Text: value, Depth: maxParameterDepth - 1, Rules: jsontext.KnownUTF8}) != "" {
+				continue
+			}
+		case "user":
+			continue
+		default:
+			if rows[string(key)] == nil {
+				continue
+			}
+		}
+		b = jsontext.AppendMember(b, key, value)
+	}
+	if b == nil {
+		return nil
+	}
+	b = append(b, '}')
+	return &b
 }
 
 // withUser adds the user to the parameters, for a model that asked for it. A cache distinguishes

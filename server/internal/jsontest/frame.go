@@ -29,7 +29,7 @@ var frameKeys = []struct {
 	name         string
 	right, wrong []string
 }{
-	{"stream", []string{`"a"`, `"b"`}, []string{`""`, "7", "true", `["a"]`, `"` + strings.Repeat("x", 257) + `"`}},
+	{"stream", []string{`"a"`, `"b"`, "7"}, []string{`""`, "true", `["a"]`, `"` + strings.Repeat("x", 257) + `"`}},
 	{"seq", []string{"0", "1", "2", "3", "4", "5", "9223372036854775807"}, []string{"-1", "1.5", `"x"`, "9223372036854775808", "false", "{}", "1e400"}},
 	{"captured_at", []string{"100000000000", "1700000000000.25", "4000000000000", "1700000000", "-1", "9223372036854775807"}, []string{`"now"`, "true", "[]"}},
 	{"keep", []string{`"latest"`, `"latest"`, "1", "2", `"all"`, "1024"}, []string{"0", "-1", "1025", `"newest"`, `""`, "true", "1.5", "{}"}},

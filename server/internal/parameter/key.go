@@ -16,7 +16,7 @@ type Key struct {
 // Read puts the value of the key into v. The error is an *Error. It allocates only for texts and
 // lists.
 func (k *Key) Read(v *Values, value Value) error {
-	if k.wire != Shiva && string(value.json) == "null" {
+	if string(value.json) == "null" {
 		return nil // serializers write unset values like this
 	}
 	if k.kind.read(v, value) {

@@ -114,11 +114,11 @@ func keep(set func(*Values, setting.Keep)) kind {
 }
 
 func (v Value) keep() (setting.Keep, bool) {
-	if s, ok := v.text(); ok {
-		return setting.KeepOf(s)
+	if n, ok := v.Whole(); ok {
+		return setting.Keep(n), 0 < n && n <= setting.MaxKeep
 	}
-	n, ok := v.Whole()
-	return setting.Keep(n), ok && 0 < n && n <= setting.MaxKeep
+	s, _ := v.text()
+	return setting.KeepOf(s)
 }
 
 func ofUnit(unit string) string {

@@ -28,8 +28,8 @@ the body; in a program of ` + "`server.Question`" + `'s Parameters. "gRPC stream
 
 A key that a wire does not have goes to the container, whatever its value. Clipper's paths and
 feedback ignore it, and ModelInfer refuses those of the stream. Where values are JSON, null counts
-as absent, but not over Shiva. A value of another type or beyond the range is an error that names
-the key, what is expected and what came.
+as absent. A number is taken for a string as it is written. Any other value of another type or
+beyond the range is an error that names the key, what is expected and what came.
 
 <!-- Written by: go test ./server/internal/parameter -update -->
 
@@ -113,6 +113,15 @@ func TestValues(t *testing.T) {
 		{GRPC, "priority", Typed(uint64(1 << 63)), Values{Priority: 10}},
 		{HTTP, "priority", JSON([]byte("0")), Values{}},
 		{HTTP, "priority", JSON([]byte("null")), Values{}},
+		{Shiva, "timeout_ms", JSON([]byte("null")), Values{}},
+		{Shiva, "user", JSON([]byte("null")), Values{}},
+		{Shiva, "user", JSON([]byte("5")), Values{User: "5"}},
+		{Shiva, "stream", JSON([]byte("-7.50")), Values{Stream: "-7.50"}},
+		{GRPC, "user", Typed(int64(5)), Values{User: "5"}},
+		{GRPC, "salt", Typed(2.5), Values{Salt: "2.5"}},
+		{Shiva, "keep", JSON([]byte("3")), Values{Keep: 3}},
+		{Shiva, "keep", JSON([]byte(`"latest"`)), Values{Keep: 1}},
+		{Shiva, "candidate_models", JSON([]byte("7")), Values{Candidates: []string{"7"}}},
 		{Shiva, "user", JSON([]byte(`"a\"\u0062"`)), Values{User: `a"b`}},
 		{GRPC, "cache", Typed(false), Values{Fresh: true}},
 		{HTTP, "binary_data_output", JSON([]byte("true")), Values{Form: Bytes}},
@@ -150,7 +159,8 @@ func TestErrors(t *testing.T) {
 		want  string
 	}{
 		{Shiva, "priority", JSON([]byte("10")), `scheduler: invalid input: metadata key "priority": expected a whole number from 0 to 9, got 10`},
-		{Shiva, "timeout_ms", JSON([]byte("null")), `scheduler: invalid input: metadata key "timeout_ms": expected a number of milliseconds above 0, got null`},
+		{Shiva, "timeout_ms", JSON([]byte("0")), `scheduler: invalid input: metadata key "timeout_ms": expected a number of milliseconds above 0, got 0`},
+		{Shiva, "user", JSON([]byte("true")), `scheduler: invalid input: metadata key "user": expected a string, got true`},
 		{HTTP, "timeout", JSON([]byte("1.5")), `scheduler: invalid input: parameter "timeout": expected a whole number of microseconds from 0 to 18446744073709551615, got 1.5`},
 		{GRPC, "timing", Typed(int64(1)), `scheduler: invalid input: parameter "timing": expected true or false, got int64 1`},
 		{GRPC, "salt", Typed(nil), `scheduler: invalid input: parameter "salt": expected a string, got <nil> <nil>`},

@@ -56,10 +56,16 @@ func (v Value) number() (float64, bool) {
 	return f, err == nil
 }
 
+// text returns a text, or a number as it is written: users and cameras have numbers, too.
 func (v Value) text() (string, bool) {
-	if v.json == nil {
-		s, ok := v.typed.(string)
-		return s, ok
+	switch s := v.typed.(type) {
+	case string:
+		return s, true
+	case int64, uint64, float64:
+		return fmt.Sprint(s), true
+	}
+	if len(v.json) > 0 && (v.json[0] == '-' || '0' <= v.json[0] && v.json[0] <= '9') {
+		return string(v.json), true
 	}
 	return jsontext.Unquote(v.json)
 }

@@ -127,7 +127,9 @@ class Batches:
             return arrays, Batch(plan.rows, requests, traces=traces) if followed else plan.batch, lent
         # A copy: the function may change their parameters.
         own = [
-            Request(one.rows, dict(one.parameters), one.priority, one.trace, one.trace_state)
+            Request(
+                one.rows, dict(one.parameters), one.priority, one.trace, one.trace_state, metadata=dict(one.metadata)
+            )
             for one in requests
         ]
         timeout = _seconds(timed) if timed else plan.timeout
@@ -254,7 +256,7 @@ class Batches:
             raise TensorError(
                 f"bad batch from the server: it describes {len(head.heads)} inputs, {frames} tensor frames came"
             )
-        requests = tuple(map(Request, head.requests, head.parameters, head.priorities, head.traces, head.trace_states))
+        requests = tuple(_request(head, i) for i in range(len(head.requests)))
         traces = tuple(filter(None, head.traces))
         places = [one.at for one in head.heads if one.at]
         # These functions see data of their own request.
@@ -263,7 +265,8 @@ class Batches:
         plan = _Plan(head.rows, frames, len(places), self._inputs(head), requests, head.timeout, traces, shared)
         # The timeout that was cut out must be the header's own, and not of an object in it.
         timed = cut is None or (head.timeout == cut and header.count(b'"timeout_ms"') == 1)
-        if timed and len(places) == split and not (any(head.parameters) or traces) and len(known) <= _LONGEST:
+        plain = not (any(head.parameters) or any(head.metadata) or traces)
+        if timed and len(places) == split and plain and len(known) <= _LONGEST:
             _remember(self._plans, known, plan)
         return plan, places
 
@@ -295,6 +298,16 @@ class Batches:
             place = placed.index(i) if one.at else -1
             inputs.append(_Input(one.name, i, one.datatype, one.shape, dtype, count * tensor.dtype.itemsize, place))
         return inputs
+
+
+def _request(head: wire.BatchHeader, i: int) -> Request:
+    parameters, metadata = head.parameters[i], head.metadata[i]
+    if "id" in metadata:
+        parameters = {"id": metadata["id"]} | parameters
+    return Request(
+        head.requests[i], parameters, head.priorities[i], head.traces[i], head.trace_states[i],
+        metadata=parameters | metadata,
+    )  # fmt: skip
 
 
 def _seconds(timed: re.Match[bytes]) -> float:

@@ -64,6 +64,8 @@ def hello(
         head["max_batch"] = model.max_batch
     if model.user:
         head["user"] = True
+    if model.sees_requests:
+        head["metadata"] = True
     if model.feedback_hook is not None:
         head["feedback"] = True
     if arena:

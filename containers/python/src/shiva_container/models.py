@@ -35,7 +35,7 @@ class Request:
 
     rows: int
     parameters: Mapping[str, object] = field(default_factory=dict)
-    """The client's ``parameters``, and metadata that the server does not know itself."""
+    """The client's ``parameters``, its ``id``, and metadata that the server does not know."""
     priority: int = 0
     """0 is the most urgent, 9 the least."""
     trace: str = ""
@@ -44,6 +44,9 @@ class Request:
     """Other systems' data about that trace, as W3C's ``tracestate``: pass it on with ``trace``."""
     fits: Mapping[str, Fit] = field(default_factory=dict)
     """For a function of one row, how its pictures were made to fit, by the input's name."""
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    """``parameters``, and all other metadata of a Shiva message as its client sent it, such as
+    ``stream`` and ``seq``; without ``token``, and without ``user`` unless the model asks for it."""
 
 
 @dataclass

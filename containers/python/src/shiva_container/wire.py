@@ -101,6 +101,8 @@ class BatchHeader:
     """Rows of each request, in order."""
     parameters: list[dict[str, object]]
     """Parameters of each request."""
+    metadata: list[dict[str, object]]
+    """What else its metadata has."""
     priorities: list[int]
     traces: list[str]
     """The server's span of each request, "" for one that it does not trace."""
@@ -120,9 +122,6 @@ def parse_batch(header: Buffer) -> BatchHeader:
     requests = _list_of(int, head, "requests") or [1] * rows
     if sum(requests) != rows:
         raise WireError(f"requests {requests} do not add up to {rows} rows")
-    parameters = head.get("parameters") or [None] * len(requests)
-    if not isinstance(parameters, list) or len(parameters) != len(requests):
-        raise WireError(f"parameters of {len(requests)} requests expected, got {parameters!r}")
     priorities = _list_of(int, head, "priority") or [0] * len(requests)
     if len(priorities) != len(requests):
         raise WireError(f"priorities of {len(requests)} requests expected, got {priorities!r}")
@@ -132,11 +131,20 @@ def parse_batch(header: Buffer) -> BatchHeader:
         heads=[TensorHead.parse(value) for value in inputs],
         timeout=timeout / 1000 if isinstance(timeout, int | float) else None,
         requests=requests,
-        parameters=[value if isinstance(value, dict) else {} for value in parameters],
+        parameters=_objects("parameters", head, len(requests)),
+        metadata=_objects("metadata", head, len(requests)),
         priorities=priorities,
         traces=_texts("traces", head, len(requests)),
         trace_states=_texts("trace_states", head, len(requests)),
     )
+
+
+def _objects(key: str, head: Mapping[str, object], requests: int) -> list[dict[str, object]]:
+    """An object for each request, empty where there is none."""
+    values = head.get(key) or [None] * requests
+    if not isinstance(values, list) or len(values) != requests:
+        raise WireError(f"{key} of {requests} requests expected, got {values!r}")
+    return [value if isinstance(value, dict) else {} for value in values]
 
 
 def _texts(key: str, head: Mapping[str, object], requests: int) -> list[str]:
