@@ -103,7 +103,7 @@ var fakeModels = map[string]struct {
 		`{"name":"nan","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}],"outputs":[]}`,
 		func(q *shiva.Message) *shiva.Message {
 			nan, _ := appendFloat(nil, tensor.Float32, nanValue())
-			inf, _ := appendNumber(nil, tensor.Float32, "0.1")
+			inf, _ := appendFloat(nil, tensor.Float32, 0.1)
 			t, _ := tensor.New(tensor.Float32, tensor.Shape{1, 2}, append(nan, inf...))
 			return answer(`{}`, t)
 		},

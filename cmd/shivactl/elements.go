@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"strconv"
 
 	"github.com/shivad/shivad/shiva/tensor"
 	"github.com/x448/float16"
@@ -20,49 +19,6 @@ var integers = map[tensor.DType]struct {
 	tensor.Bool: {0, 1},
 	tensor.Int8: {math.MinInt8, math.MaxInt8}, tensor.Int16: {math.MinInt16, math.MaxInt16}, tensor.Int32: {math.MinInt32, math.MaxInt32}, tensor.Int64: {math.MinInt64, math.MaxInt64},
 	tensor.Uint8: {0, math.MaxUint8}, tensor.Uint16: {0, math.MaxUint16}, tensor.Uint32: {0, math.MaxUint32}, tensor.Uint64: {0, math.MaxUint64},
-}
-
-// appendNumber appends a JSON number as an element of dtype d. An integer dtype takes only whole
-// numbers in its range; a float dtype takes its nearest number.
-func appendNumber(dst []byte, d tensor.DType, text string) ([]byte, error) {
-	bounds, whole := integers[d]
-	if !whole {
-		f, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			return dst, fmt.Errorf("%s does not fit %s", text, d.V2())
-		}
-		return appendFloat(dst, d, f)
-	}
-	bits, err := parseWhole(text, bounds.low, bounds.high)
-	if err != nil {
-		return dst, fmt.Errorf("%s does not fit %s, whole numbers from %d to %d", text, d.V2(), bounds.low, bounds.high)
-	}
-	switch d.Size() {
-	case 1:
-		return append(dst, byte(bits)), nil
-	case 2:
-		return native.AppendUint16(dst, uint16(bits)), nil
-	case 4:
-		return native.AppendUint32(dst, uint32(bits)), nil
-	default:
-		return native.AppendUint64(dst, bits), nil
-	}
-}
-
-// parseWhole reads a whole number within bounds as its two's complement. 3.0 and 3e2 are whole too.
-func parseWhole(text string, low int64, high uint64) (uint64, error) {
-	if u, err := strconv.ParseUint(text, 10, 64); err == nil && u <= high {
-		return u, nil
-	}
-	if i, err := strconv.ParseInt(text, 10, 64); err == nil && i >= low && i < 0 {
-		return uint64(i), nil
-	}
-	f, err := strconv.ParseFloat(text, 64)
-	const exact = 1 << 53 // beyond it a float64 may differ from the written number
-	if err != nil || f != math.Trunc(f) || math.Abs(f) > exact || f < float64(low) || f > float64(high) {
-		return 0, strconv.ErrRange
-	}
-	return uint64(int64(f)), nil
 }
 
 // appendFloat appends the number of a float dtype that is nearest to f.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"image"
 	"io"
@@ -107,12 +108,12 @@ func (l *loader) loadFile(it *item, path string) error {
 		return err
 	}
 	inputs := l.model.inputs
-	var value any
 	if !isImage(file) && !isNPY(file) {
-		if value, err = parseJSON(file); err != nil {
+		if err := checkJSON(file); err != nil {
 			return err
 		}
-		if object, ok := value.(map[string]any); ok {
+		var object map[string]json.RawMessage
+		if json.Unmarshal(file, &object) == nil && object != nil {
 			return l.fill(it, func(s spec) (tensor.Tensor, bool, error) {
 				v, ok := object[s.Name]
 				delete(object, s.Name)
@@ -128,13 +129,7 @@ func (l *loader) loadFile(it *item, path string) error {
 		return unfit("", "%s takes %d inputs: give NAME=FILE,NAME=FILE or a JSON object with the keys %s", l.model.route, len(inputs), inputNames(l.model))
 	}
 	return l.fill(it, func(s spec) (tensor.Tensor, bool, error) {
-		var t tensor.Tensor
-		var err error
-		if value != nil {
-			t, err = jsonTensor(value, s)
-		} else {
-			t, err = l.convert(file, s)
-		}
+		t, err := l.convert(file, s)
 		return t, true, err
 	}, func() []string { return nil })
 }
@@ -196,11 +191,10 @@ func (l *loader) convert(file []byte, s spec) (tensor.Tensor, error) {
 		}
 		return l.cast(t, s)
 	}
-	v, err := parseJSON(file)
-	if err != nil {
+	if err := checkJSON(file); err != nil {
 		return tensor.Tensor{}, err
 	}
-	return jsonTensor(v, s)
+	return jsonTensor(file, s)
 }
 
 func isNPY(file []byte) bool { return bytes.HasPrefix(file, []byte(npyMagic)) }

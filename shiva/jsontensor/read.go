@@ -65,7 +65,20 @@ func unlike(list []byte, d tensor.DType, shape tensor.Shape, done int) error {
 	if found.mixed || found.ragged || found.total != count {
 		return errRagged
 	}
-	return fmt.Errorf("expected %s, got %s", wanted(d), short(found.at))
+	where := ""
+	if count > 1 {
+		where = fmt.Sprintf("element %v: ", indexes(done, shape))
+	}
+	return fmt.Errorf("%sexpected %s, got %s", where, wanted(d), short(found.at))
+}
+
+// indexes are those of an element in each dimension.
+func indexes(element int, shape tensor.Shape) []int {
+	list := make([]int, len(shape))
+	for i := len(shape) - 1; i >= 0; i-- {
+		list[i], element = element%shape[i], element/shape[i]
+	}
+	return list
 }
 
 // shapeOf checks that text is one JSON value, and returns the lengths of its first lists, by depth.
