@@ -43,7 +43,7 @@ func (s *Server) openDoors(c config.Config) error {
 		return s.predict.As(who).Describe(path, onlyReady)
 	}
 	entrance := func(door string, addrs []string, access unixsocket.Access) intake.Entrance {
-		return intake.Entrance{Addrs: addrs, Access: access, Open: s.surroundings.open, Metrics: s.metrics.Door(door), Log: s.log, Addresses: &s.addresses}
+		return intake.Entrance{Addrs: addrs, Access: access, Open: s.surroundings.open, Metrics: s.metrics.Door(door), Log: s.limited(), Addresses: &s.addresses}
 	}
 	certs, memory := &s.certificates, gate.Memory{Pool: s.pool, Part: s.unpacked}
 	if len(c.TCP.Listen) > 0 {

@@ -18,7 +18,7 @@ import (
 // manage builds the fleet of containers, and what operators see and change.
 func (s *Server) manage() {
 	started := time.Now()
-	s.store = manage.NewStore(s.cfg.State, s.surroundings.store, s.log)
+	s.store = manage.NewStore(s.cfg.State, s.surroundings.store, s.limited("application"))
 	s.containers, s.processes = fleet.New(fleet.Config{
 		Name:       "shivad/" + Version,
 		Scheduler:  s.sched,
@@ -87,7 +87,7 @@ func (s *Server) sources() admin.Sources {
 		Trail:        s.trail,
 		Journal:      s.journal,
 		Metrics:      s.metrics.Handler(),
-		Log:          s.log,
+		Log:          s.limited(),
 	}
 }
 

@@ -83,6 +83,8 @@ type Server struct {
 	phase  atomic.Pointer[string] // admin.Starting, Serving, Draining
 	failed chan error
 
+	logLost atomic.Pointer[func() uint64] // set by CountLogLosses
+
 	// Set by ReloadFrom; reloading is held by Reload, and while the processes are stopped for good.
 	load      func() (config.Config, error)
 	onReload  func(config.Config)
@@ -104,7 +106,9 @@ type Addrs struct {
 	Admin, Health                              net.Addr
 }
 
-// New makes a server. Nothing listens until Start. A nil log is silent.
+// New makes a server. Nothing listens until Start. A nil log is silent. Event loops and shutdowns
+// log, and wait for the log's handler: give it a [logqueue.Queue] to write to, unless its writer
+// never waits.
 func New(cfg config.Config, log *slog.Logger) (*Server, error) { return newServer(cfg, log, system) }
 
 func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Server, error) {
@@ -166,7 +170,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 		Models:  cfg.SchedulerModels(),
 		Hooks:   hooks,
 		Pool:    s.pool,
-		Log:     s.log,
+		Log:     s.limited("model"),
 		Clock:   s.clock,
 	}); err != nil {
 		s.clock.Close()
@@ -199,6 +203,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 		MaxModels: func() int { return s.settings.Now().Admin.MetricsModels },
 		Spans:     spans,
 		Triton:    func() bool { return s.settings.Now().Admin.MetricsTriton },
+		LogLost:   s.lostLogLines,
 	})
 	return s, nil
 }
@@ -217,6 +222,22 @@ func (s *Server) Ready() (ready bool, reason string) {
 // Log returns the log that New was given, for the program that embeds the server: the admin door
 // shows lines written to it.
 func (s *Server) Log() *slog.Logger { return s.log }
+
+// limited returns the log for a part that writes lines which a peer can cause.
+func (s *Server) limited(by ...string) *slog.Logger {
+	return slog.New(journal.Limit(s.log.Handler(), by...))
+}
+
+// CountLogLosses makes the metrics show how many lines the log has lost, as told by a function such
+// as [logqueue.Queue.Lost]. Call it before Start.
+func (s *Server) CountLogLosses(lost func() uint64) { s.logLost.Store(&lost) }
+
+func (s *Server) lostLogLines() uint64 {
+	if lost := s.logLost.Load(); lost != nil {
+		return (*lost)()
+	}
+	return 0
+}
 
 // Start opens the doors. When it returns nil, the server serves; when it fails, everything that it
 // had started has been stopped. With a TCP door, raising GOMAXPROCS by the number of event loops
@@ -283,12 +304,12 @@ func (s *Server) openAdmin() (err error) {
 	a := s.cfg.Admin
 	config := func() *secure.Config { return s.certificates.config("admin") }
 	if a.Listen != "" {
-		if s.admin, err = admin.Listen(a.Listen, a.Access(), s.surroundings.open, config, admin.Handler(s.sources()), s.log); err != nil {
+		if s.admin, err = admin.Listen(a.Listen, a.Access(), s.surroundings.open, config, admin.Handler(s.sources()), s.limited()); err != nil {
 			return err
 		}
 	}
 	if a.Health != "" {
-		s.health, err = admin.Listen(a.Health, unixsocket.Access{}, s.surroundings.open, config, admin.HealthHandler(s.sources()), s.log)
+		s.health, err = admin.Listen(a.Health, unixsocket.Access{}, s.surroundings.open, config, admin.HealthHandler(s.sources()), s.limited())
 	}
 	return err
 }

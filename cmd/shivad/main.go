@@ -21,6 +21,7 @@ import (
 	"github.com/shivad/shivad/server"
 	"github.com/shivad/shivad/server/build"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/logqueue"
 	"github.com/shivad/shivad/server/memory"
 )
 
@@ -35,6 +36,9 @@ func main() {
 	// Two, so that a second signal is not lost while the first is handled.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt, syscall.SIGHUP)
+	// Otherwise the end of the log's reader would end the process, by its next line. Ignoring the
+	// signal would be inherited by containers.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, signals))
 }
 
@@ -66,16 +70,21 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 		}
 		return exitOK
 	}
-	log, level := logger(cfg.Log, stderr)
+	queue := logqueue.New(stderr)
+	defer queue.Close(lastLinesLimit)
+	log, level := logger(cfg.Log, queue)
 	if lowered != "" {
 		log.Warn("less memory for payloads than configured", "why", lowered)
 	}
-	return serve(o, cfg, log, level, signals)
+	return serve(o, cfg, queue, log, level, signals)
 }
+
+// lastLinesLimit bounds how long the end of the process waits for the reader of its log.
+const lastLinesLimit = time.Second
 
 // serve runs a server until a signal arrives or the server fails. SIGHUP makes it load the
 // configuration again.
-func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar, signals <-chan os.Signal) int {
+func serve(o options, cfg config.Config, queue *logqueue.Queue, log *slog.Logger, level *slog.LevelVar, signals <-chan os.Signal) int {
 	defer runtime.KeepAlive(tuneGC())
 	raiseThreads(cfg.TCP)
 	manager := fromEnvironment(log)
@@ -88,6 +97,10 @@ func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar,
 	adopt(cfg)
 	if err == nil {
 		log = s.Log()
+		s.CountLogLosses(queue.Lost)
+		queue.Recovered(func(lines uint64) {
+			log.Warn("log lines were lost, because the reader of the log, or its disk, did not take them", "lines", lines)
+		})
 		limitHeap(cfg.Limits, s, log)
 		if o.file != "" || cfg.TLS.Cert != "" { // a reload also reads certificates that flags name
 			load := func() (config.Config, error) {

@@ -114,13 +114,15 @@ type journal struct {
 }
 
 func (j *journal) Write(p []byte) (int, error) {
-	var line map[string]any
-	if err := json.Unmarshal(p, &line); err != nil {
-		return 0, err
+	for text := range bytes.Lines(p) {
+		var line map[string]any
+		if err := json.Unmarshal(text, &line); err != nil {
+			return 0, err
+		}
+		j.mu.Lock()
+		j.lines = append(j.lines, line)
+		j.mu.Unlock()
 	}
-	j.mu.Lock()
-	j.lines = append(j.lines, line)
-	j.mu.Unlock()
 	select {
 	case j.more <- struct{}{}:
 	default:

@@ -35,6 +35,8 @@ func fromEnvironment(log *slog.Logger) (m manager) {
 		c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
 		if err == nil {
 			defer c.Close()
+			// A manager that does not read must not hold up a reload or a shutdown.
+			_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 			_, err = c.Write([]byte(state))
 		}
 		if err != nil {

@@ -104,11 +104,9 @@ func (c *conn) cut() {
 	_ = c.Close()
 }
 
-// logEnd logs why the server ended a connection: at most one line per second.
+// logEnd logs why the server ended a connection.
 func (c *conn) logEnd(err error) {
-	if others, may := c.door.listener.MayLog(); may {
-		c.door.log.Info("a detector's connection was closed", "peer", c.RemoteAddr().String(), "error", err, "others in the last second", others)
-	}
+	c.door.log.Info("a detector's connection was closed", "peer", c.RemoteAddr().String(), "error", err)
 }
 
 // read receives messages until the connection ends, and records why it ended.

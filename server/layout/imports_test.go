@@ -64,6 +64,7 @@ containers/containertest:   containers containers/zmtp containers/internal/wire 
 server/internal/wake:
 server/internal/audit:
 server/internal/journal:    server/internal/audit
+server/logqueue:
 server/internal/quota:      scheduler scheduler/setting shiva/tensor
 server/internal/identity:   server/internal/quota scheduler/naming scheduler/setting
 server/internal/browser:
@@ -101,7 +102,7 @@ server:                      server/internal/wake server/frigate server/internal
 
 server/e2e:                 | containers containers/container shiva shiva/jsontext shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 
-cmd/shivad:                 shiva/unixsocket server server/config server/memory server/build server/tcp
+cmd/shivad:                 shiva/unixsocket server server/logqueue server/config server/memory server/build server/tcp
 cmd/shivactl:               shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsontext shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
 
 examples/client:             shiva shiva/tensor

@@ -84,6 +84,7 @@ var (
 	addressRefusedDesc   = desc("address_refused_total", "What was refused to addresses, by quota.", "quota")
 	spansDesc            = desc("trace_spans_exported_total", "Spans that the collector of traces has taken.")
 	spansDroppedDesc     = desc("trace_spans_dropped_total", "Spans that were dropped: the collector of traces did not take them in time, or refused them.")
+	logLostDesc          = desc("log_lines_lost_total", "Lines of the log that its reader or its disk did not take.")
 	buildDesc            = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
 )
 
@@ -317,6 +318,9 @@ func (m *Metrics) collectSources(out collection, s *Sources, triton bool) {
 		exported, dropped := s.Spans()
 		out.counter(spansDesc, exported)
 		out.counter(spansDroppedDesc, dropped)
+	}
+	if s.LogLost != nil {
+		out.counter(logLostDesc, s.LogLost())
 	}
 	if s.Learned != nil {
 		for _, g := range s.Learned() {

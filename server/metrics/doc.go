@@ -110,6 +110,7 @@
 //	identity_quota                {identity, quota}         where the identity has one
 //	address_refused_total         {quota}                   of all addresses together; status shows
 //	                                                        the current addresses
+//	log_lines_lost_total                    the log's reader, or its disk, did not take them
 //	trace_spans_exported_total, trace_spans_dropped_total  while requests are traced
 //	build_info                    {version, goversion}       always 1
 //

@@ -65,6 +65,8 @@ type Sources struct {
 	Triton     func() bool // whether Triton's names are shown as well; nil: no
 	// Spans returns how many spans of traces the collector has accepted, and how many were dropped.
 	Spans func() (exported, dropped uint64)
+	// LogLost returns how many lines the log has lost.
+	LogLost func() uint64
 }
 
 // ServerGauges is the state of the server as a whole.

@@ -3,10 +3,12 @@
 // and are not recorded.
 //
 // Each entry is also a line of the log, which is the permanent record. The Trail holds the last
-// thousand for the admin door.
+// thousand for the admin door; of these at most a tenth are refusals of one identity, and a tenth
+// those of all who have none.
 package audit
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -64,11 +66,14 @@ const (
 	mostName    = 256
 	mostText    = 2 << 10
 	entryBytes  = 200 // an entry without its texts
+
+	// refusedPart is the part of the bounds that refusals of one source may take: a tenth.
+	refusedPart = 10
 )
 
 // linesASecond limits the log lines of one source. Entries above the limit are only in the trail;
 // the next line says how many.
-const linesASecond = 20
+const linesASecond = 10
 
 // A Trail holds the most recent entries. Make one with New; a nil Trail discards everything. It may
 // be used from any goroutine.
@@ -82,8 +87,11 @@ type Trail struct {
 }
 
 // A sourceStats counts the entries of one identity, or of one address if the identity is unknown.
+// Refusals count apart.
 type sourceStats struct {
+	refused  bool // it counts refusals
 	entries  int
+	bytes    int
 	second   int64 // Unix time of its last line in the log
 	lines    int   // in that second
 	unlogged int   // entries since then without a line
@@ -123,26 +131,29 @@ func (t *Trail) Add(e Entry) {
 	key := e.sourceKey()
 	c := t.sources[key]
 	if c == nil {
-		c = &sourceStats{}
+		c = &sourceStats{refused: e.Refused}
 		t.sources[key] = c
 	}
 	c.entries++
+	c.bytes += e.size()
 	t.write(&e, c)
+	for c.refused && (c.entries > mostEntries/refusedPart || c.bytes > mostBytes/refusedPart) {
+		t.evict(key)
+	}
 	for len(t.entries) > mostEntries || t.bytes > mostBytes {
-		t.evict()
+		t.evict(t.largest())
 	}
 }
 
 // sourceKey returns the key of the sourceStats that an entry counts in. All refused entries without
 // an identity share one, so that many unknown clients cannot fill the trail.
 func (e *Entry) sourceKey() string {
-	if e.Container != "" {
+	switch {
+	case e.Refused:
+		return "refused " + cmp.Or(e.Container, e.Identity)
+	case e.Container != "":
 		return "container " + e.Container
-	}
-	if e.Refused && e.Identity == "" {
-		return "nobody"
-	}
-	if e.Identity != "" {
+	case e.Identity != "":
 		return "identity " + e.Identity
 	}
 	// Without the process ID or the port, which differ between connections of one client.
@@ -157,20 +168,26 @@ func (e *Entry) size() int {
 	return entryBytes + len(e.Identity) + len(e.Container) + len(e.Address) + len(e.Action) + len(e.What) + len(e.Name) + len(e.Before) + len(e.After) + len(e.Error)
 }
 
-// evict drops the oldest entry of the source with most: a client that repeats something a thousand
-// times pushes out its own entries.
-func (t *Trail) evict() {
-	most := ""
+// largest returns the key of the source whose entries take most: a client that repeats something a
+// thousand times pushes out its own entries.
+func (t *Trail) largest() (most string) {
 	for key, c := range t.sources {
-		if most == "" || c.entries > t.sources[most].entries {
+		if most == "" || c.bytes > t.sources[most].bytes {
 			most = key
 		}
 	}
-	i := slices.IndexFunc(t.entries, func(e Entry) bool { return e.sourceKey() == most })
-	t.bytes -= t.entries[i].size()
+	return most
+}
+
+// evict drops the oldest entry of a source.
+func (t *Trail) evict(source string) {
+	i := slices.IndexFunc(t.entries, func(e Entry) bool { return e.sourceKey() == source })
+	c, size := t.sources[source], t.entries[i].size()
+	t.bytes -= size
+	c.bytes -= size
 	t.entries = slices.Delete(t.entries, i, i+1)
-	if t.sources[most].entries--; t.sources[most].entries == 0 {
-		delete(t.sources, most)
+	if c.entries--; c.entries == 0 {
+		delete(t.sources, source)
 	}
 }
 

@@ -20,6 +20,21 @@ func TestBounds(t *testing.T) {
 	trail := New(slog.New(slog.DiscardHandler))
 	trail.Add(Entry{Source: from("ann", "10.0.0.1:1"), Action: "change", Name: "first"})
 	trail.Add(Entry{Source: from("", "10.0.0.9:1"), Action: "change", Name: "of no identity"})
+	for i := range mostEntries * 6 / 10 { // an operator at work
+		trail.Add(Entry{Source: from("eve", "10.0.0.3:1"), Action: "change", Name: fmt.Sprint(i)})
+	}
+	for i := range 3 * mostEntries {
+		trail.Add(Entry{Source: from("", fmt.Sprintf("10.0.%d.%d:1", i/256, i%256)), Action: "load", Refused: true, Name: strings.Repeat("x", mostName)})
+		trail.Add(Entry{Source: from("mallory", "10.0.0.4:1"), Action: "load", Refused: true, Error: strings.Repeat("x", mostText)})
+	}
+	if kept := trail.sources["identity eve"].entries; kept != mostEntries*6/10 {
+		t.Errorf("refusals have pushed out all but %d of an operator's entries", kept)
+	}
+	for _, who := range []string{"refused ", "refused mallory"} {
+		if c := trail.sources[who]; c.entries > mostEntries/refusedPart || c.bytes > mostBytes/refusedPart || c.entries < 10 {
+			t.Errorf("%q: %d refusals of %d bytes are kept", who, c.entries, c.bytes)
+		}
+	}
 	for i := range 3 * mostEntries {
 		trail.Add(Entry{Source: from("", fmt.Sprintf("10.0.%d.%d:1", i/256, i%256)), Action: "load", Refused: true, Name: fmt.Sprint("refused ", i)})
 		trail.Add(Entry{Source: from("bob", "10.0.0.2:1"), Action: "register", Name: fmt.Sprint(i)})
@@ -29,7 +44,7 @@ func TestBounds(t *testing.T) {
 	for _, e := range list {
 		counts[e.sourceKey()]++
 	}
-	if len(list) != mostEntries || list[0].Name != "first" || list[1].Name != "of no identity" || counts["nobody"] < mostEntries/3 || counts["identity bob"] < mostEntries/3 {
+	if len(list) != mostEntries || list[0].Name != "first" || list[1].Name != "of no identity" || counts["refused "] != mostEntries/refusedPart || counts["identity bob"] < mostEntries/3 {
 		t.Errorf("%d entries, the first %+v; of each %v", len(list), list[0], counts)
 	}
 	if last := list[len(list)-1].Name; last != fmt.Sprint(3*mostEntries-1) {
@@ -97,7 +112,7 @@ func TestLogIsBounded(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		trail.Add(Entry{Source: from("", "10.0.0.1:1"), Refused: true})
-		if text := log.String(); !strings.Contains(text, `"others that were not logged"=480`) || lines() != 1 {
+		if text := log.String(); !strings.Contains(text, `"others that were not logged"=490`) || lines() != 1 {
 			t.Errorf("the next line is %s", text)
 		}
 	})
@@ -142,8 +157,8 @@ func TestCrowds(t *testing.T) {
 		want  string
 	}{
 		{Entry{Source: from("ann", "10.0.0.1:1")}, "identity ann"},
-		{Entry{Source: from("ann", "10.0.0.1:1"), Refused: true}, "identity ann"},
-		{Entry{Source: from("", "10.0.0.1:1"), Refused: true}, "nobody"},
+		{Entry{Source: from("ann", "10.0.0.1:1"), Refused: true}, "refused ann"},
+		{Entry{Source: from("", "10.0.0.1:1"), Refused: true}, "refused "},
 		{Entry{Source: from("", "10.0.0.1:1")}, "address 10.0.0.1"},
 		{Entry{Source: from("", "[::1]:80")}, "address [::1]"},
 		{Entry{Source: from("", "uid=1000,pid=4711")}, "address uid=1000"},

@@ -148,23 +148,7 @@ func (l *Listener) fail(c *Conn, err error) {
 	}
 	c.Because(metrics.ClosedHandshake)
 	c.Leave()
-	if others, may := l.MayLog(); may {
-		l.Log.Info("a TLS handshake failed", "door", l.Door, "peer", c.peer.String(), "error", err, "others in the last second", others)
-	}
-}
-
-// MayLog limits the log to one failed connection a second, since any client can cause them. others
-// is how many have gone unlogged since the last one logged.
-func (l *Listener) MayLog() (others int, may bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	if now.Sub(l.logged) < time.Second {
-		l.unlogged++
-		return 0, false
-	}
-	others, l.logged, l.unlogged = l.unlogged, now, 0
-	return others, true
+	l.Log.Info("a TLS handshake failed", "door", l.Door, "peer", c.peer.String(), "error", err)
 }
 
 // begin registers a handshake, which waits for its peer from now on. If there are too many, it

@@ -3,10 +3,8 @@ package intake
 import (
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"os"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -135,38 +133,5 @@ func TestLingerOfAnAdmittedConnection(t *testing.T) {
 		if synctest.Wait(); !client.Gone() {
 			t.Error("the connection is open after a second")
 		}
-	})
-}
-
-// Any client can make handshakes fail, so at most one a second is logged, with the number of
-// unlogged ones.
-func TestLogOfHandshakesIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log strings.Builder
-		cfg := config(&Settings{Total: 100})
-		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
-		l := newListener(cfg)
-		var wire shivatest.Net
-		for _, c := range []struct {
-			fail   int
-			others string // "": no line
-		}{{1, "=0"}, {3, ""}, {0, ""}, {1, "=3"}, {1, ""}, {0, ""}, {0, ""}, {1, "=1"}} {
-			if log.Reset(); c.fail == 0 {
-				time.Sleep(time.Second)
-			}
-			for range c.fail {
-				near, _ := wire.Pair("near", "far")
-				_, _ = l.enter(Host{})
-				l.fail(&Conn{Conn: near, socket: near, listener: l, peer: near.RemoteAddr()}, errors.New("of no use"))
-			}
-			text := log.String()
-			if lines := strings.Count(text, "\n"); c.others == "" && lines != 0 || c.others != "" && (lines != 1 || !strings.HasSuffix(text, `error="of no use" "others in the last second"`+c.others+"\n")) {
-				t.Errorf("after %d more the log is %q, expected a line with%s", c.fail, text, c.others)
-			}
-		}
-		if l.Open() != 0 {
-			t.Errorf("%d are counted", l.Open())
-		}
-		time.Sleep(2 * lingerTime)
 	})
 }

@@ -66,7 +66,7 @@ type Entrance struct {
 	Access  unixsocket.Access // to its Unix sockets
 	Open    Opener            // nil: secure.Open
 	Metrics *metrics.Door
-	Log     *slog.Logger
+	Log     *slog.Logger // with a bound on lines of a kind, since any peer can cause them
 	// Addresses has the quota accounts of client addresses; nil: there are no quotas.
 	Addresses *quota.Addresses
 }
@@ -96,9 +96,7 @@ type Listener struct {
 	lingering map[net.Conn]struct{}
 	lingers   sync.WaitGroup
 
-	unfinished []*Conn   // connections in their handshake, in order of arrival
-	logged     time.Time // when a failed handshake was last logged
-	unlogged   int       // failed handshakes since then
+	unfinished []*Conn // connections in their handshake, in order of arrival
 }
 
 // Listen opens all addresses, or none.

@@ -8,6 +8,7 @@ package journal
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,18 +51,20 @@ type Journal struct {
 	mu      sync.Mutex
 	entries []record // oldest first
 	bytes   int
-	last    int64 // ID of the newest
+	kinds   map[string]int // bytes of the entries of each kind
+	last    int64          // ID of the newest
 }
 
 // A record is an entry as the journal holds it.
 type record struct {
 	Entry
 	level slog.Level
+	kind  string // its message, and its container if it has one
 	size  int
 }
 
 // New makes an empty journal.
-func New() *Journal { return &Journal{} }
+func New() *Journal { return &Journal{kinds: map[string]int{}} }
 
 // Handler returns a log handler that adds lines to the journal and passes them on to next.
 func (j *Journal) Handler(next slog.Handler) slog.Handler { return &handler{journal: j, next: next} }
@@ -90,9 +93,12 @@ func (j *Journal) List(most int, least slog.Level, after int64) []Entry {
 }
 
 func (j *Journal) add(e record) {
-	e.size = entryBytes + len(e.Message)
+	e.kind, e.size = e.Message, entryBytes+len(e.Message)
 	for _, a := range e.Attributes {
 		e.size += attributeBytes + len(a.Key) + len(a.Value)
+		if a.Key == "container" {
+			e.kind += " " + a.Value
+		}
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -100,13 +106,27 @@ func (j *Journal) add(e record) {
 	j.last = e.ID
 	j.entries = append(j.entries, e)
 	j.bytes += e.size
-	excess := 0
-	for len(j.entries)-excess > mostEntries || j.bytes > mostBytes {
-		j.bytes -= j.entries[excess].size
-		j.entries[excess] = record{}
-		excess++
+	j.kinds[e.kind] += e.size
+	for len(j.entries) > mostEntries || j.bytes > mostBytes {
+		j.evict()
 	}
-	j.entries = j.entries[excess:] // append reuses the space when it reallocates
+}
+
+// evict drops the oldest entry of the kind that takes most: what is said a thousand times pushes
+// out itself, and nothing else.
+func (j *Journal) evict() {
+	most := ""
+	for kind, bytes := range j.kinds {
+		if most == "" || bytes > j.kinds[most] {
+			most = kind
+		}
+	}
+	i := slices.IndexFunc(j.entries, func(e record) bool { return e.kind == most })
+	j.bytes -= j.entries[i].size
+	if j.kinds[most] -= j.entries[i].size; j.kinds[most] == 0 {
+		delete(j.kinds, most)
+	}
+	j.entries = slices.Delete(j.entries, i, i+1)
 }
 
 // A handler belongs to a logger, or to one derived from it with more attributes.

@@ -117,6 +117,9 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%d entries of %d bytes, by its own count %d", len(list), size, j.bytes)
 	}
 	for _, e := range list {
+		if e.Message == "line" {
+			continue // not pushed out by lines of another kind
+		}
 		if len(e.Attributes) != mostAttributes {
 			t.Fatalf("%d attributes", len(e.Attributes))
 		}
