@@ -45,11 +45,11 @@ func (s *Server) openDoors(c config.Config) error {
 	entrance := func(door string, addrs []string, access unixsocket.Access) intake.Entrance {
 		return intake.Entrance{Addrs: addrs, Access: access, Open: s.surroundings.open, Metrics: s.metrics.Door(door), Log: s.limited(), Addresses: &s.addresses}
 	}
-	certs, memory := &s.certificates, gate.Memory{Pool: s.pool, Part: s.unpacked}
+	certs, memory := &s.certificates, gate.Memory{Pool: s.pool, Part: s.unpacked, Room: s.unfinished}
 	if len(c.TCP.Listen) > 0 {
 		d, err := tcp.Listen(tcp.Config{
 			Entrance: entrance("tcp", c.TCP.Listen, c.TCP.Access()), Identities: &s.identities, Gate: s.gate, Describe: describe,
-			Regions: s.regions, Pool: s.pool, Loops: c.TCP.Loops, Settings: tcpSettings(c, certs),
+			Regions: s.regions, Pool: s.pool, Room: s.unfinished, Loops: c.TCP.Loops, Settings: tcpSettings(c, certs),
 		})
 		if err != nil {
 			return err
@@ -84,7 +84,7 @@ func (s *Server) openDoors(c config.Config) error {
 	}
 	if f := c.Frigate; len(f.Listen) > 0 {
 		d, err := frigate.Listen(frigate.Config{
-			Entrance: entrance("frigate", f.Listen, f.Access()), Identities: &s.identities, Predict: s.predict, Trail: s.trail, Pool: s.pool,
+			Entrance: entrance("frigate", f.Listen, f.Access()), Identities: &s.identities, Predict: s.predict, Trail: s.trail, Pool: s.pool, Room: s.unfinished,
 			ModelDirectory: f.ModelDirectory, Settings: frigateSettings(c, certs),
 		})
 		if err != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/internal/trace"
+	"github.com/shivad/shivad/server/internal/unfinished"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -47,6 +48,7 @@ type Server struct {
 	arena        *arena.Arena // memory for large buffers of pool; nil: none
 	pool         *tensor.Pool
 	unpacked     *tensor.Pool // a part of pool
+	unfinished   *unfinished.Room
 	metrics      *metrics.Metrics
 	tracer       *trace.Tracer // nil: no request is traced
 	gate         *gate.Gate
@@ -132,6 +134,8 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	s.certificates.wallClock, s.certificates.log = around.wallClock, s.log
 	s.pool, s.arena = newPool(cfg, s.log, func(segment *arena.Segment) { s.containers.RetireSegment(segment) })
 	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))
+	s.unfinished = unfinished.NewRoom(s.pool)
+	s.unfinished.Log = s.log
 	s.setPhase(admin.Starting)
 	if t := cfg.Traces; t.Endpoint != "" {
 		s.tracer = trace.New(trace.Config{Endpoint: t.Endpoint, OneIn: t.OneIn, Version: Version, Log: s.log})

@@ -73,15 +73,22 @@ func (d *Decoder) grow(arriving int) bool {
 	size := tensor.Stage(min(d.have+arriving, d.need), d.need, tensor.StageFactor)
 	// Copy whole units: the first bytes of a unit on the wire are its last in memory.
 	begun := (d.have + d.width - 1) &^ (d.width - 1)
+	if held := d.held - int64(len(d.body)) + int64(size); held > freeBytes && d.cfg.Grant != nil {
+		if err := d.cfg.Grant(held, d.total); err != nil {
+			d.overBudget(err)
+			return false
+		}
+	}
 	b, err := d.cfg.Pool.Grow(d.stage, begun, size)
 	if err != nil {
 		d.overBudget(err)
 		return false
 	}
-	if m := d.message(); d.stage == nil {
-		m.own(b)
+	if d.stage == nil {
+		d.own(b)
 	} else {
-		m.bufs[len(m.bufs)-1] = b
+		d.held += int64(size - len(d.body))
+		d.m.bufs[len(d.m.bufs)-1] = b
 	}
 	d.stage, d.body = b, b.Bytes()
 	return true
@@ -106,7 +113,7 @@ func (d *Decoder) fromArena(need int) []byte {
 			d.overBudget(err)
 			return nil
 		}
-		d.m.own(b)
+		d.own(b)
 		d.arena, d.arenaFree = b, b.Bytes()
 	}
 	b := d.arenaFree[:need:need]
@@ -123,6 +130,6 @@ func (d *Decoder) overBudget(err error) {
 		d.m.Release()
 		d.m = nil
 	}
-	d.body, d.stage = nil, nil
+	d.body, d.stage, d.held = nil, nil, 0
 	d.arena, d.arenaFree = nil, nil
 }

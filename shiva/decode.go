@@ -57,6 +57,11 @@ type DecoderConfig struct {
 	// then true for such errors.
 	Resync      bool
 	ResyncBytes int
+	// Grant, if not nil, is asked before the current message takes more than 64 KiB of memory, and
+	// each time that it takes more: with the bytes that it would hold then, and those that it has
+	// announced so far. An error refuses the memory, as the pool's does.
+	Grant func(held, whole int64) error
+
 	// Spares, if not nil, supplies the memory of small messages. It is shared by the decoders of
 	// one goroutine.
 	Spares *Spares
@@ -82,6 +87,7 @@ type Decoder struct {
 	head   header
 	pos    int64 // bytes consumed of the current message
 	total  int64 // bytes announced of it so far
+	held   int64 // bytes of buffers of it
 
 	// A field of fixed size that arrives in pieces.
 	part  [headerBytes]byte
@@ -131,6 +137,9 @@ const (
 	maxArenaItem = 1 << 10
 	arenaBytes   = 2 << 10
 	arenaAlign   = 16 // of any element
+
+	// A message holds this much without asking for Grant.
+	freeBytes = 64 << 10
 )
 
 // NewDecoder makes a Decoder for one stream.
@@ -254,6 +263,28 @@ func (d *Decoder) Arrived(n int) {
 func (d *Decoder) Advance(n int) {
 	d.have += n
 	d.pos += int64(n)
+}
+
+// Held returns how many bytes of memory the current message holds, and Announced how many its
+// sender has announced so far.
+func (d *Decoder) Held() int64 {
+	if d.m == nil {
+		return 0
+	}
+	const dimension, description = 8, 96
+	return d.held + dimension*int64(cap(d.m.dims)) + description*int64(cap(d.m.Tensors))
+}
+
+// Announced: see Held.
+func (d *Decoder) Announced() int64 { return d.total }
+
+// Refuse releases the memory of the current message and discards its rest as it arrives. At its end
+// Push returns an error of kind [KindOverBudget] with err. Outside a message, and in one that is
+// discarded already, it does nothing.
+func (d *Decoder) Refuse(err error) {
+	if d.InMessage() && d.fault == nil && d.failed == nil {
+		d.overBudget(err)
+	}
 }
 
 // Close tells the Decoder that the stream has ended, and releases a partial message. It returns nil
@@ -493,7 +524,7 @@ func (d *Decoder) endMetadata() {
 			d.overBudget(err)
 			return
 		}
-		d.message().own(b)
+		d.own(b)
 		d.body = jsontext.AppendFinite(b.Bytes()[:0], d.body)
 	}
 	d.message().Metadata = d.body
@@ -534,7 +565,7 @@ func (d *Decoder) end(name []byte) (*Message, error) {
 			if words > 0 {
 				d.body = jsontext.AppendFinite(nil, d.body)
 			}
-			e.ID = string(jsontext.Field(d.body, "id"))
+			e.ID, e.Token = string(jsontext.Field(d.body, "id")), string(jsontext.Field(d.body, TokenKey))
 		}
 		d.drop()
 		return nil, e
@@ -569,11 +600,18 @@ func (d *Decoder) message() *Message {
 		if d.m = d.cfg.Spares.take(); d.m != nil {
 			d.arena = d.m.bufs[0]
 			d.arenaFree = d.arena.Bytes()
+			d.held += int64(len(d.arenaFree))
 		} else {
 			d.m = newMessage()
 		}
 	}
 	return d.m
+}
+
+// own adds a buffer to the current message.
+func (d *Decoder) own(b *tensor.Buffer) {
+	d.message().own(b)
+	d.held += int64(len(b.Bytes()))
 }
 
 // fail reports a framing fault. noHeader has already handled a fault at a header, if Resync
@@ -602,7 +640,7 @@ func (d *Decoder) drop() {
 		d.m = nil
 	}
 	d.state, d.fault = inHeader, nil
-	d.pos, d.nPart = 0, 0
+	d.pos, d.nPart, d.held = 0, 0, 0
 	d.body, d.stage = nil, nil
 	d.arena, d.arenaFree = nil, nil
 	d.namespace = d.namespace[:0]

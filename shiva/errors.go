@@ -27,7 +27,7 @@ const (
 	KindInvalidUTF8Metadata  Kind = "invalid_utf8_metadata"
 	KindInvalidJSON          Kind = "invalid_json"
 	KindMetadataNotObject    Kind = "metadata_not_object"
-	KindOverBudget           Kind = "over_budget" // the pool refused the memory
+	KindOverBudget           Kind = "over_budget" // the pool, or Grant, refused the memory
 )
 
 // A DecodeError reports a message that could not be decoded.
@@ -40,12 +40,13 @@ type DecodeError struct {
 	// For KindTooLarge, a lower bound on the bytes of the message that are still to come.
 	Rest   int64
 	Detail string // the same in words
-	Err    error  // the pool's refusal, for KindOverBudget
+	Err    error  // the refusal of the pool or of Grant, for KindOverBudget
 
 	// From the faulty message, as far as known; only when Keep is true.
 
 	Namespace string
 	ID        string // JSON text of the metadata's "id", quotes and all; "" if there is none
+	Token     string // the same of "token"
 
 	keep bool
 }

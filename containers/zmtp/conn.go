@@ -20,6 +20,10 @@ type Config struct {
 	// Pool is where the bytes of received frames come from; nil means ordinary memory without a
 	// budget.
 	Pool *tensor.Pool
+	// Grant, if not nil, is asked before a message takes more memory: with the bytes that it would
+	// hold then, and those that its frames have announced so far. An error refuses the memory, as
+	// Pool does, and for small frames as well.
+	Grant func(held, whole int64) error
 	// HandshakeTimeout is the time for greeting and READY together. Default 10 s.
 	HandshakeTimeout time.Duration
 	// WriteTimeout ends a connection whose peer takes not one byte for this long while data waits
@@ -56,6 +60,7 @@ type Conn struct {
 	socket  net.Conn
 	limits  Limits
 	pool    *tensor.Pool
+	grant   func(held, whole int64) error
 	timeout time.Duration // of writing
 	peer    Peer
 	start   time.Time
@@ -106,6 +111,7 @@ func open(raw net.Conn, cfg Config, server bool) (*Conn, error) {
 		socket:  raw,
 		limits:  cfg.Limits.WithDefaults(),
 		pool:    cfg.Pool,
+		grant:   cfg.Grant,
 		timeout: cfg.WriteTimeout,
 		peer:    peer,
 		start:   time.Now(),

@@ -21,13 +21,15 @@ type Frame struct {
 type Message struct {
 	Frames []Frame
 	Began  time.Time // when the first of its bytes were read
-	// Refused is the pool's error when there was no memory for some frames of more than 1 KiB.
+	// Refused is the error of the pool, or of Grant, when there was no memory for some frames.
 	// Those have nil Data; the message has been read to its end, and the connection continues.
+	// Frames of up to 1 KiB are refused by Grant only.
 	Refused error
 
 	owned []*tensor.Buffer // one reference each
 	arena *tensor.Buffer   // where small frames go; one of owned
 	used  int              // bytes used of arena
+	held  int64            // bytes of owned
 }
 
 // Release releases the message's memory. Frames whose Buf was retained live on.
@@ -61,6 +63,7 @@ func (m *Message) alloc(pool *tensor.Pool, n int) Frame {
 		}
 		m.owned = append(m.owned, b)
 		m.arena, m.used = b, 0
+		m.held += arenaSize
 	}
 	lo := m.used
 	m.used += (n + 7) &^ 7 // the next frame may be read as 8-byte numbers
@@ -116,7 +119,7 @@ func (c *Conn) receive(m *Message) error {
 			return fmt.Errorf("%w: more than %d frames", ErrTooLarge, c.limits.Frames)
 		}
 		total += h.size
-		f, err := c.body(m, int(h.size))
+		f, err := c.body(m, int(h.size), int64(total))
 		if err != nil {
 			return unexpected(err)
 		}
@@ -169,26 +172,35 @@ func (c *Conn) fill() error {
 	return err
 }
 
-// body reads a frame's n bytes into memory of m, which grows as they arrive if they are many.
-// When memory is refused it sets m.Refused and drops the bytes.
-func (c *Conn) body(m *Message, n int) (Frame, error) {
-	if n <= smallFrame {
+// body reads a frame's n bytes into memory of m, which grows as they arrive if they are many. whole
+// is what the frames of m have announced so far. When memory is refused it sets m.Refused and drops
+// the bytes.
+func (c *Conn) body(m *Message, n int, whole int64) (Frame, error) {
+	if n <= smallFrame && c.grant == nil {
 		f := m.alloc(c.pool, n)
 		return f, c.readFull(f.Data)
 	}
 	if m.Refused != nil {
 		return Frame{}, c.discard(n)
 	}
+	if n <= smallFrame {
+		if m.Refused = c.grant(m.held+arenaSize, whole); m.Refused != nil {
+			return Frame{}, c.discard(n)
+		}
+		f := m.alloc(c.pool, n)
+		return f, c.readFull(f.Data)
+	}
 	var b *tensor.Buffer
+	held := m.held // without this frame
 	for have := 0; have < n; {
 		size := tensor.Stage(min(have+max(c.hi-c.lo, 1), n), n, tensor.StageFactor)
-		larger, err := c.pool.Grow(b, have, size)
+		larger, err := c.grown(b, have, size, held, whole)
 		if err != nil {
 			b.Release()
-			m.Refused = err
+			m.Refused, m.held = err, held
 			return Frame{}, c.discard(n - have)
 		}
-		b = larger
+		b, m.held = larger, held+int64(size)
 		if err := c.readFull(b.Bytes()[have:]); err != nil {
 			b.Release()
 			return Frame{}, err
@@ -197,6 +209,16 @@ func (c *Conn) body(m *Message, n int) (Frame, error) {
 	}
 	m.owned = append(m.owned, b)
 	return Frame{Data: b.Bytes(), Buf: b}, nil
+}
+
+// grown is Pool.Grow, if Grant agrees that the message holds size bytes more than held.
+func (c *Conn) grown(b *tensor.Buffer, have, size int, held, whole int64) (*tensor.Buffer, error) {
+	if c.grant != nil {
+		if err := c.grant(held+int64(size), whole); err != nil {
+			return nil, err
+		}
+	}
+	return c.pool.Grow(b, have, size)
 }
 
 // readFull fills p, first from the read buffer and then from the socket.

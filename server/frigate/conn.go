@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/unfinished"
 	"github.com/shivad/shivad/server/metrics"
 )
 
@@ -36,7 +37,9 @@ type conn struct {
 
 	shaking bool // the handshake is not done; guarded by the door's mutex
 
-	due time.Time // the deadline of reading; owned by the goroutine that reads
+	// Owned by the goroutine that reads.
+	due  time.Time // the deadline of reading
+	half unfinished.Message
 
 	// Owned by the goroutine that answers.
 	credentials identity.Shown
@@ -77,7 +80,7 @@ func (c *conn) shake() error {
 	}
 	d.mu.Unlock()
 	z, err := zmtp.Server(c, zmtp.Config{
-		Client: zmtp.Req, Pool: d.pool, HandshakeTimeout: s.MessageTimeout, WriteTimeout: s.StallTimeout,
+		Client: zmtp.Req, Pool: d.pool, Grant: c.grant, HandshakeTimeout: s.MessageTimeout, WriteTimeout: s.StallTimeout,
 		Limits: zmtp.Limits{MessageBytes: s.Limits.MessageBytes, Frames: mostFrames, QueuedMessages: 4},
 	})
 	d.mu.Lock()
@@ -113,6 +116,7 @@ func (c *conn) logEnd(err error) {
 func (c *conn) read(messages chan<- *zmtp.Message) {
 	defer close(messages)
 	defer c.cancel()
+	defer c.half.Finish()
 	for {
 		m := new(zmtp.Message)
 		c.zmtp.SetMessageLimits(c.door.settings.Load().Limits.MessageBytes, mostFrames)
@@ -125,7 +129,34 @@ func (c *conn) read(messages chan<- *zmtp.Message) {
 		case <-c.ctx.Done(): // the next Receive returns the reason
 			m.Release()
 		}
+		c.half.Finish() // from here on the request's own charge counts
 	}
+}
+
+// grant asks for the memory of a message that is arriving, see [zmtp.Config]. A detector has no
+// token, only a certificate: one that may not enter gets what its header takes, so that it is
+// answered, and no more.
+func (c *conn) grant(held, whole int64) error {
+	const forHeader = 4 << 10
+	who := c.door.identities.Who(&c.credentials)
+	err := who.Enter()
+	if !c.half.Begun() {
+		c.door.room.Begin(&c.half, unfinished.Sender{Payers: who.Payers(c.Account()), Stranger: err != nil, InFlight: true, Reader: c})
+	}
+	if err == nil || held <= forHeader {
+		err = c.half.Take(held, whole)
+	}
+	if err != nil {
+		c.half.Finish()
+	}
+	return err
+}
+
+// EndMessage ends the connection, since nothing else wakes a reader that waits for bytes. See
+// [unfinished.Reader].
+func (c *conn) EndMessage(error) {
+	c.Because(metrics.ClosedMemory)
+	_ = c.Close()
 }
 
 // ended records why nothing more can be received: why, unless err gives a more precise reason.
@@ -156,6 +187,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		if since.IsZero() {
 			time.Sleep(c.Pause(1))
 		}
+		c.half.Arrived(bytes)
 		due := intake.Clock{Began: since, Bytes: bytes}.Due(c.door.settings.Load().MessageTimeout)
 		if due != c.due {
 			c.due = due

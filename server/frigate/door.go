@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/unfinished"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -25,8 +26,9 @@ type Config struct {
 	Predict *predict.Service
 	// Identities has the identities of clients; nil: none is declared, and all have all rights.
 	Identities *identity.Registry
-	Trail      *audit.Trail // nil: nothing is recorded
-	Pool       *tensor.Pool // for images
+	Trail      *audit.Trail     // nil: nothing is recorded
+	Pool       *tensor.Pool     // for images
+	Room       *unfinished.Room // of Pool, for messages that are arriving; nil: all of it
 
 	ModelDirectory string // for the model files of detectors; "": files are refused
 
@@ -54,6 +56,7 @@ type Door struct {
 	identities *identity.Registry
 	trail      *audit.Trail
 	pool       *tensor.Pool
+	room       *unfinished.Room
 	log        *slog.Logger
 	listener   *intake.Listener
 	store      *store // nil: model files are refused
@@ -70,7 +73,7 @@ type Door struct {
 // Listen opens the door. It returns when clients can connect.
 func Listen(cfg Config) (*Door, error) {
 	d := &Door{
-		predict: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(identity.Registry)), trail: cfg.Trail, pool: cfg.Pool, log: cfg.Log,
+		predict: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(identity.Registry)), trail: cfg.Trail, pool: cfg.Pool, room: cfg.Room, log: cfg.Log,
 		conns: make(map[*conn]struct{}),
 	}
 	d.closing, d.shut = context.WithCancel(context.Background())

@@ -3,6 +3,7 @@ package frigate
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -101,10 +102,13 @@ func (a *request) admit(m *zmtp.Message) error {
 	if err := a.Charge(&a.use, a.who.Payers(a.Account()), bytes, time.Now()); err != nil {
 		return err
 	}
-	if m.Refused != nil {
+	if err := a.who.Enter(); err != nil {
+		return err
+	}
+	if m.Refused != nil && !errors.Is(m.Refused, scheduler.ErrOverloaded) {
 		return fmt.Errorf("%w: %w", scheduler.ErrOverloaded, m.Refused)
 	}
-	return a.who.Enter()
+	return m.Refused
 }
 
 // parse reads the header, and finds the data behind it.

@@ -21,6 +21,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/unfinished"
 )
 
 // unary wraps a generated handler so that package wire receives its message.
@@ -32,6 +33,7 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 		bounds := func() wire.Bounds {
 			s := d.settings.Load()
 			b := wire.Bounds{Bytes: s.Limits.MetadataBytes, Setting: "limits.metadata_bytes", Timeout: s.MessageTimeout, Memory: &s.Memory}
+			b.Sender = unfinished.Sender{Payers: who.Payers(connOf(stream.Context()).Account()), Stranger: who.Enter() != nil}
 			if !publicCalls[method.MethodName] {
 				b.Admit = func(bytes int64) error { return connOf(stream.Context()).charge(&use, who, bytes) }
 			}

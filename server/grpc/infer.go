@@ -50,6 +50,7 @@ func (d *Door) charged(r *request, c *conn) func() wire.Bounds {
 	bounds := d.bounds(r)
 	return func() wire.Bounds {
 		b := bounds()
+		b.Sender.Payers = r.Who.Payers(c.Account())
 		b.Admit = func(bytes int64) error { return c.charge(&r.use, r.Who, bytes) }
 		b.More = func(bytes int64) error { return r.use.More(bytes, time.Now()) }
 		return b

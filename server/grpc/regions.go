@@ -27,7 +27,7 @@ func (d *Door) fetch(r *request, client string) error {
 		if err := r.use.More(min(at.Size, left), time.Now()); err != nil {
 			return err
 		}
-		if err := d.Regions().Fetch(regions.Client{Address: client, Who: r.Who}, &r.Inputs[i], at, left, memory.Plain().Get); err != nil {
+		if err := d.Regions().Fetch(regions.Client{Address: client, Who: r.Who}, &r.Inputs[i], at, left, memory.Plain(nil).Get); err != nil {
 			return err
 		}
 		left -= at.Size

@@ -61,6 +61,9 @@ var (
 	regionBytesDesc      = desc("region_bytes", "Bytes of the regions of shared memory that clients have registered.")
 	regionsMadeDesc      = desc("region_made_bytes", "Bytes of the payload budget that outputs have taken in files of clients which had no memory there.")
 	regionRefusalsDesc   = desc("region_refusals_total", "Registrations of regions of shared memory that were refused.", "reason")
+	unfinishedDesc       = desc("unfinished_bytes", "Of the memory for payloads in use, the part of messages that are still arriving.")
+	strangersDesc        = desc("stranger_bytes", "Of the memory of messages that are still arriving, the part of clients that have not shown who they are.")
+	endedDesc            = desc("unfinished_ended_total", "Messages that were refused or ended for want of memory while they were arriving, by reason.", "reason")
 	refusalsDesc         = desc("payload_refusals_total", "Times that memory for a payload was refused.")
 	restartsDesc         = desc("process_restarts_total", "Restarts of supervised processes.", "container")
 	payloadIdleDesc      = desc("payload_idle_bytes", "Free memory for payloads that the process has not returned to the system.")
@@ -274,6 +277,11 @@ func (m *Metrics) collectSources(out collection, s *Sources, triton bool) {
 		out.gauge(outputsDesc, float64(g.Outputs))
 		out.gauge(unpackedDesc, float64(g.Unpacked))
 		out.gauge(unpackLimitDesc, float64(g.UnpackLimit))
+		out.gauge(unfinishedDesc, float64(g.Unfinished))
+		out.gauge(strangersDesc, float64(g.Strangers))
+		for reason, n := range g.Ended {
+			out.counter(endedDesc, n, reason)
+		}
 		out.counter(refusalsDesc, g.Refusals)
 		out.gauge(regionsDesc, float64(g.Regions))
 		out.gauge(regionBytesDesc, float64(g.RegionBytes))

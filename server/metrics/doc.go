@@ -78,6 +78,11 @@
 //	connections_closed_total      {door, reason}
 //	received_bytes_total, sent_bytes_total  {door}
 //	payload_bytes, payload_limit_bytes      memory for payloads in use, and its limit
+//	unfinished_bytes                        of payload_bytes, messages that are still arriving
+//	stranger_bytes                          of these, clients that have not shown who they are
+//	unfinished_ended_total        {reason}  messages refused or ended for want of memory while they
+//	                                        arrived: most (their payer held most of it), slow,
+//	                                        refused
 //	payload_refusals_total                  times that such memory was refused
 //	regions, region_bytes                   regions of shared memory that clients have registered
 //	region_made_bytes                       of the payload budget, taken by outputs in files

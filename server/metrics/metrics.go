@@ -81,6 +81,9 @@ type ServerGauges struct {
 	Outputs      int64             // segments for containers' outputs
 	Unpacked     int64             // of PayloadBytes, in the part for compressed requests
 	UnpackLimit  int64             // that part's budget
+	Unfinished   int64             // of PayloadBytes, in messages that are arriving
+	Strangers    int64             // of Unfinished, of clients that have not shown who they are
+	Ended        map[string]uint64 // messages that ended while they arrived, by reason
 	Refusals     uint64            // times that memory for payloads was refused
 	Regions      int               // of shared memory, that clients have registered
 	RegionBytes  int64             // in these regions

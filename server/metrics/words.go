@@ -49,13 +49,14 @@ const (
 	ClosedAddressLimit                  // its address had connections_per_address connections
 	ClosedConnectionLimit               // the door or the process had no room for it
 	ClosedQuota                         // its identity had as many connections as its quota allows
+	ClosedMemory                        // its message was ended for want of memory
 	ClosedDraining                      // the server shuts down
 	ClosedError                         // the socket failed, or a bug
 	closedReasons
 )
 
 var closedNames = [closedReasons]string{
-	"client", "idle", "stalled", "handshake", "message_timeout", "protocol", "cancels", "address_limit", "connection_limit", "quota", "draining", "error",
+	"client", "idle", "stalled", "handshake", "message_timeout", "protocol", "cancels", "address_limit", "connection_limit", "quota", "memory", "draining", "error",
 }
 
 // String returns the label.

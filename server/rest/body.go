@@ -6,11 +6,13 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/unfinished"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -22,6 +24,8 @@ type arrival struct {
 	due   int64 // bytes after which the deadline is extended
 	err   error // how it ended; io.EOF: complete
 	turn  gate.Turn
+	half  unfinished.Message
+	over  atomic.Bool // nothing more is read
 }
 
 // slack is how many bytes are read under one deadline.
@@ -33,14 +37,33 @@ func (c *call) arriving() *arrival {
 		c.in = &arrival{call: c, clock: intake.Clock{Began: time.Now()}}
 		if c.r.Body == http.NoBody {
 			c.in.err = io.EOF
+		} else {
+			c.settings.Memory.Room.Begin(&c.in.half, unfinished.Sender{
+				Payers: c.who.Payers(c.conn.Account()), Stranger: c.who.Enter() != nil, Whole: c.announced(), Reader: c.in,
+			})
 		}
 	}
 	return c.in
 }
 
+// EndMessage wakes a Read that waits for the client, see [unfinished.Reader].
+func (a *arrival) EndMessage(error) {
+	c := a.call.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !a.over.Load() {
+		_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
 func (a *arrival) Read(p []byte) (int, error) {
 	if a.err != nil {
 		return 0, a.err
+	}
+	if err := a.half.Ended(); err != nil {
+		a.err = err
+		a.done()
+		return 0, err
 	}
 	if a.clock.Bytes >= a.due {
 		a.call.conn.expect(a.clock.Due(a.call.settings.MessageTimeout))
@@ -51,8 +74,11 @@ func (a *arrival) Read(p []byte) (int, error) {
 	}
 	n, err := a.call.r.Body.Read(p)
 	a.clock.Bytes += int64(n)
+	a.half.Arrived(a.clock.Bytes)
 	if err != nil {
-		a.err = a.condition(err)
+		if a.err = a.half.Ended(); a.err == nil {
+			a.err = a.condition(err)
+		}
 		a.done()
 	}
 	return n, a.err
@@ -82,6 +108,8 @@ func isNet(err error) bool {
 
 // done ends the reading of the body and its deadline. See conn.arrived.
 func (a *arrival) done() {
+	a.over.Store(true)
+	a.half.Finish()
 	a.due = a.clock.Bytes
 	a.call.conn.arrived(a.err == io.EOF)
 }
@@ -111,7 +139,7 @@ func (c *call) open() (*body, error) {
 		return nil, gate.TooLarge("the body has %d bytes, limits.message_bytes is %d", n, limit)
 	}
 	b := &body{arrival: c.arriving(), length: c.r.ContentLength, limit: limit, charged: c.announced(), name: "limits.message_bytes",
-		share: c.settings.Memory.Plain()}
+		share: c.settings.Memory.Plain(&c.in.half)}
 	b.reader = b.arrival
 	if coding := c.r.Header["Content-Encoding"]; len(coding) > 0 {
 		if err := b.unpack(c, coding); err != nil {

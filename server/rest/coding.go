@@ -41,7 +41,7 @@ func (b *body) unpack(c *call, codings []string) error {
 		c.w.Header().Set("Accept-Encoding", "gzip, deflate")
 		return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%w: Content-Encoding %q; expected gzip, deflate or none", gate.ErrProtocol, coding)}
 	}
-	share, err := c.settings.Memory.Unpacked(&b.arrival.clock.Bytes)
+	share, err := c.settings.Memory.Unpacked(&b.arrival.half, &b.arrival.clock.Bytes)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func (q *request) fetch(b *body) error {
 	if err := q.call.byProgram(); err != nil {
 		return err
 	}
-	memory := q.call.settings.Memory.Plain() // even if the request is compressed: regions are not
+	memory := q.call.settings.Memory.Plain(nil) // even of a compressed request: regions are not
 	left := b.limit - b.got
 	for i := range q.inputs {
 		in := &q.inputs[i]

@@ -25,8 +25,8 @@ func megabytes(rows int) string {
 
 var megabyteSpec = spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 1 << 18}})
 
-// unfinished returns a gzip body without its end that begins with n spaces.
-func unfinished(t testing.TB, n int) string {
+// halfSent returns a gzip body without its end that begins with n spaces.
+func halfSent(t testing.TB, n int) string {
 	t.Helper()
 	var b bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed)
@@ -50,7 +50,7 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	r.model("held", megabyteSpec, w)
 	r.model("m", megabyteSpec, scheduler.WorkerFunc(r.echo))
 
-	bomb := unfinished(t, 3<<19)
+	bomb := halfSent(t, 3<<19)
 	var conns []net.Conn
 	for len(conns) < 7 { // one after the other: together they would keep each other from growing
 		conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", inferM, len(bomb), bomb)))
@@ -108,7 +108,7 @@ func TestUnpackersCount(t *testing.T) {
 	var conns []net.Conn
 	const clients = 20
 	for range clients {
-		conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\na\r\n%s\r\n", inferM, unfinished(t, 1)[:10])))
+		conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\na\r\n%s\r\n", inferM, halfSent(t, 1)[:10])))
 	}
 	budgettest.Until(t, "all to have begun", func() bool { return r.pool.InUse() >= clients*(64<<10) })
 	began := time.Now()

@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/regions"
+	"github.com/shivad/shivad/server/internal/unfinished"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -31,6 +32,7 @@ type Config struct {
 	Identities *identity.Registry
 	Regions    *regions.Registry // of shared memory
 	Pool       *tensor.Pool      // memory of messages
+	Room       *unfinished.Room  // of Pool, for messages that are arriving; nil: all of it
 	// Loops is the number of event loops; 0: DefaultLoops for TCP, and one per core for Unix
 	// sockets and TLS.
 	Loops int
@@ -62,6 +64,7 @@ type Door struct {
 	identities *identity.Registry
 	regions    *regions.Registry
 	pool       *tensor.Pool
+	room       *unfinished.Room
 	metrics    *metrics.Door
 	log        *slog.Logger
 	listener   *intake.Listener
@@ -125,7 +128,7 @@ func (d *Door) carry(network string, loops int) error {
 
 // newDoor makes a door that does not listen.
 func newDoor(cfg Config) *Door {
-	d := &Door{gate: cfg.Gate, describe: cfg.Describe, identities: cmp.Or(cfg.Identities, new(identity.Registry)), regions: cfg.Regions, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log,
+	d := &Door{gate: cfg.Gate, describe: cfg.Describe, identities: cmp.Or(cfg.Identities, new(identity.Registry)), regions: cfg.Regions, pool: cfg.Pool, room: cfg.Room, metrics: cfg.Metrics, log: cfg.Log,
 		carriers: make(map[string]carrier)}
 	d.endGatherFunc = d.endGather
 	d.Configure(cfg.Settings)

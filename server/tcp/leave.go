@@ -51,7 +51,7 @@ func (s *session) expire() {
 
 // halfReceived reports whether a message has begun that may still become complete.
 func (s *session) halfReceived() bool {
-	return !s.leaving && s.decoder != nil && s.decoder.InMessage()
+	return !s.leaving && s.receiver != nil && s.receiver.InMessage()
 }
 
 // leave ends the session when its answers have left. First only the server's direction ends, so

@@ -44,13 +44,13 @@ type loop struct {
 	sessions   []*session
 	timed      []*session // sessions with a running clock; see tick
 	free       []*call
-	unused     int            // free calls that the loop has not needed since the last tick
-	pending    []*call        // to submit at the end of this turn
-	submission []*gate.Call   // buffer of submit
-	ready      []*session     // with answers to write at the end of this turn
-	decoder    *shiva.Decoder // for the next session that reads; nil while lent
-	spares     shiva.Spares   // messages that decoder reuses
-	out        []byte         // encoded answers of one session
+	unused     int          // free calls that the loop has not needed since the last tick
+	pending    []*call      // to submit at the end of this turn
+	submission []*gate.Call // buffer of submit
+	ready      []*session   // with answers to write at the end of this turn
+	receiver   *receiver    // for the next session that reads; nil while lent
+	spares     shiva.Spares // messages that receivers reuse
+	out        []byte       // encoded answers of one session
 	vecs       []shiva.Vec
 	block      []byte   // to swap bytes between wire and memory; nil until needed
 	iovecs     [][]byte // of one write
@@ -69,13 +69,22 @@ type loop struct {
 	awake bool // the loop is in a turn, or a wake-up is on its way
 }
 
-// A mail is a completed call, a call whose inputs have been read, or, without a call, the report
-// that a transport has room again or has lost its peer.
+// A mail is a completed call, a call whose inputs have been read, or, without a call, a report
+// about a session.
 type mail struct {
 	call    *call
-	session *session // of the transport
-	gone    bool     // its peer has closed the connection: there will never be room
+	session *session
+	report  report
 }
+
+// A report says what has happened to a session.
+type report uint8
+
+const (
+	hasRoom  report = iota // its transport has room again
+	lostPeer               // its peer has closed the connection: there will never be room
+	mustEnd                // its half-received message has been ended
+)
 
 func newLoop(d *Door, wake, arm func()) *loop {
 	l := &loop{door: d, tally: d.metrics.Tally(), wake: wake, arm: arm, readers: make(chan struct{}, readers)}
@@ -108,7 +117,18 @@ func (l *loop) takeTurn() {
 // postRoom reports that a session's transport has room again, or that its peer has closed the
 // connection. Any goroutine may call it.
 func (l *loop) postRoom(s *session, gone bool) {
-	if l.deliver(mail{session: s, gone: gone}) {
+	m := mail{session: s, report: hasRoom}
+	if gone {
+		m.report = lostPeer
+	}
+	if l.deliver(m) {
+		l.wake()
+	}
+}
+
+// postEnd reports that a session's half-received message has been ended. Any goroutine may call it.
+func (l *loop) postEnd(s *session) {
+	if l.deliver(mail{session: s, report: mustEnd}) {
 		l.wake()
 	}
 }
@@ -236,7 +256,7 @@ func (l *loop) collect() bool {
 	for _, m := range mails {
 		c := m.call
 		if c == nil {
-			m.session.resumeWriting(m.gone)
+			m.session.hear(m.report)
 			continue
 		}
 		if c.fetching {
@@ -356,15 +376,4 @@ func (l *loop) swapBlock() []byte {
 		l.block = make([]byte, size)
 	}
 	return l.block
-}
-
-// takeDecoder lends the loop's decoder to a session that reads, or makes one if a session with a
-// half-received message has it. So idle connections hold none.
-func (l *loop) takeDecoder() *shiva.Decoder {
-	if d := l.decoder; d != nil {
-		l.decoder = nil
-		return d
-	}
-	// session.traffic sets the limits.
-	return shiva.NewDecoder(shiva.DecoderConfig{Pool: l.door.pool, Spares: &l.spares})
 }

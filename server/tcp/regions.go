@@ -182,7 +182,7 @@ func (c *call) fetch(left int64) {
 	d, m := c.session.loop.door, c.shared
 	pool := gate.Memory{Pool: d.pool}
 	for i := range m.Inputs {
-		if m.err = m.Inputs[i].held.Fetch(&m.fetched[i], left, pool.Plain().Get); m.err != nil {
+		if m.err = m.Inputs[i].held.Fetch(&m.fetched[i], left, pool.Plain(nil).Get); m.err != nil {
 			break
 		}
 		left -= m.Inputs[i].Size

@@ -31,11 +31,11 @@ type session struct {
 	index     int32          // in loop.sessions
 	waiting   int32          // length of the line of answers
 
-	decoder     *shiva.Decoder // the loop's, while a message is half-received
-	head, tail  *call          // requests whose answers have not left, oldest first
-	inFlight    int            // of these, the number that the scheduler has
-	held        int            // and the number that waits for room before submission
-	firstHeld   *call          // the oldest that waits for room
+	receiver    *receiver // the loop's, while a message is half-received
+	head, tail  *call     // requests whose answers have not left, oldest first
+	inFlight    int       // of these, the number that the scheduler has
+	held        int       // and the number that waits for room before submission
+	firstHeld   *call     // the oldest that waits for room
 	outbox      gate.Outbox
 	credentials *identity.Shown // credentials of the handshake and the first message; nil: none
 	stream      *gate.OwnStream // nil: it has had no frame of its own stream
@@ -100,9 +100,10 @@ func (s *session) traffic(p []byte) {
 		s.discarded += int64(len(p))
 		return
 	}
-	d := s.decoder
+	d := s.receiver
 	if d == nil {
-		d = l.takeDecoder()
+		d = l.takeReceiver(s)
+		s.receiver = d
 	}
 	for len(p) > 0 && !s.leaving {
 		if !d.InMessage() {
@@ -121,10 +122,9 @@ func (s *session) traffic(p []byte) {
 	switch {
 	case s.leaving:
 		s.discarded += int64(len(p))
-		s.decoder = d
 		s.dropHalf()
 	case d.InMessage():
-		s.decoder = d
+		d.settle()
 		if s.clock.Began.IsZero() {
 			s.clock.Began = l.now
 			l.watchClocks(s)
@@ -134,26 +134,30 @@ func (s *session) traffic(p []byte) {
 		// could carry the acknowledgement.
 		s.transport.Acknowledge()
 	case d.Buffered(): // it looks for a header, and the client may send none
-		s.decoder, s.clock = d, intake.Clock{}
+		d.half.Finish()
+		s.clock = intake.Clock{}
 	default:
-		s.decoder = nil
-		l.decoder = d // one is enough
+		s.giveReceiver()
 	}
+}
+
+func (s *session) giveReceiver() {
+	s.loop.giveReceiver(s.receiver)
+	s.receiver = nil
 }
 
 // dropHalf drops a half-received message.
 func (s *session) dropHalf() {
 	s.clock = intake.Clock{}
-	if d := s.decoder; d != nil {
-		d.Reset()
-		s.loop.decoder = d
-		s.decoder = nil
+	if s.receiver != nil {
+		s.receiver.Reset()
+		s.giveReceiver()
 	}
 }
 
 // readInto reads the rest of a large body: in fewer turns than through gnet's buffer, and straight
 // into the tensor unless its bytes are swapped.
-func (s *session) readInto(d *shiva.Decoder) {
+func (s *session) readInto(d *receiver) {
 	const (
 		worth = 32 << 10 // the next event brings smaller rests
 		turn  = 4 << 20  // after which other sessions of the loop are served
@@ -194,6 +198,7 @@ func (s *session) readInto(d *shiva.Decoder) {
 
 // handleMessage puts one message, or the error in its place, into the line of answers.
 func (s *session) handleMessage(m *shiva.Message, err error) {
+	s.receiver.half.Finish()
 	c := s.appendCall(m)
 	c.bytes = s.clock.Bytes
 	s.clock = intake.Clock{}
@@ -441,6 +446,17 @@ func (s *session) fault(c *call, err error) error {
 		s.leaveFor(metrics.ClosedProtocol)
 		s.rest = d.Rest
 	}
+	if d.Token != "" && !s.identified {
+		// The message was too large for a client that had not shown its token yet. From now on the
+		// client is known, and can send the message again.
+		who, err := s.identify([]byte(d.Token))
+		if err = cmp.Or(err, who.Enter()); err != nil {
+			return err
+		}
+	}
+	if errors.Is(d.Err, scheduler.ErrOverloaded) {
+		return d.Err
+	}
 	condition := gate.ErrProtocol
 	switch d.Kind {
 	case shiva.KindTooLarge:
@@ -479,6 +495,15 @@ func (s *session) settle(c *call) {
 	}
 	if c == s.head {
 		s.queue()
+	}
+}
+
+// hear takes a report.
+func (s *session) hear(r report) {
+	if r == mustEnd {
+		s.endMessage()
+	} else {
+		s.resumeWriting(r == lostPeer)
 	}
 }
 

@@ -449,8 +449,8 @@ func expired(t *testing.T, m *memory) {
 	if err != nil || answer == nil || shiva.ParseError(answer) == nil || shiva.ParseError(answer).Type != shiva.DeadlineExceeded {
 		t.Errorf("answered %s, %v", describeMessage(answer), err)
 	}
-	if !m.shut || m.closed || m.s.decoder != nil {
-		t.Errorf("our direction is ended: %v; closed: %v; still holds what came: %v", m.shut, m.closed, m.s.decoder != nil)
+	if !m.shut || m.closed || m.s.receiver != nil {
+		t.Errorf("our direction is ended: %v; closed: %v; still holds what came: %v", m.shut, m.closed, m.s.receiver != nil)
 	}
 	if later(m.s, time.Second); !m.closed {
 		t.Error("still open")

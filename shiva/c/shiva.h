@@ -191,7 +191,8 @@ enum shiva_status shiva_finish(struct shiva *s, char *metadata, size_t room);
  * brace, SHIVA_ORDER; the object is then unchanged. They may be called from anywhere.
  *
  *     shiva_add_text(metadata, sizeof metadata, "token", token);      in the first request of a
- *                                                                     connection: who the device is
+ *                                                                     connection: who the device is;
+                                                                     best a small one to "!whoami"
  *     shiva_add_text(metadata, sizeof metadata, "stream", "cam-3");   the request is a frame of it
  *     shiva_add_text(metadata, sizeof metadata, "keep", "latest");    the newest frame counts
  *     shiva_add_number(metadata, sizeof metadata, "seq", 17);

@@ -6,6 +6,7 @@ import (
 	"runtime"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/unfinished"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -25,6 +26,8 @@ type Memory struct {
 	// none.
 	Part  *tensor.Pool
 	Ratio int
+	// Room is of Pool, for requests that are arriving; nil: all of it.
+	Room *unfinished.Room
 }
 
 const (
@@ -36,20 +39,22 @@ const (
 	littleUnpacked = 64 << 10
 )
 
-// Plain returns the share of an uncompressed request.
-func (m *Memory) Plain() Share { return Share{memory: m} }
+// Plain returns the share of an uncompressed request. half is the request as it arrives, if it has
+// begun, and bounds what the request holds until half finishes.
+func (m *Memory) Plain(half *unfinished.Message) Share { return Share{memory: m, half: half} }
 
-// Unpacked returns the share of a compressed request, of which *arrived bytes have arrived. The
-// share is charged for an unpacker until Close.
-func (m *Memory) Unpacked(arrived *int64) (Share, error) {
-	s := Share{memory: m, arrived: arrived}
+// Unpacked is Plain for a compressed request, of which *arrived bytes have arrived. The share is
+// charged for an unpacker until Close.
+func (m *Memory) Unpacked(half *unfinished.Message, arrived *int64) (Share, error) {
+	s := Share{memory: m, half: half, arrived: arrived}
 	return s, s.refusal(m.Pool.Reserve(unpackerBytes), 0)
 }
 
 // A Share is the memory of one request. Only the goroutine that reads the request may use it.
 type Share struct {
 	memory  *Memory
-	arrived *int64 // nil: the request is not compressed
+	half    *unfinished.Message // nil: the request has arrived
+	arrived *int64              // nil: the request is not compressed
 }
 
 // Close returns the memory that the share itself takes. Its buffers stay valid.
@@ -68,6 +73,9 @@ func (s Share) StageFactor() int {
 	return tensor.StageFactor
 }
 
+// Hold bounds n bytes of ordinary memory for a request that is arriving.
+func (s Share) Hold(n int) error { return s.half.Add(int64(n)) }
+
 // Get returns a buffer of size bytes.
 func (s Share) Get(size int) (*tensor.Buffer, error) { return s.Grow(nil, 0, size) }
 
@@ -76,6 +84,13 @@ func (s Share) Get(size int) (*tensor.Buffer, error) { return s.Grow(nil, 0, siz
 // MiB, and two dozen requests kept all of them busy.
 func (s Share) Grow(b *tensor.Buffer, n, size int) (*tensor.Buffer, error) {
 	m := s.memory
+	more := int64(size)
+	if b != nil {
+		more -= int64(len(b.Bytes()))
+	}
+	if err := s.half.Add(more); err != nil {
+		return nil, err
+	}
 	if s.arrived == nil {
 		b, err := m.Pool.Grow(b, n, size)
 		return b, s.refusal(err, 0)

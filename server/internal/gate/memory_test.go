@@ -18,7 +18,7 @@ func TestGrowthTakesTurns(t *testing.T) {
 		other.Take()
 
 		m := &Memory{Pool: tensor.NewPool(64 << 20)}
-		share, err := m.Unpacked(new(int64))
+		share, err := m.Unpacked(nil, new(int64))
 		if err != nil {
 			t.Fatal(err)
 		}

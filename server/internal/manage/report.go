@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
+	"github.com/shivad/shivad/server/internal/unfinished"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -29,17 +30,18 @@ type Report struct {
 	Listening func() admin.Addresses
 	Expiring  func() map[string]time.Time // certificates that need a warning, by door
 
-	Settings  *Settings
-	Store     *Store
-	Gate      *gate.Gate
-	Scheduler *scheduler.Scheduler
-	Metrics   *metrics.Metrics
-	Pool      *tensor.Pool
-	Unpacked  *tensor.Pool       // the part of Pool for compressed requests
-	Arena     func() arena.Usage // shared memory of containers on this machine
-	Regions   *regions.Registry  // and of clients
-	Sessions  *fleet.Sessions
-	Processes *fleet.Processes
+	Settings   *Settings
+	Store      *Store
+	Gate       *gate.Gate
+	Scheduler  *scheduler.Scheduler
+	Metrics    *metrics.Metrics
+	Pool       *tensor.Pool
+	Unpacked   *tensor.Pool       // the part of Pool for compressed requests
+	Unfinished *unfinished.Room   // of Pool, for messages that are arriving
+	Arena      func() arena.Usage // shared memory of containers on this machine
+	Regions    *regions.Registry  // and of clients
+	Sessions   *fleet.Sessions
+	Processes  *fleet.Processes
 
 	Identities *identity.Registry
 	Addresses  *quota.Addresses
@@ -201,7 +203,7 @@ func (r *Report) Stats() []scheduler.Stats {
 
 // Gauges returns the server's values for the metrics.
 func (r *Report) Gauges() metrics.ServerGauges {
-	shared, clients := r.shared(), r.Regions.Usage()
+	shared, clients, half := r.shared(), r.Regions.Usage(), r.Unfinished.Stats()
 	return metrics.ServerGauges{
 		PayloadBytes: r.Pool.InUse(),
 		PayloadLimit: r.Pool.Budget(),
@@ -213,6 +215,9 @@ func (r *Report) Gauges() metrics.ServerGauges {
 		Outputs:      shared.Outputs,
 		Unpacked:     r.Unpacked.InUse(),
 		UnpackLimit:  r.Unpacked.Budget(),
+		Unfinished:   half.Held,
+		Strangers:    half.Strangers,
+		Ended:        map[string]uint64{"most": half.Most, "slow": half.Slow, "refused": half.Refused},
 		Refusals:     r.Pool.Refused(),
 		Regions:      clients.Regions,
 		RegionBytes:  clients.Bytes,

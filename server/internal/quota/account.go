@@ -21,6 +21,7 @@ type Account struct {
 	requests, bytes flow                // charged by Use
 	rates           [2]bucket           // RequestsPerSecond, BytesPerSecond
 	expected        bucket              // RequestsPerSecond, including requests that are being read
+	arriving        atomic.Int64        // bytes for requests that are not complete, see Arrival
 	held            [Kinds]atomic.Int64 // UnreadBytes, GRPCStreams and Connections
 	refused         [Kinds]atomic.Uint64
 	all             *[Kinds]atomic.Uint64 // sum of refused over a group of accounts; nil: no group
@@ -158,7 +159,7 @@ func (a *Account) begin(bytes int64, l *Limits, now time.Duration) error {
 // whether it is within its rate. Later bytes, as of a chunked body, only pay: by then the request
 // itself may have used up the rate.
 func (a *Account) addBytes(bytes, of int64, l *Limits, now time.Duration) error {
-	n := a.bytes.begin(bytes)
+	n := a.bytes.begin(bytes) + a.arriving.Load()
 	if l == nil {
 		return nil
 	}
@@ -226,7 +227,16 @@ func (a *Account) idle(now time.Time) bool {
 			return false
 		}
 	}
-	return a.requests.inFlight() == 0 && a.bytes.inFlight() == 0
+	return a.requests.inFlight() == 0 && a.bytes.inFlight() == 0 && a.arriving.Load() == 0
+}
+
+// Payer names the account's owner: `identity "cam"`, or "address 192.0.2.1". A nil account is
+// that of an unknown client.
+func (a *Account) Payer() string {
+	if a == nil {
+		return "an unknown client"
+	}
+	return a.payer
 }
 
 // Usage is an account as operators see it.
@@ -254,6 +264,6 @@ func (a *Account) usage(now time.Time) Usage {
 			u.Since[k] = max(0, a.clock(now)-time.Duration(at))
 		}
 	}
-	u.Has[RequestsInFlight], u.Has[BytesInFlight] = a.requests.inFlight(), a.bytes.inFlight()
+	u.Has[RequestsInFlight], u.Has[BytesInFlight] = a.requests.inFlight(), a.bytes.inFlight()+a.arriving.Load()
 	return u
 }

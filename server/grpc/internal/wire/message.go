@@ -200,7 +200,12 @@ func (m *Message) Charge(n int) bool {
 // All reads the rest of the message.
 func (m *Message) All() (b []byte) {
 	for m.more() {
-		b = append(b, m.piece(m.end-m.pos)...)
+		p := m.piece(m.end - m.pos)
+		if err := m.share.Hold(len(p)); err != nil {
+			m.Fail(err)
+			return nil
+		}
+		b = append(b, p...)
 	}
 	return b
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/unfinished"
 )
 
 // A Transport is grpc-go's side of a call. Its methods are those of a type internal to grpc-go.
@@ -45,6 +46,9 @@ func Of(ctx context.Context, status func(error) *status.Status) (*Stream, error)
 // New returns the stream over a transport.
 func New(t Transport, status func(error) *status.Status) *Stream { return &Stream{t, status} }
 
+// EndMessage ends the call for want of memory, see [unfinished.Reader].
+func (s *Stream) EndMessage(why error) { s.End(why) }
+
 // End ends the call, and a Receive that waits, with an error.
 func (s *Stream) End(err error) { _ = s.transport.WriteStatus(s.status(err)) }
 
@@ -57,6 +61,8 @@ type Bounds struct {
 	Text    int           // bytes of strings, see [Message.Charge]
 	Timeout time.Duration // until the message is complete, see [setting.Allowance]; 0: none
 	Memory  *gate.Memory
+	// Sender is for whom the message counts while it arrives; Receive sets Whole and Reader.
+	Sender unfinished.Sender
 
 	// Admit is called with the size of the message, before any of it is read, and More with the
 	// additional bytes that it has unpacked to. Their errors become the message's. Both may be nil.
@@ -105,7 +111,15 @@ func (s *Stream) Receive(bounds func() Bounds, resume bool, read func(*Message))
 	}
 	in := &pieces{transport: s.transport, left: int(size)}
 	defer in.free()
-	m := &Message{source: in, end: int(size), bounds: b, share: b.Memory.Plain(), text: b.Text}
+	b.Sender.Whole, b.Sender.Reader = size, s
+	b.Memory.Room.Begin(&in.half, b.Sender)
+	defer func() {
+		if why := in.half.Ended(); why != nil {
+			resumed, err = false, why
+		}
+		in.half.Finish()
+	}()
+	m := &Message{source: in, end: int(size), bounds: b, share: b.Memory.Plain(&in.half), text: b.Text}
 	if b.Admit != nil {
 		m.Fail(b.Admit(size))
 	}
@@ -151,7 +165,7 @@ func Lost(err error) error {
 
 // Bytes are taken from the transport a quarter of the rest at a time, within these bounds: enough
 // to take the memory for a tensor of up to 7 MiB at once (see [tensor.Stage]), and at most a
-// megabyte of memory that is not counted.
+// megabyte of memory that the pool does not count.
 const (
 	minPiece = 16 << 10
 	maxPiece = 1 << 20
@@ -166,6 +180,8 @@ type pieces struct {
 	given     bool            // next returned frames[0] last
 	hand      int             // bytes in frames that next has not returned
 	err       error
+	half      unfinished.Message
+	held      int // bytes of half for frames
 }
 
 func (p *pieces) next() ([]byte, error) {
@@ -182,12 +198,18 @@ func (p *pieces) next() ([]byte, error) {
 			return nil, io.EOF
 		}
 		n := min(p.left, max(minPiece, min(p.left/4, maxPiece)))
+		// grpc-go holds what arrives until all n bytes are there.
+		if p.err = p.half.Add(int64(n - p.held)); p.err != nil {
+			return nil, p.err
+		}
+		p.held = n
 		if p.frames, p.err = p.transport.Read(n); p.err != nil {
 			p.err = Lost(p.err)
 			return nil, p.err
 		}
 		p.left -= n
 		p.arrived += int64(n)
+		p.half.Arrived(p.arrived)
 		p.hand = n
 	}
 	data := p.frames[0].ReadOnlyData()

@@ -65,7 +65,7 @@ func unpack(encodingName string, in *pieces, b *Bounds) (*unpacker, error) {
 	if c == nil {
 		return nil, fmt.Errorf("%w: a compressed message with grpc-encoding %q", gate.ErrProtocol, encodingName)
 	}
-	share, err := b.Memory.Unpacked(&in.arrived)
+	share, err := b.Memory.Unpacked(&in.half, &in.arrived)
 	if err != nil {
 		return nil, err
 	}
