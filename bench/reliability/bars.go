@@ -72,4 +72,9 @@ var bars = []bar{
 	{"R22", "tensors, streams, pictures, bodies that unpack, and outputs in files of shared memory without memory, in a cgroup of the budget and 30 %: the kernel ends nothing, and charges at most 1.25 of the budget",
 		[]piece{lasting(10, "TestE2ENothingOutsideTheBudget")},
 		breaks("server/internal/regions/pages.go", "if n == 0 || err != nil {", "if n >= 0 || err != nil {", `the kernel ended|charged to the cgroup at the most, with`)},
+	{"R23", "the log's reader stops, is slow or goes, or its disk is full: all are served as before, SIGTERM drains, lost lines are counted; a flood of faults has ten lines a second of a kind, and leaves other entries in the journal",
+		[]piece{e2e("TestE2ELogIsAGuest|TestE2EFloodOfFaults"), part(3, "log")},
+		breaks("cmd/shivad/main.go", "signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)", "signal.Reset(syscall.SIGPIPE)", `FAIL: TestE2ELogIsAGuest/it_goes`).
+			and(0, "server/internal/journal/limit.go", "if c.kinds[kind] < LinesASecond {", "if c.kinds[kind] < 1<<30 {", `the dropped lines to be counted`).
+			and(1, "server/logqueue/logqueue.go", "if q.closed || len(q.waiting)+len(line) > mostBytes {", "for !q.closed && len(q.waiting)+len(line) > mostBytes {\n\t\tq.filled.Wait()\n\t}\n\tif q.closed {", `no line of it is lost|context deadline exceeded|answered, \d+ failed`)},
 }

@@ -13,7 +13,7 @@ import (
 
 // configurations are the configuration files of shivads by system. Other systems have none.
 var configurations = func() map[string]string {
-	all := map[string]string{"hostile": hostileConfig, "guarded": identities(100), "slow": slowConfig, greedy: greedyConfig}
+	all := map[string]string{"hostile": hostileConfig, "guarded": identities(100), "slow": slowConfig, greedy: greedyConfig, readLog: logConfig, stoppedLog: logConfig}
 	for _, a := range attacks {
 		all[a.name] = attackedConfig
 	}

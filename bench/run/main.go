@@ -122,6 +122,9 @@ var parts = slices.Concat([]part{
 	{"unread", func(ctx context.Context, o options, bin string) (findings, error) {
 		return one(besideUnread(ctx, o, bin))
 	}},
+	{readLog, func(ctx context.Context, o options, bin string) (findings, error) {
+		return one(besideLog(ctx, o, bin))
+	}},
 	{"identities", func(ctx context.Context, o options, bin string) (findings, error) {
 		return one(guarded(ctx, o, bin))
 	}},

@@ -126,6 +126,9 @@ func startSystem(ctx context.Context, o options, name, bin string, loads []*work
 		return nil, err
 	}
 	shivad = slices.Concat(shivad, certificate, config)
+	if name == stoppedLog {
+		shivad = append([]string{"sh", "-c", `exec "$@" 2>"$0"`, filepath.Join(bin, stoppedLog)}, shivad...)
+	}
 	models := []string{"-servers", s.containers, "-max-batch", strconv.Itoa(maxBatch)}
 	for _, w := range loads {
 		if d := w.declaration(); !slices.Contains(models, d) {
