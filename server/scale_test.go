@@ -99,7 +99,10 @@ func TestColdStart(t *testing.T) {
 		if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), `by the request's deadline: container "p" starts a process for the model`) {
 			t.Fatalf("no process starts: %v", err)
 		}
-		return strings.Contains(err.Error(), "no weights")
+		if strings.Contains(err.Error(), "no weights") {
+			t.Fatalf("a client is told what the process printed: %v", err)
+		}
+		return strings.Contains(err.Error(), "its process has ended") && strings.Contains(s.processes.State("p").Detail(), "no weights")
 	})
 	if err := os.Remove(broken); err != nil {
 		t.Fatal(err)

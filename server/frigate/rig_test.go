@@ -126,7 +126,9 @@ func (r *repository) Models() []string {
 	}
 	return []string{r.model}
 }
-func (r *repository) State(string) (predict.State, string)         { return predict.Unavailable, "unloaded" }
+func (r *repository) State(string) predict.Condition {
+	return predict.Condition{State: predict.Unavailable, Reason: "unloaded"}
+}
 func (r *repository) Load(ctx context.Context, model string) error { return r.load(ctx) }
 func (r *repository) Unload(string) error                          { return nil }
 

@@ -312,10 +312,10 @@ type repository struct {
 
 func (r *repository) Models() []string { return []string{"managed", "panics"} }
 
-func (r *repository) State(model string) (predict.State, string) {
+func (r *repository) State(model string) predict.Condition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.state, "as the test says"
+	return predict.Condition{State: r.state, Reason: "as the test says"}
 }
 
 func (r *repository) Load(_ context.Context, model string) error {

@@ -132,13 +132,13 @@ type repository struct {
 }
 
 func (r *repository) Models() []string { return []string{"managed"} }
-func (r *repository) State(model string) (predict.State, string) {
+func (r *repository) State(model string) predict.Condition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.loaded[model] {
-		return predict.Ready, ""
+		return predict.Condition{State: predict.Ready}
 	}
-	return predict.Unavailable, "unloaded"
+	return predict.Condition{State: predict.Unavailable, Reason: "unloaded"}
 }
 func (r *repository) Load(_ context.Context, model string) error {
 	r.mu.Lock()

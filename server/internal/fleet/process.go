@@ -213,34 +213,37 @@ func (p *process) status() []containers.ProcessInfo {
 }
 
 // state returns the state of the processes, without regard to whether they have registered.
-func (p *process) state() (predict.State, string) {
+func (p *process) state() predict.Condition {
 	at := p.current()
 	switch {
 	case at.supervisor == nil && at.forced > 0:
-		return predict.Unavailable, fmt.Sprintf("unloaded; %d of its processes did not end within stop_timeout, %v, and were killed", at.forced, p.settings.StopTimeout)
+		return predict.Condition{State: predict.Unavailable, Reason: "unloaded",
+			Cause: fmt.Sprintf("unloaded; %d of its processes did not end within stop_timeout, %v, and were killed", at.forced, p.settings.StopTimeout)}
 	case at.supervisor == nil:
-		return predict.Unavailable, "unloaded"
+		return predict.Condition{State: predict.Unavailable, Reason: "unloaded"}
 	case at.stopping:
-		return predict.Unloading, "its processes are being stopped"
+		return predict.Condition{State: predict.Unloading, Reason: "its processes are being stopped"}
 	}
 	list := at.supervisor.Status()
 	if len(list) == 0 {
-		return predict.Ready, "asleep: no requests arrive; the next one starts a process"
+		return predict.Condition{State: predict.Ready, Reason: "asleep: no requests arrive; the next one starts a process"}
 	}
 	for _, i := range list {
 		switch {
 		case i.State == "running" && i.Registers:
-			return predict.Loading, fmt.Sprintf("its process has registered %v", at.versions)
+			return predict.Condition{State: predict.Loading, Reason: "its process has registered other models or versions", Cause: fmt.Sprintf("its process has registered %v", at.versions)}
 		case i.State == "running", i.State == "restarting" && i.LastExit == "":
-			return predict.Loading, "its process has started and not registered yet"
+			return predict.Condition{State: predict.Loading, Reason: "its process has started and not registered yet"}
 		}
 	}
-	if list[0].State == "retired" {
-		return predict.Unavailable, fmt.Sprintf("retired: a newer version has replaced it; \"shivactl containers start %s\" starts it again", p.settings.Name)
+	first := list[0]
+	if first.State == "retired" {
+		return predict.Condition{State: predict.Unavailable, Reason: "retired: a newer version has replaced it",
+			Cause: fmt.Sprintf("retired: a newer version has replaced it; \"shivactl containers start %s\" starts it again", p.settings.Name)}
 	}
-	reason := fmt.Sprintf("%s: its process ended with %s", list[0].State, list[0].LastExit)
-	if n := len(list[0].LastLines); n > 0 {
-		reason += ": " + strings.Join(list[0].LastLines[max(0, n-3):], " | ")
+	cause := fmt.Sprintf("%s: its process ended with %s", first.State, first.LastExit)
+	if n := len(first.LastLines); n > 0 {
+		cause += ": " + strings.Join(first.LastLines[max(0, n-3):], " | ")
 	}
-	return predict.Unavailable, reason
+	return predict.Condition{State: predict.Unavailable, Reason: first.State + ": its process has ended; the operators of this server see why", Cause: cause}
 }

@@ -159,20 +159,30 @@ func (ps *Processes) Awaited() (loaded []string, unloaded map[string]bool) {
 	return loaded, unloaded
 }
 
-// WhyMissing says what is known about models that should be served and are not, for the end of a
-// sentence; "" if nothing is known.
+// WhyMissing says to operators what is known about models that should be served and are not, for
+// the end of a sentence; "" if nothing is known.
 func (ps *Processes) WhyMissing(models []string) string {
+	return ps.missing(models, func(p *process) string {
+		why := p.state().Detail()
+		if p.settings.Model == "" && len(p.current().versions) == 0 {
+			why += ", and its [[container]] does not say which model it serves: set model there if its name differs"
+		}
+		return why
+	})
+}
+
+// WhyAbsent is WhyMissing for clients.
+func (ps *Processes) WhyAbsent(models []string) string {
+	return ps.missing(models, func(p *process) string { return p.state().Reason })
+}
+
+// missing joins what is known about the processes of models.
+func (ps *Processes) missing(models []string, known func(*process) string) string {
 	var why []string
 	for _, p := range ps.all() {
-		at, model := p.current(), p.model()
-		if !at.loaded() || !slices.Contains(models, model) {
-			continue
+		if model := p.model(); p.current().loaded() && slices.Contains(models, model) {
+			why = append(why, model+": "+known(p))
 		}
-		_, reason := p.state()
-		if p.settings.Model == "" && len(at.versions) == 0 {
-			reason += ", and its [[container]] does not say which model it serves: set model there if its name differs"
-		}
-		why = append(why, model+": "+reason)
 	}
 	if why == nil {
 		return ""
@@ -187,8 +197,8 @@ func (ps *Processes) Of(container string) (model string, state predict.State, re
 	if err != nil {
 		return "", "", "", false
 	}
-	state, reason = p.state()
-	return p.model(), state, reason, true
+	at := p.state()
+	return p.model(), at.State, at.Detail(), true
 }
 
 // registered is called for every container that has connected and registered.

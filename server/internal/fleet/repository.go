@@ -29,14 +29,14 @@ func (ps *Processes) serving(model string) []*process {
 }
 
 // State returns the most advanced state among the model's processes.
-func (ps *Processes) State(model string) (predict.State, string) {
-	state, reason := predict.Unavailable, "no process"
+func (ps *Processes) State(model string) predict.Condition {
+	at := predict.Condition{State: predict.Unavailable, Reason: "no process"}
 	for _, p := range ps.serving(model) {
-		if s, why := p.state(); state == predict.Unavailable {
-			state, reason = s, why
+		if at.State == predict.Unavailable {
+			at = p.state()
 		}
 	}
-	return state, reason
+	return at
 }
 
 // Load starts the processes that are not running and waits until the model is ready.
@@ -59,13 +59,13 @@ func (ps *Processes) ready(ctx context.Context, model string) error {
 		if other := ps.registersOthers(model); other != "" {
 			return false, fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, other)
 		}
-		switch state, reason := ps.State(model); {
-		case state == predict.Unavailable:
-			return false, fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, reason)
+		switch at := ps.State(model); {
+		case at.State == predict.Unavailable:
+			return false, fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, at.Detail())
 		case errors.Is(ctx.Err(), context.Canceled):
 			return false, fmt.Errorf("%w: the client disconnected while model %q was loading", scheduler.ErrCanceled, model)
 		case ctx.Err() != nil:
-			return false, fmt.Errorf("%w: model %q is still loading: %s", scheduler.ErrDeadlineExceeded, model, reason)
+			return false, fmt.Errorf("%w: model %q is still loading: %s", scheduler.ErrDeadlineExceeded, model, at.Detail())
 		}
 		return false, nil
 	}, ctx.Done())

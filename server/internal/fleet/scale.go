@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"net"
@@ -194,8 +193,7 @@ func (ps *Processes) drain(owned func(net.Conn) bool) <-chan struct{} {
 func (p *process) await(ids []scheduler.ModelID, waits bool) {
 	why := ""
 	if waits {
-		_, reason := p.state()
-		why = fmt.Sprintf("container %q starts a process for the model: %s", p.settings.Name, cmp.Or(reason, "it has not started yet"))
+		why = fmt.Sprintf("container %q starts a process for the model: %s", p.settings.Name, p.state().Reason)
 	}
 	p.mu.Lock()
 	waits = waits && p.lifecycle.loaded() // it may have been stopped meanwhile

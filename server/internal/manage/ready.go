@@ -32,7 +32,7 @@ func (r *Report) awaited() []string {
 func (r *Report) Awaited(id string) (why string) {
 	for _, one := range r.awaited() {
 		if name, _, _ := strings.Cut(one, "/"); one == id || name == id {
-			return fmt.Sprintf("no container has registered %s yet%s", one, r.Processes.WhyMissing([]string{one}))
+			return fmt.Sprintf("no container has registered %s yet%s", one, r.Processes.WhyAbsent([]string{one}))
 		}
 	}
 	return ""

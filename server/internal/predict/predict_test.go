@@ -73,8 +73,10 @@ type repository struct {
 	done    []string
 }
 
-func (r *repository) Models() []string                     { return r.managed }
-func (r *repository) State(string) (predict.State, string) { return r.state, "said so" }
+func (r *repository) Models() []string { return r.managed }
+func (r *repository) State(string) predict.Condition {
+	return predict.Condition{State: r.state, Reason: "said so"}
+}
 func (r *repository) Load(_ context.Context, model string) error {
 	r.done = append(r.done, "load "+model)
 	return nil

@@ -1,6 +1,7 @@
 package predict
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -20,8 +21,8 @@ import (
 type Repository interface {
 	// Models returns the names of the models that it can start and stop, sorted.
 	Models() []string
-	// State returns the state of one of these models, and the reason for it.
-	State(model string) (state State, reason string)
+	// State returns the state of one of these models.
+	State(model string) Condition
 	// Load starts the processes of a model that are not running, and returns when one of them
 	// serves it, which may be at once. It fails if ctx ends, or if a process keeps ending by
 	// itself.
@@ -120,6 +121,17 @@ const (
 	Unloading   State = "UNLOADING"   // processes are being stopped
 )
 
+// A Condition is the state of a model's processes, and why they are in it.
+type Condition struct {
+	State State
+	// Reason is for any client: nothing of the server's files, settings, or a process's output.
+	Reason string
+	Cause  string // for those who may load the model; "": the reason
+}
+
+// Detail returns the cause, or else the reason.
+func (c Condition) Detail() string { return cmp.Or(c.Cause, c.Reason) }
+
 // An IndexEntry is one version of a model that is served or could be.
 type IndexEntry struct {
 	Name    string `json:"name"`
@@ -140,7 +152,7 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 		if !m.Ready {
 			e.State, e.Reason = Unavailable, "no container of it is connected"
 			if slices.Contains(managed, m.Name) {
-				e.State, e.Reason = s.cfg.Repository.State(m.Name)
+				s.describe(&e)
 			}
 		}
 		list = append(list, e)
@@ -155,7 +167,7 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 	for _, name := range managed {
 		if !seen[name] {
 			e := IndexEntry{Name: name}
-			e.State, e.Reason = s.cfg.Repository.State(name)
+			s.describe(&e)
 			list = append(list, e)
 		}
 	}
@@ -163,6 +175,14 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 		list = slices.DeleteFunc(list, func(e IndexEntry) bool { return e.State != Ready })
 	}
 	return list
+}
+
+// describe sets the state of a model whose processes the server manages.
+func (s *Service) describe(e *IndexEntry) {
+	c := s.cfg.Repository.State(e.Name)
+	if e.State, e.Reason = c.State, c.Reason; s.view.Who().May(identity.Load, e.Name) {
+		e.Reason = c.Detail()
+	}
 }
 
 // Load starts a model whose processes the server manages. Parameters of the request (another
