@@ -14,6 +14,7 @@ import (
 
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -61,7 +62,7 @@ var settings = []gathering{
 		}
 		t.Errorf("none of %d batches has rows of several requests", len(batches))
 	}},
-	{"other dtypes allowed", func(p *config.Policy) { p.Cast = true }, func(*testing.T, []*containertest.Batch) {}},
+	{"other dtypes allowed", func(p *config.Policy) { p.Cast = setting.CastExact }, func(*testing.T, []*containertest.Batch) {}},
 }
 
 func rowsUpTo(most int) func(*testing.T, []*containertest.Batch) {

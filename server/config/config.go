@@ -425,8 +425,8 @@ type Policy struct {
 	StreamsPerClient int           `toml:"streams_per_client"`
 	Pad              bool          `toml:"pad"`
 	Batched          bool          `toml:"batched" default:"true" file:"only" restart:"replicas have registered by it"`
-	// Cast accepts other dtypes if no value changes.
-	Cast bool `toml:"cast" file:"only"`
+	// Cast says which inputs of other dtypes are accepted.
+	Cast setting.Cast `toml:"cast" file:"only"`
 }
 
 // Scheduler returns the scheduler's part of a policy.

@@ -127,6 +127,8 @@ func fill(v reflect.Value, n *int) {
 		*x = !*x
 	case *int:
 		*x = *n
+	case *setting.Cast:
+		*x = setting.Cast(*n % 3)
 	case *setting.Keep:
 		*x = setting.Keep(*n % 3)
 		if *x == 0 {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
@@ -67,6 +68,10 @@ keep = 0
 		`x.toml:11:1: model.d.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer -1`,
 		`x.toml:13:1: tcp.stream: expected a string, got the integer 1`,
 		`x.toml:14:1: tcp.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer 0`,
+	}},
+	{"which casts", "[model.a]\ncast = \"nearest\"\n[model.b]\ncast = \"close\"\n[model.c]\ncast = 1\n", []string{
+		`x.toml:4:1: model.b.cast: expected false, true or "nearest", got the string "close"`,
+		`x.toml:6:1: model.c.cast: expected false, true or "nearest", got the integer 1`,
 	}},
 	{"every wrong type at once", `
 drain = 3
@@ -438,6 +443,7 @@ func TestSet(t *testing.T) {
 	for _, s := range [][2]string{
 		{"tcp.listen", "worse"}, {"tcp.loops", "5"}, {"tcp.resync", "true"}, {"tcp.idle_timeout", "1m"}, {"tcp.outbound_bytes", "1MiB"},
 		{"containers.listen", "127.0.0.1:1, ipc:///x"}, {"server.required_models", "a,b"}, {"model.m.objective", "20ms"}, {"model.m.2.slots", "5"}, {"defaults.slots", "1"},
+		{"model.m.cast", "nearest"}, {"defaults.cast", "true"},
 	} {
 		if err := c.Set(s[0], s[1], "--flag"); err != nil {
 			t.Errorf("set %q: %v", s, err)
@@ -445,7 +451,8 @@ func TestSet(t *testing.T) {
 	}
 	if c.TCP.Loops != 5 || !c.TCP.Resync || c.TCP.IdleTimeout != time.Minute || c.TCP.OutboundBytes != 1<<20 ||
 		len(c.Containers.Listen) != 2 || c.Containers.Listen[1] != "ipc:///x" || len(c.Server.RequiredModels) != 2 ||
-		c.Models["m"].Objective != 20*time.Millisecond || c.Models["m.2"].Slots != 5 || c.Defaults.Slots != 1 {
+		c.Models["m"].Objective != 20*time.Millisecond || c.Models["m.2"].Slots != 5 || c.Defaults.Slots != 1 ||
+		c.Models["m"].Cast != setting.CastNearest || c.Defaults.Cast != setting.CastExact {
 		t.Errorf("not set: %+v", c)
 	}
 	if len(before.Models) != 0 || before.origins["tcp.loops"].name != "x.toml" {

@@ -56,7 +56,7 @@ func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
 	var value any = text // if it does not parse, put reports that
 	switch v.Addr().Interface().(type) {
 	case *string, *time.Duration, *Bytes:
-	case *bool:
+	case *bool, *setting.Cast:
 		if b, err := strconv.ParseBool(text); err == nil {
 			value = b
 		}
@@ -130,6 +130,13 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 			return
 		}
 		*p = k // "" becomes the zero value
+	case *setting.Cast:
+		c, err := setting.CastOf(value)
+		if err != nil {
+			fs.Add(key, "expected %s, got %s", setting.CastValues, describe(value))
+			return
+		}
+		*p = c
 	case *Addrs:
 		if s, ok := value.(string); ok {
 			value = []any{s}

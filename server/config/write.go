@@ -72,6 +72,8 @@ func tomlValue(v reflect.Value) (string, bool) {
 			return x.String(), true
 		}
 		return quote(x.String()), true
+	case setting.Cast:
+		return x.String(), true
 	case Replicas:
 		return x.toml(), true
 	case bool:

@@ -18,7 +18,43 @@ import (
 // Real numbers and bools can be cast to one another; -0 may become 0, NaN casts to floats only,
 // bool is 0 and 1. A complex dtype casts to the other complex one only. LongDouble and Bytes cannot
 // be cast.
-func Cast(t Tensor, to DType, pool *Pool) (Tensor, error) {
+func Cast(t Tensor, to DType, pool *Pool) (Tensor, error) { return cast(t, to, pool, exact) }
+
+// CastNearest is Cast, but a float dtype gets the nearest of its values, ties to even, and bool
+// gets true for all numbers but 0. A number beyond the largest float is an error, and so is NaN as
+// bool. Integers still must be preserved: a fraction is more often a mistake than a rounding.
+func CastNearest(t Tensor, to DType, pool *Pool) (Tensor, error) { return cast(t, to, pool, nearest) }
+
+// Casts reports whether Cast can convert between two dtypes, depending on the values.
+func Casts(from, to DType) bool {
+	from, to = parts(from, to)
+	return from.Valid() && to.Valid() && casts[from.carrier()][to.carrier()] != nil
+}
+
+// parts returns the dtypes as which elements are cast: those of complex numbers part by part.
+func parts(from, to DType) (DType, DType) {
+	switch {
+	case from == Complex64 && to == Complex128:
+		return Float32, Float64
+	case from == Complex128 && to == Complex64:
+		return Float64, Float32
+	}
+	return from, to
+}
+
+// A conversion casts elements of one dtype's carrier to those of another's, and from that to the
+// other dtype if it is not its own carrier.
+type conversion struct {
+	convert castFunc
+	narrow  func(d DType, dst, src []byte, n int) int
+	failure string // why an element cannot be cast, with %s for the dtype
+}
+
+func exact(from, to DType) conversion {
+	return conversion{casts[from.carrier()][to.carrier()], DType.fromCarrier, "which no %s is equal to"}
+}
+
+func cast(t Tensor, to DType, pool *Pool, how func(from, to DType) conversion) (Tensor, error) {
 	if err := t.Check(); err != nil {
 		return Tensor{}, err
 	}
@@ -26,18 +62,12 @@ func Cast(t Tensor, to DType, pool *Pool) (Tensor, error) {
 		t.Retain()
 		return t, nil
 	}
-	from, into := t.DType, to
-	switch {
-	case from == Complex64 && into == Complex128:
-		from, into = Float32, Float64 // part by part
-	case from == Complex128 && into == Complex64:
-		from, into = Float64, Float32
+	from, into := parts(t.DType, to)
+	var c conversion
+	if Casts(from, into) {
+		c = how(from, into)
 	}
-	var convert castFunc
-	if to.Valid() {
-		convert = casts[from.carrier()][into.carrier()]
-	}
-	if convert == nil {
+	if c.convert == nil {
 		return Tensor{}, fmt.Errorf("tensor: no cast from %s to %s", t.DType, to)
 	}
 	n := len(t.Data) / from.Size()
@@ -59,14 +89,14 @@ func Cast(t Tensor, to DType, pool *Pool) (Tensor, error) {
 		if into.carrier() != into {
 			result = narrow[:]
 		}
-		bad := convert(result, src, k)
+		bad := c.convert(result, src, k)
 		if bad < 0 && into.carrier() != into {
-			bad = into.fromCarrier(dst, narrow[:], k)
+			bad = c.narrow(into, dst, narrow[:], k)
 		}
 		if bad >= 0 {
 			out.Release()
 			at := (done + bad) * from.Size() / t.DType.Size()
-			return Tensor{}, fmt.Errorf("tensor: element %d is the %s %s, which no %s is equal to", at, t.DType, t.elementText(at), to)
+			return Tensor{}, fmt.Errorf("tensor: element %d is the %s %s, "+c.failure, at, t.DType, t.elementText(at), to)
 		}
 	}
 	return out, nil

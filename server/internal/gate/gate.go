@@ -20,7 +20,7 @@ import (
 type ModelOptions struct {
 	Deadline       time.Duration // for requests without one
 	Keep           setting.Keep  // frames of a stream that may wait; a frame may override it
-	Cast           bool          // allow value-preserving casts of inputs
+	Cast           setting.Cast  // the casts of inputs that are allowed
 	Pixels         int64         // maximum for one picture in a file
 	DefaultVersion string        // "" = the highest version that has a live replica
 	CacheBytes     int64         // bound of the prediction cache of all versions together; 0 = none

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -132,8 +133,12 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 		switch {
 		case spec.DType == tensor.Bytes && t.DType == tensor.Uint8:
 			t, err = tensor.FromElems(slices.Repeat(tensor.Shape{1}, len(shape)), [][]byte{t.Data}, pool)
-		case c.Target.Cast:
-			t, err = tensor.Cast(t, spec.DType, pool)
+		case c.Target.Cast == setting.CastNearest:
+			t, err = tensor.CastNearest(t, spec.DType, pool)
+		case c.Target.Cast == setting.CastExact:
+			if t, err = tensor.Cast(t, spec.DType, pool); err != nil && tensor.Rounds(got.DType, spec.DType) && !errors.Is(err, tensor.ErrBudget) {
+				err = fmt.Errorf("%w; the setting cast = \"nearest\" of the model takes the nearest one", err)
+			}
 		default:
 			return t, false, c.misfit(spec, got)
 		}
@@ -155,7 +160,19 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 
 // misfit returns the error for a tensor that does not match its declaration.
 func (c *Call) misfit(spec *tensor.Spec, got tensor.Tensor) error {
-	return fmt.Errorf("%w: input %q: expected %s, got %s %s", scheduler.ErrInvalidInput, spec.Name, c.expected(spec), got.DType, got.Shape)
+	return fmt.Errorf("%w: input %q: expected %s, got %s %s%s", scheduler.ErrInvalidInput, spec.Name, c.expected(spec), got.DType, got.Shape, cure(got.DType, spec.DType))
+}
+
+// cure tells the sender of an input how to make it of the dtype that the model takes, if that is a
+// type of numbers, too.
+func cure(from, to tensor.DType) string {
+	switch {
+	case from == to || !tensor.Casts(from, to):
+		return ""
+	case tensor.Rounds(from, to):
+		return fmt.Sprintf("; convert it before it is sent (numpy: .astype(%q)), or have cast = \"nearest\" set for the model", to)
+	}
+	return fmt.Sprintf("; convert it before it is sent (numpy: .astype(%q)), or have cast = true set for the model", to)
 }
 
 // inputError returns the error for an input that could not be made: the request is invalid, or

@@ -8,8 +8,10 @@ import (
 
 	"github.com/shivad/shivad/containers/adapter"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontensor"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -109,7 +111,7 @@ func TestMatch(t *testing.T) {
 }
 
 func TestMatchCasts(t *testing.T) {
-	c := &Call{Target: &Target{Cast: true, Spec: scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Uint8, -1, 2)}}}}
+	c := &Call{Target: &Target{Cast: setting.CastExact, Spec: scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Uint8, -1, 2)}}}}
 	ask := func(values ...float32) error {
 		in, _ := tensor.FromSlice(tensor.Shape{2}, values)
 		c.Inputs = c.inputs[:0]
@@ -121,6 +123,41 @@ func TestMatchCasts(t *testing.T) {
 	for _, bad := range []float32{0.5, 256, -1} {
 		if err := ask(1, bad); !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), `"x"`) {
 			t.Errorf("%v: expected ErrInvalidInput that names the input, got %v", bad, err)
+		}
+	}
+}
+
+// An input of another dtype is refused with a cure, and cast by the rule that the model has.
+func TestMatchCures(t *testing.T) {
+	image, _ := tensor.FromSlice(tensor.Shape{2}, []float64{10. / 255, 1})
+	weights, _ := tensor.FromSlice(tensor.Shape{2}, []float32{0.1, 1})
+	mask, _ := tensor.FromSlice(tensor.Shape{2}, []uint8{0, 255})
+	pixels, _ := tensor.FromSlice(tensor.Shape{2}, []uint8{7, 255})
+	for _, c := range []struct {
+		input tensor.Tensor
+		dtype tensor.DType
+		want  [3]string // for each rule: the element as JSON, or a part of the error
+	}{
+		{image, tensor.Float32, [3]string{`.astype("float32")), or have cast = "nearest"`, `cast = "nearest" of the model takes the nearest one`, "0.039215688"}},
+		{weights, tensor.Float16, [3]string{`.astype("float16")), or have cast = "nearest"`, `which no float16 is equal to; the setting cast = "nearest"`, "0.099975586"}},
+		{mask, tensor.Bool, [3]string{`.astype("bool")), or have cast = "nearest"`, `element 1 is the uint8 255, which no bool is equal to; the setting cast = "nearest"`, "false"}},
+		{pixels, tensor.Float32, [3]string{`got uint8 [2]; convert it before it is sent (numpy: .astype("float32")), or have cast = true`, "7", "7"}},
+		{image, tensor.Uint8, [3]string{`.astype("uint8")), or have cast = true`, "which no uint8 is equal to", "which no uint8 is equal to"}},
+	} {
+		for rule, want := range c.want {
+			k := &Call{Target: &Target{Cast: setting.Cast(rule), Spec: scheduler.Spec{Inputs: []tensor.Spec{spec("x", c.dtype, -1, 2)}}}}
+			k.Inputs = k.inputs[:0]
+			got := ""
+			if err := k.match([]tensor.Tensor{c.input}, nil, nil); err != nil {
+				if got = err.Error(); !errors.Is(err, scheduler.ErrInvalidInput) {
+					t.Errorf("%v is not the sender's fault", err)
+				}
+			} else {
+				got = string(jsontensor.Writer(c.dtype)(nil, k.Inputs[0].Data[:c.dtype.Size()]))
+			}
+			if !strings.Contains(got, want) || len(want) < 12 && got != want {
+				t.Errorf("%s to %s by %s: %s, want %s", c.input.DType, c.dtype, setting.Cast(rule), got, want)
+			}
 		}
 	}
 }
@@ -149,7 +186,7 @@ func TestMatchTakesMemoryOfThePool(t *testing.T) {
 		"legacy in metadata": {spec: oldText, p: Params{Inputs: fmt.Appendf(nil, `["%s"]`, long)}},
 	} {
 		match := func(pool *tensor.Pool) (*Call, error) {
-			c := &Call{Target: &Target{Spec: tc.spec, Cast: true}}
+			c := &Call{Target: &Target{Spec: tc.spec, Cast: setting.CastExact}}
 			c.Inputs = c.inputs[:0]
 			p := tc.p
 			return c, c.arrange(tc.tensors, &p, pool)

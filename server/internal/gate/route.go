@@ -26,7 +26,7 @@ type Target struct {
 	ID       scheduler.ModelID
 	Model    *scheduler.Model
 	Spec     scheduler.Spec
-	Cast     bool          // value-preserving casts of inputs are allowed
+	Cast     setting.Cast  // the casts of inputs that are allowed
 	Pixels   int64         // maximum for one picture in a file
 	Deadline time.Duration // for requests without one
 	Keep     setting.Keep  // for frames without one
