@@ -54,6 +54,11 @@ type Config struct {
 	// Registered is called for every session that has become a replica of its model, before its
 	// first batch, on the session's goroutine. It may be nil.
 	Registered func(conn net.Conn, i SessionInfo)
+	// Returns is asked when a container registers: how long after its end a successor may be
+	// expected, 0 if none; see [scheduler.ReplicaOptions]. nil: always 0.
+	Returns func(conn net.Conn) time.Duration
+	// Served is called when a container has answered its first batch. It may be nil.
+	Served func(conn net.Conn)
 	// Left is called when a registered session has ended. It may be nil.
 	Left func(i SessionInfo)
 	// Dismissed is called with the connection of a container just before the goodbye that asks it

@@ -37,6 +37,7 @@ type session struct {
 	codec codec
 
 	// Owned by the goroutine of run.
+	served bool      // an answer of the container was good
 	strays bool      // an answer to no batch was logged
 	token  string    // of its registration, set before replica is
 	tls    *tls.Conn // on raw, set before token is; nil: it is plain
@@ -246,6 +247,9 @@ func (s *session) register(r registration) error {
 		}
 	}
 	options := scheduler.ReplicaOptions{Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial, Silent: s.endSilent}
+	if f := s.listener.cfg.Returns; f != nil {
+		options.Returns = f(s.raw)
+	}
 	if r.feedback {
 		options.Feedback = s.sendFeedback
 	}
@@ -456,6 +460,12 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 		s.recordFailure(err)
 		b.Fail(err)
 		return nil
+	}
+	if !s.served {
+		s.served = true
+		if f := s.listener.cfg.Served; f != nil {
+			f(s.raw)
+		}
 	}
 	if err := b.Complete(a.outputs, a.errors); err != nil {
 		s.recordFailure(err)

@@ -47,7 +47,8 @@ const (
 	defaultStopTimeout = 10 * time.Second
 	maxReplicas        = 1024
 
-	// The pause before a restart doubles with every early end.
+	// The pause before a restart doubles with every early end of a process that has answered
+	// nothing.
 	minRestart = 500 * time.Millisecond
 	maxRestart = 30 * time.Second
 	// The end of a process is early if it comes before this time.
@@ -218,6 +219,33 @@ func (s *Supervisor) Registered(conn net.Conn) bool {
 	return true
 }
 
+// Served records that the process at the other end of conn has answered a batch. Its end is then no
+// sign that its command fails, so the pause before its restart does not grow: a request may have
+// ended it.
+func (s *Supervisor) Served(conn net.Conn) {
+	if p := s.owner(conn); p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.served = true
+	}
+}
+
+// Returns is how long after its end the process at the other end of conn, which is about to
+// register, will have been replaced: twice the time that its own start took, and the pause before
+// the restart. 0: none of the processes holds conn, or they keep ending early.
+func (s *Supervisor) Returns(conn net.Conn) time.Duration {
+	p := s.owner(conn)
+	if p == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.early >= crashLoop {
+		return 0
+	}
+	return 2*time.Since(p.info.Since) + 2*minRestart
+}
+
 // Owns reports whether one of the processes, or a child of one, holds the other end of conn. It
 // returns false also if the system cannot tell.
 func (s *Supervisor) Owns(conn net.Conn) bool { return s.owner(conn) != nil }
@@ -264,6 +292,8 @@ type process struct {
 	lines     []string
 	child     *os.Process // while it runs
 	fault     error       // why it was killed
+	served    bool        // it has answered a batch, since it was started
+	early     int         // early ends in a row
 	dismissed time.Time   // see Dismiss
 }
 
@@ -318,11 +348,22 @@ func (p *process) recordExit(err error) (exit string, dismissed bool) {
 	return p.info.LastExit, dismissed
 }
 
+// countEnd returns how many times in a row, with this one, the process has ended early: soon after
+// its start, and before it had answered anything.
+func (p *process) countEnd(soon bool) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !soon || p.served {
+		p.early = 0
+	}
+	p.early++
+	return p.early
+}
+
 // supervise runs and restarts the process until ctx ends, on a thread of its own (see onThread):
 // the parent-death signal is sent when the thread that forked ends, not the process.
 func (p *process) supervise(ctx context.Context) {
 	confined := false
-	quick := 0
 	for ctx.Err() == nil {
 		began := time.Now()
 		var err error
@@ -343,10 +384,7 @@ func (p *process) supervise(ctx context.Context) {
 			p.state(stateRetired, 0)
 			return
 		}
-		if time.Since(began) >= earlyEnd {
-			quick = 0
-		}
-		quick++
+		quick := p.countEnd(time.Since(began) < earlyEnd)
 		pause := min(minRestart<<min(quick-1, 10), maxRestart)
 		pause = pause/2 + rand.N(pause/2)
 		state := "restarting"
@@ -405,7 +443,7 @@ func (p *process) run(ctx context.Context) error {
 		return c.Process.Pid, nil
 	})
 	if err == nil {
-		p.child, p.fault = c.Process, nil
+		p.child, p.fault, p.served = c.Process, nil, false
 		p.setState("running", c.Process.Pid)
 	}
 	p.mu.Unlock()

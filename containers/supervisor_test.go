@@ -242,6 +242,29 @@ func TestDismiss(t *testing.T) {
 	(<-conns).Close() // it was restarted
 }
 
+// TestEndsAfterAnswers: the pauses before restarts do not grow while a process answers before it
+// ends, since a request may be what ends it. One that keeps ending before is not expected back.
+func TestEndsAfterAnswers(t *testing.T) {
+	t.Parallel() // it mostly waits
+	s, conns := connecting(t, 1, "leaving")
+	for range 4 {
+		c := <-conns
+		if s.Returns(c) <= 0 {
+			t.Error("a process that answers before it ends is not expected back")
+		}
+		s.Served(c)
+		c.Close()
+	}
+	for range 3 {
+		(<-conns).Close()
+	}
+	c := <-conns
+	if d := s.Returns(c); d != 0 {
+		t.Errorf("in a crash loop, and expected back in %v", d)
+	}
+	c.Close()
+}
+
 // TestRoll: each process is replaced by a new one when that has registered, and not before.
 func TestRoll(t *testing.T) {
 	s, conns := connecting(t, 2, "connecting")

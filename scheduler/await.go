@@ -1,6 +1,9 @@
 package scheduler
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Await announces that a replica will be started for waiting rows. The model's requests then wait
 // for it until their deadlines, and are answered ErrUnavailable with why: what is being started, or
@@ -30,5 +33,6 @@ func (m *Model) Awaited() bool {
 
 // noStart is the error of a request whose deadline passed while it waited for a replica.
 func (c *core) noStart() error {
-	return fmt.Errorf("%w; none was live by the request's deadline: %s", c.noReplica, c.awaited)
+	why := cmp.Or(c.awaited, "its container is being restarted")
+	return fmt.Errorf("%w; none was live by the request's deadline: %s", c.noReplica, why)
 }

@@ -105,12 +105,12 @@ const (
 // A span is the rows of a batch, or of a retry, that belong to one request. Padding, and rows
 // whose request was answered early, have no request.
 type span struct {
-	req     *Request
-	lo, hi  int // rows of the request
-	retried bool
-	err     error
-	next    *span  // of the same request, in other batches
-	retry   *retry // the retry in which it waits; nil: it is in a batch
+	req    *Request
+	lo, hi int // rows of the request
+	record record
+	err    error
+	next   *span  // of the same request, in other batches
+	retry  *retry // the retry in which it waits; nil: it is in a batch
 
 	late func([]tensor.Tensor) // receives the rows although req is answered already; may be nil
 }

@@ -38,6 +38,7 @@ type core struct {
 	replicas    []*Replica
 	live        int    // live replicas
 	awaited     string // what is being started while no replica is live; "": nothing
+	returns     int64  // until when a successor of a lost replica is expected
 	lastRemoved int64  // when the last replica was removed
 	incarnation uint64 // how often a replica registered while none was live
 	round       uint64 // of dispatch, see Replica.round
@@ -46,6 +47,7 @@ type core struct {
 	victims     []victim // scratch of displace
 	bad         badRows
 	failing     int // consecutive failed batches, over all replicas
+	culprits    []Culprit
 
 	wake     int64 // when tick must be called
 	draining bool
@@ -237,7 +239,7 @@ func (c *core) requeue(s span, now int64) {
 		it = &item{sibling: r.extra}
 		r.extra = it
 	}
-	*it = item{req: r, lo: s.lo, hi: s.hi, sibling: it.sibling, retried: s.retried, bucket: b}
+	*it = item{req: r, lo: s.lo, hi: s.hi, sibling: it.sibling, record: s.record, bucket: b}
 	c.enqueue(it, now)
 }
 
@@ -311,6 +313,9 @@ func (c *core) tick(now int64, fx *effects) {
 	}
 	c.unavailable(now, fx)
 	c.dispatch(now, fx)
+	if c.returns > now {
+		c.wakeAt(c.returns)
+	}
 	for _, b := range c.buckets.ordered {
 		for i := range b.queues {
 			if head := b.queues[i].head(); head != nil {
@@ -381,7 +386,7 @@ func (c *core) expire(r *Request, fx *effects) {
 	switch {
 	case r.left == 0:
 		c.answer(r, OutcomeDeadlineContainer, errHeld, fx)
-	case r.sent == unsent && c.live == 0 && c.awaited != "":
+	case r.sent == unsent && c.live == 0 && (c.awaited != "" || c.returns > 0):
 		c.answer(r, OutcomeUnavailable, c.noStart(), fx)
 	case r.sent == unsent:
 		c.answer(r, OutcomeDeadlineNeverSent, errNeverSent, fx)
@@ -509,31 +514,33 @@ func (c *core) accept(b *Batch, rowErrors []RowError, exec int64, fx *effects) {
 // succeed ends a request whose answer is complete.
 func (c *core) succeed(r *Request) {
 	r.state, r.outcome, r.Err = stateIdle, OutcomeOK, nil
+	r.source.trusted = true
 	c.requests--
 	c.stats.outcomes[OutcomeOK]++
 }
 
-// giveUp handles a batch whose replica is lost, or did not answer in time: its requests are tried
-// again or answered.
-func (c *core) giveUp(b *Batch, why error, retry bool, now int64, fx *effects) {
+// giveUp handles a batch that its replica will not answer: it is lost, or suspect. Its rows that
+// are attached still return to the queue. A probe, whose replica hung before, is tried again once.
+func (c *core) giveUp(b *Batch, why error, now int64, fx *effects) {
 	for i := range b.spans {
 		s := &b.spans[i]
 		r := s.req
 		if r == nil {
 			continue
 		}
-		if !retry || s.retried || !*c.cfg.Retry || !c.hopeful(now) || r.deadline <= now {
+		if s.record.probed || !*c.cfg.Retry || !c.hopeful(now) || r.deadline <= now {
 			c.answer(r, OutcomeContainerLost, why, fx)
 			continue
 		}
-		requeued := span{req: r, lo: s.lo, hi: s.hi, retried: true}
+		requeued := span{req: r, lo: s.lo, hi: s.hi, record: s.record}
+		requeued.record.probed = b.probe > 0
 		s.detach()
 		c.streams.returned(r)
 		c.requeue(requeued, now)
 	}
-	if b.retry != nil {
-		b.retry.failure.untried += b.Rows
-		c.partTried(b.retry, now)
+	if r := b.retry; r != nil {
+		r.failure.untried += b.Rows
+		c.partTried(r, now)
 	}
 	b.replica.ceiling.ended(b.Rows, now)
 	fx.lost = append(fx.lost, lostBatch{rows: b.Rows, exec: b.replica.execTime(b, now), predicted: b.predicted, err: why})
@@ -548,15 +555,25 @@ func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
 		c.need(now) // so that the worth of a replica stays known
 		c.live--
 	}
+	if rep.state != replicaDraining && rep.options.Returns > 0 {
+		c.returns = max(c.returns, now+int64(rep.options.Returns))
+	}
 	fx.changed = true
 	rep.state = replicaGone
 	c.lastRemoved = now
 	c.replicas = slices.DeleteFunc(c.replicas, func(r *Replica) bool { return r == rep })
 	c.measure()
 	why := fmt.Errorf("%w: %w", ErrContainerLost, reason)
+	var lost []*Batch
 	for _, b := range rep.inflight {
 		b.state = batchRemoved
-		c.giveUp(b, why, true, now, fx)
+		if b.began != notStarted && b.probe == 0 {
+			lost = append(lost, b)
+		}
+	}
+	c.lose(rep, lost, rep.blockedLanes() == 0, false, why, now, fx)
+	for _, b := range rep.inflight {
+		c.giveUp(b, why, now, fx)
 	}
 	for _, b := range rep.overdue {
 		b.state = batchRemoved
@@ -565,6 +582,9 @@ func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
 	rep.inflight, rep.overdue = nil, nil
 	c.finishDrain(rep, fx)
 	c.unavailable(now, fx)
+	if c.returns > now {
+		c.wakeAt(c.returns)
+	}
 	c.dispatch(now, fx)
 }
 
@@ -577,6 +597,7 @@ func (c *core) add(rep *Replica, now int64, fx *effects) {
 	if c.live == 0 {
 		c.incarnation++
 	}
+	c.returns = 0
 	c.live++
 	fx.changed = true
 	c.measure()

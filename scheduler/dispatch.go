@@ -75,6 +75,9 @@ func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
 		}
 	}
 	rep.retries = 0
+	if c.makesRoom(rep, now) {
+		return false
+	}
 	delayed := false
 	for _, b := range c.buckets.ordered[:min(tryBuckets, len(c.buckets.ordered))] {
 		for priority := range b.queues {
@@ -224,7 +227,7 @@ func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int
 				break
 			}
 			b.oldest = max(b.oldest, now-it.since)
-			b.add(span{req: it.req, lo: it.lo, hi: it.hi, retried: it.retried})
+			b.add(span{req: it.req, lo: it.lo, hi: it.hi, record: it.record})
 			c.uncount(it)
 		}
 		stop := to < blk.hi
@@ -254,7 +257,7 @@ func (c *core) part(b *Batch, bk *bucket, q *queue, it *item, n int, now int64) 
 	part := *it
 	part.hi = part.lo + n
 	b.oldest = max(b.oldest, now-it.since)
-	b.add(span{req: it.req, lo: part.lo, hi: part.hi, retried: it.retried})
+	b.add(span{req: it.req, lo: part.lo, hi: part.hi, record: it.record})
 	c.rows -= n
 	c.bytes -= part.bytes()
 	bk.rows -= n
@@ -275,7 +278,7 @@ func (c *core) alone(b *Batch, it *item, n int, now int64) {
 	b.oldest = now - it.since
 	since := it.since
 	c.dequeue(it)
-	b.add(span{req: it.req, lo: it.lo, hi: it.lo + n, retried: it.retried})
+	b.add(span{req: it.req, lo: it.lo, hi: it.lo + n, record: it.record})
 	if it.lo += n; it.lo < it.hi {
 		// Look the bucket up again: it is forgotten when the last of its rows leaves.
 		it.bucket = c.buckets.get(it.req)

@@ -14,7 +14,7 @@
 //	            │                                                                 │
 //	Submit ─► waiting ─► executing ─► answered with outputs                       ▼
 //	            │ ▲          │                                                 answered
-//	            │ └──────────┤ replica lost or suspect: waits again, once      with Err
+//	            │ └──────────┤ replica lost or suspect: waits again, apart     with Err
 //	            │            │ batch failed: waits again, in smaller batches      ▲
 //	            └────────────┴─ deadline, cancel, failed, no replica left, Close ─┘
 //
@@ -45,11 +45,13 @@
 // # Invariants
 //
 // A batch never has more rows than the smaller of the configured and the declared maximum, and its
-// rows agree in dtype and trailing shape. A row is sent at most twice for lost replicas. The rows
-// of a failed batch are tried again in smaller batches, each of which answers some rows or narrows
-// down the bad one. No row is sent after its request was answered, or after its deadline. An idle
-// replica and a row that it could answer never wait for each other, except during the configured
-// delay. [Model.Check] verifies the invariants.
+// rows agree in dtype and trailing shape. The rows of a batch whose replica is lost are tried again
+// apart from others, in fewer and fewer requests at once: at most four replicas are lost with a
+// row, and none after it was alone in the second one. The rows of a failed batch are tried again in
+// smaller batches, each of which answers some rows or narrows down the bad one. No row is sent
+// after its request was answered, or after its deadline. An idle replica and a row that it could
+// answer never wait for each other, except during the configured delay. [Model.Check] verifies the
+// invariants.
 //
 // # Concurrency
 //

@@ -8,10 +8,10 @@ type item struct {
 	req    *Request
 	lo, hi int // rows of the request
 	place
-	queue   *queue // the queue it waits in; nil: it does not wait
-	bucket  *bucket
-	retried bool // its rows were on a lost replica
-	inTurn  bool // it waits as a frame of a stream that takes turns
+	queue  *queue // the queue it waits in; nil: it does not wait
+	bucket *bucket
+	record record
+	inTurn bool // it waits as a frame of a stream that takes turns
 
 	older, newer *item // of the same source
 	sibling      *item // further item of the same request

@@ -65,6 +65,9 @@ type ReplicaOptions struct {
 	// execution timeouts although it had batches to answer. It should end the worker and then
 	// call Remove. If it is nil the replica stays suspect until it answers.
 	Silent func(reason error)
+	// Returns is how long after its loss a successor of the replica may be expected. Until then
+	// requests wait for it if no other replica is live. 0: nobody is known to start one.
+	Returns time.Duration
 	// Feedback is called, with no lock held, with the feedback for the model; see
 	// [Model.Feedback]. It must not block. nil: the replica does not want feedback.
 	Feedback func(*Feedback)
@@ -235,7 +238,7 @@ const fastBatch = 200_000
 // its way. Its times are measured from the grant to the answer, whatever they consist of.
 func (r *Replica) ready(now int64) (at, start int64) {
 	switch {
-	case r.state != replicaLive || r.sharing.on && !r.sharing.granted:
+	case r.state != replicaLive || r.sharing.on && !r.sharing.granted || r.secluded():
 		return never, never
 	case r.sharing.on && r.room() >= 0:
 		return now, now

@@ -26,6 +26,7 @@ type failure struct {
 	parts   int  // parts that are not tried yet
 	failed  bool // a part has failed as well, or a row was named
 	untried int  // rows without a result: answered meanwhile, or given up
+	lineup  bool // the batch was lost, and its parts are groups, see culprit.go
 }
 
 // 1/clarity is the largest share of a failed batch's rows that may stay untried for a verdict on
@@ -41,6 +42,10 @@ type retry struct {
 	since    int64
 	// The other half, which waits for the outcome and is to blame if this half is answered.
 	rest *retry
+	// A replica that hangs with its rows; nil: none does. The retry waits until it has answered or
+	// is removed, but not beyond the given time.
+	held  *Replica
+	until int64
 }
 
 // retriesAtOnce is how many retries in a row a replica gets while other rows wait.
@@ -196,13 +201,14 @@ func halve(spans []span, rows int) (one, other []span) {
 }
 
 // addRetry makes a retry of spans. rest is the half that is to blame if they are answered.
-func (c *core) addRetry(f *failure, spans, rest []span, now int64) {
+func (c *core) addRetry(f *failure, spans, rest []span, now int64) *retry {
 	f.parts++
 	r := c.newRetry(f, spans, now)
 	if rest != nil {
 		r.rest = c.newRetry(f, rest, now)
 	}
 	c.retries = append(c.retries, r)
+	return r
 }
 
 func (c *core) newRetry(f *failure, spans []span, now int64) *retry {
@@ -252,7 +258,7 @@ func takeSpans(spans []span) (live []span, rows int) {
 		if s.req == nil {
 			continue
 		}
-		live = append(live, span{req: s.req, lo: s.lo, hi: s.hi, retried: s.retried})
+		live = append(live, span{req: s.req, lo: s.lo, hi: s.hi, record: s.record})
 		rows += s.hi - s.lo
 		s.detach()
 	}
@@ -261,20 +267,33 @@ func takeSpans(spans []span) (live []span, rows int) {
 
 // feedRetry sends the first retry that fits the replica. It returns false if there is none.
 func (c *core) feedRetry(rep *Replica, start, now int64, fx *effects) bool {
-	for c.dropRetries(now); len(c.retries) > 0; c.dropRetries(now) {
-		r := c.retries[0]
+	c.dropRetries(now)
+	for i := 0; i < len(c.retries); {
+		r := c.retries[i]
+		if r.waits(now) {
+			i++
+			continue
+		}
 		if *c.cfg.Shed {
 			c.shedDoomed(r, start+rep.profile.optimistic(r.rows), fx)
 			if r.rows == 0 {
+				c.dropRetries(now)
 				continue
 			}
 		}
-		c.retries = slices.Delete(c.retries, 0, 1)
+		if !rep.mayTake(r) {
+			return false
+		}
+		c.retries = slices.Delete(c.retries, i, i+1)
 		first := r.spans[slices.IndexFunc(r.spans, func(s span) bool { return s.req != nil })].req
 		limit := max(1, rep.strategy.limit(rep.plan(c, start, first.bytes/int64(first.Rows))))
 		if r.rows > limit {
 			// The replica is not the one that failed, or its ceiling is lower now.
-			c.unretry(r, now)
+			if r.apart() {
+				c.divide(r, i, now)
+			} else {
+				c.unretry(r, now)
+			}
 			continue
 		}
 		live, _ := c.takeRetry(r)
@@ -305,12 +324,23 @@ func (c *core) unretry(r *retry, now int64) {
 	c.partTried(r, now)
 }
 
-// dropRetries drops empty retries at the head of the list.
+// divide puts the halves of a retry into the list at index i, in its place.
+func (c *core) divide(r *retry, i int, now int64) {
+	one, other := halve(c.takeRetry(r))
+	first, second := c.newRetry(r.failure, one, now), c.newRetry(r.failure, other, now)
+	r.failure.parts++
+	c.retries = slices.Insert(c.retries, i, first, second)
+}
+
+// dropRetries drops the empty retries.
 func (c *core) dropRetries(now int64) {
-	for len(c.retries) > 0 && c.retries[0].rows == 0 {
-		r := c.retries[0]
-		c.retries = slices.Delete(c.retries, 0, 1)
-		c.partTried(r, now)
+	for i := 0; i < len(c.retries); {
+		if r := c.retries[i]; r.rows == 0 {
+			c.retries = slices.Delete(c.retries, i, i+1)
+			c.partTried(r, now)
+		} else {
+			i++
+		}
 	}
 }
 

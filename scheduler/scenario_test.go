@@ -25,7 +25,7 @@ var rewrite = flag.Bool("rewrite", false, "write what happened into the scenario
 // stands still except for "advance", "answer … after=D" and "teach".
 //
 //	config strategy=static max_batch=4 …  the model's configuration, at any time
-//	replica A batch=4 slots=1 concurrency=2  A registers
+//	replica A batch=4 slots=1 concurrency=2  A registers; returns=2s: a successor of it would come
 //	teach A 5ms 0.5ms 32                  A answers batches of 1, 1, 2, 4, … 32 rows in a + b·rows
 //	submit r1 r2 deadline=50ms …          in one call; rows= priority= source= width= stream= keep=,
 //	                                      connection= for the stream of a connection
@@ -225,7 +225,7 @@ func (s *story) do(line string) error {
 	switch words[0] {
 	case "replica":
 		return s.register(names[0], number("batch", 0), scheduler.ReplicaOptions{
-			Label: names[0], Slots: number("slots", 0), Concurrency: number("concurrency", 0), Serial: args["serial"] == "true",
+			Label: names[0], Slots: number("slots", 0), Concurrency: number("concurrency", 0), Serial: args["serial"] == "true", Returns: duration("returns"),
 		})
 	case "teach":
 		return s.teach(names[0], rep, names[1:])

@@ -8,6 +8,8 @@ type source struct {
 	share  float64 // of the queue's bounds: the larger of its shares of rows and bytes
 	newest *item
 	index  int // in the heap; -1: it has no rows waiting
+	// It had an answer since a container was last lost with a request of it, see culprit.go.
+	trusted bool
 }
 
 // sources counts each source's share of the queue, and keeps the source with the largest share at
@@ -90,6 +92,20 @@ func (ss *sources) change(s *source, rows int, bytes int64) {
 		ss.up(s.index)
 	default:
 		ss.down(s.index)
+	}
+}
+
+// trusts reports whether a source is trusted. While there are too many sources to remember all of
+// them, each is.
+func (ss *sources) trusts(id uint64) bool {
+	s := ss.byID[id]
+	return s == nil || s.trusted || len(ss.byID) > keepSources
+}
+
+// distrust withdraws the trust in a source until its next answer.
+func (ss *sources) distrust(id uint64) {
+	if s := ss.byID[id]; s != nil {
+		s.trusted = false
 	}
 }
 

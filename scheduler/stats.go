@@ -1,6 +1,9 @@
 package scheduler
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Counts are the counts of a span of time.
 type Counts struct {
@@ -41,6 +44,9 @@ type Stats struct {
 	Replicas    []ReplicaStats
 	Predictable bool // all profiles have enough measurements to refuse requests by prediction
 	Need        Need // how many replicas would meet the deadlines
+	// Culprits are the latest requests that were at fault for the loss of a container, the newest
+	// first.
+	Culprits []Culprit
 
 	Counts // since the model was made
 
@@ -123,6 +129,10 @@ func (m *Model) Stats() Stats {
 	s.Recent.Peak = peak
 	s.OldestWait, s.Pending = c.waiting(now)
 	s.Need = c.need(now)
+	s.Culprits = slices.Clone(c.culprits)
+	for i := range s.Culprits {
+		s.Culprits[i].Ago = time.Duration(now - s.Culprits[i].at)
+	}
 	for _, r := range c.replicas {
 		one := r.stats(c, now)
 		s.OldestBatch = max(s.OldestBatch, one.OldestBatch)

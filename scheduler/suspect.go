@@ -87,7 +87,6 @@ func (b *Batch) overdue(limit int64) int64 {
 // giveUpOverdue gives a batch up.
 func (c *core) giveUpOverdue(rep *Replica, b *Batch, now int64, fx *effects) {
 	silent := rep.free <= b.began
-	retry := b.requests > 1 || b.probe > 0
 	if b.probe > 0 {
 		rep.probeAt = now + int64(c.cfg.ExecTimeout)
 	} else {
@@ -116,8 +115,11 @@ func (c *core) giveUpOverdue(rep *Replica, b *Batch, now int64, fx *effects) {
 			c.cfg.ExecTimeout, time.Duration(now-b.began).Round(time.Millisecond))
 	}
 	rep.blame(why, now)
-	for i, b := range lost {
-		c.giveUp(b, why, retry || i > 0, now, fx)
+	if b.probe == 0 {
+		c.lose(rep, lost[:1], true, true, why, now, fx)
+	}
+	for _, b := range lost {
+		c.giveUp(b, why, now, fx)
 	}
 	c.finishDrain(rep, fx)
 }
@@ -152,9 +154,10 @@ func (r *Replica) silentSince() int64 {
 }
 
 // hopeful reports whether waiting rows may still be answered: by a live replica, by a suspect one
-// that is being probed or would be with the next row, or by one that is being started for them.
+// that is being probed or would be with the next row, by one that is being started for them, or by
+// the successor of a lost one.
 func (c *core) hopeful(now int64) bool {
-	return c.live > 0 || c.awaited != "" || slices.ContainsFunc(c.replicas, func(r *Replica) bool {
+	return c.live > 0 || c.awaited != "" || now < c.returns || slices.ContainsFunc(c.replicas, func(r *Replica) bool {
 		return r.state == replicaSuspect && (len(r.inflight) > 0 || r.probes(now))
 	})
 }
@@ -170,7 +173,7 @@ func (c *core) probeOf(q *queue) *item {
 	at := q.back(probeLook)
 	var best *item
 	for ; !q.end(at); at = q.next(at) {
-		if it := q.item(at); !it.retried || c.live == 0 {
+		if it := q.item(at); it.record == (record{}) || c.live == 0 {
 			best = it
 		}
 	}
@@ -187,11 +190,13 @@ func (c *core) probe(now int64, fx *effects) {
 			continue
 		}
 		for len(c.buckets.ordered) == 0 {
-			if len(c.retries) == 0 {
+			i := slices.IndexFunc(c.retries, func(r *retry) bool { return !r.apart() })
+			if i < 0 {
 				return
 			}
-			c.unretry(c.retries[0], now)
-			c.retries = slices.Delete(c.retries, 0, 1)
+			r := c.retries[i]
+			c.retries = slices.Delete(c.retries, i, i+1)
+			c.unretry(r, now)
 		}
 		bk := c.buckets.ordered[0]
 		_, q := bk.top()

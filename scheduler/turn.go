@@ -325,7 +325,7 @@ func (c *core) fillInTurn(b *Batch, bk *bucket, q *queue, at cursor, target, who
 	}
 	for _, it := range chosen {
 		b.oldest = max(b.oldest, now-it.since)
-		b.add(span{req: it.req, lo: it.lo, hi: it.hi, retried: it.retried})
+		b.add(span{req: it.req, lo: it.lo, hi: it.hi, record: it.record})
 		q.remove(it)
 		c.uncount(it)
 	}

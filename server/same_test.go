@@ -296,7 +296,7 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 		{condition{"Unavailable", 503, 14, yes}, "left", ok, 0, "", true},
 		{condition{"Unavailable", 503, 14, yes}, "late", ok, 0, "no container has registered late yet", true},
 		{condition{"ContainerFailed", 502, 13, no}, "fails", ok, 0, "ZeroDivisionError", true},
-		{condition{"ContainerLost", 502, 14, yes}, "lost", ok, 0, "", true},
+		{condition{"ContainerLost", 500, 13, no}, "lost", ok, 0, "it executed this request alone", true},
 	} {
 		for _, w := range all {
 			if w.name == "library" && !c.inside {

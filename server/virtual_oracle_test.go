@@ -149,8 +149,8 @@ func (s *scene) judgeRuns(q *question, a answer, wrong func(string, ...any)) {
 		wrong("%s was sent its rows, which %q has no right to ask for", q.runs[0].container, q.client.identity)
 	}
 	for row, n := range times {
-		if losses[row] > 2 {
-			wrong("row %d was sent to %d containers that were lost with it, not to one more after the first", row, losses[row])
+		if losses[row] > mostLosses {
+			wrong("row %d was sent to %d containers that were lost with it, not to %d at most", row, losses[row], mostLosses)
 		}
 		if n > 1 && !s.troubles.containers && !s.missing(q, a.at) {
 			wrong("row %d was executed %d times, and no container has failed", row, n)
@@ -160,6 +160,9 @@ func (s *scene) judgeRuns(q *question, a answer, wrong func(string, ...any)) {
 		}
 	}
 }
+
+// mostLosses is how many containers may be lost with a request; see scheduler/culprit.go.
+const mostLosses = 4
 
 // rights reports whether a client may have had the right to make a request at some moment until
 // then, and whether it may have lacked it.

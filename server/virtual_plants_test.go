@@ -20,12 +20,12 @@ var plantsFlag = flag.Int("plants", 0, "TestPlantedBugs plants each bug, and pla
 type plant struct{ name, file, old, new string }
 
 var plants = []plant{
-	{"forgotten requeue", "scheduler/core.go",
-		"\t\tc.requeue(requeued, now)\n",
-		"\t\tif !PLANTED {\n\t\t\tc.requeue(requeued, now)\n\t\t}\n"},
-	{"requeued for ever", "scheduler/core.go",
-		"retried: true}",
-		"retried: !PLANTED}"},
+	{"forgotten retry", "scheduler/culprit.go",
+		"\tif len(again) > 0 {\n",
+		"\tif len(again) > 0 && !PLANTED {\n"},
+	{"tried again for ever", "scheduler/culprit.go",
+		"\t\ts.record.losses++\n\t\ttrusted := c.sources.trusts(r.Source)\n",
+		"\t\ts.record.losses++\n\t\ttrusted := PLANTED || c.sources.trusts(r.Source)\n\t\tif PLANTED {\n\t\t\ts.record.losses = 1\n\t\t}\n"},
 	{"deadline of what executes forgotten", "scheduler/core.go",
 		"\t\t\tb.tightest = c.expireSpans(b.spans, b.tightest, now, fx)\n",
 		"\t\t\tif !PLANTED {\n\t\t\t\tb.tightest = c.expireSpans(b.spans, b.tightest, now, fx)\n\t\t\t} else {\n\t\t\t\tb.tightest = never\n\t\t\t}\n"},

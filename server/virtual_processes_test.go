@@ -136,6 +136,12 @@ func (c *command) Resize(n int, drain func(func(net.Conn) bool) <-chan struct{})
 	return true
 }
 
+// Served does nothing: the pause before a restart does not grow here.
+func (c *command) Served(net.Conn) {}
+
+// Returns is 0: requests do not wait for a restart.
+func (c *command) Returns(net.Conn) time.Duration { return 0 }
+
 // Resume does nothing: no version is replaced by a newer one.
 func (c *command) Resume() bool { return false }
 

@@ -79,8 +79,6 @@ type conn struct {
 	head      time.Time // when the current head, or the connection, began; zero: not yet
 	answering bool      // a handler has begun
 
-	hangup hangup
-
 	mu      sync.Mutex
 	reading bool // a body, limited by message_timeout
 }
@@ -105,8 +103,6 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	switch {
 	case err == nil:
-	case errors.Is(err, io.EOF) && !heading && len(p) == readAhead:
-		return n, c.waitForAnswer()
 	case errors.Is(err, io.EOF):
 		c.Because(metrics.ClosedByClient)
 	case !errors.Is(err, os.ErrDeadlineExceeded):
@@ -140,12 +136,6 @@ func (c *conn) Write(p []byte) (written int, err error) {
 	if !c.answering {
 		c.Because(metrics.ClosedProtocol)
 	}
-	c.hangup.mu.Lock()
-	defer c.hangup.mu.Unlock()
-	c.hangup.begun = true
-	written = min(c.hangup.sent, len(p))
-	c.hangup.sent -= written
-	p = p[written:]
 	for {
 		step := p[:min(len(p), writeStep)]
 		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.door.settings.Load().StallTimeout))

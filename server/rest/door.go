@@ -90,7 +90,6 @@ func Listen(cfg Config) (*Door, error) {
 			k := c.(*conn)
 			if k.state.Store(int32(s)); s == http.StateIdle {
 				k.answering, k.head = false, time.Time{}
-				k.hangup.next()
 			}
 		},
 	}

@@ -51,6 +51,14 @@ type Call struct {
 	place      int   // index in waiting, from 1; 0: no deadline
 }
 
+// Name implements scheduler.Named for a leader.
+func (c *Call) Name() string {
+	if o, ok := c.owner.(scheduler.Named); ok {
+		return o.Name()
+	}
+	return "of the cache"
+}
+
 // Find looks up the answer to r, which must be ready to be submitted, Owner included. true: the
 // cache completes r, and may have done so. false: the caller must submit r to the scheduler now,
 // since followers may wait for it; until r is complete it has another Owner. The Call must not move

@@ -66,6 +66,8 @@ type Supervisor interface {
 	// The following concern the process at the other end of a connection.
 	Owns(net.Conn) bool
 	Registered(net.Conn) bool
+	Served(net.Conn)
+	Returns(net.Conn) time.Duration
 	Dismiss(net.Conn)
 	Kill(c net.Conn, reason error) bool
 

@@ -208,6 +208,26 @@ func (ps *Processes) registered(conn net.Conn, id scheduler.ModelID) {
 	}
 }
 
+// served is called for every container that has answered its first batch.
+func (ps *Processes) served(conn net.Conn) {
+	for _, p := range ps.all() {
+		if s := p.current().supervisor; s != nil {
+			s.Served(conn)
+		}
+	}
+}
+
+// returns is how long after its end a container will have been replaced; 0 if it is none of the
+// processes.
+func (ps *Processes) returns(conn net.Conn) time.Duration {
+	for _, p := range ps.all() {
+		if s := p.current().supervisor; s != nil && s.Owns(conn) {
+			return s.Returns(conn)
+		}
+	}
+	return 0
+}
+
 // origin returns the name of the [[container]] whose process has a connection; "": none. An error
 // means that it may be a process of a container, and nobody can tell of which.
 func (ps *Processes) origin(conn net.Conn) (container string, err error) {

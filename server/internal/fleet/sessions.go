@@ -53,6 +53,8 @@ func (ss *Sessions) Listen(c config.Containers) error {
 			ss.processes.registered(conn, i.Model)
 			ss.note(i, "register")
 		},
+		Returns:   ss.processes.returns,
+		Served:    ss.processes.served,
 		Left:      func(i containers.SessionInfo) { ss.note(i, "leave") },
 		Dismissed: ss.processes.dismissed,
 		Silent:    ss.processes.kill,

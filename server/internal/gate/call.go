@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -56,6 +57,8 @@ type Call struct {
 	metrics    *metrics.Model
 	trace      *trace.Trace // nil: the request is not traced
 	ask        *trace.Ask   // nil: not traced; only for calls to models
+	id         []byte       // Params.ID
+	client     string       // who asks, for operators: an identity or a machine
 	unforeseen bool         // the size of the answer was not known in advance
 	step       step
 
@@ -100,6 +103,15 @@ func (c *Call) Finish() {
 
 // An answerer is a Call in its role as the owner of a scheduler's request.
 type answerer Call
+
+// Name implements scheduler.Named.
+func (a *answerer) Name() string {
+	name := "without an id"
+	if a.id != nil {
+		name = Cut(string(a.id), 64)
+	}
+	return fmt.Sprintf("%s, from %s (connection %d)", name, cmp.Or(a.client, "this program"), a.request.Source)
+}
 
 // Complete takes the answer of the scheduler or of the cache.
 func (a *answerer) Complete(r *scheduler.Request) {
@@ -223,7 +235,7 @@ func (c *Call) Close() {
 	clear(c.Inputs)
 	c.Inputs = nil
 	c.Owner, c.Use, c.Target, c.Err, c.Choice, c.Frame, c.metrics = nil, nil, nil, nil, nil, nil, nil
-	c.trace, c.ask = nil, nil
+	c.trace, c.ask, c.id, c.client = nil, nil, nil, ""
 	c.Timing = scheduler.Timing{}
 	c.Squeeze, c.Bridge, c.Alone = false, false, false
 	c.cacheCall.Version, c.cacheCall.Salt = nil, ""

@@ -194,6 +194,7 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 		r.Metadata = p.ownMetadata()
 	}
 	r.Source = p.Source
+	c.id, c.client = p.ID, cmp.Or(p.Who.Name(), p.Client)
 	if err = c.Enter(p); err != nil {
 		c.Close()
 		return err

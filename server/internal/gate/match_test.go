@@ -274,6 +274,7 @@ func TestEveryErrorHasARow(t *testing.T) {
 		{scheduler.ErrUnavailable, "Unavailable", 503, 14, true},
 		{scheduler.ErrContainerFailed, "ContainerFailed", 502, 13, false},
 		{scheduler.ErrContainerLost, "ContainerLost", 502, 14, true},
+		{fmt.Errorf("%w: it hung up; %w", scheduler.ErrContainerLost, scheduler.ErrCulprit), "ContainerLost", 500, 13, false},
 		{ErrUnauthenticated, "Unauthenticated", 401, 16, false},
 		{ErrPermissionDenied, "PermissionDenied", 403, 7, false},
 		{scheduler.ErrDraining, "Draining", 503, 14, true},

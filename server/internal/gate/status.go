@@ -45,6 +45,8 @@ var statuses = []Status{
 	{scheduler.ErrDeadlineExceeded, shiva.DeadlineExceeded, http.StatusGatewayTimeout, 4, true, metrics.DeadlineExceeded},
 	{scheduler.ErrUnavailable, shiva.Unavailable, http.StatusServiceUnavailable, 14, true, metrics.Unavailable},
 	{scheduler.ErrContainerFailed, shiva.ContainerFailed, http.StatusBadGateway, 13, false, metrics.ContainerFailed},
+	// Programs send again what was answered 502 or UNAVAILABLE.
+	{scheduler.ErrCulprit, shiva.ContainerLost, http.StatusInternalServerError, 13, false, metrics.ContainerLost},
 	{scheduler.ErrContainerLost, shiva.ContainerLost, http.StatusBadGateway, 14, true, metrics.ContainerLost},
 	{ErrUnauthenticated, shiva.Unauthenticated, http.StatusUnauthorized, 16, false, metrics.Unauthenticated},
 	{ErrPermissionDenied, shiva.PermissionDenied, http.StatusForbidden, 7, false, metrics.PermissionDenied},

@@ -69,6 +69,7 @@ func sentences(s scheduler.Stats) []string {
 	}
 	n := &s.Recent
 	out = append(out, explainFailing(s)...)
+	out = append(out, explainCulprits(s)...)
 	out = append(out, explainNeed(s)...)
 	if n.Batches == 0 {
 		say("No batch was sent in the last %v, so there is little to explain.", span(s))
@@ -305,6 +306,19 @@ func bounds(s scheduler.Stats) (by []string) {
 		}
 	}
 	return by
+}
+
+// explainCulprits names the requests that ended containers.
+func explainCulprits(s scheduler.Stats) (out []string) {
+	for _, c := range s.Culprits {
+		of := ""
+		if c.Stream != "" {
+			of = fmt.Sprintf(", a frame of stream %q", c.Stream)
+		}
+		out = append(out, fmt.Sprintf("A request is at fault for the loss of a container, %q, which executed it alone %v ago: %s%s (%v). It was not tried again, and its client was told not to send it again.",
+			cmp.Or(c.Replica, "without a label"), round(c.Ago), c.Name, of, c.Err))
+	}
+	return out
 }
 
 // explainFailing names the replicas that do no work, each with its last error.

@@ -110,6 +110,17 @@ func TestSentences(t *testing.T) {
 	}
 }
 
+// TestExplainCulprits: a request that ended a container is named as its client would name it.
+func TestExplainCulprits(t *testing.T) {
+	s := scheduler.Stats{Culprits: []scheduler.Culprit{
+		{Name: `"7", from bob (connection 12)`, Stream: "cam", Replica: "A", Err: errors.New("it hung up"), Ago: time.Second},
+	}}
+	want := `loss of a container, "A", which executed it alone 1s ago: "7", from bob (connection 12), a frame of stream "cam" (it hung up).`
+	if got := strings.Join(sentences(s), "\n"); !strings.Contains(got, want) {
+		t.Errorf("want %q in\n%s", want, got)
+	}
+}
+
 // How many replicas there should be, and why.
 func TestSentencesOfNeed(t *testing.T) {
 	for _, c := range []struct {
