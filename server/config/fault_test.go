@@ -491,6 +491,17 @@ func TestLoad(t *testing.T) {
 	if c.Supervised[1].Dir != "" || c.Supervised[1].Replicas != Fixed(1) || c.Supervised[1].StopTimeout != 10*time.Second {
 		t.Errorf("defaults of a container: %+v", c.Supervised[1])
 	}
+	for text, want := range map[string]string{ // as editors of Windows save it
+		"\xef\xbb\xbf": "", "\xef\xbb\xbf[log]\r\nlevel = \"debug\"\r\n": "", "\xef\xbb\xbf# a comment": "", "[log]\r\n": "",
+		"\xff\xfe[\x00l\x00": "expected UTF-8, got UTF-16", "\xfe\xff\x00[\x00l": "expected UTF-8, got UTF-16", "[\x00l\x00": "expected UTF-8, got UTF-16", "\x00[\x00l": "expected UTF-8, got UTF-16",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(file); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
 	if _, err := Load(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("missing file: %v", err)
 	}

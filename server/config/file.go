@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -19,6 +20,9 @@ func Load(path string) (Config, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("config: %w", err)
+	}
+	if text, err = plainText(text); err != nil {
+		return Config{}, fmt.Errorf("config: %s: %w", path, err)
 	}
 	c, err := parse(path, text)
 	if err != nil {
@@ -44,6 +48,16 @@ func Load(path string) (Config, error) {
 		}
 	}
 	return c, nil
+}
+
+// plainText returns text without the byte order mark that editors of Windows put before UTF-8. It
+// fails for UTF-16, whose bytes a parser of TOML would only call invalid.
+func plainText(text []byte) ([]byte, error) {
+	switch text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")); {
+	case bytes.HasPrefix(text, []byte{0xff, 0xfe}), bytes.HasPrefix(text, []byte{0xfe, 0xff}), bytes.IndexByte(text[:min(len(text), 2)], 0) >= 0:
+		return nil, errors.New("expected UTF-8, got UTF-16: save the file as UTF-8")
+	}
+	return text, nil
 }
 
 // parse is Load without the disk; name is the file's name in faults.

@@ -75,13 +75,18 @@ func (q *request) read() error {
 	}
 	defer buf.Release()
 	q.Arrived = time.Now()
-	if err := q.parse(q.text(all)); err != nil {
-		return err
+	fault := q.parse(q.text(all))
+	if fault != nil && !errors.Is(fault, gate.ErrProtocol) {
+		return fault
 	}
+	// Where a proxy has taken the header away, the binary data reads as malformed JSON.
 	for i := range q.inputs {
 		if in := &q.inputs[i]; in.size >= 0 {
 			return gate.Invalid("input %q: it has binary_data_size, but the header %s is missing; it gives the length of the JSON before the binary data", in.Name, headLength)
 		}
+	}
+	if fault != nil {
+		return fault
 	}
 	return q.fetch(b)
 }

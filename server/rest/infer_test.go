@@ -301,6 +301,10 @@ func TestRefusedRequests(t *testing.T) {
 		{input(`"name":"input0","datatype":"FP32","shape":[1,4]`), 400, []string{"neither data nor"}},
 		{input(`"name":"input0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4],"parameters":{"binary_data_size":16}`), 400, []string{"both data and binary_data_size"}},
 		{input(`"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}`), 400, []string{"Inference-Header-Content-Length"}},
+		// A proxy has taken the header away: the bytes are no fault of the JSON.
+		{input(`"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}`) + strings.Repeat("\x00", 16), 400, []string{"Inference-Header-Content-Length is missing"}},
+		{input(`"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}`) + strings.Repeat("\xff", 16), 400, []string{"Inference-Header-Content-Length is missing"}},
+		{input(`"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}`) + `{"a":[1,2,3],}..`, 400, []string{"Inference-Header-Content-Length is missing"}},
 		{input(`"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"shared_memory_region":"a","shared_memory_byte_size":16}`), 400, []string{`input "input0"`, "shared memory is not offered"}},
 		{input(`"name":"input0","datatype":"FP31","shape":[1,4],"data":[1,2,3,4]`), 400, []string{`input "input0": unknown datatype "FP31"`, "BF16"}},
 		{input(`"name":"input0","datatype":"COMPLEX64","shape":[1,4],"data":[1,2,3,4]`), 400, []string{"COMPLEX64 cannot be written as JSON"}},

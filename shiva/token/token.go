@@ -97,7 +97,8 @@ func read(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reading the token: %w", err)
 	}
-	token := strings.TrimSpace(string(text))
+	// Editors of Windows write a byte order mark.
+	token := strings.TrimSpace(strings.TrimPrefix(string(text), "\ufeff"))
 	return token, check(path, token)
 }
 

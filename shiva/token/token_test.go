@@ -27,6 +27,7 @@ func TestFromEnvironment(t *testing.T) {
 		{"", "", "", ""},
 		{" secret ", "other", "secret", ""},
 		{"", "secret\n", "secret", ""},
+		{"", "\ufeffsecret\r\n", "secret", ""}, // as editors of Windows save it
 		{"", "two secrets", "", "expected a token"},
 		{"", "\n", "", "it has 0 bytes"},
 		{"sécret", "", "", "$SHIVA_TOKEN: expected a token"},

@@ -195,7 +195,7 @@ def test_shows_its_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 def test_a_replaced_token_is_shown_by_the_next_registration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text("first")
+    file.write_bytes(b"\xef\xbb\xbffirst\r\n")  # as editors of Windows save it
     monkeypatch.delenv("SHIVA_TOKEN", raising=False)
     monkeypatch.setenv("SHIVA_TOKEN_FILE", str(file))
     with Fake() as fake, Container(echo(), servers=fake.endpoint):
@@ -214,7 +214,7 @@ def test_a_token_that_was_replaced_when_it_was_refused(monkeypatch: pytest.Monke
     """The new one is tried at once, and only once."""
     monkeypatch.setattr(link, "REFUSED_RETRY_SECONDS", 3600)
     file = tmp_path / "token"
-    file.write_text("first")
+    file.write_bytes(b"\xef\xbb\xbffirst\r\n")  # as editors of Windows save it
     monkeypatch.delenv("SHIVA_TOKEN", raising=False)
     monkeypatch.setenv("SHIVA_TOKEN_FILE", str(file))
     with Fake(welcome=False) as fake, Container(echo(), servers=fake.endpoint) as container:

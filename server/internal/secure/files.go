@@ -65,6 +65,8 @@ func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
 			}
 			faults.Add(key, "%s cannot be read: %v", path, err)
 		}
+		// A byte order mark, as editors of Windows write, would hide the first block of PEM.
+		text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
 		fmt.Fprintf(sum, "%q %d ", key, len(text))
 		sum.Write(text)
 		return text

@@ -111,6 +111,10 @@ func TestLoadAgain(t *testing.T) {
 			t.Errorf("at %v for the first time: %v, expected one fault", now, faults)
 		}
 	}
+	marked := certtest.Write(t, dir, "marked", append([]byte("\xef\xbb\xbf"), server.Cert...))
+	if c, faults := (Files{Cert: marked[0], Key: paths[1], ClientAuth: AuthNone, MinVersion: Version12}).Load(time.Now(), nil); c == nil {
+		t.Errorf("with a byte order mark, as editors of Windows write: %v", faults)
+	}
 	f.MinVersion = Version13
 	if again, _ := f.Load(time.Now(), first); again == first || again.MinVersion <= first.MinVersion {
 		t.Error("another version is the same Config")

@@ -39,7 +39,7 @@ def test_asyncio(server: Server) -> None:
 
 def test_is_of_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text("of-a-file\n")
+    file.write_bytes(b"\xef\xbb\xbfof-a-file\r\n")  # as editors of Windows save it
     monkeypatch.setenv("SHIVA_TOKEN_FILE", str(file))
     Client(server.address).infer("m", X)
     monkeypatch.setenv("SHIVA_TOKEN", "of-the-variable")

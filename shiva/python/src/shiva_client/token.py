@@ -22,13 +22,13 @@ class Token:
         self._last = os.environ.get("SHIVA_TOKEN", "").strip() if given is None else given
         if given is None and not self._last and (path := os.environ.get("SHIVA_TOKEN_FILE")):
             self._path = Path(path)
-            self._last = self._path.read_text().strip()
+            self._last = self._path.read_text("utf-8-sig").strip()
 
     def read(self) -> str:
         """The current token. While the file has none, the previous one."""
         if self._path:
             with suppress(OSError, UnicodeDecodeError):
-                self._last = self._path.read_text().strip() or self._last
+                self._last = self._path.read_text("utf-8-sig").strip() or self._last
         return self._last
 
 
