@@ -121,6 +121,20 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
+// TestFallback: a variable that a process neither inherits nor is given is that of Fallback.
+func TestFallback(t *testing.T) {
+	t.Setenv("SHIVA_TEST_INHERITED", "of this process")
+	cmd := child("")
+	cmd.Args = []string{"sh", "-c", "echo $SHIVA_TEST_INHERITED, $EXTRA, $SHIVA_TEST_FALLBACK"}
+	cmd.Privileges.InheritEnv = []string{"*"}
+	cmd.Fallback = map[string]string{"SHIVA_TEST_INHERITED": "1", "EXTRA": "2", "SHIVA_TEST_FALLBACK": "3"}
+	s, _ := supervise(t, cmd)
+	budgettest.Until(t, "a line", func() bool { return len(s.Status()[0].LastLines) > 0 })
+	if line := s.Status()[0].LastLines[0]; line != "of this process, a=b, 3" {
+		t.Errorf("%q", line)
+	}
+}
+
 // TestNewPrivileges: a process cannot gain privileges, unless that is allowed; the other processes
 // are not affected, and no thread stays behind with fewer privileges than the rest.
 func TestNewPrivileges(t *testing.T) {

@@ -16,6 +16,49 @@ import (
 func (s *Supervisor) Roll(ctx context.Context, seen func(since time.Time) bool) error {
 	s.rolling.Lock()
 	defer s.rolling.Unlock()
+	return s.roll(ctx, seen)
+}
+
+// Become makes the processes those of another command, as Roll does. Its Replicas do not count: see
+// Resize. After an error the processes that have not been replaced continue, and later ones have
+// their command, too.
+func (s *Supervisor) Become(ctx context.Context, cmd Command, seen func(since time.Time) bool) error {
+	if err := cmd.validate(); err != nil {
+		return err
+	}
+	s.rolling.Lock()
+	defer s.rolling.Unlock()
+	before := s.adopt(cmd)
+	err := s.roll(ctx, seen)
+	if err != nil {
+		s.adopt(before)
+	}
+	return err
+}
+
+// Adjust makes a command that of the next processes, and its StopTimeout that of all. Call it for
+// commands that differ in ways for which no process needs to be replaced.
+func (s *Supervisor) Adjust(cmd Command) error {
+	if err := cmd.validate(); err != nil {
+		return err
+	}
+	s.adopt(cmd)
+	for _, p := range s.all() {
+		p.stopTimeout.Store(int64(cmd.withDefaults().StopTimeout))
+	}
+	return nil
+}
+
+// adopt sets the command of the next processes, and returns the one before.
+func (s *Supervisor) adopt(cmd Command) (before Command) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, s.cmd = s.cmd, cmd.withDefaults()
+	return before
+}
+
+// roll replaces the processes. The caller holds rolling.
+func (s *Supervisor) roll(ctx context.Context, seen func(since time.Time) bool) error {
 	s.mu.Lock()
 	n := len(s.replicas)
 	s.mu.Unlock()
@@ -71,7 +114,7 @@ func (p *process) awaitRegistration(ctx context.Context, seen func() bool) error
 		case <-p.done:
 			return errStopped
 		case <-ctx.Done():
-			return fmt.Errorf("the new process has not registered: %w; the old one continues", ctx.Err())
+			return fmt.Errorf("the new process has not registered: %w; the old one continues", context.Cause(ctx))
 		}
 	}
 }

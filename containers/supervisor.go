@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -30,8 +31,9 @@ type Command struct {
 	Replicas int
 	// Privileges restrict what the processes may do.
 	Privileges Privileges
-	// Env is added to the environment that they inherit from this process.
-	Env map[string]string
+	// Env is added to the environment that they inherit from this process; Fallback, too, except
+	// for variables that they inherit or that Env has.
+	Env, Fallback map[string]string
 	// Dir is the working directory; empty means this process's.
 	Dir string
 	// Servers are the addresses for SHIVA_SERVERS; see [Listener.Dialable].
@@ -68,7 +70,6 @@ const (
 // A process that ends by itself is restarted, whatever its exit status. Only one that was told to
 // end, by Close or by a dismissal (see Dismiss), is not.
 type Supervisor struct {
-	cmd  Command
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
 	wg   sync.WaitGroup // one goroutine for each process
@@ -76,6 +77,7 @@ type Supervisor struct {
 	rolling sync.Mutex // held during Roll and Resize
 
 	mu       sync.Mutex
+	cmd      Command    // of the next processes
 	replicas []*process // the current process of each replica
 	next     *process   // started by Roll, not yet current
 	leaving  []*process // ended by Resize, until they have ended
@@ -97,9 +99,8 @@ type ProcessInfo struct {
 	LastLines []string `json:"last_lines"`          // the latest lines of its output
 }
 
-// Supervise starts the processes. The error names all faults of the command. A program that cannot
-// be started is not an error: it is retried, since it may appear later.
-func Supervise(cmd Command) (*Supervisor, error) {
+// validate returns an error that names all faults.
+func (cmd Command) validate() error {
 	var faults []error
 	if cmd.Name == "" {
 		faults = append(faults, errors.New("containers: a supervised container has no name"))
@@ -118,9 +119,10 @@ func Supervise(cmd Command) (*Supervisor, error) {
 	if err := cmd.Privileges.Faults().Err(); err != nil {
 		faults = append(faults, fmt.Errorf("containers: %q: %w", cmd.Name, err))
 	}
-	if err := errors.Join(faults...); err != nil {
-		return nil, err
-	}
+	return errors.Join(faults...)
+}
+
+func (cmd Command) withDefaults() Command {
 	cmd.Replicas = max(1, cmd.Replicas)
 	if cmd.StopTimeout <= 0 {
 		cmd.StopTimeout = defaultStopTimeout
@@ -128,6 +130,16 @@ func Supervise(cmd Command) (*Supervisor, error) {
 	if cmd.Log == nil {
 		cmd.Log = slog.New(slog.DiscardHandler)
 	}
+	return cmd
+}
+
+// Supervise starts the processes. The error names all faults of the command. A program that cannot
+// be started is not an error: it is retried, since it may appear later.
+func Supervise(cmd Command) (*Supervisor, error) {
+	if err := cmd.validate(); err != nil {
+		return nil, err
+	}
+	cmd = cmd.withDefaults()
 	s := &Supervisor{cmd: cmd}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	for i := range cmd.Replicas {
@@ -138,9 +150,10 @@ func Supervise(cmd Command) (*Supervisor, error) {
 
 // launch starts a process of a replica.
 func (s *Supervisor) launch(replica int) *process {
-	p := &process{cmd: &s.cmd, log: s.cmd.Log.With("container", s.cmd.Name, "replica", replica), done: make(chan struct{}), registered: make(chan struct{}), crashed: make(chan struct{})}
+	p := &process{cmd: s.cmd, log: s.cmd.Log.With("container", s.cmd.Name, "replica", replica), done: make(chan struct{}), registered: make(chan struct{}), crashed: make(chan struct{})}
 	p.output = newThrottle(p.log, linesOfProcess, linesOfProcess)
 	p.info = ProcessInfo{Name: s.cmd.Name, Replica: replica, State: "restarting", Since: time.Now()}
+	p.stopTimeout.Store(int64(s.cmd.StopTimeout))
 	ctx, end := context.WithCancel(s.ctx)
 	p.end = end
 	s.wg.Go(func() { // ends with its process after Close or end; joined by Close
@@ -277,7 +290,7 @@ func (s *Supervisor) owner(conn net.Conn) *process {
 // A process is the process of one replica, restarted whenever it ends by itself.
 type process struct {
 	// Set once.
-	cmd        *Command
+	cmd        Command
 	log        *slog.Logger
 	output     *throttle          // of lines of its output
 	end        context.CancelFunc // tells the process to end
@@ -286,6 +299,8 @@ type process struct {
 	crashed    chan struct{}      // closed when it has ended by itself for the first time
 
 	registerOnce, crashOnce sync.Once // guard the closing of registered and crashed
+
+	stopTimeout atomic.Int64 // see Adjust
 
 	mu        sync.Mutex
 	info      ProcessInfo
@@ -412,8 +427,14 @@ func (p *process) run(ctx context.Context) error {
 	c := exec.CommandContext(ctx, p.cmd.Args[0], p.cmd.Args[1:]...)
 	c.Dir = p.cmd.Dir
 	mark := newMark()
-	c.Env = append(p.cmd.Privileges.environment(), ServersEnv+"="+strings.Join(p.cmd.Servers, ","), mark)
-	for k, v := range p.cmd.Env {
+	inherited := p.cmd.Privileges.environment()
+	c.Env = append(slices.Clone(inherited), ServersEnv+"="+strings.Join(p.cmd.Servers, ","), mark)
+	for k, v := range p.cmd.Fallback {
+		if !slices.ContainsFunc(inherited, func(variable string) bool { return strings.HasPrefix(variable, k+"=") }) {
+			c.Env = append(c.Env, k+"="+v)
+		}
+	}
+	for k, v := range p.cmd.Env { // the last one of a name counts
 		c.Env = append(c.Env, k+"="+v)
 	}
 	c.SysProcAttr = processAttributes()
@@ -428,10 +449,10 @@ func (p *process) run(ctx context.Context) error {
 	}
 	defer errs.close()
 	c.Stdout, c.Stderr = out.in, errs.in
-	c.WaitDelay = p.cmd.StopTimeout
 	var patience time.Time
 	c.Cancel = func() error {
-		patience = time.Now().Add(p.cmd.StopTimeout)
+		c.WaitDelay = time.Duration(p.stopTimeout.Load()) // which is read after Cancel
+		patience = time.Now().Add(c.WaitDelay)
 		return signalProcess(c.Process, syscall.SIGTERM)
 	}
 	// The child may connect before Start returns: owner must wait until its PID is known.

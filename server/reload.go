@@ -18,8 +18,10 @@ func (s *Server) ReloadFrom(load func() (config.Config, error), reloaded func(co
 
 // Reload loads the configuration again and applies the settings that can change while the server
 // runs: see package config. It returns the settings that differ, with their values before and
-// after; those that need a restart are listed apart. After an error nothing has changed; an
-// *admin.Error says what is wrong with the configuration.
+// after; those that need a restart are listed apart. It waits until the processes of changed
+// containers have been replaced: see [fleet.Processes.Supervise]. After an error without a result
+// nothing has changed; an *admin.Error says what is wrong with the configuration. An error with a
+// result names the containers that keep their old processes.
 func (s *Server) Reload() (admin.Reloaded, error) {
 	done, err := s.reload()
 	if err == nil {
@@ -30,6 +32,7 @@ func (s *Server) Reload() (admin.Reloaded, error) {
 
 // reload is Reload for callers that add the audit entry themselves, with its source.
 func (s *Server) reload() (admin.Reloaded, error) {
+	s.processes.Interrupt()
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
 	if s.load == nil {
@@ -63,12 +66,14 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	s.containers.Review()
 	s.share.Store(&connections)
 	s.configure(connections.apply(c))
-	if err := s.processes.Supervise(c.Supervised); err != nil {
-		return done, &admin.Error{Status: http.StatusInternalServerError, Text: "the configuration was reloaded, except supervised processes: " + err.Error()}
-	}
+	err = s.processes.Supervise(c.Supervised)
+	s.containers.Review() // processes that stay may have lost a model
 	s.warnOfPatterns(c)
 	if s.onReload != nil {
 		s.onReload(c)
+	}
+	if err != nil {
+		return done, &admin.Error{Status: http.StatusInternalServerError, Text: "the configuration was reloaded, except supervised processes: " + err.Error()}
 	}
 	s.log.Info("configuration reloaded", "changed", keys(done.Changed), "wait for a restart", keys(done.Waiting))
 	return done, nil

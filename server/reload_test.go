@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -158,4 +160,54 @@ func TestReloadOfContainers(t *testing.T) {
 	if err := s.processes.Start(t.Context(), "same"); !errors.Is(err, scheduler.ErrDraining) {
 		t.Error("a process starts after the end")
 	}
+}
+
+// TestReloadUnderLoad: a changed container serves all the time. What needs other processes gets
+// them one by one, and what does not keeps them; new ones that do not start, or serve another
+// model, leave the old ones, and the answer and the status say why.
+func TestReloadUnderLoad(t *testing.T) {
+	t.Parallel() // it waits
+	s, file := loaded(t, new(logged), func(c *config.Config) { c.Supervised = []config.Container{sdk(t, "p", "rolled/1", 1)} })
+	if code, text := operate(t, s, "start", "p"); code != http.StatusOK {
+		t.Fatalf("start: %d %s", code, text)
+	}
+	load := keepBusy(t, s, "rolled", 2)
+	defer load.stop()
+	pid := func() int { return s.processes.List()[0].PID }
+	for _, c := range []struct {
+		what   string
+		change func(*config.Container)
+		stays  bool
+		fault  string // of the reload and of the status
+	}{
+		{"the environment", func(c *config.Container) { c.Env["EDITION"] = "2" }, false, ""},
+		{"the time to stop", func(c *config.Container) { c.StopTimeout = 9 * time.Second }, true, ""},
+		{"the model's name, as it is", func(c *config.Container) { c.Model = "rolled" }, true, ""},
+		{"what it serves", func(c *config.Container) { c.Serve = append(c.Serve, "other") }, true, ""},
+		{"processors", func(c *config.Container) { c.CPUs = 1 }, false, ""},
+		{"the name", func(c *config.Container) { c.Name = "q" }, false, ""},
+		{"the program", func(c *config.Container) { c.Command = []string{"/nonexistent/python"} }, true, "no such file"},
+		{"the program again", func(*config.Container) {}, true, "no such file"},
+		{"another model", func(c *config.Container) { c.Command, c.Env[asSDK] = sdk(t, "", "", 1).Command, "strange/1" }, true, "may not serve strange/1"},
+		{"back", func(c *config.Container) { c.Env[asSDK] = "rolled/1" }, true, ""},
+	} {
+		before, had := pid(), load.answered.Load()
+		one := file.Supervised[0]
+		one.Env = maps.Clone(one.Env)
+		c.change(&one)
+		file.Supervised = []config.Container{one}
+		_, err := s.Reload()
+		if (err == nil) != (c.fault == "") || err != nil && !strings.Contains(err.Error(), c.fault) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		if after := pid(); (after == before) != c.stays || after == 0 {
+			t.Errorf("%s: the process was %d and is %d", c.what, before, after)
+		}
+		shown := s.sources().Containers.List().Containers[0]
+		if shown.Name != one.Name || shown.State != "READY" || !strings.Contains(shown.Reason, c.fault) || (shown.Reason != "") != (c.fault != "") {
+			t.Errorf("%s: %+v", c.what, shown)
+		}
+		budgettest.Until(t, "more answers", func() bool { return load.answered.Load() > had+10 })
+	}
+	load.stop()
 }

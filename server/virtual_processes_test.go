@@ -194,6 +194,12 @@ func (c *command) Roll(ctx context.Context, _ func(time.Time) bool) error {
 	return nil
 }
 
+func (c *command) Become(ctx context.Context, _ containers.Command, seen func(time.Time) bool) error {
+	return c.Roll(ctx, seen)
+}
+
+func (c *command) Adjust(containers.Command) error { return nil }
+
 // owner returns the process that has made a connection; nil: none.
 func (c *command) owner(conn net.Conn) *process {
 	c.mu.Lock()

@@ -16,10 +16,12 @@ var reloadCommand = command{
 	name: "reload", args: "", short: "read the server's file again",
 	help: `Has the server read its configuration file again, as SIGHUP does, and shows what has changed. What can change while the server runs
 does at once; the rest is named, and waits for a restart. A file that is wrong changes nothing, and all its faults are shown.
+The processes of a changed [[container]] are replaced one by one, each after its successor serves, which the command waits for;
+what does not start leaves the old ones, and is the error.
 
 With --json: {"changed": [{"key", "before", "after"}], "waiting": [...]}
 `,
-	takes: []kind{nothing},
+	takes: []kind{nothing}, timeout: loading,
 	run: func(c *cli, _ any, args []string) error {
 		if len(args) > 0 {
 			return usage("reload", "unexpected argument %q", args[0])

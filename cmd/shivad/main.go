@@ -23,6 +23,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/logqueue"
 	"github.com/shivad/shivad/server/memory"
+	"github.com/shivad/shivad/server/processors"
 )
 
 // Exit codes, as documented in the help.
@@ -86,7 +87,7 @@ const lastLinesLimit = time.Second
 // configuration again.
 func serve(o options, cfg config.Config, queue *logqueue.Queue, log *slog.Logger, level *slog.LevelVar, signals <-chan os.Signal) int {
 	defer runtime.KeepAlive(tuneGC())
-	raiseThreads(cfg.TCP)
+	defer followProcessors(cfg.TCP, processors.Count)()
 	manager := fromEnvironment(log)
 	s, err := server.New(cfg, log)
 	var drain, after atomic.Int64
@@ -105,6 +106,9 @@ func serve(o options, cfg config.Config, queue *logqueue.Queue, log *slog.Logger
 		if o.file != "" || cfg.TLS.Cert != "" { // a reload also reads certificates that flags name
 			load := func() (config.Config, error) {
 				c, _, err := o.load(memory.OfProcess())
+				if err == nil && c.Blank() {
+					err = fmt.Errorf("%s is empty, as while it is being written: if you want the defaults, and no [[container]], leave a comment in it", o.file)
+				}
 				return c, err
 			}
 			s.ReloadFrom(load, func(c config.Config) {
@@ -185,7 +189,11 @@ func afterDrain(c config.Config) time.Duration {
 // reload makes the server load its configuration again. An invalid configuration changes nothing;
 // its faults are in the log.
 func reload(s *server.Server, log *slog.Logger) {
-	if _, err := s.Reload(); err != nil {
+	done, err := s.Reload()
+	switch {
+	case err != nil && done.Changed != nil:
+		log.Error("not all of the configuration is in effect", "error", err)
+	case err != nil:
 		log.Error("the configuration was not reloaded", "error", err)
 	}
 }

@@ -314,6 +314,18 @@ func TestReloadBySignal(t *testing.T) {
 		t.Errorf("exit %d", code)
 	}
 
+	j, signals, ended = start(t, "--config", file)
+	j.wait(t, "serving")
+	write("\n") // as an editor leaves it for a moment
+	signals <- syscall.SIGHUP
+	if text, _ := j.wait(t, "the configuration was not reloaded")["error"].(string); !strings.Contains(text, file+" is empty") {
+		t.Errorf("logged %q", text)
+	}
+	signals <- syscall.SIGTERM
+	if code := end(t, ended); code != exitOK {
+		t.Errorf("exit %d", code)
+	}
+
 	j, signals, ended = start(t)
 	j.wait(t, "serving")
 	signals <- syscall.SIGHUP

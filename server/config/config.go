@@ -54,6 +54,7 @@ type Config struct {
 	Identities []Identity `toml:"identity"`
 
 	origins map[string]origin // key -> origin of its value; without an entry it has its default
+	blank   bool              // see Blank
 }
 
 // Bytes is a size: see [setting.Bytes].
@@ -110,8 +111,8 @@ type TCP struct {
 	Listen Addrs `toml:"listen" default:":6174" restart:"it is open"`
 	Socket
 	TLS Certificates `toml:"tls"` // these settings override Config.TLS
-	// Loops is the number of event loops; 0 = one for two cores for plain TCP, and one per core for
-	// Unix sockets and TLS.
+	// Loops is the number of event loops; 0 = one for two processors for plain TCP, and one per
+	// processor for Unix sockets and TLS.
 	Loops int `toml:"loops" min:"0" max:"1024" restart:"gnet takes it once"`
 	// Connections is the most that may be open; the process's descriptors may allow fewer.
 	// ConnectionsPerAddress is the most for one client address; 0 = half of them. See
@@ -484,8 +485,9 @@ type Container struct {
 	Command []string `toml:"command"`
 	// Replicas is the number of processes.
 	Replicas Replicas `toml:"replicas" default:"1"`
-	// CPUs is how many cores each process takes; 0 = unknown. As the load grows, processes are
-	// started only while they fit into the server's cores and, given Memory, into its memory.
+	// CPUs is how many processors each process takes; 0 = unknown. As the load grows, processes are
+	// started only while they fit onto the server's processors and, given Memory, into its memory.
+	// Numeric libraries are told to start that many threads.
 	CPUs int `toml:"cpus" min:"0" max:"4096"`
 	// Env is added to the variables that InheritEnv names.
 	Env map[string]string `toml:"env"`

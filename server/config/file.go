@@ -60,6 +60,10 @@ func plainText(text []byte) ([]byte, error) {
 	return text, nil
 }
 
+// Blank reports whether the file was empty, as it is for a moment while an editor or a script
+// writes it. A program that loads a file again should not take that for the operator's word.
+func (c Config) Blank() bool { return c.blank }
+
 // parse is Load without the disk; name is the file's name in faults.
 //
 // go-toml reads the text into a tree, and set.go puts the tree into the struct. go-toml can do
@@ -76,7 +80,7 @@ func parse(name string, text []byte) (Config, error) {
 		return Config{}, &Error{Faults: []Fault{f}}
 	}
 	c := Default()
-	c.origins = places(name, text)
+	c.origins, c.blank = places(name, text), len(bytes.TrimSpace(text)) == 0
 	fs := &faults{origins: c.origins}
 	c.setTree(fs, tree)
 	return c, fs.err()

@@ -70,7 +70,7 @@ server/internal/unfinished:  server/internal/quota scheduler scheduler/setting s
 server/internal/identity:   server/internal/quota scheduler/naming scheduler/setting
 server/internal/browser:
 server/internal/secure:     scheduler/setting shiva/unixsocket
-server/internal/intake:     server/internal/wake server/internal/quota scheduler scheduler/setting server/internal/secure server/metrics shiva/unixsocket
+server/internal/intake:     server/processors server/internal/wake server/internal/quota scheduler scheduler/setting server/internal/secure server/metrics shiva/unixsocket
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
 server/internal/trace:      server/internal/wake scheduler google.golang.org/protobuf | server/internal/trace/tracetest
@@ -79,7 +79,9 @@ server/internal/parameter:  server/internal/trace scheduler shiva/jsontext sched
 server/config:              server/internal/trace server/internal/quota server/internal/identity scheduler scheduler/naming shiva/nearest server/internal/secure shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
 server/admin:               server/internal/journal server/internal/audit server/internal/intake server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/parameter scheduler/setting shiva/jsontext
 server/admin/admintest:     server/admin server/internal/audit server/internal/identity server/internal/journal
-server/memory:
+server/internal/cgroup:
+server/memory:              server/internal/cgroup
+server/processors:          server/internal/cgroup
 server/build:
 server/layout:
 server/metrics:             scheduler github.com/prometheus/client_golang
@@ -88,12 +90,12 @@ server/internal/apps:       server/internal/wake server/internal/gate shiva/near
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               server/internal/wake github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
 server/state/statetest:     server/state shiva/budgettest shiva/hosttest github.com/redis/go-redis/v9
-server/internal/gate:        server/internal/unfinished server/internal/trace server/internal/quota server/internal/identity server/internal/cache shiva/nearest shiva/picture server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
-server/internal/regions:     server/internal/audit server/internal/identity server/internal/gate server/internal/parameter scheduler shiva/tensor golang.org/x/sys
+server/internal/gate:        server/processors server/internal/unfinished server/internal/trace server/internal/quota server/internal/identity server/internal/cache shiva/nearest shiva/picture server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
+server/internal/regions:     server/processors server/internal/audit server/internal/identity server/internal/gate server/internal/parameter scheduler shiva/tensor golang.org/x/sys
 server/internal/predict:     server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure server/internal/gate server/internal/parameter server/internal/regions server/config server/metrics scheduler shiva shiva/jsontensor shiva/jsontext shiva/tensor | containers/adapter
-server/internal/fleet:      server/internal/wake server/internal/audit server/internal/identity server/internal/secure containers/arena server/config server/internal/gate server/internal/predict containers server/memory scheduler shiva/tensor
+server/internal/fleet:      server/processors server/internal/wake server/internal/audit server/internal/identity server/internal/secure containers/arena server/config server/internal/gate server/internal/predict containers server/memory scheduler shiva/tensor
 server/internal/manage:      server/internal/unfinished server/internal/wake server/internal/audit server/internal/identity server/internal/quota containers/arena shiva/unixsocket server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/metrics server/selection server/state containers scheduler scheduler/setting shiva/jsontensor shiva/jsontext shiva/tensor
-server/tcp:                  server/internal/unfinished server/internal/wake server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/gate server/internal/intake server/internal/parameter server/internal/regions server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
+server/tcp:                  server/processors server/internal/unfinished server/internal/wake server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/gate server/internal/intake server/internal/parameter server/internal/regions server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
 server/rest:                 server/internal/unfinished server/internal/wake server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler shiva shiva/jsontensor shiva/jsontext shiva/tensor | server/config server/internal/apps server/state shiva/shivatest
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc/internal/wire:   server/internal/unfinished server/internal/gate scheduler scheduler/setting shiva/tensor google.golang.org/grpc google.golang.org/protobuf
@@ -103,7 +105,7 @@ server:                      server/internal/unfinished server/internal/wake ser
 
 server/e2e:                 | containers containers/container shiva shiva/jsontext shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
 
-cmd/shivad:                 shiva/unixsocket server server/logqueue server/config server/memory server/build server/tcp
+cmd/shivad:                 server/processors shiva/unixsocket server server/logqueue server/config server/memory server/build server/tcp
 cmd/shivactl:               shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsontext shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
 
 examples/client:             shiva shiva/tensor

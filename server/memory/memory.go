@@ -7,9 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/shivad/shivad/server/internal/cgroup"
 )
 
 // A Limit is the maximum memory that the process may have, and its source.
@@ -35,68 +36,16 @@ func OfProcess() Limit {
 func under(root string) Limit {
 	l := Limit{Bytes: math.MaxInt64}
 	l.meminfo(filepath.Join(root, "proc/meminfo"))
-	cgroups, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
-	mounts := mountsOf(filepath.Join(root, "proc/self/mountinfo"))
-	for line := range strings.Lines(string(cgroups)) {
-		// 4:memory:/path for version 1, 0::/path for version 2
-		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(f) != 3 {
-			continue
-		}
-		for _, m := range mounts {
-			switch {
-			case f[1] == "" && m.kind == "cgroup2":
-				l.walk(root, m, f[2], "memory.max", "memory.high")
-			case hasWord(f[1], "memory") && m.kind == "cgroup" && hasWord(m.options, "memory"):
-				l.walk(root, m, f[2], "memory.limit_in_bytes")
-			}
-		}
-	}
-	return l
-}
-
-func hasWord(list, word string) bool { return slices.Contains(strings.Split(list, ","), word) }
-
-// A mount shows a hierarchy of cgroups, from its directory root downwards, at a path.
-type mount struct{ root, at, kind, options string }
-
-func mountsOf(file string) (list []mount) {
-	text, _ := os.ReadFile(file)
-	for line := range strings.Lines(string(text)) {
-		// 36 35 98:0 ROOT AT OPTIONS [MORE...] - KIND SOURCE OPTIONS
-		before, after, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " - ")
-		b, a := strings.Fields(before), strings.Fields(after)
-		if ok && len(b) >= 5 && len(a) >= 3 {
-			list = append(list, mount{unescape(b[3]), unescape(b[4]), a[0], a[2]})
-		}
-	}
-	return list
-}
-
-// unescape undoes the kernel's escaping of white space and backslashes in paths.
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace
-
-// walk reads the limits of a cgroup and of all above it that the mount shows.
-func (l *Limit) walk(root string, m mount, path string, files ...string) {
-	// In a container the path may be the host's while the mount shows only the container's own
-	// cgroup; and within a cgroup namespace, paths of cgroups outside it begin with "..".
-	below, err := filepath.Rel(m.root, path)
-	if err != nil || below == ".." || strings.HasPrefix(below, "../") {
-		below = "."
-	}
-	for {
-		dir := filepath.Join(m.at, below)
-		for _, file := range files {
-			l.file(root, filepath.Join(dir, file))
-		}
-		if m.kind == "cgroup" {
-			l.hierarchy(root, filepath.Join(dir, "memory.stat"))
-		}
-		if below == "." {
+	cgroup.Walk(root, "memory", func(dir string, version int) {
+		if version == 2 {
+			l.file(root, filepath.Join(dir, "memory.max"))
+			l.file(root, filepath.Join(dir, "memory.high"))
 			return
 		}
-		below = filepath.Dir(below)
-	}
+		l.file(root, filepath.Join(dir, "memory.limit_in_bytes"))
+		l.hierarchy(root, filepath.Join(dir, "memory.stat"))
+	})
+	return l
 }
 
 // file reads a file that holds a number of bytes, or "max".

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/processors"
 )
 
 // An engine runs the door's loops on gnet, which tells them which sockets have bytes to read. It
@@ -43,7 +43,7 @@ func newEngine(d *Door, loops int) (*engine, error) {
 	}
 	e := &engine{door: d, waiter: w, loops: make(map[gnet.EventLoop]*loop)}
 	e.client, err = gnet.NewClient(e,
-		gnet.WithNumEventLoop(cmp.Or(loops, DefaultLoops(runtime.NumCPU()))),
+		gnet.WithNumEventLoop(cmp.Or(loops, DefaultLoops(processors.Count()))),
 		gnet.WithTCPKeepAlive(time.Minute),
 		gnet.WithLogLevel(logging.ErrorLevel),
 		gnet.WithLogger(gnetLog{d.log}),

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"cmp"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/wake"
+	"github.com/shivad/shivad/server/processors"
 )
 
 // sockets is the carrier on the standard library's sockets, for Unix sockets and TLS. Each
@@ -27,9 +27,9 @@ type sockets struct {
 	turns sync.WaitGroup
 }
 
-// newSockets starts the given number of loops; 0: one per core.
+// newSockets starts the given number of loops; 0: one per processor.
 func newSockets(d *Door, loops int) *sockets {
-	loops = cmp.Or(loops, runtime.NumCPU())
+	loops = cmp.Or(loops, processors.Count())
 	s := &sockets{door: d, ended: make(chan struct{})}
 	for range loops {
 		requested, clock := make(chan struct{}, 1), time.NewTimer(0)

@@ -61,6 +61,8 @@ type Supervisor interface {
 	Status() []containers.ProcessInfo
 	Resume() bool
 	Roll(ctx context.Context, seen func(since time.Time) bool) error
+	Become(ctx context.Context, cmd containers.Command, seen func(since time.Time) bool) error
+	Adjust(cmd containers.Command) error
 	Close() error
 
 	// The following concern the process at the other end of a connection.

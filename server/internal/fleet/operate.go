@@ -14,7 +14,7 @@ import (
 // lookup returns the process of a [[container]].
 func (ps *Processes) lookup(container string) (*process, error) {
 	for _, p := range ps.all() {
-		if p.settings.Name == container {
+		if at := p.current(); p.table().Name == container || at.fault != nil && at.attempt == container {
 			return p, nil
 		}
 	}
@@ -43,7 +43,7 @@ func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Tim
 	return ps.poll(func() (bool, error) {
 		s := p.current().supervisor
 		if s == nil {
-			return false, fmt.Errorf("%w: container %q was stopped meanwhile", scheduler.ErrUnavailable, p.settings.Name)
+			return false, fmt.Errorf("%w: container %q was stopped meanwhile", scheduler.ErrUnavailable, p.table().Name)
 		}
 		list := s.Status()
 		here, wrong := 0, ""
@@ -57,12 +57,12 @@ func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Tim
 		}
 		switch {
 		case here == len(list) || ps.registeredSince(p, began) >= len(list):
-			ps.log.Info("container started", "container", p.settings.Name, "registered", fmt.Sprint(p.current().versions))
+			ps.log.Info("container started", "container", p.table().Name, "registered", fmt.Sprint(p.current().versions))
 			return true, nil
 		case wrong != "":
-			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered: %s", scheduler.ErrUnavailable, here, len(list), p.settings.Name, wrong)
+			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered: %s", scheduler.ErrUnavailable, here, len(list), p.table().Name, wrong)
 		case ctx.Err() != nil:
-			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered; the others are still starting", scheduler.ErrDeadlineExceeded, here, len(list), p.settings.Name)
+			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered; the others are still starting", scheduler.ErrDeadlineExceeded, here, len(list), p.table().Name)
 		}
 		return false, nil
 	}, ctx.Done())

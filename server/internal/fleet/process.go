@@ -2,6 +2,8 @@ package fleet
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -18,13 +20,12 @@ import (
 // A process is a [[container]] with a command: the processes that the server keeps alive, or none
 // while the model is unloaded.
 type process struct {
-	fleet    *Processes       // set once, as settings
-	settings config.Container // complete, except for the number of processes: see bounds
+	fleet *Processes // set once
 
-	changing sync.Mutex // held by start and stop from begin to end
+	changing sync.Mutex // held by start, stop and change from begin to end
 
 	mu        sync.Mutex
-	replicas  config.Replicas
+	settings  config.Container
 	lifecycle lifecycle
 	ended     bool // the server is stopping: no process starts any more
 }
@@ -42,6 +43,14 @@ type lifecycle struct {
 	// it is stopped.
 	pinned bool
 	forced int // processes that had to be killed at the last stop
+	// fault says why the processes do not have the settings of the file, where their container is
+	// called attempt; nil: they have.
+	fault   error
+	attempt string
+	// refusal is the error of the last registration of a process; nil: it was not refused.
+	refusal error
+	// refused ends the wait of a change for a registration; nil: none waits.
+	refused context.CancelCauseFunc
 
 	scaling       scaling             // how many processes there should be
 	why           string              // scaling last changed; "": it has not
@@ -58,12 +67,15 @@ func (p *process) current() lifecycle {
 	return p.lifecycle
 }
 
-// bounds returns how many processes there may be.
-func (p *process) bounds() config.Replicas {
+// table returns the [[container]] that the processes have, or those of the next start.
+func (p *process) table() config.Container {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.replicas
+	return p.settings
 }
+
+// bounds returns how many processes there may be.
+func (p *process) bounds() config.Replicas { return p.table().Replicas }
 
 // count returns how many processes there should be.
 func (p *process) count() int {
@@ -93,15 +105,16 @@ func (p *process) retired() bool {
 // model returns the name by which clients load and unload the process: the configured name, or else
 // the name that it has registered.
 func (p *process) model() string {
-	if s := p.current(); p.settings.Model == "" && len(s.versions) > 0 {
+	c := p.table()
+	if s := p.current(); c.Model == "" && len(s.versions) > 0 {
 		return s.versions[0].Name
 	}
-	return cmp.Or(p.settings.Model, p.settings.Name)
+	return cmp.Or(c.Model, c.Name)
 }
 
 // hasName reports whether clients address the process by a name.
 func (p *process) hasName(name string) bool {
-	return p.model() == name || p.settings.Model == "" && p.settings.Name == name
+	return p.model() == name || p.table().Model == "" && p.table().Name == name
 }
 
 // registered records the model of a session if the session belongs to one of the processes.
@@ -129,6 +142,11 @@ func (s lifecycle) loaded() bool { return s.supervisor != nil && !s.stopping }
 func (p *process) start() error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
+	return p.run()
+}
+
+// run is start for callers that hold changing.
+func (p *process) run() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
@@ -141,20 +159,29 @@ func (p *process) start() error {
 	}
 	c := p.settings
 	at.began, at.versions, at.since = time.Now(), nil, time.Time{}
-	at.scaling, at.why = scaling{wanted: max(1, p.replicas.Min)}, ""
+	at.scaling, at.why = scaling{wanted: max(1, c.Replicas.Min)}, ""
+	at.fault, at.refusal = nil, nil
+	cmd := p.fleet.command(c)
+	cmd.Replicas = at.scaling.wanted
 	var err error
-	at.supervisor, err = p.fleet.supervise(containers.Command{
+	at.supervisor, err = p.fleet.supervise(cmd)
+	return err
+}
+
+// command returns the command of a [[container]].
+func (ps *Processes) command(c config.Container) containers.Command {
+	env, fallback := ps.share(c).environment(c)
+	return containers.Command{
 		Name:        c.Name,
 		Args:        c.Command,
-		Replicas:    at.scaling.wanted,
 		Privileges:  c.Privileges(),
-		Env:         c.Env,
+		Env:         env,
+		Fallback:    fallback,
 		Dir:         c.Dir,
-		Servers:     nearest(p.fleet.sessions.Listener().Dialable(), c.User),
+		Servers:     nearest(ps.sessions.Listener().Dialable(), c.User),
 		StopTimeout: c.StopTimeout,
-		Log:         p.fleet.log,
-	})
-	return err
+		Log:         ps.log,
+	}
 }
 
 // nearest returns the one address at which a process registers: at two addresses it would be two
@@ -170,8 +197,18 @@ func nearest(addrs []string, user string) []string {
 
 // unload stops the processes and waits until they have ended; start may follow.
 func (p *process) unload() error {
+	p.mu.Lock()
+	if p.lifecycle.refused != nil {
+		p.lifecycle.refused(errors.New("it was stopped"))
+	}
+	p.mu.Unlock()
 	p.changing.Lock()
 	defer p.changing.Unlock()
+	return p.end()
+}
+
+// end is unload for callers that hold changing.
+func (p *process) end() error {
 	p.mu.Lock()
 	s := p.lifecycle.supervisor
 	p.lifecycle.stopping = s != nil
@@ -207,9 +244,9 @@ func (p *process) status() []containers.ProcessInfo {
 		if list := s.Status(); len(list) > 0 {
 			return list
 		}
-		return []containers.ProcessInfo{{Name: p.settings.Name, State: "asleep", Since: p.current().scaled}}
+		return []containers.ProcessInfo{{Name: p.table().Name, State: "asleep", Since: p.current().scaled}}
 	}
-	return []containers.ProcessInfo{{Name: p.settings.Name, State: "unloaded"}}
+	return []containers.ProcessInfo{{Name: p.table().Name, State: "unloaded"}}
 }
 
 // state returns the state of the processes, without regard to whether they have registered.
@@ -218,7 +255,7 @@ func (p *process) state() predict.Condition {
 	switch {
 	case at.supervisor == nil && at.forced > 0:
 		return predict.Condition{State: predict.Unavailable, Reason: "unloaded",
-			Cause: fmt.Sprintf("unloaded; %d of its processes did not end within stop_timeout, %v, and were killed", at.forced, p.settings.StopTimeout)}
+			Cause: fmt.Sprintf("unloaded; %d of its processes did not end within stop_timeout, %v, and were killed", at.forced, p.table().StopTimeout)}
 	case at.supervisor == nil:
 		return predict.Condition{State: predict.Unavailable, Reason: "unloaded"}
 	case at.stopping:
@@ -232,6 +269,8 @@ func (p *process) state() predict.Condition {
 		switch {
 		case i.State == "running" && i.Registers:
 			return predict.Condition{State: predict.Loading, Reason: "its process has registered other models or versions", Cause: fmt.Sprintf("its process has registered %v", at.versions)}
+		case i.State == "running" && at.refusal != nil:
+			return predict.Condition{State: predict.Loading, Reason: "its process may not register what it serves", Cause: fmt.Sprintf("its process was refused: %v", at.refusal)}
 		case i.State == "running", i.State == "restarting" && i.LastExit == "":
 			return predict.Condition{State: predict.Loading, Reason: "its process has started and not registered yet"}
 		}
@@ -239,7 +278,7 @@ func (p *process) state() predict.Condition {
 	first := list[0]
 	if first.State == "retired" {
 		return predict.Condition{State: predict.Unavailable, Reason: "retired: a newer version has replaced it",
-			Cause: fmt.Sprintf("retired: a newer version has replaced it; \"shivactl containers start %s\" starts it again", p.settings.Name)}
+			Cause: fmt.Sprintf("retired: a newer version has replaced it; \"shivactl containers start %s\" starts it again", p.table().Name)}
 	}
 	cause := fmt.Sprintf("%s: its process ended with %s", first.State, first.LastExit)
 	if n := len(first.LastLines); n > 0 {

@@ -2,19 +2,19 @@ package fleet
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
@@ -37,59 +37,11 @@ type Processes struct {
 	changing sync.Mutex // held by Supervise and Close from begin to end
 	ended    bool       // set by Close; guarded by changing
 
+	// hurry ends the waiting of the latest Supervise.
+	hurry atomic.Pointer[context.CancelCauseFunc]
+
 	mu   sync.RWMutex
 	list []*process // replaced, never changed
-}
-
-// Supervise stops the processes of containers that were removed or changed, and starts those of
-// containers that are new or changed. A container that an operator has stopped stays stopped if
-// only its settings have changed. The listeners for containers must be open.
-func (ps *Processes) Supervise(now []config.Container) error {
-	ps.changing.Lock()
-	defer ps.changing.Unlock()
-	if ps.ended {
-		return errStopping
-	}
-	same := func(p *process, c config.Container) bool {
-		c.Replicas = p.settings.Replicas
-		return reflect.DeepEqual(p.settings, c)
-	}
-	before := ps.all()
-	unloaded := map[string]bool{}
-	var list, fresh, gone []*process
-	for _, p := range before {
-		if i := slices.IndexFunc(now, func(c config.Container) bool { return same(p, c) }); i >= 0 {
-			list = append(list, p)
-			p.setBounds(now[i].Replicas)
-			continue
-		}
-		unloaded[p.settings.Name] = p.current().supervisor == nil
-		gone = append(gone, p)
-	}
-	faults := []error{each(gone, (*process).stop)}
-	for _, c := range now {
-		if c.Address != "" || slices.ContainsFunc(before, func(p *process) bool { return same(p, c) }) {
-			continue
-		}
-		p := &process{fleet: ps, settings: c, replicas: c.Replicas}
-		if list = append(list, p); !unloaded[c.Name] {
-			fresh = append(fresh, p)
-		}
-	}
-	ps.mu.Lock()
-	ps.list = list
-	ps.mu.Unlock()
-	for _, p := range fresh {
-		faults = append(faults, p.start())
-	}
-	return errors.Join(faults...)
-}
-
-// setBounds changes how many processes there may be. Scale starts or ends some at its next look.
-func (p *process) setBounds(to config.Replicas) {
-	p.mu.Lock()
-	p.replicas = to
-	p.mu.Unlock()
 }
 
 // Close stops all processes for good, in parallel.
@@ -139,7 +91,7 @@ func (ps *Processes) Restarts() map[string]int {
 func (ps *Processes) Starts(id scheduler.ModelID) (container string) {
 	for _, p := range ps.all() {
 		if slices.Contains(p.current().versions, id) {
-			return p.settings.Name
+			return p.table().Name
 		}
 	}
 	return ""
@@ -164,7 +116,7 @@ func (ps *Processes) Awaited() (loaded []string, unloaded map[string]bool) {
 func (ps *Processes) WhyMissing(models []string) string {
 	return ps.missing(models, func(p *process) string {
 		why := p.state().Detail()
-		if p.settings.Model == "" && len(p.current().versions) == 0 {
+		if p.table().Model == "" && len(p.current().versions) == 0 {
 			why += ", and its [[container]] does not say which model it serves: set model there if its name differs"
 		}
 		return why
@@ -234,7 +186,7 @@ func (ps *Processes) origin(conn net.Conn) (container string, err error) {
 	all := ps.all()
 	for _, p := range all {
 		if s := p.current().supervisor; s != nil && s.Owns(conn) {
-			return p.settings.Name, nil
+			return p.table().Name, nil
 		}
 	}
 	if len(all) == 0 {
@@ -250,13 +202,15 @@ func (ps *Processes) mayServe(container string, id scheduler.ModelID) error {
 	if err != nil {
 		return err
 	}
-	c := p.settings
+	c := p.table()
 	own := cmp.Or(c.Model, c.Name)
 	if id.Name == own || slices.ContainsFunc(c.Serve, func(pattern string) bool { return identity.Serves(pattern, id.String()) }) {
 		return nil
 	}
-	return fmt.Errorf("%w: a process of container %q may not serve %s: its [[container]] has model = %q and serve = %q; if it should, set model to %q, or add it to serve",
+	err = fmt.Errorf("%w: a process of container %q may not serve %s: its [[container]] has model = %q and serve = %q; if it should, set model to %q, or add it to serve",
 		identity.ErrPermissionDenied, container, id, own, c.Serve, id.Name)
+	p.refuse(err)
+	return err
 }
 
 // dismissed is called for every container before it is told not to reconnect.

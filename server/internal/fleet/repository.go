@@ -82,10 +82,10 @@ func (ps *Processes) registersOthers(model string) string {
 			return ""
 		}
 		// If the settings name no model, the process decides.
-		if p.settings.Model != "" && time.Since(at.since) < ps.Grace {
+		if p.table().Model != "" && time.Since(at.since) < ps.Grace {
 			return ""
 		}
-		text = fmt.Sprintf("the processes of container %q have registered %v, and not %q: set model in its [[container]] to the model that it serves", p.settings.Name, ids, model)
+		text = fmt.Sprintf("the processes of container %q have registered %v, and not %q: set model in its [[container]] to the model that it serves", p.table().Name, ids, model)
 	}
 	return text
 }

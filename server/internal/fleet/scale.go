@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/memory"
+	"github.com/shivad/shivad/server/processors"
 )
 
 // scaleEvery is how often the processes of containers that scale are compared with the need. A
@@ -26,11 +26,7 @@ type resources struct {
 	cores  int
 }
 
-// cores is the number of cores that the server's cgroup and affinity allow, read before it asks for
-// more threads than that.
-var cores = runtime.GOMAXPROCS(0)
-
-var machine = sync.OnceValue(func() resources { return resources{memory.OfProcess().Bytes, cores} })
+var machine = sync.OnceValue(func() resources { return resources{memory.OfProcess().Bytes, processors.Count()} })
 
 // A Scaled tells how many processes a container should have.
 type Scaled struct {
@@ -137,15 +133,15 @@ func (ps *Processes) room(p *process, all []*process) int {
 	for _, other := range all {
 		if other != p {
 			n := other.count()
-			has.memory -= int64(n) * int64(other.settings.Memory)
-			has.cores -= n * other.settings.CPUs
+			has.memory -= int64(n) * int64(other.table().Memory)
+			has.cores -= n * other.table().CPUs
 		}
 	}
 	room := int64(math.MaxInt32)
-	if each := int64(p.settings.Memory); each > 0 {
+	if each := int64(p.table().Memory); each > 0 {
 		room = min(room, has.memory/each)
 	}
-	if each := p.settings.CPUs; each > 0 {
+	if each := p.table().CPUs; each > 0 {
 		room = min(room, int64(has.cores/each))
 	}
 	return int(max(0, room))
@@ -176,8 +172,8 @@ func (p *process) follow(now time.Time, r reading) int {
 	}
 	p.mu.Unlock()
 	if wanted != before {
-		p.fleet.log.Info("container scaled", "container", p.settings.Name, "from", before, "to", wanted, "why", why)
-		p.fleet.sessions.cfg.Trail.Add(audit.Entry{Source: audit.Source{Door: "server"}, Action: "scale", What: "container", Name: p.settings.Name,
+		p.fleet.log.Info("container scaled", "container", p.table().Name, "from", before, "to", wanted, "why", why)
+		p.fleet.sessions.cfg.Trail.Add(audit.Entry{Source: audit.Source{Door: "server"}, Action: "scale", What: "container", Name: p.table().Name,
 			Before: audit.Text(map[string]int{"processes": before}), After: audit.Text(map[string]any{"processes": wanted, "why": why})})
 	}
 	return wanted
@@ -193,7 +189,7 @@ func (ps *Processes) drain(owned func(net.Conn) bool) <-chan struct{} {
 func (p *process) await(ids []scheduler.ModelID, waits bool) {
 	why := ""
 	if waits {
-		why = fmt.Sprintf("container %q starts a process for the model: %s", p.settings.Name, p.state().Reason)
+		why = fmt.Sprintf("container %q starts a process for the model: %s", p.table().Name, p.state().Reason)
 	}
 	p.mu.Lock()
 	waits = waits && p.lifecycle.loaded() // it may have been stopped meanwhile
@@ -236,7 +232,7 @@ func (ps *Processes) Scaled(container string) (s Scaled, ok bool) {
 func (ps *Processes) Containers(model string) (names []string) {
 	for _, p := range ps.all() {
 		if p.hasName(model) || slices.ContainsFunc(p.current().versions, func(id scheduler.ModelID) bool { return id.Name == model }) {
-			names = append(names, p.settings.Name)
+			names = append(names, p.table().Name)
 		}
 	}
 	return names

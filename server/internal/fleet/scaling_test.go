@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -122,6 +123,53 @@ func TestRoom(t *testing.T) {
 		p := declared(c.memory, c.cpus, 3) // its own processes do not count
 		if got := ps.room(p, append(c.others, p)); got != c.want {
 			t.Errorf("%d bytes and %d cores each: room for %d, want %d", c.memory, c.cpus, got, c.want)
+		}
+	}
+}
+
+// TestShare: cpus is the share of a process, else an equal part for each; libraries are told unless
+// the container says otherwise, or has all that they see.
+func TestShare(t *testing.T) {
+	for _, c := range []struct {
+		cpus, replicas, available, visible int
+		env                                map[string]string
+		want                               share
+		omp, fallback                      string // OMP_NUM_THREADS
+	}{
+		{0, 1, 8, 8, nil, share{count: 8, all: true}, "", ""},
+		{0, 1, 2, 64, nil, share{count: 2}, "", "2"}, // a quota, of which libraries know nothing
+		{0, 4, 8, 8, nil, share{count: 2}, "", "2"},
+		{0, 4, 2, 2, nil, share{count: 1}, "", "1"},
+		{0, 4, 2, 2, map[string]string{"OMP_NUM_THREADS": "7"}, share{count: 1}, "7", "1"},
+		{3, 4, 8, 8, nil, share{count: 3, declared: true}, "3", ""},
+		{3, 4, 8, 8, map[string]string{"OMP_NUM_THREADS": "7"}, share{count: 3, declared: true}, "7", ""},
+	} {
+		conf := config.Container{CPUs: c.cpus, Replicas: config.Fixed(c.replicas), Env: c.env}
+		got := shareOf(conf, c.available, c.visible)
+		env, fallback := got.environment(conf)
+		if got != c.want || env["OMP_NUM_THREADS"] != c.omp || fallback["OMP_NUM_THREADS"] != c.fallback {
+			t.Errorf("%+v: %+v, %v, %v", c, got, env, fallback)
+		}
+		if n := env["SHIVA_CPUS"] + fallback["SHIVA_CPUS"]; n != strconv.Itoa(c.want.count) {
+			t.Errorf("%+v: SHIVA_CPUS is %q", c, n)
+		}
+	}
+}
+
+// TestCrowded: processes want as many processors as cpus says, or one each.
+func TestCrowded(t *testing.T) {
+	ps := &Processes{machine: resources{cores: 4}}
+	for _, c := range []struct {
+		cpus, running int
+		crowded       bool
+	}{{0, 4, false}, {0, 5, true}, {2, 2, false}, {2, 3, true}, {9, 0, false}} {
+		p := &process{fleet: ps, settings: config.Container{CPUs: c.cpus}}
+		if c.running > 0 {
+			p.lifecycle.supervisor, p.lifecycle.scaling.wanted = standIn{}, c.running
+		}
+		ps.list = []*process{p}
+		if got := ps.Crowded(); (got != "") != c.crowded {
+			t.Errorf("%+v: %q", c, got)
 		}
 	}
 }

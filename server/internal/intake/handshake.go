@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/processors"
 )
 
 // A connection to a TLS address counts against the limits from its beginning. It has a goroutine
@@ -24,7 +24,7 @@ import (
 // turns limits handshakes to half of the processors, so that the other half serves clients. A
 // handshake takes up to two milliseconds of processor time (RSA): a thousand at once would occupy
 // every processor.
-var turns = make(chan struct{}, max(1, runtime.NumCPU()/2))
+var turns = make(chan struct{}, max(1, processors.Count()/2))
 
 // A wire is the connection that TLS reads and writes. During the handshake it takes a turn when
 // input has arrived, and gives the turn up before it waits for more input or for room to write: the

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/shivad/shivad/containers"
@@ -51,6 +52,9 @@ func (cs Containers) List() admin.Containers {
 		one.State = string(state)
 		if i := slices.IndexFunc(list.Sessions, func(k admin.Session) bool { return k.Model == one.Model && k.State == "failing" }); i >= 0 && cs.failing(one.Model) {
 			one.State, one.Reason = "FAILING", "every batch fails: "+list.Sessions[i].LastFailure
+		}
+		if fault := cs.Processes.Fault(c.Name); fault != "" {
+			one.Reason = strings.TrimPrefix(one.Reason+"; its settings in the file are not in effect: "+fault, "; ")
 		}
 		list.Containers = append(list.Containers, one)
 	}

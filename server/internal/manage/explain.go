@@ -22,7 +22,7 @@ func (r *Report) Explain(model string) []admin.Explanation {
 	}
 	for _, target := range r.Gate.TargetsOf(model) {
 		stats := target.Model.Stats()
-		about := append(shapes(target), sentences(stats)...)
+		about := append(shapes(target), sentences(stats, r.crowded(model))...)
 		about = append(about, r.explainSubset(stats)...)
 		about = append(about, explainStreams(stats, target.Model.Streams(math.MaxInt))...)
 		about = append(about, explainMissing(target)...)
@@ -51,6 +51,15 @@ func (r *Report) explainScaling(model string) (out []string) {
 	return out
 }
 
+// crowded says why further processes on this machine would not serve more; "": they may. It counts
+// for models that processes of this server serve.
+func (r *Report) crowded(model string) string {
+	if len(r.Processes.Containers(model)) == 0 {
+		return ""
+	}
+	return r.Processes.Crowded()
+}
+
 // shapes says why a model's batches always have one row, if they do.
 func shapes(t *gate.Target) []string {
 	if t.Spec.Batched() {
@@ -60,7 +69,8 @@ func shapes(t *gate.Target) []string {
 }
 
 // sentences turns a model's figures into what an operator would conclude from them.
-func sentences(s scheduler.Stats) []string {
+// crowded, if not empty, says why further processes on this machine would not help.
+func sentences(s scheduler.Stats, crowded string) []string {
 	var out []string
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 
@@ -70,7 +80,7 @@ func sentences(s scheduler.Stats) []string {
 	n := &s.Recent
 	out = append(out, explainFailing(s)...)
 	out = append(out, explainCulprits(s)...)
-	out = append(out, explainNeed(s)...)
+	out = append(out, explainNeed(s, crowded)...)
 	if n.Batches == 0 {
 		say("No batch was sent in the last %v, so there is little to explain.", span(s))
 		return append(out, refusals(s)...)
@@ -78,7 +88,7 @@ func sentences(s scheduler.Stats) []string {
 	say("In the last %v, the time that these figures cover, %d requests were accepted, %.1f a second. %d batches were sent, of %.1f rows on average; with the strategy %s a batch may have up to %d rows now.",
 		span(s), n.Submitted, float64(n.Submitted)/max(s.Span.Seconds(), 0.001), n.Batches, float64(n.Rows)/float64(n.Batches), s.Config.Strategy, mostRows(s))
 	out = append(out, explainSizes(s)...)
-	out = append(out, throughput(s)...)
+	out = append(out, throughput(s, crowded)...)
 	out = append(out, refusals(s)...)
 	if n.BatchesFailed > 0 {
 		say("%s of the batches failed.%s", percent(n.BatchesFailed, n.BatchesDone), lastFailures(s))
@@ -90,7 +100,7 @@ func sentences(s scheduler.Stats) []string {
 }
 
 // explainNeed says how many replicas there should be, and why.
-func explainNeed(s scheduler.Stats) []string {
+func explainNeed(s scheduler.Stats, crowded string) []string {
 	n := s.Need
 	switch {
 	case n.Replicas == 0:
@@ -102,7 +112,11 @@ func explainNeed(s scheduler.Stats) []string {
 	if n.Waiting > 0 {
 		text += fmt.Sprintf(", and %d rows wait beyond the next batches", n.Waiting)
 	}
-	return []string{text + fmt.Sprintf(". A replica is expected to answer four fifths of %.3g rows/s. Replicas needed: %d (%.2f); live: %d.", n.Worth, n.Replicas, n.Load, s.Live)}
+	text += fmt.Sprintf(". A replica is expected to answer four fifths of %.3g rows/s. Replicas needed: %d (%.2f); live: %d.", n.Worth, n.Replicas, n.Load, s.Live)
+	if crowded != "" {
+		text += " More processes on this machine do not help: " + crowded + "."
+	}
+	return []string{text}
 }
 
 // explainSubset says that containers of a model have sessions with some servers only, and with how
@@ -212,7 +226,7 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 }
 
 // throughput says what the replicas can do.
-func throughput(s scheduler.Stats) (out []string) {
+func throughput(s scheduler.Stats, crowded string) (out []string) {
 	total := 0.0
 	for _, r := range s.Replicas {
 		if r.GivenUp > 0 {
@@ -253,7 +267,9 @@ func throughput(s scheduler.Stats) (out []string) {
 	}
 	if total > 0 {
 		text := fmt.Sprintf("Together the live replicas can answer about %.0f rows/s. ", total)
-		if by := bounds(s); by != nil {
+		if crowded != "" {
+			text = fmt.Sprintf("One by one the live replicas were measured at %.0f rows/s in all, and together they answer less, since they share processors: %s. Give them fewer threads each (cpus, which sets OMP_NUM_THREADS and its like), have fewer replicas, or run some on another machine.", total, crowded)
+		} else if by := bounds(s); by != nil {
 			text += "Before you add replicas, look at what bounds the present ones: " + strings.Join(by, "; ") + "."
 		} else {
 			text += "Beyond that only more replicas, or a faster model, help."

@@ -88,7 +88,7 @@ func TestSentences(t *testing.T) {
 		{ended(scheduler.OutcomeQueueRows), "25 requests (20 %) had no result, queue rows: the queue had queue_rows rows"},
 		{ended(scheduler.OutcomeDeadlineNeverSent), "deadlines passed before a replica took them"},
 	} {
-		got := strings.Join(sentences(base(c.change)), "\n")
+		got := strings.Join(sentences(base(c.change), ""), "\n")
 		if !strings.Contains(got, c.want) {
 			t.Errorf("want %q in\n%s", c.want, got)
 		}
@@ -99,7 +99,7 @@ func TestSentences(t *testing.T) {
 		}
 	}
 	for _, r := range []scheduler.CloseReason{scheduler.CloseFull, scheduler.CloseObjective, scheduler.CloseBytes, scheduler.CloseDeadline} {
-		if got := strings.Join(sentences(base(closed(r))), "\n"); strings.Contains(got, "only more replicas") {
+		if got := strings.Join(sentences(base(closed(r)), ""), "\n"); strings.Contains(got, "only more replicas") {
 			t.Errorf("batches closed for %s, and only more replicas are to help:\n%s", r, got)
 		}
 	}
@@ -116,8 +116,22 @@ func TestExplainCulprits(t *testing.T) {
 		{Name: `"7", from bob (connection 12)`, Stream: "cam", Replica: "A", Err: errors.New("it hung up"), Ago: time.Second},
 	}}
 	want := `loss of a container, "A", which executed it alone 1s ago: "7", from bob (connection 12), a frame of stream "cam" (it hung up).`
-	if got := strings.Join(sentences(s), "\n"); !strings.Contains(got, want) {
+	if got := strings.Join(sentences(s, ""), "\n"); !strings.Contains(got, want) {
 		t.Errorf("want %q in\n%s", want, got)
+	}
+}
+
+// Processes that share processors answer no more if there are more of them, and nothing advises
+// more.
+func TestSentencesOfCrowds(t *testing.T) {
+	measured := []scheduler.ReplicaStats{{Label: "A", State: scheduler.ReplicaLive, Profile: []scheduler.ProfilePoint{{Rows: 1, Typical: time.Second}}}}
+	s := scheduler.Stats{Live: 1, Replicas: measured, Need: scheduler.Need{Replicas: 9, Worth: 1}}
+	s.Recent.Batches = 1
+	for crowded, want := range map[string]int{"": 0, "4 processes want 4 processors, and it may use 2": 2} {
+		got := strings.Join(sentences(s, crowded), "\n")
+		if strings.Contains(got, "only more replicas") != (want == 0) || strings.Count(got, "it may use 2") != want {
+			t.Errorf("%q: %s", crowded, got)
+		}
 	}
 }
 
@@ -132,7 +146,7 @@ func TestSentencesOfNeed(t *testing.T) {
 		{scheduler.Need{Replicas: 2, Load: 1.5, Worth: 100, Arriving: 120, Waiting: 7},
 			"About 120 rows/s arrive, including refused ones, and 7 rows wait beyond the next batches. A replica is expected to answer four fifths of 100 rows/s. Replicas needed: 2 (1.50); live: 1."},
 	} {
-		if got := explainNeed(scheduler.Stats{Live: 1, Need: c.need}); len(got) != 1 || got[0] != c.want {
+		if got := explainNeed(scheduler.Stats{Live: 1, Need: c.need}, ""); len(got) != 1 || got[0] != c.want {
 			t.Errorf("%+v: %q, want %q", c.need, got, c.want)
 		}
 	}

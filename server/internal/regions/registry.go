@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/processors"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -60,7 +60,7 @@ func (o regionID) compare(other regionID) int {
 // New makes an empty registry. Memory that the server takes in clients' files counts in the pool.
 func New(s Settings, pool *tensor.Pool) *Registry {
 	// One copy per processor at a time: each occupies a thread while it lasts.
-	g := &Registry{regions: make(map[regionID]*file), turns: make(chan struct{}, runtime.GOMAXPROCS(0)), pages: newAccounts(pool)}
+	g := &Registry{regions: make(map[regionID]*file), turns: make(chan struct{}, processors.Count()), pages: newAccounts(pool)}
 	g.settings.Store(&s)
 	return g
 }

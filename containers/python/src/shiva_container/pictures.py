@@ -199,7 +199,15 @@ def _check_png(file: bytes) -> None:
 
 @functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    return concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1, "shiva-pictures")
+    return concurrent.futures.ThreadPoolExecutor(_processors(), "shiva-pictures")
+
+
+def _processors() -> int:
+    """The server says how many it has for this process; else all that the process may run on."""
+    told = os.environ.get("SHIVA_CPUS", "")
+    if told.isdigit() and int(told) > 0:
+        return int(told)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def each(call: Callable[[int], None], rows: int) -> None:
