@@ -3,6 +3,8 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"testing"
 
@@ -46,6 +48,21 @@ func TestImportIsWholeOrNothing(t *testing.T) {
 		}
 	}
 	o.expect("POST", "/v1/import", `{"format":1,"applications":[`+strings.Repeat(" ", 64<<10)+`]}`, 413, "admin.import_bytes", "65536")
+
+	// Also if the client sends everything before it reads.
+	c, err := net.Dial("tcp", o.s.Addrs().Admin.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const size = 32 << 20 // more than sockets hold
+	if _, err := fmt.Fprintf(c, "POST /v1/import HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", size, make([]byte, size)); err != nil {
+		t.Fatalf("while the document is sent: %v", err)
+	}
+	answer := make([]byte, 12)
+	if _, err := io.ReadFull(c, answer); err != nil || string(answer) != "HTTP/1.1 413" {
+		t.Errorf("it reads %q, %v", answer, err)
+	}
 
 	// The new application does not inherit what one of the same name had learned.
 	if _, err := o.s.store.State().Update(t.Context(), "policy/first/uleft", "", func([]byte) ([]byte, error) { return state, nil }); err != nil {

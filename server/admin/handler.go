@@ -297,9 +297,23 @@ func (s Sources) serve(t route) http.HandlerFunc {
 		if t.most != nil {
 			most = t.most()
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, most)
+		sent := r.Body
+		r.Body = http.MaxBytesReader(w, sent, most)
 		v, err := h(r)
 		s.answer(w, r, v, err)
+		if isStatus(err, http.StatusRequestEntityTooLarge) {
+			readOn(w, sent)
+		}
+	}
+}
+
+// readOn reads what is left of a body that was too large. Many clients read no answer before they
+// have sent everything, and would find the connection reset.
+func readOn(w http.ResponseWriter, body io.Reader) {
+	const most = 10 * time.Second
+	c := http.NewResponseController(w)
+	if c.Flush() == nil && c.SetReadDeadline(time.Now().Add(most)) == nil {
+		_, _ = io.Copy(io.Discard, body)
 	}
 }
 

@@ -34,7 +34,9 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 			s := d.settings.Load()
 			b := wire.Bounds{Bytes: s.Limits.MetadataBytes, Setting: "limits.metadata_bytes", Timeout: s.MessageTimeout, Memory: &s.Memory}
 			b.Sender = unfinished.Sender{Payers: who.Payers(connOf(stream.Context()).Account()), Stranger: who.Enter() != nil}
-			if !publicCalls[method.MethodName] {
+			if publicCalls[method.MethodName] {
+				b.Bytes, b.Setting = freeBytes, "the limit for a question about health"
+			} else {
 				b.Admit = func(bytes int64) error { return connOf(stream.Context()).charge(&use, who, bytes) }
 			}
 			return b
@@ -59,6 +61,38 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 		use.Answered()
 		return wire.Lost(stream.SendMsg(answer))
 	}
+}
+
+// freeBytes is the size up to which messages cost nothing that ask about health or the protocol.
+const freeBytes = 1 << 10
+
+// mostBytes bounds the messages of services other than that of the protocol: the largest are those
+// of KEDA, which may have a certificate.
+const mostBytes = 64 << 10
+
+// chargeLarge charges a message of such a service to its client's quotas if it is larger than it
+// need be.
+func (d *Door) chargeLarge(ctx context.Context, message any) error {
+	m, ok := message.(proto.Message)
+	if !ok || proto.Size(m) <= freeBytes {
+		return nil
+	}
+	var use quota.Use
+	defer use.End()
+	return asStatus(connOf(ctx).charge(&use, d.who(ctx), int64(proto.Size(m))))
+}
+
+// A chargedStream charges the large messages of a stream.
+type chargedStream struct {
+	grpc.ServerStream
+	door *Door
+}
+
+func (s chargedStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return s.door.chargeLarge(s.Context(), m)
 }
 
 // publicCalls are the calls that need no identity.

@@ -125,7 +125,7 @@ func Listen(cfg Config) (*Door, error) {
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.MaxHeaderListSize(uint32(min(cfg.Limits.MetadataBytes, math.MaxInt32))),
-		grpc.MaxRecvMsgSize(cfg.Limits.MetadataBytes), // of health and reflection; see Door.bounds
+		grpc.MaxRecvMsgSize(min(cfg.Limits.MetadataBytes, mostBytes)), // others: see Door.bounds
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: cfg.IdleTimeout, Time: cfg.PingInterval, Timeout: cfg.PingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.MinPing, PermitWithoutStream: true}),
@@ -137,7 +137,9 @@ func Listen(cfg Config) (*Door, error) {
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
 			defer d.recovered(&err)
 			err = d.throttle(ctx, func() (err error) {
-				reply, err = next(ctx, req)
+				if err = d.chargeLarge(ctx, req); err == nil {
+					reply, err = next(ctx, req)
+				}
 				return err
 			})
 			return reply, err
@@ -145,7 +147,7 @@ func Listen(cfg Config) (*Door, error) {
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 			defer d.recovered(&err)
 			return d.throttle(stream.Context(), func() error {
-				return d.counted(stream.Context(), info.FullMethod, func() error { return next(srv, stream) })
+				return d.counted(stream.Context(), info.FullMethod, func() error { return next(srv, chargedStream{stream, d}) })
 			})
 		}),
 	)

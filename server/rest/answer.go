@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -39,9 +40,7 @@ func errorBody(err error) []byte {
 	return append(b, '\n')
 }
 
-// fail answers with an error, or breaks off an answer that has begun. The rest of the body is read
-// first, within its limits: a client that is still sending reads the answer only afterwards, and
-// would find the connection reset.
+// fail answers with an error, or breaks off an answer that has begun.
 func (c *call) fail(err error) {
 	if c.begun {
 		panic(http.ErrAbortHandler)
@@ -55,10 +54,6 @@ func (c *call) fail(err error) {
 	}
 	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 		c.w.Header().Set("Retry-After", retryAfter(err))
-	}
-	if !c.discard() {
-		c.w.Header().Set("Connection", "close")
-		c.conn.unread.Store(true)
 	}
 	c.respond(status, errorBody(err))
 }
@@ -74,17 +69,62 @@ func retryAfter(err error) string {
 	return strconv.FormatInt(int64((max(gate.Again(err), 1)+time.Second-1)/time.Second), 10)
 }
 
+// A client that is still sending when it is refused, such as http.client, reads the answer only
+// afterwards, and would lose it if the connection were reset. So the rest of a body within its
+// limits is read before the answer, and the connection is kept. If the body is larger, the answer
+// is sent first; what still arrives is read and thrown away for as long as it may take to arrive,
+// and then the connection is closed.
+
 // discard reads the rest of a request's body, within the time and size allowed for one, and reports
-// whether it has reached the end. A client that waits for 100 Continue does not get it.
+// whether it has reached the end. A client that waits for 100 Continue does not get it, and is not
+// expected to send its body.
 func (c *call) discard() bool {
 	limit := c.settings.Limits.MessageBytes
-	if c.r.ContentLength > limit || c.in == nil && c.r.Header.Get("Expect") != "" {
+	switch {
+	case c.r.Body == http.NoBody || c.in != nil && c.in.err == io.EOF:
+		return true
+	case c.in == nil && c.r.Header.Get("Expect") != "":
+		c.conn.refuseBody()
+		return false
+	case c.r.ContentLength > limit:
 		return false
 	}
 	in := c.arriving()
 	defer in.done()
-	_, _ = io.Copy(io.Discard, io.LimitReader(in, limit-in.clock.Bytes+1))
+	c.waste(limit - in.clock.Bytes + 1)
 	return in.err == io.EOF
+}
+
+// readOn reads what still arrives of a body after its request has been answered: all of it if its
+// size was announced, else until the client has been silent for a second. A body whose client was
+// over its quota is not read further.
+func (c *call) readOn() {
+	in := c.arriving()
+	if in.err != nil || !c.charged || c.r.Header.Get("Expect") != "" && in.clock.Bytes == 0 {
+		return
+	}
+	_ = http.NewResponseController(c.w).Flush()
+	if in.silence = time.Second; c.r.ContentLength > 0 {
+		in.silence = 0
+	}
+	c.waste(math.MaxInt64)
+	in.done()
+}
+
+// waste reads at most n bytes of the body and throws them away. Those that were not announced are
+// charged as they arrive.
+func (c *call) waste(n int64) {
+	in := c.arriving()
+	piece := make([]byte, min(n, slack))
+	for read := 0; n > 0; n -= int64(read) {
+		before := max(in.clock.Bytes, c.announced())
+		var err error
+		read, err = in.Read(piece[:min(n, int64(len(piece)))])
+		c.use.Waste(in.clock.Bytes-before, time.Now())
+		if err != nil {
+			return
+		}
+	}
 }
 
 // write answers with a value as JSON.
@@ -111,6 +151,10 @@ func (c *call) begin(status int) {
 	if c.door.predict.Draining() {
 		c.w.Header().Set("Connection", "close")
 	}
+	if !c.discard() {
+		c.w.Header().Set("Connection", "close")
+		c.conn.unread.Store(true)
+	}
 	c.begun = true
 	c.use.Answered()
 	c.w.WriteHeader(status)
@@ -122,4 +166,7 @@ func (c *call) respond(status int, body []byte) {
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	c.begin(status)
 	_, _ = c.w.Write(body) // an error means that the client has disconnected
+	if c.conn.unread.Load() {
+		c.readOn()
+	}
 }

@@ -22,10 +22,12 @@ type arrival struct {
 	call  *call
 	clock intake.Clock
 	due   int64 // bytes after which the deadline is extended
-	err   error // how it ended; io.EOF: complete
-	turn  gate.Turn
-	half  unfinished.Message
-	over  atomic.Bool // nothing more is read
+	// silence ends a body of which nothing has arrived for so long; 0: only its deadline does.
+	silence time.Duration
+	err     error // how it ended; io.EOF: complete
+	turn    gate.Turn
+	half    unfinished.Message
+	over    atomic.Bool // nothing more is read
 }
 
 // slack is how many bytes are read under one deadline.
@@ -65,8 +67,12 @@ func (a *arrival) Read(p []byte) (int, error) {
 		a.done()
 		return 0, err
 	}
-	if a.clock.Bytes >= a.due {
-		a.call.conn.expect(a.clock.Due(a.call.settings.MessageTimeout))
+	if a.clock.Bytes >= a.due || a.silence > 0 {
+		due := a.clock.Due(a.call.settings.MessageTimeout)
+		if quiet := time.Now().Add(a.silence); a.silence > 0 && (due.IsZero() || quiet.Before(due)) {
+			due = quiet
+		}
+		a.call.conn.expect(due)
 		a.due = a.clock.Bytes + slack
 	}
 	if a.turn.Give() { // a request that waits for its client keeps no turn

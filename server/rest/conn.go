@@ -185,6 +185,9 @@ func (c *conn) expect(until time.Time) {
 	_ = c.Conn.SetReadDeadline(until)
 }
 
+// refuseBody ends reading at once: the client has not been told to send the body.
+func (c *conn) refuseBody() { _ = c.Conn.SetReadDeadline(time.Unix(1, 0)) }
+
 // arrived removes the deadline of a body. net/http then reads on: either to notice that the client
 // hangs up, which no deadline may end, or, if the body is incomplete, to let a client that is still
 // sending read the answer.

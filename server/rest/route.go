@@ -30,6 +30,7 @@ type call struct {
 	in       *arrival // the body; nil until it is read
 	begun    bool     // the head of the answer has been sent
 	use      quota.Use
+	charged  bool // use has been charged
 }
 
 // A handler serves a request. If it has not answered yet, its error is the answer.
@@ -113,17 +114,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c.crossOrigin(found) {
 		return
 	}
-	if found == nil {
-		c.fail(&refusal{status: http.StatusNotFound, err: fmt.Errorf("no such path: %s; /v2/docs/openapi.json lists all paths", r.URL.Path)})
-		return
-	}
 	c.model, c.version = model, version
-	methods := found.methods()
-	if !slices.Contains(methods, r.Method) {
-		w.Header().Set("Allow", strings.Join(methods, ", "))
-		c.fail(&refusal{status: http.StatusMethodNotAllowed, err: fmt.Errorf("%s takes %s, not %s", r.URL.Path, methods[0], r.Method)})
-		return
-	}
 	c.who = c.identify()
 	defer c.use.End()
 	if err := c.admit(found); err != nil {
@@ -131,13 +122,23 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admit serves a request if its client has the right and the quota for it.
+// admit serves a request if its client has the right and the quota for it. Whatever has a body is
+// charged, also if its path does not exist.
 func (c *call) admit(found *route) error {
+	if found == nil || !found.open || c.r.Body != http.NoBody {
+		if err := c.charge(); err != nil {
+			return err
+		}
+	}
+	if found == nil {
+		return &refusal{status: http.StatusNotFound, err: fmt.Errorf("no such path: %s; /v2/docs/openapi.json lists all paths", c.r.URL.Path)}
+	}
+	if methods := found.methods(); !slices.Contains(methods, c.r.Method) {
+		c.w.Header().Set("Allow", strings.Join(methods, ", "))
+		return &refusal{status: http.StatusMethodNotAllowed, err: fmt.Errorf("%s takes %s, not %s", c.r.URL.Path, methods[0], c.r.Method)}
+	}
 	if found.open {
 		return found.serve(c)
-	}
-	if err := c.charge(); err != nil {
-		return err
 	}
 	err := c.who.Enter()
 	if err == nil {
@@ -174,6 +175,7 @@ func (c *call) charge() error {
 	if err != nil {
 		return c.countRefusal(err, now)
 	}
+	c.charged = true
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -376,13 +375,23 @@ func (s *session) recordToken(token identity.Shown) {
 	s.credentials = &token
 }
 
+// freeBytes is the size up to which a question about health costs nothing: it has room for a token.
+const freeBytes = 4 << 10
+
+// asksForHealth reports whether a message is a question about the server's health, and nothing else
+// that would be read for free.
+func asksForHealth(c *call) bool {
+	switch c.namespace {
+	case "v2/health/live", "v2/health/ready", shiva.LiveNamespace, shiva.ReadyNamespace:
+		return len(c.message.Tensors) == 0 && c.bytes <= freeBytes
+	}
+	return false
+}
+
 // charge takes the price of a message from its client's quotas. Questions about health cost
 // nothing.
 func (s *session) charge(c *call, who *identity.Identity) error {
-	switch {
-	case s.conn == nil:
-		return nil
-	case strings.HasPrefix(c.namespace, "v2/health/"), c.namespace == shiva.LiveNamespace, c.namespace == shiva.ReadyNamespace:
+	if s.conn == nil || asksForHealth(c) {
 		return nil
 	}
 	if a := who.Account(); a != s.account {

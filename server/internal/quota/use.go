@@ -78,6 +78,19 @@ func (u *Use) More(bytes int64, now time.Time) error {
 	return nil
 }
 
+// Waste charges bytes of a request that are read only to be thrown away: they count for the rate of
+// the requests that follow, and are not in flight.
+func (u *Use) Waste(bytes int64, now time.Time) {
+	for _, a := range u.payers {
+		if a == nil {
+			continue
+		}
+		if l := a.limits.Load(); l != nil && l.Of[BytesPerSecond] > 0 {
+			a.rates[BytesPerSecond].pay(bytes, l.Of[BytesPerSecond], a.clock(now))
+		}
+	}
+}
+
 // Fits reports whether there is room for an answer of that many bytes. A nil Use always has room.
 func (u *Use) Fits(bytes int) bool {
 	if u == nil {
