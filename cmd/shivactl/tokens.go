@@ -99,7 +99,8 @@ func writeSecret(path, secret string) error {
 
 var whoamiCommand = command{
 	name: "whoami", short: "show who you are to the server, and what you may",
-	help: `The server is asked at its TCP door, by the token in SHIVA_TOKEN or in the file that SHIVA_TOKEN_FILE names.
+	help: `The server is asked at its TCP door, or at its admin door if --admin is given without --addr, by the token in SHIVA_TOKEN or
+in the file that SHIVA_TOKEN_FILE names.
 
 With --json: {"identity" (absent where the server declares no identities), "may"}.
 `,
@@ -108,21 +109,8 @@ With --json: {"identity" (absent where the server declares no identities), "may"
 		if len(args) > 0 {
 			return usage("whoami", "unexpected argument %q", args[0])
 		}
-		client, err := c.dial(c.addr)
+		who, err := c.whoami()
 		if err != nil {
-			return explain(err, "--addr", c.addr)
-		}
-		defer client.Close()
-		answer, err := client.Do(c.ctx, &shiva.Message{Namespace: shiva.WhoAmINamespace})
-		if err != nil {
-			return explain(err, "--addr", c.addr)
-		}
-		defer answer.Release()
-		var who struct {
-			Identity string   `json:"identity,omitempty"`
-			May      []string `json:"may"`
-		}
-		if err := json.Unmarshal(answer.Metadata, &who); err != nil {
 			return err
 		}
 		if c.json {
@@ -135,6 +123,31 @@ With --json: {"identity" (absent where the server declares no identities), "may"
 		fmt.Fprintf(c.stdout, "%s, who may %s\n", who.Identity, strings.Join(who.May, ", "))
 		return nil
 	},
+}
+
+// A holder is the identity of a token, and its rights.
+type holder struct {
+	Identity string   `json:"identity,omitempty"`
+	May      []string `json:"may"`
+}
+
+func (c *cli) whoami() (who holder, err error) {
+	if c.given["admin"] && !c.given["addr"] {
+		err = c.get("/v1/whoami", &who)
+		return who, err
+	}
+	client, err := c.dial(c.addr)
+	if err != nil {
+		return who, explain(err, "--addr", c.addr)
+	}
+	defer client.Close()
+	answer, err := client.Do(c.ctx, &shiva.Message{Namespace: shiva.WhoAmINamespace})
+	if err != nil {
+		return who, explain(err, "--addr", c.addr)
+	}
+	defer answer.Release()
+	err = json.Unmarshal(answer.Metadata, &who)
+	return who, err
 }
 
 // show puts the current token into a request, and returns the token; "": none.

@@ -76,6 +76,9 @@ func TestTokenIsShown(t *testing.T) {
 		status := http.StatusForbidden
 		if r.Header.Get("Authorization") != "Bearer s3cret" {
 			status = http.StatusUnauthorized
+		} else if r.URL.Path == "/v1/whoami" {
+			fmt.Fprint(w, `{"identity":"operator","may":["admin:read"]}`)
+			return
 		}
 		w.WriteHeader(status)
 		fmt.Fprintf(w, `{"error":"refused with %d"}`, status)
@@ -102,6 +105,11 @@ func TestTokenIsShown(t *testing.T) {
 		if code := run(t.Context(), args, nil, &out, &out); code != c.code || !strings.Contains(out.String(), c.want) {
 			t.Errorf("%s: exit %d, %q; expected %d, %q", c.args, code, &out, c.code, c.want)
 		}
+	}
+	t.Setenv(token.Env, "s3cret")
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"--admin", h.Listener.Addr().String(), "whoami"}, nil, &out, &out); code != exitOK || out.String() != "operator, who may admin:read\n" {
+		t.Errorf("at the admin door: exit %d, %q", code, &out)
 	}
 	mu.Lock()
 	defer mu.Unlock()
