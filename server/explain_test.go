@@ -2,14 +2,18 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -97,5 +101,33 @@ func TestExplainSubset(t *testing.T) {
 		want := strings.Replace(about, "%s", step, 1)
 		budgettest.Until(t, "the sentence "+want, func() bool { return strings.Contains(explained(), want) })
 		c.Kill()
+	}
+}
+
+// TestSentencesArePlain: the error of a model stands in the sentences of explain and in the insight
+// without anything that a terminal would interpret, and in bounded length.
+func TestSentencesArePlain(t *testing.T) {
+	s := start(t, nil)
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	fails := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		b.Fail(fmt.Errorf("\x1b]0;owned\x07\x1b[2J\rok\u009b31m\u202egnirts%s", strings.Repeat("x", 1<<20)))
+		return nil
+	})
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "bad", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, fails, scheduler.ReplicaOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, s)
+	defer c.Close()
+	for range 20 {
+		if _, err := c.Do(t.Context(), &shiva.Message{Namespace: "bad", Tensors: []tensor.Tensor{row()}}); err == nil {
+			t.Fatal("it has an answer")
+		}
+	}
+	var told admin.Explanations
+	get(t, s, "/v1/models/bad/explain", &told)
+	for what, text := range map[string]string{"explain": fmt.Sprint(told), "insight": fmt.Sprint(s.report.Insights("bad"))} {
+		if !strings.Contains(text, "gnirts") || len(text) > 64<<10 || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%s: %d bytes: %.500q", what, len(text), text)
+		}
 	}
 }

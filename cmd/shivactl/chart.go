@@ -16,10 +16,8 @@ const defaultColumns = 80
 
 // columns returns the width of w's terminal.
 func columns(w io.Writer) int {
-	if f, ok := w.(*os.File); ok {
-		if n, _, ok := terminalSize(f); ok && n > 0 {
-			return n
-		}
+	if _, n := terminalOf(w); n > 0 {
+		return n
 	}
 	return defaultColumns
 }
@@ -70,18 +68,6 @@ func bar(share float64, room int, unicode bool) string {
 	return text
 }
 
-// watched returns the terminal of standard error, and its width; nil if it is not a terminal.
-func (b *bench) watched() (f *os.File, columns int) {
-	f, ok := b.stderr.(*os.File)
-	if ok {
-		columns, _, ok = terminalSize(f)
-	}
-	if !ok {
-		return nil, 0
-	}
-	return f, columns
-}
-
 // A liveLine shows the progress of a run on one line of a terminal, once a second.
 type liveLine struct {
 	done, ended chan struct{}
@@ -90,7 +76,7 @@ type liveLine struct {
 // liveLine begins the line of a run; without a terminal it does nothing.
 func (b *bench) liveLine(config load.Config) *liveLine {
 	l := &liveLine{done: make(chan struct{}), ended: make(chan struct{})}
-	f, width := b.watched()
+	f, width := terminalOf(b.stderr)
 	if f == nil {
 		close(l.ended)
 		return l
@@ -142,7 +128,7 @@ func liveText(config load.Config, at time.Duration, m load.Moment) string {
 
 // tell shows a finished trial of a search, if there is a terminal.
 func (b *bench) tell(t load.Trial) {
-	f, _ := b.watched()
+	f, _ := terminalOf(b.stderr)
 	if f == nil {
 		return
 	}

@@ -136,7 +136,7 @@ func (p timeoutFlag) Set(text string) error {
 // run is main with its environment as arguments. It returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	c := &cli{
-		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr,
+		ctx: ctx, stdin: stdin, stdout: printer{stdout}, stderr: printer{stderr},
 		addr: defaultAddr, admin: "127.0.0.1:8002", timeout: 30 * time.Second,
 		token: token.Fixed(""), given: map[string]bool{},
 	}

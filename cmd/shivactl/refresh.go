@@ -90,9 +90,9 @@ func (c *cli) refresh(show func(*cli) error) error {
 	return c.repeat(func() error {
 		var out bytes.Buffer
 		round := *c
-		round.stdout = &out
+		round.stdout = printer{&out}
 		if screen != nil {
-			round.stderr = &out
+			round.stderr = round.stdout
 		}
 		err := show(&round)
 		answered = answered || err == nil
@@ -125,7 +125,7 @@ func (c *cli) follow(show func(*cli) error) error {
 		var said bytes.Buffer
 		if passing(err, answered) && c.ctx.Err() == nil {
 			round := *c
-			round.stdout, round.stderr = &said, &said
+			round.stdout, round.stderr = printer{&said}, printer{&said}
 			round.report(err)
 			err = nil
 		}
@@ -147,11 +147,8 @@ type screen struct{ f *os.File }
 // newScreen takes over the terminal w, on the alternate screen, which preserves the user's screen;
 // nil if w is not a terminal.
 func newScreen(w io.Writer) *screen {
-	f, ok := w.(*os.File)
-	if ok {
-		_, _, ok = terminalSize(f)
-	}
-	if !ok {
+	f, _ := terminalOf(w)
+	if f == nil {
 		return nil
 	}
 	f.WriteString("\x1b[?1049h\x1b[?7l\x1b[?25l") // alternate screen, long lines cut, no cursor

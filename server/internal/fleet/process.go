@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -249,6 +250,9 @@ func (p *process) status() []containers.ProcessInfo {
 	return []containers.ProcessInfo{{Name: p.table().Name, State: "unloaded"}}
 }
 
+// mostOutput bounds the part of a process's output that a reason has, in bytes.
+const mostOutput = 4 << 10
+
 // state returns the state of the processes, without regard to whether they have registered.
 func (p *process) state() predict.Condition {
 	at := p.current()
@@ -282,7 +286,7 @@ func (p *process) state() predict.Condition {
 	}
 	cause := fmt.Sprintf("%s: its process ended with %s", first.State, first.LastExit)
 	if n := len(first.LastLines); n > 0 {
-		cause += ": " + strings.Join(first.LastLines[max(0, n-3):], " | ")
+		cause += ": " + audit.Printable(strings.Join(first.LastLines[max(0, n-3):], " | "), mostOutput)
 	}
 	return predict.Condition{State: predict.Unavailable, Reason: first.State + ": its process has ended; the operators of this server see why", Cause: cause}
 }

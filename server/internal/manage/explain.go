@@ -11,6 +11,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
@@ -31,9 +32,15 @@ func (r *Report) Explain(model string) []admin.Explanation {
 	for i := range all {
 		all[i].Sentences = append(all[i].Sentences, r.explainScaling(model)...)
 		all[i].Sentences = append(all[i].Sentences, r.overQuota()...)
+		for k, s := range all[i].Sentences {
+			all[i].Sentences[k] = audit.Printable(s, mostSentence)
+		}
 	}
 	return all
 }
+
+// mostSentence bounds a sentence, in bytes: errors of models and names of streams are part of them.
+const mostSentence = 4 << 10
 
 // explainScaling says how many processes each container of a model has, and why.
 func (r *Report) explainScaling(model string) (out []string) {
