@@ -227,24 +227,41 @@ func (t *Table) Target(name, version string) *Target {
 }
 
 // compareVersions orders "2" below "10" and "1.2.0" below "1.10.0": runs of digits count as
-// numbers.
+// numbers. A pre-release, which goes on with a hyphen and a letter, is below its release, as in
+// semantic versioning: "1.2.0-beta" is below "1.2.0". Only equal texts are equal, so that "1" and
+// "01" always have the same order.
 func compareVersions(a, b string) int {
-	for a != "" && b != "" {
-		na, nb := digits(a), digits(b)
-		if na == 0 || nb == 0 {
-			if a[0] != b[0] {
-				return cmp.Compare(a[0], b[0])
+	x, y := a, b
+	for x != "" || y != "" {
+		n, m := digits(x), digits(y)
+		if n == 0 || m == 0 {
+			if c := cmp.Compare(continuation(x), continuation(y)); c != 0 {
+				return c
 			}
-			a, b = a[1:], b[1:]
+			if x[0] != y[0] {
+				return cmp.Compare(x[0], y[0])
+			}
+			x, y = x[1:], y[1:]
 			continue
 		}
-		x, y := strings.TrimLeft(a[:na], "0"), strings.TrimLeft(b[:nb], "0")
-		if c := cmp.Or(cmp.Compare(len(x), len(y)), strings.Compare(x, y)); c != 0 {
+		u, v := strings.TrimLeft(x[:n], "0"), strings.TrimLeft(y[:m], "0")
+		if c := cmp.Or(cmp.Compare(len(u), len(v)), strings.Compare(u, v)); c != 0 {
 			return c
 		}
-		a, b = a[na:], b[nb:]
+		x, y = x[n:], y[m:]
 	}
-	return cmp.Compare(len(a), len(b))
+	return strings.Compare(a, b)
+}
+
+// continuation ranks the rest of a version: a pre-release, nothing, anything else.
+func continuation(rest string) int {
+	switch {
+	case rest == "":
+		return 1
+	case len(rest) > 1 && rest[0] == '-' && (rest[1]|0x20) >= 'a' && (rest[1]|0x20) <= 'z':
+		return 0
+	}
+	return 2
 }
 
 func digits(s string) int {
