@@ -225,7 +225,7 @@ func (d *Dialer) serve(raw net.Conn) error {
 		d.mu.Unlock()
 		close(l.over)
 	}()
-	replica, err := d.cfg.Scheduler.AddReplica(d.cfg.Model, adapter.Spec(d.cfg.Input, tensor.Float64), l, scheduler.ReplicaOptions{Label: d.cfg.Name, Slots: 1, Silent: l.endSilent})
+	replica, err := d.cfg.Scheduler.AddReplica(d.cfg.Model, adapter.Spec(d.cfg.Input, tensor.Float64), l, scheduler.ReplicaOptions{Label: d.cfg.Name, Slots: 1, Silent: l.endSilent, Replaced: l.endSilent})
 	if err != nil {
 		raw.Close()
 		d.cfg.Log.Warn("container refused", "reason", errorText(err))

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -356,6 +358,37 @@ func TestRetire(t *testing.T) {
 		synctest.Wait()
 		if s := r.Sessions(); len(s) != 1 || s[0].Model.Version != "2" {
 			t.Errorf("sessions %+v", s)
+		}
+	})
+}
+
+// TestReplacedWhileSuspect: a container that does not answer loses its version to one with other
+// shapes. It is dismissed, so that it does not come back to life in a model that nobody asks, and
+// serves again when the other one has left.
+func TestReplacedWhileSuspect(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		if err := r.sched.Configure(echoID.Name, scheduler.ModelConfig{ExecTimeout: 2 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		old := r.start(t, echo(func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: b.Inputs, Delay: 3 * time.Second}
+		}))
+		if err := r.echoes(echoID); !errors.Is(err, scheduler.ErrContainerLost) {
+			t.Errorf("answered %v, expected the execution timeout", err)
+		}
+		other := echo(nil)
+		other.Inputs, other.Outputs = slices.Clone(other.Inputs), slices.Clone(other.Outputs)
+		other.Inputs[0].Shape, other.Outputs[0].Shape = tensor.Shape{-1, 5}, tensor.Shape{-1, 5}
+		next := r.start(t, other)
+		<-old.Gone()
+		if g := old.Goodbye(); g == nil || !g.Reconnect || !strings.Contains(g.Reason, "with other shapes") {
+			t.Errorf("goodbye %+v", g)
+		}
+		next.Close()
+		synctest.Wait()
+		r.start(t, echo(nil))
+		if err := r.echoes(echoID); err != nil {
+			t.Error(err)
 		}
 	})
 }

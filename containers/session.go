@@ -246,7 +246,7 @@ func (s *session) register(r registration) error {
 			return s.refuse(err)
 		}
 	}
-	options := scheduler.ReplicaOptions{Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial, Silent: s.endSilent}
+	options := scheduler.ReplicaOptions{Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial, Silent: s.endSilent, Replaced: s.replaced}
 	if f := s.listener.cfg.Returns; f != nil {
 		options.Returns = f(s.raw)
 	}
@@ -321,24 +321,6 @@ func (s *session) allow(id scheduler.ModelID) error {
 		}
 		return err
 	}
-	return nil
-}
-
-// refuse tells the container why it cannot register, if its generation has a message for it, and
-// waits for it to hang up.
-func (s *session) refuse(reason error) error {
-	if !s.say(func(o *zmtp.Outgoing) bool { return s.codec.refused(o, reason.Error()) }) {
-		return fmt.Errorf("refused: %w", reason)
-	}
-	s.note(fmt.Errorf("refused: %w", reason))
-	if _, err := s.step(evRefused); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	s.hold = false
-	s.retimeLocked(0)
-	s.mu.Unlock()
-	s.conn.CloseWrite()
 	return nil
 }
 

@@ -65,6 +65,10 @@ type ReplicaOptions struct {
 	// execution timeouts although it had batches to answer. It should end the worker and then
 	// call Remove. If it is nil the replica stays suspect until it answers.
 	Silent func(reason error)
+	// Replaced is called, with no lock held, when the replica, which is not live, belongs to a
+	// model that was replaced or forgotten: nobody will ask it again, even if it recovers. Its
+	// worker should register anew. If it is nil the replica is drained.
+	Replaced func(reason error)
 	// Returns is how long after its loss a successor of the replica may be expected. Until then
 	// requests wait for it if no other replica is live. 0: nobody is known to start one.
 	Returns time.Duration

@@ -124,6 +124,7 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 	m.end(fx, now)
 	if replaced != nil {
 		replaced.Await("") // nothing will serve its requests
+		replaced.dismiss(fmt.Errorf("another container has registered %s with other shapes", id))
 	}
 	if f := s.hooks.ModelChanged; f != nil && forgotten != nil {
 		f(forgotten)
@@ -178,7 +179,23 @@ func (s *Scheduler) Forget(id ModelID) bool {
 	if f := s.hooks.ModelChanged; f != nil {
 		f(m)
 	}
+	m.dismiss(fmt.Errorf("model %s was forgotten, as no container of it was live", id))
 	return true
+}
+
+// dismiss parts from the replicas of a model that was replaced or forgotten. They are suspect or
+// draining; a suspect one would be live again with its next answer, in a model that nobody asks.
+func (m *Model) dismiss(reason error) {
+	m.mu.Lock()
+	left := slices.Clone(m.core.replicas)
+	m.mu.Unlock()
+	for _, r := range left {
+		if f := r.options.Replaced; f != nil {
+			f(reason)
+		} else {
+			r.Drain(func() {})
+		}
+	}
 }
 
 // Model returns a known model: one that has, or had, replicas.
