@@ -141,7 +141,7 @@ func tcpSettings(c config.Config, certs *certificates) tcp.Settings {
 		Connections: connections(c, t.Connections, t.ConnectionsPerAddress, certs.config("tcp")), InFlight: t.InFlightPerConnection,
 		IdleTimeout: t.IdleTimeout, MessageTimeout: t.MessageTimeout,
 		OutboundBytes: int(t.OutboundBytes), OutboundStall: t.StallTimeout,
-		Resync: t.Resync, ResyncBytes: int(t.ResyncBytes),
+		CancelOnClose: t.CancelOnClose, Resync: t.Resync, ResyncBytes: int(t.ResyncBytes),
 		Streams: t.Stream == config.StreamConnection, Keep: t.Keep,
 		Limits: limits(c),
 	}

@@ -133,6 +133,9 @@ type TCP struct {
 	OutboundBytes Bytes `toml:"outbound_bytes" default:"8MiB" min:"64KiB"`
 	// StallTimeout closes a connection whose client reads none of the waiting answers.
 	StallTimeout time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
+	// CancelOnClose cancels the queued requests of a client that has closed its connection; a
+	// client that has only ended its sending side still gets its answers.
+	CancelOnClose bool `toml:"cancel_on_close"`
 	// Resync makes the door look for the next valid header after invalid bytes instead of closing,
 	// for serial bridges. ResyncBytes is how many bytes it skips before it closes the connection
 	// after all; at least a header.

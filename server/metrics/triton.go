@@ -32,7 +32,7 @@ func tritonReason(o Outcome) int {
 	switch o {
 	case Overloaded, Superseded, DeadlineExceeded, Unavailable, Draining:
 		return 0
-	case Canceled:
+	case Canceled, Undelivered:
 		return 1
 	case ContainerFailed, ContainerLost:
 		return 2

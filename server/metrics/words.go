@@ -21,6 +21,7 @@ const (
 	PermissionDenied
 	Draining
 	Canceled
+	Undelivered // executed, and the client had closed its connection by then
 	Internal
 	Default // the default of an application none of whose models answered in time
 	outcomes
@@ -28,7 +29,7 @@ const (
 
 var outcomeNames = [outcomes]string{
 	"ok", "protocol", "too_large", "invalid_input", "not_found", "overloaded", "superseded", "deadline_exceeded", "unavailable",
-	"container_failed", "container_lost", "unauthenticated", "permission_denied", "draining", "canceled", "internal", "default",
+	"container_failed", "container_lost", "unauthenticated", "permission_denied", "draining", "canceled", "undelivered", "internal", "default",
 }
 
 // String returns the label.

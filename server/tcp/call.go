@@ -83,9 +83,13 @@ func (c *call) count(l *loop) {
 	if c.gate.Timing.BatchRows > 0 {
 		l.tally.Waited(model, c.gate.Timing.Queue, c.gate.Timing.Exec)
 	}
-	outcome := metrics.Canceled
-	if !c.session.gone && !c.session.ending {
-		outcome = gate.Outcome(c.failure(), c.gate.Choice)
+	outcome := gate.Outcome(c.failure(), c.gate.Choice)
+	switch s := c.session; {
+	case !s.gone && !s.ending:
+	case !s.abandoned():
+		outcome = metrics.Canceled
+	case outcome == metrics.OK || outcome == metrics.Default:
+		outcome = metrics.Undelivered
 	}
 	l.tally.Answered(model, outcome, l.now.Sub(c.arrived))
 	if c.trace != nil {

@@ -47,6 +47,7 @@ type Settings struct {
 	IdleTimeout    time.Duration // without input or waiting answers; 0: no limit
 	MessageTimeout time.Duration // for a message that has begun, plus a second per 16 KiB
 	OutboundBytes  int           // of unread answers, beyond which requests wait; see gate.Outbox
+	CancelOnClose  bool          // cancel requests of clients that have closed the connection
 	OutboundStall  time.Duration // a client that takes none of them for this long is closed
 	Limits         shiva.Limits
 	Resync         bool         // look for the next header after invalid bytes instead of closing

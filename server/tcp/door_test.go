@@ -242,10 +242,10 @@ func testInFlightLimitIsAnsweredInTurn(t *testing.T, newRig func(testing.TB, fun
 	}
 }
 
-// The queued requests of a client that disconnects never reach a worker.
+// With cancel_on_close, the queued requests of a client that disconnects never reach a worker.
 func TestLeavingClientTakesItsRequestsAlong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+		r := newRig(t, func(c *Config) { c.CancelOnClose = true })
 		held := make(chan *scheduler.Batch, 10)
 		r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
 		stay, leave := r.dial(), r.dial()

@@ -91,9 +91,10 @@ func (s *session) due() bool {
 	return (s.head != nil || s.outbound.first != nil || s.halfReceived()) && !s.ending && s.shut.IsZero()
 }
 
-// hangUp is called when the peer, which is owed answers, has ended its direction. A program that
-// has exited looks the same as a client that has no more requests and waits for its answers, as nc
-// does; so the session continues, and finds out (see probe).
+// hangUp is called when the peer, which is owed answers, has ended its direction. A client that
+// waits for its answers, as nc does, looks the same as a device that has closed the connection and
+// wants no answer, and as a program that has exited. All of their requests are executed, unless
+// cancel_on_close is set; then the session finds out (see probe).
 func (s *session) hangUp() {
 	defer s.rescue()
 	if s.halfReceived() {
@@ -104,16 +105,16 @@ func (s *session) hangUp() {
 	s.queue()
 }
 
-// probe finds out whether a client that has ended its direction still reads. If it does not, its
-// kernel answers the byte with a reset, and the session ends with all of its queued requests. The
-// first byte of the next answer can be sent at any time, since all messages begin alike. Answers
-// that complete soon are written whole.
+// probe finds out whether a client that has ended its direction still reads, if requests are to be
+// canceled otherwise. If it does not, its kernel answers the byte with a reset, and the session
+// ends with all of its queued requests. The first byte of the next answer can be sent at any time,
+// since all messages begin alike. Answers that complete soon are written whole.
 func (s *session) probe() {
 	const (
 		begin = 6 // the first byte of a message
 		soon  = 100 * time.Millisecond
 	)
-	if s.hungUp.IsZero() || s.probed || s.head == nil || s.head.answered || s.outbound.first != nil || s.loop.now.Sub(s.hungUp) < soon {
+	if !s.loop.settings.CancelOnClose || s.hungUp.IsZero() || s.probed || s.head == nil || s.head.answered || s.outbound.first != nil || s.loop.now.Sub(s.hungUp) < soon {
 		return
 	}
 	if n, err := s.transport.Write([][]byte{{begin}}); err != nil {
@@ -139,7 +140,8 @@ func (s *session) close() {
 }
 
 // closed is called by the transport, once, when it is closed. The client's queued requests are
-// cancelled.
+// canceled, unless the client has ended its direction first: it may have closed a connection on
+// which it expects no answer.
 func (s *session) closed() {
 	s.gone = true
 	s.dropHalf()
@@ -147,8 +149,11 @@ func (s *session) closed() {
 		next := c.next
 		switch {
 		case c.fetching: // see resumeFetched
+		case c.held && s.abandoned():
+			s.execute(c)
 		case !c.inFlight:
 			s.loop.freeCall(c)
+		case s.abandoned():
 		case c.feedback != nil:
 			c.feedback.Cancel()
 		default:
@@ -156,11 +161,24 @@ func (s *session) closed() {
 		}
 		c = next
 	}
-	s.head, s.tail = nil, nil
+	s.head, s.tail, s.firstHeld, s.held = nil, nil, nil, 0
 	s.stream.End()
 	if s.regions {
 		s.loop.door.regions.Disconnected(s)
 	}
 	s.outbound.release(s)
 	s.loop.remove(s)
+}
+
+// abandoned reports whether the client has ended its direction, so that its requests are executed
+// even if the connection is closed.
+func (s *session) abandoned() bool {
+	return !s.hungUp.IsZero() && !s.loop.settings.CancelOnClose
+}
+
+// execute schedules a call of a client that has closed the connection: its answer needs no room.
+func (s *session) execute(c *call) {
+	c.held, c.inFlight = false, true
+	s.inFlight++
+	s.loop.pending = append(s.loop.pending, c)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -32,7 +33,7 @@ func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
 }
 
 func testHalfClosedClientGetsItsAnswers(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
-	r := newRig(t, func(c *Config) { c.MessageTimeout = time.Minute })
+	r := newRig(t, func(c *Config) { c.MessageTimeout, c.CancelOnClose = time.Minute, true })
 	held := make(chan *scheduler.Batch, 10)
 	r.model("slow", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
 	r.model("quick", floats("x"), r.echo)
@@ -124,6 +125,85 @@ func testHalfClosedClientReadsMuch(t *testing.T, newRig func(testing.TB, func(*C
 	}
 	if m := c.next(); m != nil {
 		t.Errorf("expected the end, got %s", describeMessage(m))
+	}
+}
+
+// A device that sends requests and closes at once gets them executed, however long they wait for
+// the model or for room for their answers, and none is answered. They are counted by their own
+// name.
+func TestSendAndClose(t *testing.T) { onAll(t, testSendAndClose) }
+
+func testSendAndClose(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
+	const n, size = 5, 1 << 20
+	r := newRig(t, func(c *Config) { c.OutboundBytes = 2 * size })
+	wide := floats("x")
+	wide.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, size}}}
+	batches := make(chan *scheduler.Batch, 2*n)
+	r.model("wide", wide, func(b *scheduler.Batch) error { batches <- b; return nil })
+	r.model("quick", floats("x"), r.echo)
+	c := r.dial()
+	c.send(message("quick", "", 1, 2, 3, 4))
+	values(t, c.next()) // nothing is unread now; otherwise closing would reset the connection
+	var requests []byte
+	for range n {
+		requests, _ = shiva.AppendMessage(requests, message("wide", "", 1, 2, 3, 4))
+	}
+	c.bytes(requests)
+	first := <-batches
+	c.Close()
+	budgettest.Until(t, "the end to be seen", func() bool {
+		seen := r.open() == 0
+		onlySession(r, func(s *session) { seen = !s.hungUp.IsZero() })
+		return seen
+	})
+	for b, rows := first, 0; ; b = <-batches {
+		buf, err := r.pool.Get(b.Rows * size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows += b.Rows
+		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, size}, Data: buf.Bytes(), Buf: buf}}, nil)
+		if rows == n {
+			break
+		}
+	}
+	// What the socket took counts as delivered.
+	budgettest.Until(t, "all to be counted, and the connection closed", func() bool {
+		text := scrape(r.metrics)
+		return r.open() == 0 && strings.Contains(text, `shivad_requests_in_flight{door="tcp"} 0`) && !strings.Contains(text, `model="wide",outcome="undelivered",version="1"} 0`)
+	})
+	if !strings.Contains(scrape(r.metrics), `model="wide",outcome="canceled",version="1"} 0`) {
+		t.Error("some were canceled")
+	}
+	if r.pool.InUse() > 1<<20 {
+		t.Errorf("%d bytes of answers are left", r.pool.InUse())
+	}
+}
+
+// A client that resets the connection wants nothing any more.
+func TestResetCancels(t *testing.T) {
+	t.Parallel()
+	r := newSocketRig(t, nil)
+	batches := make(chan *scheduler.Batch, 10)
+	replica := r.model("m", floats("x"), func(b *scheduler.Batch) error { batches <- b; return nil })
+	waiting := func() int { return replica.Model().Stats().QueueRows }
+	other, asked := r.dial(), 0
+	for waiting() == 0 { // fills the replica
+		other.send(message("m", "", 0, 0, 0, 0))
+		asked++
+		budgettest.Until(t, "the request", func() bool { return len(batches)+waiting() == asked })
+	}
+	c := r.dial()
+	c.send(message("m", "", 1, 2, 3, 4))
+	budgettest.Until(t, "its request", func() bool { return waiting() == 2 })
+	_ = c.client.(*net.TCPConn).SetLinger(0)
+	c.Close()
+	budgettest.Until(t, "its request to leave", func() bool { return waiting() == 1 })
+	for range asked {
+		if err := r.echo(<-batches); err != nil {
+			t.Fatal(err)
+		}
+		values(t, other.next())
 	}
 }
 

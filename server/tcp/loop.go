@@ -227,7 +227,7 @@ func (l *loop) end() {
 func (l *loop) submit() {
 	for _, c := range l.pending {
 		switch {
-		case c.session.gone:
+		case c.session.gone && !c.session.abandoned():
 			l.freeCall(c)
 		case c.feedback != nil:
 			c.feedback.Learn(c.completeFeedback)

@@ -194,19 +194,24 @@ func (c *call) fetch(left int64) {
 func (s *session) resumeFetched(c *call) {
 	c.fetching = false
 	c.gate.Own(c.shared.fetched...)
-	if s.gone {
+	if s.gone && !s.abandoned() {
 		s.loop.freeCall(c)
 		return
 	}
 	if c.err = c.shared.err; c.err == nil {
 		c.err = s.attempt(c, s.route)
 	}
-	if c.err == nil {
+	switch {
+	case c.err == nil && s.gone:
+		s.execute(c)
+	case c.err == nil:
 		s.submitHeld()
-		return
+	case s.gone:
+		s.finish(c)
+	default:
+		s.unhold(c)
+		s.finish(c)
 	}
-	s.unhold(c)
-	s.finish(c)
 }
 
 // checkOutputs checks that the model has the outputs, before it is executed in vain.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
@@ -587,6 +589,9 @@ func (s *session) drain() bool {
 		n, err := s.transport.Write(vecs)
 		clear(vecs)
 		if err != nil {
+			if errors.Is(err, unix.EPIPE) && s.hungUp.IsZero() { // its end lies in the socket
+				s.hangUp()
+			}
 			s.reason = metrics.ClosedError
 			s.close()
 			u.release(s) // other sessions need the loop's buffers

@@ -20,7 +20,7 @@ import (
 // its requests leave the queue, even if a byte was sent ahead before it closed and nothing else is
 // to be written.
 func TestGoneFromAUnixSocket(t *testing.T) {
-	r := newUnixRig(t, nil)
+	r := newUnixRig(t, func(c *Config) { c.CancelOnClose = true })
 	batches := make(chan *scheduler.Batch, 100)
 	replica := r.model("m", floats("x"), func(b *scheduler.Batch) error { batches <- b; return nil })
 	waiting := func() int { return replica.Model().Stats().QueueRows }

@@ -136,13 +136,13 @@ func TestClientThatNeverReads(t *testing.T) {
 	})
 }
 
-// The requests of a client that has closed leave the queue within two ticks, although its end looks
-// like that of a client that waits for its answers.
+// With cancel_on_close, the requests of a client that has closed leave the queue within two ticks,
+// although its end looks like that of a client that waits for its answers.
 func TestClientGoneOrWaiting(t *testing.T) {
 	for name, gone := range map[string]bool{"gone": true, "waiting": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, nil)
+				r := newRig(t, func(c *Config) { c.CancelOnClose = true })
 				batches := make(chan *scheduler.Batch, 10)
 				replica := r.model("m", floats("x"), func(b *scheduler.Batch) error { batches <- b; return nil })
 				other, c := r.dial(), r.dial()
