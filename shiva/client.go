@@ -132,7 +132,7 @@ func (c *Client) Close() error {
 }
 
 // Do sends m and waits for its answer, which the caller must release. m is not retained: it is
-// encoded before Do waits for anything, and may be changed or released when Do returns.
+// encoded before Do waits for the answer, and may be changed or released when Do returns.
 //
 // The error is a [*RemoteError] if the server answered "!error", a [*DecodeError] if the answer
 // could not be decoded, a [*CallError] if there was no answer, and an [*AttemptsError], which wraps

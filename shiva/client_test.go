@@ -184,6 +184,37 @@ func TestClientRefusesToSend(t *testing.T) {
 	}, shiva.WithInFlight(1))
 }
 
+// TestClientDeadlineAfterAWait: the server is told what is left of a deadline when there is room
+// for the request, and never that nothing is left.
+func TestClientDeadlineAfterAWait(t *testing.T) {
+	var told []string
+	slow := func(c *shivatest.Conn, m *shiva.Message) {
+		told = append(told, string(jsontext.Field(m.Metadata, "timeout_ms")))
+		time.Sleep(time.Second)
+		shivatest.Echo(c, m)
+	}
+	withRig(t, slow, func(r *rig) {
+		var all sync.WaitGroup
+		for i := range 2 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
+				defer cancel()
+				if err := r.do(ctx, i); err != nil {
+					r.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		ctx, cancel := context.WithTimeout(r.Context(), time.Nanosecond)
+		defer cancel()
+		wantCallError(r.T, r.do(ctx, 2), true, context.DeadlineExceeded)
+		time.Sleep(2 * time.Second)
+		if want := []string{"10000.000", "9000.000", "0.001"}; !slices.Equal(told, want) {
+			r.Errorf("the server was told %q, expected %q", told, want)
+		}
+	}, shiva.WithInFlight(1), shiva.WithDeadlineMetadata())
+}
+
 // TestClientDeadlineKeepsOrder: a call returns at its deadline, and its late answer is not taken
 // for the next call's, as the reference client does.
 func TestClientDeadlineKeepsOrder(t *testing.T) {

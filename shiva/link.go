@@ -192,18 +192,7 @@ func (c *link) do(ctx context.Context, m *Message, tell bool) (*Message, error) 
 		return nil, c.callError(false, err)
 	}
 	m, parts := c.place(m)
-	request, err := c.encode(ctx, m, tell)
-	if err == nil {
-		select {
-		case c.slots <- struct{}{}:
-		case <-ctx.Done():
-			request.Release()
-			err = c.callError(false, ctx.Err())
-		case <-c.ctx.Done():
-			request.Release()
-			err = c.callError(false, c.ended())
-		}
-	}
+	request, err := c.admit(ctx, m, tell)
 	if err != nil {
 		parts.release()
 		return nil, err
@@ -235,6 +224,23 @@ func (c *link) do(ctx context.Context, m *Message, tell bool) (*Message, error) 
 	return answer, nil
 }
 
+// admit takes a slot, and returns m in wire form. It waits for the slot first, since the deadline
+// that the server is told counts from when the request is sent.
+func (c *link) admit(ctx context.Context, m *Message, tell bool) (*tensor.Buffer, error) {
+	select {
+	case c.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, c.callError(false, ctx.Err())
+	case <-c.ctx.Done():
+		return nil, c.callError(false, c.ended())
+	}
+	request, err := c.encode(ctx, m, tell)
+	if err != nil {
+		<-c.slots
+	}
+	return request, err
+}
+
 func (c *link) callError(mayHaveRun bool, err error) *CallError {
 	addr := "any server" // a stream that was never connected
 	if at := c.at.Load(); at != nil {
@@ -248,8 +254,12 @@ func (c *link) callError(mayHaveRun bool, err error) *CallError {
 // caller may then change their memory.
 func (c *link) encode(ctx context.Context, m *Message, tell bool) (*tensor.Buffer, error) {
 	if deadline, ok := ctx.Deadline(); ok && tell {
+		left := time.Until(deadline)
+		if left <= 0 { // the context's timer is late
+			return nil, c.callError(false, context.DeadlineExceeded)
+		}
 		withTimeout := *m
-		withTimeout.Metadata = appendTimeout(nil, m.Metadata, time.Until(deadline))
+		withTimeout.Metadata = appendTimeout(nil, m.Metadata, left)
 		m = &withTimeout
 	}
 	return c.encodeAsIs(m)
@@ -283,7 +293,7 @@ const timeoutKey = "timeout_ms"
 
 func appendTimeoutMember(dst []byte, timeout time.Duration) []byte {
 	dst = append(dst, `"`+timeoutKey+`":`...)
-	return strconv.AppendFloat(dst, max(timeout.Seconds()*1e3, 0), 'f', 3, 64)
+	return strconv.AppendFloat(dst, max(timeout.Seconds()*1e3, 0.001), 'f', 3, 64)
 }
 
 // appendObject appends an object of the given members and those of metadata.

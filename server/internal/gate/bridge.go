@@ -312,7 +312,7 @@ func (c *Call) texts(p *Params, pool *tensor.Pool) (texts []tensor.Tensor, err e
 		switch {
 		case i < 0:
 			return nil, wrong("no input %.200q; model %q takes %s", key, c.Target.ID.Name, list(specs))
-		case specs[i].DType != tensor.Bytes:
+		case specs[i].DType != tensor.Bytes && specs[i].Image == nil: // pictures may be files
 			return nil, wrong("input %q takes no text: expected %s", key, c.expected(&specs[i]))
 		case indexByName(texts, specs[i].Name) >= 0:
 			return nil, wrong("input %q is given twice", key)

@@ -173,3 +173,24 @@ func TestHugePictures(t *testing.T) {
 		}
 	}
 }
+
+// Over Shiva, which has no bytes, several files are texts.
+func TestPicturesAsTexts(t *testing.T) {
+	photo := jpegFile(t)
+	files := elements(t, tensor.Shape{2}, photo, photo)[0]
+	files.Name = "x"
+	texts, err := shiva.AppendTexts(nil, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 30, 40, 3}, Format: tensor.FormatNHWC,
+		Image: &tensor.Image{Channels: tensor.ChannelsRGB}}}}
+	for text, want := range map[string]string{string(texts): "", `{"x":"no file"}`: "expected a JPEG or PNG file"} {
+		c := &Call{Target: &Target{Spec: spec, Pixels: 1200}}
+		err := c.arrange(nil, &Params{Texts: []byte(text)}, nil)
+		if want == "" && (err != nil || c.Rows != 2 || c.Inputs[0].DType != tensor.Bytes) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%.60s: %d rows, %v", text, c.Rows, err)
+		}
+		Released(c.owned)
+	}
+}

@@ -42,7 +42,8 @@ async def test_results_of_frames(server: Server) -> None:
     assert (stream.superseded, stream.dropped) == (20, 0)
     sent = server.seen[0].metadata
     assert abs(sent.pop("captured_at") / 1000 - time.time() + 1) < 5
-    assert sent == {"stream": "cam", "seq": 0, "keep": "all", "timeout_ms": 3000}
+    assert 2000 < sent.pop("timeout_ms") <= 3000  # less the time to connect
+    assert sent == {"stream": "cam", "seq": 0, "keep": "all"}
 
 
 @in_a_loop

@@ -16,6 +16,7 @@ ARRAYS: list[Any] = [
     BIG, BIG[:, ::-1, 1:3], BIG.T, np.asfortranarray(BIG), np.broadcast_to(np.int16(3), (2, 5)), np.zeros((0, 3), "f4"),
     np.array(7, "u2"), np.float16(1.5), np.float32(-0.0), 3, 2.5, True, 1 + 2j, [], [[1, 2], [3, 4]], range(4),
     bytearray(b"ab"), np.longdouble(1) / 3, np.array([np.nan, np.inf], "f2"), np.ma.array([1, 2]), np.uint64(2**64 - 1),
+    np.zeros((1,) * 64, "u1"), np.frombuffer(b"a file", "u1"),
 ]  # fmt: skip
 
 
@@ -89,6 +90,14 @@ def test_zeros_that_numpy_takes_for_padding_are_refused(server: Server, given: A
     with Client(server.address) as client, pytest.raises(ValueError, match=r"input 't': .* end in zeros"):
         client.infer("m", {"t": given})
     assert not server.seen
+
+
+def test_bytes_are_a_file(server: Server) -> None:
+    with Client(server.address) as client:
+        for answer in client.infer("m", b"\xff\xd8"), client.infer("m", {"image": b"\xff\xd8"}):
+            assert answer.tensors[0].tolist() == [0xFF, 0xD8]
+            assert answer.tensors[0].dtype == np.uint8
+    assert server.seen[1].metadata == {"__tensors__": ["image"]}
 
 
 def peak_of(client: Client, *inputs: Any) -> int:

@@ -414,3 +414,50 @@ def test_an_asyncio_client_has_one_loop(server: Server) -> None:
         asyncio.run(client.request(Message("m")))  # type: ignore[arg-type]
     loop.run_until_complete(client.close())
     loop.close()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_deadline_is_less_by_the_wait_for_a_slot(server: Server, asynchronous: bool) -> None:
+    def slow(message: Message) -> Message:
+        time.sleep(0.5)
+        return echo(message)
+
+    server.handler = slow
+
+    async def ask() -> None:
+        async with AsyncClient(server.address, in_flight=1) as client:
+            await asyncio.gather(client.infer("m", [1], timeout=30), client.infer("m", [2], timeout=30))
+            with pytest.raises(shiva_client.TimedOut) as late:
+                await asyncio.gather(client.infer("m", [3], timeout=30), client.infer("m", [4], timeout=0.1))
+            assert not late.value.may_have_run
+
+    if asynchronous:
+        asyncio.run(ask())
+    else:
+        with Client(server.address, in_flight=1) as client:
+            first = client.submit("m", [1], timeout=30)
+            client.infer("m", [2], timeout=30)
+            first.result()
+            first = client.submit("m", [3], timeout=30)
+            with pytest.raises(shiva_client.TimedOut) as late:
+                client.infer("m", [4], timeout=0.1)
+            assert not late.value.may_have_run
+            first.result()
+    first_left, second_left, third_left = (message.metadata["timeout_ms"] for message in server.seen)
+    assert second_left <= 29_600
+    assert second_left < min(first_left, third_left)
+
+
+def test_an_exit_in_a_callback_does_not_end_the_reader(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    def leave(done: Future[Any]) -> None:
+        raise SystemExit(3)
+
+    release = threading.Event()
+    server.handler = lambda message: echo(message) if release.wait(20) else None
+    with Client(server.address) as client:
+        future = client.submit("m", [1])
+        future.add_done_callback(leave)
+        release.set()
+        assert future.result(20)
+        assert client.infer("m", [2], timeout=20).tensors[0].tolist() == [2]
+    until(lambda: "a callback of a request" in caplog.text)

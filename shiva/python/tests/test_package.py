@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import subprocess
 import sys
@@ -71,3 +72,24 @@ def test_it_needs_numpy_and_the_standard_library_only() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "{'shiva_client'}\n"
+
+
+def test_errors_survive_pickling() -> None:
+    """Pools of processes pass them on so."""
+    public = [getattr(shiva_client, name) for name in shiva_client.__all__]
+    kinds = [one for one in public if isinstance(one, type) and issubclass(one, Exception)]
+    assert len(kinds) > 20
+    for kind in kinds:
+        if issubclass(kind, shiva_client.RemoteError):
+            error = kind({"type": kind.__name__, "message": "why", "code": 409, "retryable": True, "id": [1], "by": 7})
+        elif issubclass(kind, shiva_client.NotAnswered):
+            error = kind("why", may_have_run=True)
+            error.attempts = {"a": shiva_client.Unreachable("down", may_have_run=False)}
+        else:
+            error = kind("why")
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is kind
+        assert str(again) == str(error)
+        assert again.__dict__.keys() == error.__dict__.keys()
+        assert getattr(again, "retryable", True) == getattr(error, "retryable", True)
+        assert getattr(again, "may_have_run", None) == getattr(error, "may_have_run", None)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import shiva_client
 from conftest import Server, echo
 from shiva_client import (
     AsyncClient,
@@ -28,6 +29,7 @@ from shiva_client import (
     servers,
     silence,
 )
+from shiva_client.retry import Pursuit
 
 FRAME = np.zeros(3, np.uint8)
 
@@ -619,3 +621,12 @@ def test_lists_of_addresses() -> None:
         Client("127.0.0.1,unix:")
     with pytest.raises(ValueError, match="servers is 0"):
         AsyncClient(["a", "b"], servers=0)
+
+
+def test_servers_that_come_up_while_one_is_chosen() -> None:
+    """None was asked, and none was down when the next round was to be timed."""
+    pursuit: Pursuit[int] = Pursuit("m", resendable=True, repeatable=False, timeout=20, patience=1)
+    assert pursuit.pause() is not None
+    pursuit = Pursuit("m", resendable=True, repeatable=False, timeout=0.001, patience=1)
+    assert pursuit.pause() is None
+    assert isinstance(pursuit.error(), shiva_client.Unreachable)

@@ -167,9 +167,9 @@ class AsyncClient:
                 if link:
                     try:
                         if not sent:
-                            if timeout is not None and "timeout_ms" in message.metadata:
-                                message.metadata["timeout_ms"] = (pursuit.left or 0) * 1000
-                            sent = await link.send(message, partial(then, link, link.shown), pursuit.left)
+                            if (left := pursuit.left) and "timeout_ms" in message.metadata:
+                                message.metadata["timeout_ms"] = left * 1000
+                            sent = await link.send(message, partial(then, link, link.shown), left)
                         answer = await sent
                         if not future.done():
                             future.set_result(answer)

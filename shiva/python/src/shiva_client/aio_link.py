@@ -25,6 +25,7 @@ from .errors import (
     Unreachable,
     raise_for,
 )
+from .request import reduce_timeout
 from .servers import Settings
 from .shared import Memory, Parts, encode
 from .tls import lost
@@ -83,7 +84,7 @@ class AsyncLink:
         late = f"no answer from {self.name} within {timeout} s"
         call = Call(then, self._slots)
         pieces = [] if self._settings.shared_memory else wire.encode(message)
-        sending = self._write(message, pieces, call, until)
+        sending = self._write(message, pieces, call, timeout, until)
         self._entering += 1
         try:
             await (sending if timeout is None else asyncio.wait_for(sending, timeout + GRACE))
@@ -101,7 +102,7 @@ class AsyncLink:
         return call.future
 
     async def _write(
-        self, message: Message, pieces: list[bytes | memoryview], call: Call[Any], until: float
+        self, message: Message, pieces: list[bytes | memoryview], call: Call[Any], timeout: float | None, until: float
     ) -> None:
         """Pass a request to a connection, which then finishes its call."""
         began = time.monotonic()
@@ -110,6 +111,8 @@ class AsyncLink:
             while True:
                 connection = await self._connect(began, until)
                 await connection.writable.wait()
+                if reduce_timeout(message, timeout, time.monotonic() - began):
+                    pieces = wire.encode(message)
                 if self._settings.shared_memory:
                     pieces, call.parts = encode(message, connection.memory)
                 if connection.send(pieces, call):

@@ -250,10 +250,10 @@ class Client:
             while True:
                 links = self._ready()
                 if link := pick(links, pursuit.tried):
-                    if pending.timeout is not None and "timeout_ms" in message.metadata:
-                        message.metadata["timeout_ms"] = (pursuit.left or 0) * 1000
+                    if (left := pursuit.left) and "timeout_ms" in message.metadata:
+                        message.metadata["timeout_ms"] = left * 1000
                     try:
-                        sent = link.send(message, partial(pending.then, link, link.shown), pursuit.left)
+                        sent = link.send(message, partial(pending.then, link, link.shown), left)
                         pending.settle(sent.result())
                         return
                     except ShivaError as error:

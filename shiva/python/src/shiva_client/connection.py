@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import socket
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from . import wire
@@ -21,6 +23,8 @@ from .silence import Silence
 from .tls import Encrypted, lost
 from .token import introduction
 from .wire import Message
+
+log = logging.getLogger("shiva_client")
 
 GRACE = 1.0  # seconds to wait for the server's own answer about a deadline
 FINAL_READ_TIME = 1.0  # seconds to read the last answers of a server that hangs up
@@ -89,9 +93,17 @@ class Call(Generic[T]):
         try:
             if isinstance(result, Exception):
                 raise result
-            self.future.set_result(self._then(result))
+            answer = self._then(result)
         except Exception as error:
-            self.future.set_exception(error)
+            resolve = partial(self.future.set_exception, error)
+        else:
+            resolve = partial(self.future.set_result, answer)
+        try:
+            resolve()
+        except BaseException as error:  # of a callback, such as SystemExit: this may be the reader
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
+            log.exception("a callback of a request to %s failed", self._name)
 
 
 class End(NamedTuple):

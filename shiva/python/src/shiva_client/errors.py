@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class NotAnswered(ShivaError):
         super().__init__(f"{why} ({'it may have run' if may_have_run else 'it did not run'})")
         self.may_have_run, self.why = may_have_run, why
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, by which pools of processes pass errors on."""
+        return partial(type(self), self.why, may_have_run=self.may_have_run), (), self.__dict__
+
 
 class Unreachable(NotAnswered):
     """No connection could be made."""
@@ -84,6 +89,10 @@ class RemoteError(ShivaError):
         self.retryable = metadata.get("retryable") is True
         self.id = metadata.get("id")
         super().__init__(f"{self.type}: {self.message}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, by which pools of processes pass errors on."""
+        return type(self), (self.metadata,), self.__dict__
 
 
 class Protocol(RemoteError):

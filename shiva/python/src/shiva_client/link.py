@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from . import silence, wire
+from . import request, silence, wire
 from .address import Address
 from .backoff import Backoff
 from .connection import Call, Connection
@@ -108,6 +108,8 @@ class Link:
                 # _connect raises the reason.
                 while True:
                     connection = self._connect(call, began)
+                    if request.reduce_timeout(message, timeout, time.monotonic() - began):
+                        pieces = wire.encode(message)
                     if settings.shared_memory:
                         pieces, call.parts = encode(message, connection.memory)
                     if connection.send(pieces, call):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import wire
-from .errors import ProtocolError, raise_for
+from .errors import ProtocolError, TimedOut, raise_for
 from .wire import Array, Message
 
 
@@ -25,7 +25,7 @@ def question(model: str, inputs: tuple[Any, ...], *, timeout: float | None, meta
             raise ValueError(f"timeout is {timeout}, expected a positive number of seconds, or None")
         message.metadata["timeout_ms"] = timeout * 1000
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-        named = dict(inputs[0])
+        named = {name: _file(value) for name, value in inputs[0].items()}
         texts = {name: _texts(name, value) for name, value in named.items() if wire.is_text(value)}
         arrays = {name: np.asarray(value) for name, value in named.items() if name not in texts}
         if texts:
@@ -33,11 +33,16 @@ def question(model: str, inputs: tuple[Any, ...], *, timeout: float | None, meta
         message.metadata["__tensors__"] = list(arrays)
         message.tensors = list(arrays.values())
         return message
-    for i, value in enumerate(inputs):
+    for i, value in enumerate(map(_file, inputs)):
         if wire.is_text(value):
             raise TypeError(f"input {i} is text, which needs the name of its input: infer({model!r}, {{'text': …}})")
         message.tensors.append(np.asarray(value))
     return message
+
+
+def _file(value: Any) -> Any:
+    """Bytes as an array: to an input of pictures they are a file, to one of texts one text."""
+    return np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
 
 
 def _texts(name: str, value: Any) -> Any:
@@ -45,6 +50,19 @@ def _texts(name: str, value: Any) -> Any:
         return wire.texts(value)
     except ProtocolError as error:
         raise ProtocolError(f"input {name!r}: {error}") from None
+
+
+def reduce_timeout(message: Message, timeout: float | None, waited: float) -> bool:
+    """Tell the server what is left of a timeout after a wait; False: the message is as it was.
+
+    TimedOut if nothing is left.
+    """
+    if timeout is None or waited < 0.001 or message.metadata.get("timeout_ms") != timeout * 1000:
+        return False
+    if waited >= timeout:
+        raise TimedOut(f"the request was not sent within {timeout} s", may_have_run=False)
+    message.metadata["timeout_ms"] = (timeout - waited) * 1000
+    return True
 
 
 class Answer(Mapping[str, Array]):

@@ -17,6 +17,7 @@ from .errors import (
     ShivaError,
     TimedOut,
     Unavailable,
+    Unreachable,
 )
 
 FIRST_PAUSE = 0.02  # seconds between two rounds over all servers
@@ -99,7 +100,7 @@ class Pursuit(Generic[L]):
 
     def pause(self) -> float | None:
         """Seconds until the next round; None if there is none."""
-        if not self._recoverable or self.until - time.monotonic() <= self._pause:
+        if (self._errors and not self._recoverable) or self.until - time.monotonic() <= self._pause:
             return None
         pause, self._pause = self._pause, min(2 * self._pause, LAST_PAUSE)
         self._recoverable = False
@@ -108,6 +109,8 @@ class Pursuit(Generic[L]):
 
     def error(self) -> ShivaError:
         """The error of the last server, with those of the others as ``attempts``."""
+        if not self._errors:  # all were down when one was to be chosen, and up again a moment later
+            return Unreachable("no server took the request in time", may_have_run=False)
         last = list(self._errors.values())[-1]
         final = isinstance(last, RemoteError) and not last.retryable and not isinstance(last, NotFound)
         if len(self._errors) > 1 and not final:

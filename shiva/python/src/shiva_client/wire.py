@@ -36,7 +36,7 @@ DTYPES: dict[int, np.dtype[Any]] = {
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 DTYPES[2], DTYPES[10] = np.dtype("f8"), np.dtype("i8")
 
-MAX_RANK = 32  # numpy 1 has no more
+MAX_RANK = 32 if np.lib.NumpyVersion(np.__version__) < "2.0.0" else 64  # of numpy's arrays
 MAX_TENSORS = 255
 MAX_NAMESPACE = 255
 CHUNK = 64 << 10
