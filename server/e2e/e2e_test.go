@@ -43,6 +43,9 @@ directory = "/dev/shm"
 [model.stock_slow]
 strategy = "static"
 shed = false
+
+[model.rounded]
+cast = "nearest"
 `)
 	cmd := exec.Command(python(t), "-m", "pytest", "-q", "-x", "server/e2e/python")
 	cmd.Env, cmd.Dir = s.env(), root(t)

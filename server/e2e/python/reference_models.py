@@ -1,0 +1,42 @@
+"""Models of a vision cell, whose requests may have no tensors, and one whose answer is its next
+request."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from shiva_container import Batch, Tensor, model, serve
+
+NOTHING = [Tensor("any", "UINT8", [-1], optional=True)]
+FRAMES = [Tensor("left", "UINT8", [-1, -1, 3]), Tensor("right", "UINT8", [-1, -1, 3]), Tensor("counter", "INT64", [-1])]
+FOUND = itertools.cycle([0, 3])
+
+
+@model(name="describe", batched=False, inputs=NOTHING, outputs=[Tensor("n", "INT64", [1])])
+def describe(any: np.ndarray | None) -> np.ndarray:
+    return np.array([7])
+
+
+@model(name="detect", batched=False, inputs=NOTHING, outputs=[Tensor("rows", "FP32", [-1, 26])])
+def detect(any: np.ndarray | None) -> np.ndarray:
+    return np.zeros((next(FOUND), 26), np.float32)
+
+
+@model(name="switch-format", batched=False, inputs=NOTHING, outputs=[Tensor("seen", "BYTES", [1])])
+def switch(any: np.ndarray | None, batch: Batch) -> np.ndarray:
+    return np.array([str(batch.requests[0].parameters)], object)
+
+
+@model(name="inspect", batched=False, inputs=FRAMES, outputs=FRAMES)
+def inspect(left: np.ndarray, right: np.ndarray, counter: np.ndarray) -> tuple[np.ndarray, ...]:
+    return left, right, counter + 1
+
+
+@model(name="rounded", inputs=[Tensor("x", "FP32", [-1, 2])], outputs=[Tensor("y", "FP32", [-1, 2])])
+def rounded(x: np.ndarray) -> np.ndarray:
+    return x
+
+
+if __name__ == "__main__":
+    serve()
