@@ -15,6 +15,17 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
+// saysFiles checks that clients and operators are told that a model's input takes files.
+func saysFiles(t *testing.T, s *Server, model string) {
+	t.Helper()
+	if meta, err := s.predict.Model(model, ""); err != nil || meta.Inputs[0].Image != "gray pictures" {
+		t.Errorf("the metadata is %+v, %v", meta, err)
+	}
+	if shown := s.report.Models(); shown[0].Inputs[0].Image != "gray pictures" {
+		t.Errorf("operators are shown %+v", shown)
+	}
+}
+
 // A container in Go gets picture files unchanged, and refuses one that it cannot decode. A reload
 // can change their maximum size.
 func TestPictures(t *testing.T) {
@@ -60,6 +71,7 @@ func TestPictures(t *testing.T) {
 	}()
 	budgettest.Until(t, "the container to serve", func() bool { return serves(s, "bright", "1") })
 
+	saysFiles(t, s, "bright")
 	m := image.NewGray(image.Rect(0, 0, 40, 30))
 	copy(m.Pix, bytes.Repeat([]byte{200}, len(m.Pix)))
 	var whole bytes.Buffer

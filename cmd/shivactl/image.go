@@ -38,13 +38,20 @@ func newPicture(img image.Image) picture {
 }
 
 // straight returns a colour without premultiplied alpha. The standard library's conversion goes
-// through the premultiplied form, which loses bits of transparent pixels.
+// through the premultiplied form, which loses bits of transparent pixels. It also gives 16 bits to
+// the colours of JPEG, whose values have 8: those of a decoder that makes pixels of them.
 func straight(c color.Color) color.NRGBA64 {
 	switch c := c.(type) {
 	case color.NRGBA64:
 		return c
 	case color.NRGBA:
 		return color.NRGBA64{uint16(c.R) * 257, uint16(c.G) * 257, uint16(c.B) * 257, uint16(c.A) * 257}
+	case color.YCbCr:
+		r, g, b := color.YCbCrToRGB(c.Y, c.Cb, c.Cr)
+		return straight(color.NRGBA{r, g, b, 0xff})
+	case color.CMYK:
+		r, g, b := color.CMYKToRGB(c.C, c.M, c.Y, c.K)
+		return straight(color.NRGBA{r, g, b, 0xff})
 	}
 	return color.NRGBA64Model.Convert(c).(color.NRGBA64)
 }

@@ -6,6 +6,8 @@ import (
 	"image/color"
 	"image/jpeg"
 	"image/png"
+	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -161,6 +163,51 @@ func TestJPEG(t *testing.T) {
 	}
 	if _, err := l.convert(file.Bytes()[:100], spec{Spec: tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 8, 16}}}); err == nil {
 		t.Error("a file that is cut off was read")
+	}
+}
+
+// A JPEG in colour or in CMYK has 8 bits, whatever the conversion of the standard library makes of
+// it, and the values of its decoder; an input of pictures gets the file as it is.
+func TestColourJPEG(t *testing.T) {
+	random := image.NewNRGBA(image.Rect(0, 0, 8, 8))
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range random.Pix {
+		random.Pix[i] = uint8(r.Uint32()) | uint8(i%4/3*255) // opaque
+	}
+	var colour bytes.Buffer
+	if err := jpeg.Encode(&colour, random, nil); err != nil {
+		t.Fatal(err)
+	}
+	cmyk, err := os.ReadFile("testdata/cmyk.jpg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pixels := spec{Spec: tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 8, 8, 3}}}
+	files := spec{Spec: tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 3}}, files: true}
+	for name, file := range map[string][]byte{"colour": colour.Bytes(), "CMYK": cmyk} {
+		l := loader{}
+		a, err := l.convert(file, pixels)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		img, _, err := image.Decode(bytes.NewReader(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 64 {
+			r, g, b, _ := img.At(i%8, i/8).RGBA()
+			if want := []byte{byte(r >> 8), byte(g >> 8), byte(b >> 8)}; !bytes.Equal(a.Data[3*i:3*i+3], want) {
+				t.Fatalf("%s: pixel %d is %v, expected %v", name, i, a.Data[3*i:3*i+3], want)
+			}
+		}
+		a, err = l.convert(file, files)
+		if err == nil {
+			a, err = fit(a, files)
+		}
+		if err != nil || !bytes.Equal(a.Data, file) || a.Rows() != 1 || a.DType != tensor.Uint8 {
+			t.Errorf("%s as a file: %v %v, %v", name, a.DType, a.Shape, err)
+		}
 	}
 }
 

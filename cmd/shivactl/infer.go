@@ -21,7 +21,7 @@ takes, and each FILE is turned into just that:
 
   PNG, JPEG   gray or colour, for inputs of [H, W], [H, W, C], [C, H, W] or [H*W*C]. Values are those of the
               file, 0 to 255 (65535 if it has 16 bits); --scale 1/255 for models that take 0 to 1. Images
-              are never resized.
+              are never resized. An input of pictures (Image in the Python SDK) gets the file as it is.
   .npy        numpy arrays of all types, both byte orders, with or without a dimension for rows
   JSON        nested arrays of numbers, true and false, strings; complex numbers as [real, imaginary]
   -           any of these from standard input
@@ -181,6 +181,9 @@ func (c *cli) askTogether(client *shiva.Client, m model, items []item, what requ
 		parts := make([]tensor.Tensor, len(items))
 		for j, it := range items {
 			parts[j] = it.inputs[i]
+		}
+		if slices.ContainsFunc(parts, func(t tensor.Tensor) bool { return holdsFile(t, s) }) {
+			return nil, unfit("without --batch each file is a request of its own", "input %q of %s takes one picture file in a request", s.Name, m.route)
 		}
 		joined, err := tensor.Concat(parts, nil)
 		if err != nil {

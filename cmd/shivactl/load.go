@@ -178,6 +178,8 @@ func (l *loader) read(path string) ([]byte, error) {
 // convert makes a tensor of a file for one input. It may lack the batch dimension.
 func (l *loader) convert(file []byte, s spec) (tensor.Tensor, error) {
 	switch {
+	case isImage(file) && s.files:
+		return pictureFile(file)
 	case isImage(file):
 		img, _, err := image.Decode(bytes.NewReader(file))
 		if err != nil {

@@ -21,6 +21,7 @@ type model struct {
 type spec struct {
 	tensor.Spec
 	whole bool // the model takes a request as it is: no dimension counts rows
+	files bool // it takes files of pictures, which the model decodes
 }
 
 // declaration is the server's answer: the model metadata of the Predict Protocol V2.
@@ -37,6 +38,7 @@ type declaredTensor struct {
 	Shape    tensor.Shape `json:"shape"`
 	Optional bool         `json:"optional"`
 	Ragged   string       `json:"ragged"`
+	Image    string       `json:"image"` // to what it decodes files of pictures; "": none
 }
 
 // describe asks the server for the inputs and outputs of the model behind a route.
@@ -69,7 +71,7 @@ func (d *declaration) model(route string) (model, error) {
 				return m, &failure{"protocol", fmt.Sprintf("%s declares the datatype %q, which this shivactl does not know", route, t.Datatype),
 					"is this shivactl as new as the server? shivactl version", exitRefused}
 			}
-			*specs = append(*specs, spec{Spec: tensor.Spec{Name: t.Name, DType: dtype, Shape: t.Shape, Optional: t.Optional, Ragged: t.Ragged}, whole: m.whole})
+			*specs = append(*specs, spec{Spec: tensor.Spec{Name: t.Name, DType: dtype, Shape: t.Shape, Optional: t.Optional, Ragged: t.Ragged}, whole: m.whole, files: t.Image != ""})
 		}
 	}
 	return m, nil
@@ -116,10 +118,20 @@ func wants(s spec) string {
 	return text
 }
 
+// pictureFile makes the tensor of a file for an input that takes files: one row.
+func pictureFile(file []byte) (tensor.Tensor, error) {
+	return tensor.New(tensor.Uint8, tensor.Shape{1, len(file)}, file)
+}
+
+// holdsFile reports whether t is a file of a picture instead of pixels.
+func holdsFile(t tensor.Tensor, s spec) bool {
+	return s.files && t.DType == tensor.Uint8 && len(t.Shape) == 2 && isImage(t.Data)
+}
+
 // fit gives t the full declared rank, or returns an error if the shape does not fit.
 func fit(t tensor.Tensor, s spec) (tensor.Tensor, error) {
 	switch {
-	case t.Shape.Fits(s.Shape):
+	case t.Shape.Fits(s.Shape), holdsFile(t, s):
 		return t, nil
 	case batched(s) && t.Shape.Fits(row(s)):
 		t.Shape = append(tensor.Shape{1}, t.Shape...)

@@ -75,6 +75,7 @@ type Tensor struct {
 	Shape    []int  `json:"shape"`
 	Optional bool   `json:"optional,omitempty"` // an input that may be left out
 	Ragged   string `json:"ragged,omitempty"`   // the output that counts this one's values per row
+	Image    string `json:"image,omitempty"`    // to what the input decodes files of pictures
 }
 
 // Status is the state of a server.

@@ -132,6 +132,9 @@ func declared(specs []tensor.Spec) []admin.Tensor {
 	out := make([]admin.Tensor, len(specs))
 	for i, t := range specs {
 		out[i] = admin.Tensor{Name: t.Name, Datatype: t.DType.V2(), Shape: append([]int{}, t.Shape...), Optional: t.Optional, Ragged: t.Ragged}
+		if t.Image != nil {
+			out[i].Image = t.Image.String()
+		}
 	}
 	return out
 }

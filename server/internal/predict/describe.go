@@ -59,6 +59,7 @@ type TensorMetadata struct {
 	Shape    []int  `json:"shape"`
 	Optional bool   `json:"optional,omitempty"` // an input that may be left out
 	Ragged   string `json:"ragged,omitempty"`   // the output with the number of its values per row
+	Image    string `json:"image,omitempty"`    // to what the input decodes files of pictures
 }
 
 // Model describes a version of a model; "" is the default.
@@ -81,7 +82,10 @@ func (s *Service) Model(name, version string) (ModelMetadata, error) {
 func metadata(specs []tensor.Spec) []TensorMetadata {
 	out := make([]TensorMetadata, len(specs))
 	for i, s := range specs {
-		out[i] = TensorMetadata{s.Name, s.DType.V2(), append([]int{}, s.Shape...), s.Optional, s.Ragged}
+		out[i] = TensorMetadata{Name: s.Name, Datatype: s.DType.V2(), Shape: append([]int{}, s.Shape...), Optional: s.Optional, Ragged: s.Ragged}
+		if s.Image != nil {
+			out[i].Image = s.Image.String()
+		}
 	}
 	return out
 }
