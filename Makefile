@@ -153,7 +153,7 @@ imports: ## packages import only what their room may
 # that take as long as the other tests of their package, and a twentieth of the repetitions of other
 # tests; here they are complete, and run once. The tag poll makes the load generator wait as it does
 # on systems other than Linux.
-LONG := ^(TestNoAbsorbingState|TestNewestFrame)$$
+LONG := ^(TestNoAbsorbingState|TestNewestFrame|TestCallersFromAnyBelief)$$
 unit: programs ## unit tests, golden vectors and allocation budgets
 	SHIVA_ROUNDS=all go test $(AT_ONCE) -vet=off -skip '$(LONG)' $(LONGEST) $(PACKAGES)
 	go test -vet=off -run '$(LONG)' ./scheduler -all -frames 1000000

@@ -38,6 +38,7 @@ type Batch struct {
 	// Of a trial: the time that as many rows take in batches of the best known size, in ns; else 0.
 	bestTime       float64
 	medianDeadline int64 // of a trial: the median deadline of its rows
+	divides        bool  // of a trial: callers wait for a further batch because of it
 	limit          int   // the most rows it could have had, for strategies that learn
 	probe          int64 // time allowed for a probe of a suspect replica; 0: no probe
 	lead           int64 // dispatch overhead that was planned before it starts; 0 unless idle

@@ -90,6 +90,9 @@ func (c *core) check(now int64) error {
 			return err
 		}
 	}
+	if err := c.sources.checkCallers(requests); err != nil {
+		return err
+	}
 	for r, n := range requests {
 		if n != r.left {
 			return fmt.Errorf("a request has %d rows unanswered, but %d wait or execute", r.left, n)
@@ -237,6 +240,40 @@ func (ss *sources) check(items, rows int, bytes int64) error {
 	}
 	if items != 0 || rows != 0 || bytes != 0 {
 		return fmt.Errorf("the sources lack %d items, %d rows and %d bytes of the queue", items, rows, bytes)
+	}
+	return nil
+}
+
+// checkCallers compares the sources' requests, and the answers that they have not followed, with
+// the counts.
+func (ss *sources) checkCallers(requests map[*Request]int) error {
+	unanswered, out := make(map[*source]int), make(map[*source]int)
+	for r := range requests {
+		unanswered[r.source]++
+		out[r.source] += r.Rows
+	}
+	owed, due, queued, inPlay := 0, 0, 0, 0
+	for _, s := range ss.byID {
+		if s.unanswered != unanswered[s] || s.out != out[s] {
+			return fmt.Errorf("source %d has %d requests with %d rows, its counts are %d and %d", s.id, unanswered[s], out[s], s.unanswered, s.out)
+		}
+		if s.owed > 0 {
+			owed++
+		}
+		if s.caller {
+			due, queued, inPlay = due+s.owedRows, queued+s.rows, inPlay+s.out+s.owedRows
+		}
+	}
+	for s := ss.oldest; s != nil; s = s.newer {
+		if owed--; s.owed < 1 || s.newer != nil && (s.newer.older != s || s.newer.since < s.since) {
+			return fmt.Errorf("source %d is out of order among those with answers that no request has followed", s.id)
+		}
+	}
+	switch {
+	case owed != 0:
+		return fmt.Errorf("%d sources are missing among those with answers that no request has followed", owed)
+	case due != ss.due || queued != ss.queued || inPlay != ss.inPlay:
+		return fmt.Errorf("callers have %d rows due, %d queued and %d in play, the counts are %d, %d and %d", due, queued, inPlay, ss.due, ss.queued, ss.inPlay)
 	}
 	return nil
 }

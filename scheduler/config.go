@@ -59,6 +59,9 @@ type ModelConfig struct {
 	// Delay is how long an idle replica may wait for more rows, as far as deadlines allow.
 	// Default 0: it takes the waiting rows at once.
 	Delay time.Duration
+	// Together lets an idle replica wait for clients that ask again on each answer, where their
+	// joint batch answers more requests a second than it costs others; see gather.go. Default true.
+	Together *bool
 	// QueueRows bounds the waiting rows. Default 65,536.
 	QueueRows int
 	// QueueBytes bounds the input bytes of the waiting rows. Default 1 GiB.
@@ -139,6 +142,7 @@ func (c ModelConfig) withDefaults() ModelConfig {
 	c.ExecTimeout = cmp.Or(c.ExecTimeout, defaultExecTimeout)
 	c.Retry = cmp.Or(c.Retry, &yes)
 	c.Shed = cmp.Or(c.Shed, &yes)
+	c.Together = cmp.Or(c.Together, &yes)
 	c.Keep = cmp.Or(c.Keep, setting.KeepAll)
 	c.Streams = cmp.Or(c.Streams, defaultStreams)
 	if c.BatchBytes == 0 {

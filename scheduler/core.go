@@ -33,6 +33,12 @@ type core struct {
 	trying   int // rows that are in retries, a part of rows
 	requests int // unanswered, waiting or executing
 
+	// Waits for callers.
+
+	gathering gathering
+	allowance int64 // ns that waits in vain may take
+	lastWait  Wait
+
 	// Replicas.
 
 	replicas    []*Replica
@@ -146,19 +152,16 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	var s *stream
 	if r.Frame != nil {
 		if s = c.streams.get(r, c.cfg.Streams, now); s == nil {
-			c.sources.forget(r.source)
 			c.refuse(r, OutcomeStreams, &OverloadedError{Limit: limitStreams, Value: int64(c.cfg.Streams), Needed: int64(c.cfg.Streams) + 1, RetryAfter: minRetry}, fx)
 			return
 		}
 		defer c.streams.fallSilent(s)
 	}
 	if !c.admit(r, s, now, fx) {
-		c.sources.forget(r.source)
 		return
 	}
 	b := c.buckets.get(r)
 	if b == nil {
-		c.sources.forget(r.source)
 		c.refuse(r, OutcomeQueueShapes, &OverloadedError{Limit: limitShapes, Value: queueShapes, Needed: queueShapes + 1, RetryAfter: minRetry}, fx)
 		return
 	}
@@ -169,6 +172,7 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	r.late = false
 	r.Timing = Timing{}
 	c.requests++
+	c.sources.asked(r.source, r.Rows)
 	c.stats.submitted++
 	c.stats.peak = max(c.stats.peak, c.requests)
 	c.past.raise(c.requests)
@@ -191,8 +195,6 @@ func (c *core) enqueue(it *item, since int64) {
 func (c *core) enqueueAt(it *item, at place) {
 	r := it.req
 	it.place = at
-	// Look the source up again: it is forgotten when the last of its rows leaves the queue.
-	r.source = c.sources.get(r.Source)
 	c.rows += it.rows()
 	c.bytes += it.bytes()
 	c.sources.add(it)
@@ -277,6 +279,7 @@ func (c *core) answer(r *Request, o Outcome, err error, fx *effects) {
 	}
 	r.spans = nil
 	c.requests--
+	c.sources.answered(r.source, r.Rows)
 	c.refuse(r, o, err, fx)
 	if r.Frame != nil {
 		c.release(r.Frame.stream, fx)
@@ -422,6 +425,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 	if err == nil {
 		rep.learn(b, now)
 		c.remeasure(rep)
+		c.earn(rep, exec)
 	}
 	rep.done(b, now)
 	c.revive(rep, fx)
@@ -516,6 +520,7 @@ func (c *core) succeed(r *Request) {
 	r.state, r.outcome, r.Err = stateIdle, OutcomeOK, nil
 	r.source.trusted = true
 	c.requests--
+	c.sources.answered(r.source, r.Rows)
 	c.stats.outcomes[OutcomeOK]++
 }
 
@@ -562,6 +567,9 @@ func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
 	rep.state = replicaGone
 	c.lastRemoved = now
 	c.replicas = slices.DeleteFunc(c.replicas, func(r *Replica) bool { return r == rep })
+	if c.gathering.replica == rep {
+		c.gathered(now)
+	}
 	c.measure()
 	why := fmt.Errorf("%w: %w", ErrContainerLost, reason)
 	var lost []*Batch

@@ -17,11 +17,13 @@ func (c *core) dispatch(now int64, fx *effects) {
 }
 
 // distribute gives waiting rows to replicas that can take them, until it runs out of either. It is
-// work-conserving: an idle replica takes waiting rows, unless it fails on every batch.
+// work-conserving: an idle replica takes waiting rows, unless it fails on every batch, or rows that
+// are about to come make up for the wait (gathering).
 func (c *core) distribute(now int64, fx *effects) {
 	c.supersedeReturned(fx)
 	c.dropRetries(now)
 	if c.rows == 0 {
+		c.gathered(now)
 		return
 	}
 	if c.wake <= now { // the timer may be late: a row whose deadline has passed must not be sent
@@ -99,10 +101,17 @@ func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
 			if rep.waits(w.rows, w.room) {
 				return false
 			}
-			if until := c.delayed(q, &w, p, now); until > now {
+			if until := c.delayed(q, &w, p, rep.free, now); until > now {
 				c.wakeAt(until)
 				delayed = true
 				break
+			}
+			if c.gathers() {
+				c.group(q, &w, p)
+				if until := c.gather(rep, q, &w, p, now, fx); until > now {
+					c.wakeAt(until)
+					return false
+				}
 			}
 			c.cut(rep, b, priority, w, p, now, fx)
 			return true
@@ -116,6 +125,10 @@ func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
 			return c.feedFrame(rep, it, places, start, now, fx)
 		}
 	}
+	if until := c.gatherLate(rep, start, now, fx); until > now {
+		c.wakeAt(until)
+		return false
+	}
 	return c.chance(rep, start, now, fx)
 }
 
@@ -123,9 +136,14 @@ func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
 func (c *core) feedFrame(rep *Replica, it *item, places int, start, now int64, fx *effects) bool {
 	p, w := c.windowOf(rep, it, places, start)
 	q := it.queue
-	until := c.delayed(q, &w, p, now)
+	until := c.delayed(q, &w, p, rep.free, now)
 	if until > now {
 		c.wakeAt(until)
+	}
+	if until == now && c.gathers() && !rep.waits(w.rows, w.room) {
+		if until = c.gather(rep, q, &w, p, now, fx); until > now {
+			c.wakeAt(until)
+		}
 	}
 	if until > now || rep.waits(w.rows, w.room) {
 		c.streams.first = c.streams.first[:0]
@@ -135,8 +153,9 @@ func (c *core) feedFrame(rep *Replica, it *item, places int, start, now int64, f
 	return true
 }
 
-// delayed returns until when to wait for more rows. A batch of the largest size does not wait.
-func (c *core) delayed(q *queue, w *window, p *plan, now int64) int64 {
+// delayed returns until when to wait for more rows, by the configured delay, which counts from when
+// both the rows and the replica were there. A batch of the largest size does not wait.
+func (c *core) delayed(q *queue, w *window, p *plan, free, now int64) int64 {
 	if c.cfg.Delay == 0 || w.rows >= w.room || p.granted {
 		return now
 	}
@@ -148,7 +167,7 @@ func (c *core) delayed(q *queue, w *window, p *plan, now int64) int64 {
 		since = min(since, it.since)
 		rows += it.rows()
 	}
-	return min(since+int64(c.cfg.Delay), latest)
+	return min(max(since, free)+int64(c.cfg.Delay), latest)
 }
 
 // cut makes a batch from a window and sends it.
@@ -175,6 +194,8 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 	case b.leftOut && b.Rows < w.rows:
 		why = CloseStream
 	case w.bestTime > 0: // a trial
+	case c.gathering.replica == rep && c.rows == 0 && b.Rows < p.max:
+		why = CloseTogether
 	case c.rows == 0 && c.cfg.Delay > 0 && b.Rows < p.max:
 		why = CloseDelay
 	case c.rows == 0 && b.Rows < p.max:
@@ -190,6 +211,7 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 	}
 	b.reason = why
 	b.limit, b.bestTime, b.medianDeadline = w.room, w.bestTime, w.medianDeadline
+	b.divides = w.divides
 	if c.cfg.Pad && c.batched {
 		c.pad(b, rep.max)
 	}
@@ -355,6 +377,9 @@ func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
 		b.began = now
 	}
 	b.idle = !rep.busy()
+	if c.gathering.replica == rep {
+		c.gathered(now)
+	}
 	b.lead = 0
 	if b.idle {
 		b.lead = start - now

@@ -106,6 +106,9 @@ const (
 	CloseTrial                        // it has a size other than the best known one, to measure it
 	// The other waiting rows are frames of streams that already have a frame in the batch.
 	CloseStream
+	// It waited for clients that ask again on each answer, or leaves some of their rows to a
+	// replica that has fewer of them.
+	CloseTogether
 	CloseRetry // it is a retry, or a probe of a suspect replica
 	closeReasons
 )
@@ -119,7 +122,7 @@ func CloseReasons() []CloseReason {
 	return all
 }
 
-var closeNames = [closeReasons]string{"full", "idle", "deadline", "delay", "shape", "limit", "objective", "bytes", "failures", "rate", "trial", "stream", "retry"}
+var closeNames = [closeReasons]string{"full", "idle", "deadline", "delay", "shape", "limit", "objective", "bytes", "failures", "rate", "trial", "stream", "together", "retry"}
 
 func (c CloseReason) String() string {
 	if c < closeReasons {

@@ -4,6 +4,8 @@ package scheduler
 type counters struct {
 	submitted, batches, rows, batchesDone, batchesFailed, retried, suspected, frames, shown, reordered uint64
 
+	waits, waitedRows, waitsInVain uint64 // see Counts
+
 	// Of all requests, including refused ones.
 
 	arrived  uint64 // rows
@@ -27,6 +29,7 @@ func (c *counters) since(old *counters) Counts {
 		Retried: c.retried - old.retried, Suspected: c.suspected - old.suspected,
 		Frames: c.frames - old.frames, FramesAnswered: c.shown - old.shown, Reordered: c.reordered - old.reordered,
 	}
+	n.Waits, n.WaitedRows, n.WaitsInVain = c.waits-old.waits, c.waitedRows-old.waitedRows, c.waitsInVain-old.waitsInVain
 	for o := range c.outcomes {
 		if c.outcomes[o] > old.outcomes[o] { // spoiled turns an outcome from ok into a failure
 			n.Outcomes[Outcome(o)] = c.outcomes[o] - old.outcomes[o]

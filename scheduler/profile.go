@@ -29,6 +29,8 @@ type profile struct {
 	recent [spreadSize]measurement // the latest measurements, the newest first
 	n      int                     // how many of recent are in use
 	off    deviation               // of all sizes
+	// The mean time in ns that stalls have added to the latest excessBatches batches.
+	excess float64
 
 	// Derived by update.
 	updated int64     // when update ran last
@@ -95,6 +97,7 @@ func (p *profile) learn(rows int, ns, now int64) {
 		ratio = float64(ns) / p.typical(rows)
 	}
 	p.count++
+	p.lag(float64(ns), p.typical(rows))
 	grown := rows > p.largest
 	p.largest = max(p.largest, rows)
 	m := measurement{rows: rows, count: p.count, ns: float64(ns)}
@@ -142,6 +145,18 @@ func (p *profile) learn(rows int, ns, now int64) {
 	if grown || upset || p.count < spreadSize || now-p.updated >= updatePause {
 		p.update(now)
 	}
+}
+
+// excessBatches are more than the recent measurements, which hardly have enough stalls for a mean.
+const excessBatches = 256
+
+// lag counts what a batch that typically takes so long took beyond that, if it stalled.
+func (p *profile) lag(ns, typical float64) {
+	x := 0.0
+	if typical > 0 && ns > leastStall*typical {
+		x = ns - typical
+	}
+	p.excess += (x - p.excess) / float64(min(p.count, excessBatches))
 }
 
 // drift scales earlier measurements by the deviation of the latest run measurements. Earlier means

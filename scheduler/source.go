@@ -1,15 +1,17 @@
 package scheduler
 
-// A source is a submitter of requests: a connection. It is known while it has rows waiting.
+// A source is a submitter of requests: a connection. It is known while it has unanswered requests,
+// and remembered for a while after that.
 type source struct {
 	id     uint64
-	rows   int
+	rows   int // waiting
 	bytes  int64
 	share  float64 // of the queue's bounds: the larger of its shares of rows and bytes
 	newest *item
 	index  int // in the heap; -1: it has no rows waiting
 	// It had an answer since a container was last lost with a request of it, see culprit.go.
 	trusted bool
+	habit
 }
 
 // sources counts each source's share of the queue, and keeps the source with the largest share at
@@ -27,10 +29,12 @@ type sources struct {
 	last  *source   // the latest looked up: requests arrive in bursts from one connection
 	rows  float64   // bounds
 	bytes float64
+	callers
 }
 
-// keepSources is how many sources without waiting rows are remembered.
-const keepSources = 1024
+// keepSources is how many sources are remembered, some 200 bytes each; those with unanswered
+// requests in any case.
+const keepSources = 4096
 
 func (ss *sources) get(id uint64) *source {
 	if s := ss.last; s != nil && s.id == id {
@@ -38,6 +42,9 @@ func (ss *sources) get(id uint64) *source {
 	}
 	s := ss.byID[id]
 	if s == nil {
+		if len(ss.byID) >= keepSources {
+			ss.evict()
+		}
 		s = &source{id: id, index: -1}
 		if ss.byID == nil {
 			ss.byID = make(map[uint64]*source)
@@ -78,12 +85,14 @@ func (ss *sources) change(s *source, rows int, bytes int64) {
 	s.rows += rows
 	s.bytes += bytes
 	s.share = ss.shareOf(s.rows, s.bytes)
+	if s.caller {
+		ss.queued += rows
+	}
 	switch {
 	case s.rows == 0:
 		if s.index >= 0 {
 			ss.drop(s)
 		}
-		ss.forget(s)
 	case s.index < 0:
 		s.index = len(ss.heap)
 		ss.heap = append(ss.heap, s)
@@ -99,7 +108,7 @@ func (ss *sources) change(s *source, rows int, bytes int64) {
 // them, each is.
 func (ss *sources) trusts(id uint64) bool {
 	s := ss.byID[id]
-	return s == nil || s.trusted || len(ss.byID) > keepSources
+	return s == nil || s.trusted || len(ss.byID) >= keepSources
 }
 
 // distrust withdraws the trust in a source until its next answer.
@@ -109,14 +118,21 @@ func (ss *sources) distrust(id uint64) {
 	}
 }
 
-// forget drops a source without waiting rows if too many are remembered.
-func (ss *sources) forget(s *source) {
-	if s.rows > 0 || len(ss.byID) <= keepSources {
-		return
-	}
-	delete(ss.byID, s.id)
-	if ss.last == s {
-		ss.last = nil
+// evict forgets a few idle sources where more are remembered than there should be.
+func (ss *sources) evict() {
+	const most = 8 // are looked at
+	n := 0
+	for _, s := range ss.byID {
+		if s.unanswered == 0 {
+			ss.callers.forget(s)
+			delete(ss.byID, s.id)
+			if ss.last == s {
+				ss.last = nil
+			}
+		}
+		if n++; n == most || len(ss.byID) < keepSources {
+			return
+		}
 	}
 }
 

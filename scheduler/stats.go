@@ -21,6 +21,12 @@ type Counts struct {
 	FramesAnswered uint64 // frames answered with outputs
 	Reordered      uint64 // frames whose number was not above that of the one before
 	Suspected      uint64 // times that a replica did not answer within ExecTimeout
+
+	// Waits of idle replicas for clients that ask again on each answer.
+
+	Waits       uint64
+	WaitedRows  uint64 // rows that came during them
+	WaitsInVain uint64 // in which fewer than half of the expected rows came
 }
 
 // Stats is a snapshot of a model, for operators and `shivactl explain`.
@@ -47,6 +53,8 @@ type Stats struct {
 	// Culprits are the latest requests that were at fault for the loss of a container, the newest
 	// first.
 	Culprits []Culprit
+	Callers  int  // rows of clients that ask again on each answer: unanswered, or due to come
+	LastWait Wait // the latest wait for such clients; zero: there was none
 
 	Counts // since the model was made
 
@@ -54,6 +62,25 @@ type Stats struct {
 	// events. They begin Span ago.
 	Recent Counts
 	Span   time.Duration
+}
+
+// Busy returns the share of the recent time that the live replicas have executed, by their latest
+// batches.
+func (s *Stats) Busy() float64 {
+	took, batches, lanes := time.Duration(0), 0, 0
+	for i := range s.Replicas {
+		if r := &s.Replicas[i]; r.State == ReplicaLive {
+			lanes += r.Concurrency
+			for _, m := range r.Measured {
+				took += m.Took
+				batches++
+			}
+		}
+	}
+	if batches == 0 || s.Span <= 0 {
+		return 0
+	}
+	return float64(s.Recent.Batches) * float64(took) / float64(batches) / float64(s.Span) / float64(lanes)
 }
 
 // ReplicaStats is a snapshot of a replica.
@@ -133,6 +160,7 @@ func (m *Model) Stats() Stats {
 	for i := range s.Culprits {
 		s.Culprits[i].Ago = time.Duration(now - s.Culprits[i].at)
 	}
+	s.Callers, s.LastWait = c.sources.inPlay, c.lastWait
 	for _, r := range c.replicas {
 		one := r.stats(c, now)
 		s.OldestBatch = max(s.OldestBatch, one.OldestBatch)

@@ -42,6 +42,7 @@ type window struct {
 	// Of a trial: the time that as many rows take in batches of the best known size, in ns; else 0.
 	bestTime       float64
 	medianDeadline int64 // of a trial: the median deadline of its rows
+	divides        bool  // of a trial: it leaves out callers that could have been in the batch
 }
 
 func newStrategy(name string) strategy {

@@ -22,6 +22,7 @@ type trials struct {
 	tried          int     // ... and the size of that trial
 	gained         bool    // it had a gain
 	losses         int     // number of trials without a gain
+	divided        float64 // ns of trials that divided callers and that are not paid off
 	contradictions int     // contradictions of the profile at the latest check
 }
 
@@ -33,6 +34,9 @@ const (
 	trialShare   = 0.06 // initial share of the replica's working time that trials may cost
 	trialRound   = 3    // this many trials without a gain halve it
 	trialBackoff = 4    // ... at most this many times
+	// Callers that a smaller batch leaves out lose a whole cycle: share of the working time that
+	// such trials may take.
+	dividedShare = 0.005
 	trialGain    = 0.15 // share of its time that a trial must gain for another to follow at once
 )
 
@@ -62,6 +66,7 @@ func (t *trials) work(ns int64, contradictions int) {
 	if t.spent <= 0 {
 		t.spent, t.rows = 0, 0
 	}
+	t.divided = max(0, t.divided-dividedShare*float64(ns))
 	if contradictions != t.contradictions {
 		t.spent, t.rows, t.contradictions = 0, 0, contradictions
 	}

@@ -18,6 +18,8 @@ type Profile struct {
 	SLO       time.Duration // deadline of a row after its arrival
 	Objective time.Duration // of the model's configuration; 0: the longest SLO of the cell
 	Replicas  int
+
+	Concurrency int // batches that a replica executes at once; 0: one
 }
 
 // Profiles returns the models for which the promises hold.

@@ -118,6 +118,9 @@ type stage struct {
 
 // compute is the model of the replicas.
 func (s *stage) compute(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+	if b.Rows == 0 {
+		s.err = errors.New("sim: a batch has no rows")
+	}
 	if f := s.Fault; f != nil {
 		if f.Above > 0 && b.Rows > f.Above {
 			return nil, nil, errors.New("out of memory")
@@ -131,14 +134,14 @@ func (s *stage) compute(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowErr
 
 // add adds a replica, and a replacement when it is given up.
 func (s *stage) add(i int, c *clockwork) {
-	w := &schedtest.Worker{Clock: s.clock, Model: s.compute}
+	w := &schedtest.Worker{Clock: s.clock, Model: s.compute, Concurrency: s.Concurrency}
 	w.Exec = func(rows int) time.Duration { return c.next(rows, s.clock.Now().Sub(s.start)) }
 	if s.Fault != nil && s.Fault.Hang {
 		w.Hangs = func(b *scheduler.Batch) bool { return has(b, rowHanging) }
 	}
 	var rep *scheduler.Replica
 	rep, err := s.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, w,
-		scheduler.ReplicaOptions{Label: fmt.Sprint(i), Silent: func(reason error) {
+		scheduler.ReplicaOptions{Label: fmt.Sprint(i), Concurrency: s.Concurrency, Silent: func(reason error) {
 			w.Drop()
 			rep.Remove(reason)
 			s.clock.AfterFunc(faultRestart, func() { s.add(i, c) })

@@ -424,6 +424,7 @@ type Policy struct {
 	ExecutionTimeout time.Duration `toml:"execution_timeout"`
 	Retry            bool          `toml:"retry"`
 	Shed             bool          `toml:"shed"`
+	Together         bool          `toml:"together"`
 	Slots            int           `toml:"slots"`
 	Keep             setting.Keep  `toml:"keep"`
 	StreamsPerClient int           `toml:"streams_per_client"`
@@ -446,6 +447,7 @@ func (p Policy) Scheduler() scheduler.ModelConfig {
 		ExecTimeout: p.ExecutionTimeout,
 		Retry:       &p.Retry,
 		Shed:        &p.Shed,
+		Together:    &p.Together,
 		Slots:       p.Slots,
 		Keep:        p.Keep,
 		Streams:     p.StreamsPerClient,
@@ -604,6 +606,7 @@ func Default() Config {
 			ExecutionTimeout: policy.ExecTimeout,
 			Retry:            *policy.Retry,
 			Shed:             *policy.Shed,
+			Together:         *policy.Together,
 			Keep:             policy.Keep,
 			StreamsPerClient: policy.Streams,
 		},

@@ -41,6 +41,8 @@ var (
 	cacheBytesDesc = desc("cache_bytes", "Memory of the cached answers, with their bookkeeping.", "model", "version")
 	replicasDesc   = desc("replicas", "Live replicas.", "model", "version")
 	failingDesc    = desc("failing_replicas", "Live replicas that fail on every batch.", "model", "version")
+	waitsDesc      = desc("batch_waits_total", "Waits of idle replicas for clients that ask again on each answer.", "model", "version", "result")
+	waitedRowsDesc = desc("batch_waited_rows_total", "Rows that came during these waits.", "model", "version")
 	neededDesc     = desc("replicas_needed", "Replicas that would hold the deadlines of what arrives, by the measured profile.", "model", "version")
 	loadDesc       = desc("replicas_load", "Replicas needed, without rounding, to be summed over servers that share containers.", "model", "version")
 	workedDesc     = desc("replica_batches_total", "Batches that a live replica has answered.", "model", "version", "replica")
@@ -226,6 +228,11 @@ func (m *Model) collectWork(out collection) {
 func (out collection) model(g *scheduler.Stats, name, version string) {
 	out.gauge(replicasDesc, float64(g.Live), name, version)
 	out.gauge(failingDesc, float64(g.Failing), name, version)
+	if g.Waits > 0 {
+		out.counter(waitsDesc, g.Waits-g.WaitsInVain, name, version, "paid")
+		out.counter(waitsDesc, g.WaitsInVain, name, version, "vain")
+		out.counter(waitedRowsDesc, g.WaitedRows, name, version)
+	}
 	out.gauge(neededDesc, float64(g.Need.Replicas), name, version)
 	out.gauge(loadDesc, g.Need.Load, name, version)
 	out.gauge(oldRowDesc, g.OldestWait.Seconds(), name, version)

@@ -49,6 +49,10 @@
 //	missing_voices_total          {model, version}           answers of applications that lack the
 //	                                                         model's part; of an application: any
 //	                                                         model's
+//	batch_waits_total             {model, version, result}   waits of idle replicas for clients
+//	                                                         that ask again on each answer: paid,
+//	                                                         vain (fewer than half of them came)
+//	batch_waited_rows_total       {model, version}           rows that came during these waits
 //	replicas                      {model, version}           live replicas
 //	failing_replicas              {model, version}           live replicas that fail on every batch
 //	replicas_needed               {model, version}           how many would meet the deadlines of

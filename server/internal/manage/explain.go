@@ -198,6 +198,9 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 		return fmt.Sprintf("were full (%d rows): %s.", mostRows(s), largerBatches(s))
 	case scheduler.CloseIdle:
 		text := "took all waiting rows (idle): they are small because the load is light, not because of a setting."
+		if s.Busy() > mostlyBusy {
+			text = "took all waiting rows (idle), although the replicas are busy nearly all the time: what waits are requests that were sent after the batch before."
+		}
 		if s.Recent.Peak <= 1 {
 			return text + " There was never more than one request unanswered: the client waits for each reply. Let it send ahead, or ask from several connections."
 		}
@@ -222,6 +225,8 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 		return "have the size that answers most rows per second: larger ones were measured, and answer no more. No setting bounds them."
 	case scheduler.CloseTrial:
 		return "try a size other than the best known one, to measure it. Such trials get little time unless they pay off."
+	case scheduler.CloseTogether:
+		return "waited for clients that ask again on each answer, or left some of them to a replica that has fewer: " + lastWait(s)
 	case scheduler.CloseRetry:
 		return "repeat rows of failed batches, or probe a replica that did not answer."
 	case scheduler.CloseStream:
@@ -230,6 +235,30 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Raise objective, if latency allows it. Larger ones are tried now and then while rows wait, so that is measured, not guessed.", mostRows(s), c.Objective)
 	}
 	return "were closed because of " + r.String() + "."
+}
+
+// mostlyBusy is the share of its time that a replica executes from which on the load is not light.
+const mostlyBusy = 0.8
+
+// lastWait tells of the latest wait for clients that ask again on each answer.
+func lastWait(s scheduler.Stats) string {
+	w := s.LastWait
+	if w.Took == 0 {
+		return "so all replicas answer equally many of them."
+	}
+	text := fmt.Sprintf("the last one waited %v for %d rows", round(w.Took), w.Hoped)
+	switch {
+	case w.Gain == 0:
+		text += fmt.Sprintf("; %d came, to measure a batch of that size.", w.Came)
+	case w.Came >= w.Hoped:
+		text += fmt.Sprintf(", which came; that answers %.1f times as many a second.", w.Gain)
+	default:
+		text += fmt.Sprintf("; %d came. That was expected to answer %.1f times as many a second.", w.Came, w.Gain)
+	}
+	if n := s.Recent.WaitsInVain; 20*n > s.Recent.Waits {
+		text += fmt.Sprintf(" %s of the waits were in vain.", percent(n, s.Recent.Waits))
+	}
+	return text
 }
 
 // throughput says what the replicas can do.

@@ -1,0 +1,256 @@
+package scheduler
+
+import "math/bits"
+
+// Sources that ask again on each answer: the reference's clients, robots, any loop of send and
+// receive.
+//
+// Answering causes arrivals. A batch that leaves right after an answer leaves without the rows of
+// the clients that were just answered, so synchronous clients split into two groups, each of which
+// waits while the other's batch executes: half the rate at twice the latency. So the core learns
+// which sources ask again on an answer, and how soon, and an idle replica waits for them where that
+// pays for everybody (see gather).
+//
+// What is learned of a source are two shares: of its answers, those that a request followed within
+// the horizon (hit), and of its requests, those that no answer preceded (extra). A camera and every
+// other open loop fails one of them. The first request after a pause counts as neither.
+
+const (
+	callerSeen  = 3    // judged answers from which on a source may be a caller
+	callerHit   = 0.4  // least share of answers that a request follows
+	callerExtra = 0.06 // largest share of requests without an answer before them
+	callerFade  = 16   // judged answers and requests over which the shares are means
+	mostOwed    = 64   // answers of one source that wait for its next request
+)
+
+// habit is what is known of how a source asks. It is part of the source.
+type habit struct {
+	unanswered int // requests
+	out        int // ... and their rows
+
+	// Answers that no request has followed yet. They count from the oldest of them.
+
+	owed     int // answers
+	owedRows int
+	since    int64
+	older    *source // with such answers, by since
+	newer    *source
+
+	hits, extras habitShare
+	caller       bool
+}
+
+// A habitShare is the share of true observations among the latest ones.
+type habitShare struct {
+	seen  int32
+	value float32
+}
+
+// observe adds an observation and reports whether the share has changed.
+func (s *habitShare) observe(is bool) (changed bool) {
+	x := float32(0)
+	if is {
+		x = 1
+	}
+	if s.seen < callerFade {
+		s.seen++
+		s.value += (x - s.value) / float32(s.seen)
+		return true
+	}
+	if d := x - s.value; d > settled || d < -settled {
+		s.value += d / callerFade
+		return true
+	}
+	return false
+}
+
+const settled = 1.0 / 1024 // a share that is so near 0 or 1 stays, which saves time
+
+// callers are the sources of a model that ask on answer.
+type callers struct {
+	now     int64 // of the current event
+	horizon int64 // of an answer; 0: nothing is known
+
+	oldest, newest *source // with answers that no request has followed
+
+	asking uint64 // rows of all accepted requests so far
+	due    int    // rows of callers' answers that no request has followed
+	queued int    // rows of callers in the queue
+	inPlay int    // rows of callers: waiting, executing or due
+
+	delays delays
+}
+
+// note is called at every event, before anything else.
+func (cs *callers) note(now int64) { cs.now = now }
+
+// asked counts an accepted request.
+func (cs *callers) asked(s *source, rows int) {
+	s.unanswered++
+	s.out += rows
+	cs.asking += uint64(rows)
+	if s.caller {
+		cs.inPlay += rows
+	}
+	if cs.horizon == 0 || s.id == 0 {
+		return
+	}
+	if cs.oldest != nil && cs.oldest.since < cs.now-cs.horizon {
+		cs.expire()
+	}
+	changed := false
+	switch {
+	case s.owed > 0:
+		if s.caller {
+			cs.delays.add(cs.now - s.since)
+		}
+		changed = s.hits.observe(true)
+		changed = s.extras.observe(false) || changed
+		cs.settle(s, 1)
+	case s.unanswered > 1:
+		changed = s.extras.observe(true)
+	}
+	if changed {
+		cs.judge(s)
+	}
+}
+
+// answered counts the answer to an accepted request, or its error: clients ask again after either.
+func (cs *callers) answered(s *source, rows int) {
+	s.unanswered--
+	s.out -= rows
+	if s.caller {
+		cs.inPlay -= rows
+	}
+	if cs.horizon == 0 || s.id == 0 || s.owed >= mostOwed {
+		return
+	}
+	if s.owed == 0 {
+		s.since, s.older = cs.now, cs.newest
+		if cs.newest == nil {
+			cs.oldest = s
+		} else {
+			cs.newest.newer = s
+		}
+		cs.newest = s
+	}
+	s.owed++
+	s.owedRows += rows
+	if s.caller {
+		cs.due += rows
+		cs.inPlay += rows
+	}
+}
+
+// expire counts answers that no request has followed within the horizon.
+func (cs *callers) expire() {
+	for s := cs.oldest; s != nil && s.since < cs.now-cs.horizon; s = cs.oldest {
+		for range s.owed {
+			if s.caller {
+				cs.delays.miss()
+			}
+			s.hits.observe(false)
+		}
+		cs.settle(s, s.owed)
+		cs.judge(s)
+	}
+}
+
+// settle removes the oldest n answers of s that no request had followed.
+func (cs *callers) settle(s *source, n int) {
+	rows := s.owedRows * n / s.owed
+	s.owed -= n
+	s.owedRows -= rows
+	if s.caller {
+		cs.due -= rows
+		cs.inPlay -= rows
+	}
+	if s.owed > 0 {
+		return
+	}
+	if s.older == nil {
+		cs.oldest = s.newer
+	} else {
+		s.older.newer = s.newer
+	}
+	if s.newer == nil {
+		cs.newest = s.older
+	} else {
+		s.newer.older = s.older
+	}
+	s.older, s.newer = nil, nil
+}
+
+// judge decides whether a source is a caller.
+func (cs *callers) judge(s *source) {
+	is := s.hits.seen >= callerSeen && s.hits.value > callerHit && s.extras.value < callerExtra
+	if is == s.caller {
+		return
+	}
+	s.caller = is
+	sign := 1
+	if !is {
+		sign = -1
+	}
+	cs.due += sign * s.owedRows
+	cs.queued += sign * s.rows
+	cs.inPlay += sign * (s.out + s.owedRows)
+}
+
+// forget removes what a source that is forgotten is owed.
+func (cs *callers) forget(s *source) {
+	if s.owed > 0 {
+		cs.settle(s, s.owed)
+	}
+}
+
+// delays is a histogram of the times from an answer to the request that follows it, of all callers.
+// Its older half fades as new times come.
+type delays struct {
+	counts [delayClasses]float32
+	total  float32 // with answers that nothing followed
+}
+
+const (
+	delaySteps   = 4                              // classes to the doubling
+	leastDelay   = 15                             // log2 ns: 33 µs
+	delayClasses = delaySteps * (33 - leastDelay) // up to 8.6 s
+	delayFades   = 256
+)
+
+// delayClass is the class of a time: the smallest whose edge is not below it.
+func delayClass(ns int64) int {
+	if ns <= 1<<leastDelay {
+		return 0
+	}
+	ns--
+	e := 63 - bits.LeadingZeros64(uint64(ns))
+	return min((e-leastDelay)*delaySteps+int(ns>>(e-2)&3)+1, delayClasses-1)
+}
+
+// delayEdge is the upper edge of a class.
+func delayEdge(class int) int64 {
+	if class == 0 {
+		return 1 << leastDelay
+	}
+	class--
+	e := class/delaySteps + leastDelay
+	return int64(4+class%delaySteps+1) << (e - 2)
+}
+
+func (d *delays) add(ns int64) {
+	d.counts[delayClass(ns)]++
+	d.count()
+}
+
+func (d *delays) miss() { d.count() }
+
+func (d *delays) count() {
+	if d.total++; d.total < delayFades {
+		return
+	}
+	for i := range d.counts {
+		d.counts[i] /= 2
+	}
+	d.total /= 2
+}

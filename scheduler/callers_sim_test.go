@@ -1,0 +1,50 @@
+//go:build !race && !invariants
+
+package scheduler_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/sim"
+)
+
+// TestCallersFromAnyBelief: whatever a profile believes, clients that ask again on each answer come
+// to meet: two and three of them always, and larger groups in the mean, within half a minute. What
+// larger groups lack are profiles that have not been corrected yet: a trial of 64 rows that take
+// 120 ms comes every few seconds. All kinds of containers are in make unit (-all).
+func TestCallersFromAnyBelief(t *testing.T) {
+	const think = 300 * time.Microsecond
+	many := max(*beliefs, 4)
+	for _, p := range sim.Kinds() {
+		if !*allKinds && p.Name != "linear" && p.Name != "constant 120 ms" {
+			continue
+		}
+		t.Run(p.Name, func(t *testing.T) {
+			t.Parallel()
+			for _, clients := range []int{1, 2, 3, 8, 32, 64} {
+				l := sim.Loops{Profile: p, Clients: clients, Warm: 30 * time.Second, Length: 10 * time.Second}
+				sum := 0.0
+				for i := range many {
+					l.Seed = uint64(i)
+					l.Replica = func(r *scheduler.Replica) { scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18))) }
+					r, err := sim.RunLoops(l, scheduler.ModelConfig{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					of := r.Closed.Rate / p.Together(clients, think, 0.9)
+					if sum += of; clients <= 3 && of < 0.9 {
+						t.Errorf("%d clients, belief %d: %.3f of the possible rate, want 0.9", clients, i, of)
+					}
+				}
+				if mean := sum / float64(many); mean < 0.8 {
+					t.Errorf("%d clients: %.3f of the possible rate in the mean, want 0.8", clients, mean)
+				} else {
+					t.Logf("%d clients: %.3f", clients, mean)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,302 @@
+package scheduler
+
+import (
+	"math"
+	"time"
+)
+
+// A gathering is the wait of an idle replica for rows of callers whose answers have just left.
+//
+// It is the one case in which an idle replica does not take waiting rows at once. The wait is
+// chosen by what it gains for all rows (bestWait), never passes a deadline, and ends early when
+// nobody is owed a request any more, the batch is full, or another replica is free. Waits that
+// bring less than half of the rows that were hoped for, and those for a trial, are paid from an
+// allowance: a hundredth of the time that replicas execute. So no belief can cost more than that,
+// and none is final.
+type gathering struct {
+	replica *Replica // nil: none waits
+	began   int64
+	until   int64
+	asked   uint64  // rows ever asked for when it began
+	hoped   float64 // rows that were expected to come
+	gain    float64 // factor by which more callers' rows are expected to be answered in a second
+	probe   bool    // for a trial of a size that is believed to gain nothing
+}
+
+// A Wait is one wait of an idle replica for clients that ask again on each answer.
+type Wait struct {
+	Took  time.Duration
+	Hoped int // rows that were expected to come
+	Came  int // rows that came
+	// Expected: how many times as many of their rows are answered in a second; 0: it was a trial.
+	Gain float64
+}
+
+const (
+	leastGain  = 0.02 // below it nothing waits
+	wasteShare = 0.01 // of the time that replicas execute, for waits in vain
+	firstWaste = 0.25 // of one row's time, to begin with
+	mostWaste  = 2.0  // of one row's time that is saved up
+	// Where rows of others wait, a wait makes the cycle longer by this factor at most: the others
+	// pay at most a fifth of their time for what callers gain.
+	mostLater = 1.2
+	// A batch of all waiting callers is taken if it has this share of the best known rate.
+	undividedRate = 0.95
+)
+
+// gathers reports whether there is anybody to wait for.
+func (c *core) gathers() bool { return c.sources.inPlay > 0 && *c.cfg.Together }
+
+// gather decides until when the window w for rep waits; now: it is sent. It may answer rows.
+func (c *core) gather(rep *Replica, q *queue, w *window, p *plan, now int64, fx *effects) (until int64) {
+	cs, g := &c.sources.callers, &c.gathering
+	if cs.due == 0 || p.granted || c.otherFree(rep, now) {
+		return now
+	}
+	if g.replica == rep {
+		if w.rows < max(w.room, p.trialRoom(q, w)) {
+			return g.until
+		}
+		return now
+	}
+	if c.allowance <= 0 {
+		return now
+	}
+	next := gathering{replica: rep, began: now, asked: cs.asking}
+	if w.rows < w.room {
+		c.bestWait(&next, p, w.room, false)
+	}
+	if room := p.trialRoom(q, w); next.until == 0 && w.rows < room {
+		c.bestWait(&next, p, room, true)
+	}
+	if next.until <= now {
+		return now
+	}
+	last := q.item(w.at).deadline - p.planned(w.rows+cs.due) - (p.start - now)
+	if next.until > last && !c.startOver(q, w, p, next.until, now, fx) {
+		if next.until = last; last <= now {
+			return now
+		}
+	}
+	*g = next
+	return g.until
+}
+
+// gatherLate is gather where no waiting row can be in time.
+func (c *core) gatherLate(rep *Replica, start, now int64, fx *effects) (until int64) {
+	if !c.gathers() || len(c.buckets.ordered) == 0 {
+		return now
+	}
+	b := c.buckets.ordered[0]
+	_, q := b.top()
+	p := rep.plan(c, start, b.rowBytes)
+	n := rep.strategy.limit(p)
+	return c.gather(rep, q, &window{at: q.start(), room: n, cap: n}, p, now, fx)
+}
+
+// bestWait sets the end of the wait that gains most, for a batch of at most room rows, or leaves it
+// 0 if none gains enough.
+//
+// G rows of callers are in play: those that wait, and those whose answers have just left. r rows of
+// others wait, and come however long it waits. F(w) is the share of answers that a request follows
+// within w. The callers that miss one batch are in the next, so in the long run a batch has
+//
+//	x(w) = G / (2 − F(w))
+//
+// of them, and a cycle takes T(w) = w + s(x(w) + r), with s(n) the mean time of n rows: two groups
+// of G/2 that wait for each other where w is 0, one group of G where all come in time. (It is
+// renewal theory; x is the mean of the groups that stay unequal.) A wait gains for the callers what
+// it adds to their rate x/T, and costs the others what it adds to the cycle.
+//
+// probe takes all sizes to be as fast as the present one: it waits for the rows of a trial.
+func (c *core) bestWait(g *gathering, p *plan, room int, probe bool) {
+	cs := &c.sources.callers
+	waiting := min(cs.queued, c.rows)
+	others := float64(c.rows - waiting)
+	callers, most := float64(waiting+cs.due), max(float64(room)-others, 1)
+	size := func(f float64) float64 { return min(callers/(2-f), most) }
+	x0 := size(0)
+	t0 := p.mean(x0 + others)
+	if t0 <= 0 {
+		return
+	}
+	from, best, came := cs.newest.since, leastGain, 0.0
+	for class := range cs.delays.counts {
+		n := cs.delays.counts[class]
+		wait := delayEdge(class)
+		if wait > cs.horizon {
+			return
+		}
+		if came += float64(n); n == 0 {
+			continue
+		}
+		f := came / float64(cs.delays.total)
+		x := size(f)
+		t := float64(wait) + t0
+		if !probe {
+			t = float64(wait) + p.mean(x+others)
+		}
+		if others > 0 && t > mostLater*t0 {
+			continue
+		}
+		faster := x / t / (x0 / t0)
+		if gain := ((faster-1)*x - (t/t0-1)*others) / (x + others); gain > best {
+			best = gain
+			g.until, g.hoped, g.gain, g.probe = from+wait, float64(cs.due)*f, faster, probe
+		}
+	}
+}
+
+// mean is the mean time of a batch of n rows. A size beyond the largest measured one counts as fast
+// as that one.
+func (p *plan) mean(n float64) float64 {
+	whole := n * float64(p.whole(1))
+	t := p.prof.typical(min(max(int(whole), 1), max(p.prof.largest, 1)))
+	if lo := int(whole); lo >= 1 && lo < p.prof.largest {
+		t += (whole - float64(lo)) * (p.prof.typical(lo+1) - t)
+	}
+	return t + p.prof.excess
+}
+
+// trialRoom is the size that may be tried once as many rows wait, if all waiting rows are in the
+// window; else 0. Trials need waiting rows, which callers leave only for who waits for them:
+// otherwise two clients that are believed to take twice as long together as alone would never meet,
+// whatever the truth.
+func (p *plan) trialRoom(q *queue, w *window) int {
+	if w.rows < q.rows || w.bestTime > 0 || p.trials == nil || p.trials.next(p.rate(w.rows)) == 0 {
+		return 0
+	}
+	n, _ := p.explored()
+	return n
+}
+
+// startOver answers the rows that would be late after a wait, if more rows are answered in time
+// from then on: groups of callers that meet at different times, each too late for the other's
+// batch, would fail for ever. Their clients ask again at once, and are in the batch. Only callers
+// pay for it, and it is charged with the time of the rows that would have been sent.
+func (c *core) startOver(q *queue, w *window, p *plan, until, now int64, fx *effects) bool {
+	n := min(w.cap, q.rows+c.sources.due)
+	took := p.planned(n) + p.start - now
+	t := float64(until-now) + p.typical(n)
+	if !*c.cfg.Shed || w.rows > 0 && float64(n)/t <= (1+leastGain)*float64(w.rows)/p.typical(w.rows) {
+		return false
+	}
+	for at := q.start(); !q.end(at) && q.item(at).deadline < until+took; at = q.next(at) {
+		r := q.item(at).req
+		if !r.source.caller || r.spans != nil || r.Frame != nil || r.deadline-r.submitted < until-now+took {
+			return false
+		}
+	}
+	c.allowance -= int64(t * float64(w.rows) / float64(n))
+	for head := q.head(); head != nil && head.deadline < until+took; head = q.head() {
+		c.answer(head.req, OutcomeDeadlineNeverSent, errHopeless, fx)
+	}
+	return true
+}
+
+// group fits a window to the groups that callers form: it takes all of them where only noise speaks
+// against it, and leaves some to the other replicas where these have fewer.
+func (c *core) group(q *queue, w *window, p *plan) {
+	c.undivided(q, w, p)
+	c.levelled(q, w, p)
+}
+
+// undivided takes all waiting rows into a window that leaves some out only because a smaller batch
+// looks faster by no more than the profile's errors, or is a trial: callers that are answered apart
+// from the others ask apart from then on. Some trials are left, so that an error is found.
+func (c *core) undivided(q *queue, w *window, p *plan) {
+	n, limit, rate := q.rows, w.cap, p.rate(w.rows)
+	trial := w.bestTime > 0
+	if trial {
+		limit, _ = p.bounded()
+		rate = float64(w.rows) / w.bestTime
+	}
+	head := q.head().deadline
+	if n <= w.rows || n > limit || c.sources.queued < n || !trial && w.left != CloseRate ||
+		p.rate(n) < undividedRate*rate || head < p.start+p.planned(n) {
+		return
+	}
+	if trial && p.trials.divided == 0 {
+		w.divides = true
+		return
+	}
+	*w = window{at: q.start(), rows: n, room: p.roomFor(head, n, limit), cap: limit, why: CloseRate, left: CloseRate}
+}
+
+// levelled leaves rows of callers to other replicas, so that all have equally many, if another one
+// ends early enough to take them. Otherwise groups stay as unequal as chance has made them.
+func (c *core) levelled(q *queue, w *window, p *plan) {
+	most := c.level() + c.rows - min(c.rows, c.sources.queued)
+	one := min(q.item(w.at).rows(), w.cap)
+	most = (most + one - 1) / one * one // requests are not divided for it
+	if w.rows <= most && w.room <= most {
+		return
+	}
+	end := p.start + int64(p.typical(most))
+	for _, r := range c.replicas {
+		if r.sound() && len(r.inflight) > 0 && r.next().at <= end {
+			w.rows, w.room = min(w.rows, most), min(w.room, most)
+			w.why, w.bestTime = CloseTogether, 0
+			return
+		}
+	}
+}
+
+// level is how many rows of callers each execution has if all have equally many; the largest
+// integer if there is one at a time.
+func (c *core) level() int {
+	lanes := 0
+	for _, r := range c.replicas {
+		if r.sound() {
+			lanes += r.concurrency
+		}
+	}
+	if lanes < 2 {
+		return math.MaxInt32 / 2
+	}
+	return (c.sources.inPlay + lanes - 1) / lanes
+}
+
+// otherFree reports whether a replica other than rep could take rows now.
+func (c *core) otherFree(rep *Replica, now int64) bool {
+	for _, other := range c.replicas {
+		if other != rep && other.sound() && !other.busy() {
+			if at, _ := other.ready(now); at <= now {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// gathered ends the wait, if there is one.
+func (c *core) gathered(now int64) {
+	g := &c.gathering
+	if g.replica == nil {
+		return
+	}
+	came := c.sources.asking - g.asked
+	if vain := float64(came) < g.hoped/2; vain || g.probe {
+		c.allowance -= now - g.began
+		if vain {
+			c.stats.waitsInVain++
+		}
+	}
+	c.stats.waits++
+	c.stats.waitedRows += came
+	c.lastWait = Wait{Took: time.Duration(now - g.began), Hoped: int(math.Round(g.hoped)), Came: int(came)}
+	if !g.probe {
+		c.lastWait.Gain = g.gain
+	}
+	*g = gathering{}
+}
+
+// earn adds to what waits in vain may cost.
+func (c *core) earn(rep *Replica, exec int64) {
+	one := rep.profile.typical(1) + rep.profile.excess
+	if c.sources.horizon == 0 {
+		c.allowance = int64(firstWaste * one)
+	}
+	c.sources.horizon = int64(one)
+	c.allowance = min(c.allowance+int64(wasteShare*float64(exec)), int64(mostWaste*one))
+}

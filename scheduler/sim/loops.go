@@ -1,0 +1,192 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Loops is an experiment with clients that ask again on each answer, beside which rows of an open
+// loop may arrive.
+type Loops struct {
+	Profile
+	Clients  int
+	InFlight int // requests that each client has in flight; 0: one
+	Rows     int // of each request; 0: one
+	// Think draws the time from an answer to the client's next request; nil: 300 µs.
+	Think    func(*rand.Rand) time.Duration
+	Deadline time.Duration // of each request; 0: 30 s
+
+	Open        float64 // rows per second of the open loop
+	OpenSources int     // connections among which they are spread; 0: one
+
+	Warm, Length time.Duration // not counted, and counted
+	Seed         uint64
+
+	Replica func(*scheduler.Replica) // called with each replica before the load; may be nil
+}
+
+// Together returns the highest rate, in requests per second, of so many clients that ask again a
+// think time after each answer: of all in one batch, or of smaller batches back to back. share is
+// the part of the experiment that has passed, which the pace depends on.
+func (p Profile) Together(clients int, think time.Duration, share float64) float64 {
+	pace := 1.0
+	if p.Pace != nil {
+		pace = p.Pace(share)
+	}
+	seconds := func(rows int) float64 { return pace * p.mean(float64(p.base(rows))) / 1e9 }
+	best := float64(clients) / (seconds(clients) + think.Seconds())
+	for rows := 1; rows < clients; rows++ {
+		best = max(best, float64(rows)/seconds(rows))
+	}
+	return best
+}
+
+// A LoopsResult summarises the counted requests.
+type LoopsResult struct {
+	Closed, Open Latencies
+	Stats        scheduler.Stats // at the end
+}
+
+// Latencies summarises the answers of one kind of clients.
+type Latencies struct {
+	Rate      float64 // answers per second, without failures
+	Failed    float64 // share of the requests that failed
+	Mean, P99 time.Duration
+
+	failed int
+	all    []time.Duration
+}
+
+func (l *Latencies) done(length time.Duration) {
+	slices.Sort(l.all)
+	sum := time.Duration(0)
+	for _, d := range l.all {
+		sum += d
+	}
+	if n := len(l.all); n > 0 {
+		l.Mean, l.P99 = sum/time.Duration(n), l.all[n*99/100]
+	}
+	l.Rate = float64(len(l.all)) / length.Seconds()
+	l.Failed = float64(l.failed) / float64(max(1, len(l.all)+l.failed))
+	l.all = nil
+}
+
+// RunLoops simulates the scheduler with a configuration.
+func RunLoops(l Loops, cfg scheduler.ModelConfig) (*LoopsResult, error) {
+	clock := schedtest.NewClock()
+	sched, err := scheduler.New(scheduler.Config{Clock: clock, Default: cfg})
+	if err != nil {
+		return nil, fmt.Errorf("sim: %w", err)
+	}
+	outs, err := outputs()
+	if err != nil {
+		return nil, err
+	}
+	if l.Deadline == 0 {
+		l.Deadline = 30 * time.Second
+	}
+	cell := Cell{Profile: l.Profile, Warm: l.Warm, Length: l.Length, Seed: l.Seed, Replica: l.Replica}
+	stage := &stage{Cell: cell, clock: clock, start: clock.Now(), sched: sched, outs: outs}
+	for i, w := range cell.clockworks() {
+		stage.add(i, w)
+	}
+	if stage.err != nil {
+		return nil, stage.err
+	}
+	r := &loops{Loops: l, clock: clock, start: clock.Now(), stage: stage, rng: rand.New(rand.NewPCG(l.Seed, 7))}
+	r.Rows = max(1, r.Rows)
+	if r.rows, err = tensor.FromSlice(tensor.Shape{r.Rows, 4}, make([]uint8, 4*r.Rows)); err != nil {
+		return nil, fmt.Errorf("sim: %w", err)
+	}
+	for i := range l.Clients {
+		for range max(1, l.InFlight) {
+			q := &loopRequest{run: r, into: &r.result.Closed, source: uint64(1 + i)}
+			clock.AfterFunc(time.Duration(r.rng.Int64N(int64(50*time.Millisecond))), q.ask)
+		}
+	}
+	if l.Open > 0 {
+		r.arrive()
+	}
+	clock.Advance(l.Warm + l.Length)
+	r.result.Stats = stage.model.Stats()
+	r.over = true
+	clock.Advance(time.Minute)
+	sched.Close()
+	r.result.Closed.done(l.Length)
+	r.result.Open.done(l.Length)
+	return &r.result, stage.err
+}
+
+// loops is one run of Loops.
+type loops struct {
+	Loops
+	clock  *schedtest.Clock
+	start  time.Time
+	stage  *stage
+	rng    *rand.Rand
+	rows   tensor.Tensor // of a request
+	result LoopsResult
+	over   bool
+}
+
+// A loopRequest is one place in a client's loop, or a request of the open loop.
+type loopRequest struct {
+	scheduler.Request
+	run    *loops
+	into   *Latencies
+	source uint64
+	asked  time.Time
+}
+
+// arrive submits the rows of the open loop.
+func (r *loops) arrive() {
+	if r.over {
+		return
+	}
+	r.clock.AfterFunc(time.Duration(r.rng.ExpFloat64()/r.Open*1e9), r.arrive)
+	q := &loopRequest{run: r, into: &r.result.Open, source: uint64(1<<20 + r.rng.IntN(max(1, r.OpenSources)))}
+	q.ask()
+}
+
+func (q *loopRequest) ask() {
+	r := q.run
+	if r.over {
+		return
+	}
+	q.asked = r.clock.Now()
+	if q.Inputs == nil {
+		q.Inputs = []tensor.Tensor{r.rows}
+	}
+	q.Model, q.Rows, q.Owner, q.Source, q.Deadline = r.stage.model, r.Rows, q, q.source, q.asked.Add(r.Deadline)
+	r.stage.sched.Submit(&q.Request)
+}
+
+// Complete counts the answer, after which the client thinks and asks again.
+func (q *loopRequest) Complete(answered *scheduler.Request) {
+	r := q.run
+	now := r.clock.Now()
+	if at := now.Sub(r.start); !r.over && at >= r.Warm && at < r.Warm+r.Length {
+		if answered.Err == nil {
+			q.into.all = append(q.into.all, now.Sub(q.asked))
+		} else {
+			q.into.failed++
+		}
+	}
+	for i := range answered.Outputs {
+		answered.Outputs[i].Release()
+	}
+	if q.into == &r.result.Open {
+		return
+	}
+	think := 300 * time.Microsecond
+	if r.Think != nil {
+		think = r.Think(r.rng)
+	}
+	r.clock.AfterFunc(max(think, time.Microsecond), q.ask)
+}
