@@ -69,10 +69,13 @@ func (c *call) crossOrigin(found *route) (answered bool) {
 // byProgram refuses a request that changes the server if a page without permission could have sent
 // it: a page of another origin, one whose own name resolves to this server (DNS rebinding), or any
 // form. cors_origins permits pages by their names; "*" does not, since it is about reading answers.
+//
+// A browser shows itself by its headers, whatever it sends. The type alone says nothing: that of
+// forms is libcurl's default, and so that of all requests of Triton's C++ client.
 func (c *call) byProgram() error {
-	if kind := c.r.Header.Get("Content-Type"); kind != "" || browser.Sent(c.r) {
-		// octet-stream is aiohttp's default for bytes, which Triton's asyncio client sends. No form
-		// sends it, and a script of another origin needs a preflight for it.
+	if browser.Sent(c.r) {
+		// No form sends octet-stream, and a script of another origin needs a preflight for it.
+		kind := c.r.Header.Get("Content-Type")
 		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" && media != "application/octet-stream" {
 			return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%s requires Content-Type: application/json, got %.100q, which a form on any page can send", c.r.URL.Path, kind)}
 		}

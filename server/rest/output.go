@@ -210,7 +210,11 @@ func (e *emitter) json(a *predict.Answer, forms []parameter.Form) {
 		}
 		if at := a.Place(i); at.Region != "" {
 			e.buf = b
-			e.parameters(at.Parameters())
+			e.parameters(func(yield func(string, any) bool) {
+				at.Parameters()(yield)
+				// Triton's C++ client requires it where there are parameters.
+				yield("binary_data_size", int64(0))
+			})
 			e.buf = append(e.buf, '}')
 			continue
 		}

@@ -111,6 +111,15 @@ func TestRegionsAreForPrograms(t *testing.T) {
 	if a := r.ask("POST", "/v2/systemsharedmemory/region/a/register", "{}", "Content-Type: application/json", "Origin: https://example.org"); a.status != 403 {
 		t.Error(a)
 	}
+	// Triton's C++ client leaves the type to libcurl.
+	body := fmt.Sprintf(`{"key":"/%s","offset":0,"byte_size":8}`, file)
+	for _, ask := range [][2]string{{"region/c/register", body}, {"region/c/unregister", ""}} {
+		path, body := ask[0], ask[1]
+		c := r.raw(fmt.Sprintf("POST /v2/systemsharedmemory/%s HTTP/1.1\r\nHost: localhost:8000\r\nUser-Agent: libcurl-agent/1.0\r\nAccept: */*\r\nContent-Length: %d\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\n%s", path, len(body), body))
+		if a := r.answerOn(c); a.status != 200 {
+			t.Errorf("%s as libcurl sends it: %v", path, a)
+		}
+	}
 	r.floats("m")
 	r.register("a", file, 8)
 	use := fp32(1, `,"outputs":[{"name":"output0","parameters":{"shared_memory_region":"a","shared_memory_byte_size":8}}]`)
@@ -135,7 +144,7 @@ func TestInferInRegions(t *testing.T) {
 	r.register("out", out, 32)
 	const input = `{"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"shared_memory_region":"in","shared_memory_offset":8,"shared_memory_byte_size":16}}`
 	a := r.ask("POST", inferM, `{"inputs":[`+input+`],"outputs":[{"name":"output0","parameters":{"shared_memory_region":"out","shared_memory_offset":4,"shared_memory_byte_size":20}}]}`)
-	const want = `"parameters":{"shared_memory_region":"out","shared_memory_offset":4,"shared_memory_byte_size":16}}]}`
+	const want = `"parameters":{"shared_memory_region":"out","shared_memory_offset":4,"shared_memory_byte_size":16,"binary_data_size":0}}]}`
 	if a.status != 200 || !strings.Contains(string(a.body), want) {
 		t.Errorf("got %v, expected %s", a, want)
 	}
