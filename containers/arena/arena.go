@@ -12,10 +12,13 @@ import (
 const (
 	// minIdle is the memory of a segment below which it is not worth replacing.
 	minIdle = 16 << 20
-	// keep is how long most of a segment may be idle before it is replaced. New memory costs as
-	// much as all other work on a frame, so bursts of frames must find the memory of the burst
-	// before.
+	// idlePeriod is how long most of a segment may be idle before it is replaced. New memory costs
+	// as much as all other work on a frame, so bursts of frames must find the memory of the burst
+	// before. A burst of frames fits into burstBytes; idle memory above that, as after a peak of
+	// large requests, is returned after peakPeriod, at the second trim.
 	idlePeriod = 5 * time.Minute
+	burstBytes = 256 << 20
+	peakPeriod = 5 * time.Second
 )
 
 // An Arena is the source of a pool's large buffers, a [tensor.Source]: a segment that containers
@@ -295,8 +298,12 @@ func (a *Arena) Trim() {
 		if s.space.high <= minIdle || a.peak >= s.space.high/4 {
 			a.busy = now
 		}
+		period := idlePeriod
+		if s.space.high-a.peak > burstBytes {
+			period = peakPeriod
+		}
 		a.peak = s.space.used
-		over = now.Sub(a.busy) >= idlePeriod
+		over = now.Sub(a.busy) >= period
 	}
 	a.mu.Unlock()
 	if over {

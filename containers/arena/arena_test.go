@@ -277,6 +277,25 @@ func TestTrim(t *testing.T) {
 	})
 }
 
+// TestTrimAfterLargePeak: what is far more than a burst of frames returns within twenty seconds.
+func TestTrimAfterLargePeak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, pool, retired := open(t, 1<<30, 0)
+		small := get(t, pool, mib)
+		get(t, pool, 300*mib).Release()
+		for range 2 {
+			if time.Sleep(10 * time.Second); len(*retired) != 0 {
+				t.Fatal("retired at once")
+			}
+			pool.Trim()
+		}
+		if len(*retired) != 1 {
+			t.Errorf("%d segments were retired in twenty seconds", len(*retired))
+		}
+		small.Release()
+	})
+}
+
 // shmem is the resident shared memory of this process in bytes.
 func shmem(t *testing.T) int {
 	text, err := os.ReadFile("/proc/self/status")

@@ -89,7 +89,8 @@ type Pool struct {
 type shelf struct {
 	mu   sync.Mutex
 	free []*Buffer
-	low  int // fewest that were free since the last trim, so were not needed
+	low  int // fewest that were free since the last collection, so were not needed
+	idle int // the same since the last Trim
 }
 
 // NewPool makes a pool that hands out at most budgetBytes at any time; 0 means no limit. A buffer
@@ -307,7 +308,7 @@ func (p *Pool) take(class int) *Buffer {
 	b := s.free[last]
 	s.free[last] = nil
 	s.free = s.free[:last]
-	s.low = min(s.low, last)
+	s.low, s.idle = min(s.low, last), min(s.idle, last)
 	p.idle.Add(-int64(len(b.data)))
 	return b
 }
@@ -362,18 +363,36 @@ func (p *Pool) makeRoom() {
 	}
 }
 
-// Trim drops half of the buffers that were idle on each shelf since the last trim, at least one,
-// and returns how many bytes these have. They are garbage until the next collection. The pool trims
-// itself after each collection: call Trim to get memory back sooner.
+// Trim drops all large buffers that were idle since the last Trim, and returns how many bytes these
+// have. They are garbage until the next collection. The pool also drops some by itself, see [Pool]:
+// call Trim every few seconds to get memory back sooner.
 func (p *Pool) Trim() (bytes int64) {
+	return p.trim(func(s *shelf) int {
+		n := s.idle
+		s.idle = len(s.free) - n
+		return n
+	})
+}
+
+// trimCollected drops half of the buffers that were idle since the last collection, at least one:
+// collections may follow each other within milliseconds.
+func (p *Pool) trimCollected() {
+	p.trim(func(s *shelf) int {
+		n := (s.low + 1) / 2
+		s.low = len(s.free) - n
+		return n
+	})
+}
+
+// trim drops as many of the buffers of each shelf as it should lose.
+func (p *Pool) trim(lose func(*shelf) int) (bytes int64) {
 	if p.source != nil {
 		p.source.Trim()
 	}
 	for i := range p.shelves {
 		s := &p.shelves[i]
 		s.mu.Lock()
-		bytes += p.dropLocked(s, (s.low+1)/2)
-		s.low = len(s.free)
+		bytes += p.dropLocked(s, lose(s))
 		s.mu.Unlock()
 	}
 	return bytes
@@ -390,7 +409,7 @@ func (p *Pool) dropLocked(s *shelf, n int) (bytes int64) {
 	left := copy(s.free, s.free[n:])
 	clear(s.free[left:])
 	s.free = s.free[:left]
-	s.low = min(s.low, left)
+	s.low, s.idle = min(s.low, left), min(s.idle, left)
 	return bytes
 }
 
@@ -447,7 +466,7 @@ func trimAtGC(p *Pool) {
 			// cleanup of the previous collection.
 			p.garbage.collected(p.garbage.before)
 			p.garbage.before = p.garbage.dropped.Load()
-			p.Trim()
+			p.trimCollected()
 			trimAtGC(p)
 		}
 	}, weak.Make(p))
