@@ -226,10 +226,7 @@ func (p *Pool) Reserve(n int64) error {
 		}
 		return nil
 	}
-	if p.crowded() {
-		out := p.out.Add(-n)
-		return p.exhausted(out, n)
-	}
+	p.crowded() // asks the source to free idle memory; it keeps what lies beside used memory
 	p.makeRoom()
 	return nil
 }
