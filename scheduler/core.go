@@ -126,7 +126,7 @@ func (c *core) wakeAt(t int64) { c.wake = min(c.wake, t) }
 // submit accepts or refuses a request.
 func (c *core) submit(r *Request, now int64, fx *effects) {
 	r.submitted = now
-	c.stats.arrive(r, now)
+	c.stats.arrive(r, r.Frame != nil && c.keepOf(r.Frame) > 0, now)
 	if c.draining {
 		c.refuse(r, OutcomeDraining, errDraining, fx)
 		return

@@ -14,6 +14,12 @@ import (
 // 1 the queue grows without bound. Arriving includes the rows of refused requests, which more
 // replicas could serve.
 //
+// Frames of streams that keep only their newest frames do not count as arriving or waiting: they
+// are served as fast as the replicas are, and a camera that sends more than that needs no more.
+// Load is at most as many requests as were unanswered at once in the last minute: the rate of
+// clients that wait for each answer is the replicas' own, and more of them would get nothing. This
+// bound does not apply while requests are refused.
+//
 // Load does not follow noise: it begins as the mean of the first four seconds, and then changes
 // only by more than chance explains. It rises within seconds, and falls with the rate over a
 // minute.
@@ -60,9 +66,9 @@ type demand struct {
 }
 
 type demandMark struct {
-	at               int64
-	arrived, squares uint64
-	waiting          int
+	at                       int64
+	arrived, wanted, squares uint64
+	waiting                  int
 }
 
 // note is called at every event, before anything is counted.
@@ -71,7 +77,7 @@ func (d *demand) note(now int64, c *core) {
 		return
 	}
 	d.next = now + demandPause
-	d.marks[d.noted%demandMarks] = demandMark{now, c.stats.arrived, c.stats.squares, c.excess()}
+	d.marks[d.noted%demandMarks] = demandMark{now, c.stats.arrived, c.stats.wanted, c.stats.squares, c.excess()}
 	d.noted++
 }
 
@@ -113,7 +119,7 @@ func (d *demand) over(span, now int64, c *counters, first int, variance float64)
 	}
 	ns = max(ns, float64(demandPause))
 	chance := float64(c.squares-from.squares) / (ns * ns)
-	return rate{float64(c.arrived-from.arrived) / ns, math.Sqrt(max(chance, variance/ns))}
+	return rate{float64(c.wanted-from.wanted) / ns, math.Sqrt(max(chance, variance/ns))}
 }
 
 // variance returns the variance of the rate from one second to the next, times ns. It is computed
@@ -123,7 +129,7 @@ func (d *demand) variance(first int) float64 {
 	for but := first; but > 0; but-- {
 		from, to := d.mark(but), d.mark(but-1)
 		ns := float64(to.at - from.at)
-		r := float64(to.arrived-from.arrived) / ns
+		r := float64(to.wanted-from.wanted) / ns
 		if !math.IsNaN(last) {
 			sum += (r - last) * (r - last) / 2 * ns
 			n++
@@ -149,7 +155,13 @@ func (d *demand) standing(now int64, c *core) int {
 }
 
 // excess returns how many rows wait beyond one full batch for every batch that may execute at once.
-func (c *core) excess() int { return max(0, c.rows-c.capacity.batch) }
+func (c *core) excess() int {
+	rows := c.rows - c.capacity.batch
+	if rows > 0 {
+		rows -= c.streams.waitingInTurn()
+	}
+	return max(0, rows)
+}
 
 // need computes how many replicas are needed.
 func (c *core) need(now int64) Need {
@@ -185,10 +197,31 @@ func (c *core) need(now int64) Need {
 		d.load = (long.mean + waiting) / perReplica
 	}
 	d.load = min(max(d.load, (least+waiting)/perReplica), (most+waiting)/perReplica, math.MaxInt32)
-	n.Load = d.load
+	n.Load = min(d.load, c.parallel(now))
 	n.Arriving = 1e9 * max(0, d.load*perReplica-waiting)
-	n.Replicas = max(1, int(math.Ceil(d.load-1e-9)))
+	n.Replicas = max(1, int(math.Ceil(n.Load-1e-9)))
 	return n
+}
+
+// parallel returns how many replicas could have executed something at once in the last minute: one
+// for each unanswered request, or more where requests are larger than a batch. If requests were
+// refused there is no bound: what was unanswered then says nothing of what was asked.
+func (c *core) parallel(now int64) float64 {
+	from, peak := c.past.recent(now, &c.stats)
+	for _, o := range [...]Outcome{OutcomeUnavailable, OutcomeQueueRows, OutcomeQueueBytes, OutcomeQueueShapes, OutcomePredicted} {
+		if c.stats.outcomes[o] > from.outcomes[o] {
+			return math.Inf(1)
+		}
+	}
+	batch := 1
+	for _, r := range c.replicas {
+		batch = max(batch, r.max)
+	}
+	rows := 1.0 // of a request, as the mean row sees it
+	if wanted := c.stats.wanted - from.wanted; wanted > 0 {
+		rows = float64(c.stats.squares-from.squares) / float64(wanted)
+	}
+	return float64(peak) * math.Ceil(max(1, rows/float64(batch)))
 }
 
 // Need returns how many replicas are needed.
@@ -256,11 +289,15 @@ func (r *Replica) capacity(c *core, patience float64) float64 {
 	return 0
 }
 
-// arrive counts a request, however it ends.
-func (c *counters) arrive(r *Request, now int64) {
+// arrive counts a request, however it ends. latest: it is a frame of a stream that keeps only its
+// newest frames.
+func (c *counters) arrive(r *Request, latest bool, now int64) {
 	rows := uint64(r.Rows)
 	c.arrived += rows
-	c.squares += rows * rows
+	if !latest {
+		c.wanted += rows
+		c.squares += rows * rows
+	}
 	if r.deadline != never && r.deadline > now {
 		c.bound++
 		c.timeLeft += uint64(r.deadline-now) / 1e3

@@ -248,3 +248,47 @@ func TestNeededWithoutAnswers(t *testing.T) {
 		t.Errorf("1000 rows/s and no replica: %+v", n)
 	}
 }
+
+// TestCamerasNeedNoMore: streams that keep their newest frame need one replica, however many frames
+// they send, and whether or not requests arrive besides.
+func TestCamerasNeedNoMore(t *testing.T) {
+	s, clock := newVirtual(t, scheduler.Config{})
+	model := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(50*time.Millisecond, 50*time.Millisecond)}).Model()
+	done := ownerFunc(func(*scheduler.Request) {})
+	for i := range 30 * 30 {
+		for _, camera := range []string{"a", "b", "c"} {
+			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: done, Frame: &scheduler.Frame{Stream: camera, Keep: 1}, Deadline: clock.Now().Add(time.Second)})
+		}
+		if i%30 == 0 {
+			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: done, Deadline: clock.Now().Add(time.Second)})
+		}
+		clock.Advance(time.Second / 30)
+	}
+	if n := model.Stats().Need; n.Replicas != 1 || n.Arriving > 2 {
+		t.Errorf("need %+v, want one replica", n)
+	}
+}
+
+// TestClosedLoopNeedsNoMore: a client that waits for each answer keeps one replica busy, and a
+// second one would get nothing.
+func TestClosedLoopNeedsNoMore(t *testing.T) {
+	for _, clients := range []int{1, 2} {
+		s, clock := newVirtual(t, scheduler.Config{})
+		model := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(50*time.Millisecond, 50*time.Millisecond)}).Model()
+		var ask func(*scheduler.Request)
+		ask = func(last *scheduler.Request) {
+			if last != nil && last.Err != nil {
+				return
+			}
+			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(ask), Deadline: clock.Now().Add(time.Second)})
+		}
+		for range clients {
+			ask(nil)
+		}
+		clock.Advance(30 * time.Second)
+		if n := model.Stats().Need; n.Replicas > clients || n.Load > float64(clients) {
+			t.Errorf("%d clients: need %+v", clients, n)
+		}
+		s.Close()
+	}
+}

@@ -336,3 +336,17 @@ func (c *core) fillInTurn(b *Batch, bk *bucket, q *queue, at cursor, target, who
 	ss.chosen = chosen[:0]
 	return stopped
 }
+
+// waitingInTurn returns how many rows wait in streams that take turns.
+func (ss *streams) waitingInTurn() (rows int) {
+	for _, turns := range ss.turns {
+		for _, s := range turns {
+			for f := s.oldest; f != nil; f = f.newer {
+				if it := &f.req.item; it.queue != nil && !f.held {
+					rows += it.rows()
+				}
+			}
+		}
+	}
+	return rows
+}

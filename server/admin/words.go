@@ -132,9 +132,10 @@ type Health struct {
 	QueueRows int     `json:"queue_rows"`
 	Requests  uint64  `json:"requests"`    // answered, with results or errors
 	SLO       float64 `json:"slo_seconds"` // the bound of InTime; 0: none
-	InTime    uint64  `json:"in_time"`     // results within the SLO, except defaults
-	Failed    uint64  `json:"failed"`      // answered with an error; superseded frames do not count
-	Defaults  uint64  `json:"defaults"`    // answers that were a default output
+	// InTime is to be compared with Requests less Superseded.
+	InTime   uint64 `json:"in_time"`  // results within the SLO, except defaults
+	Failed   uint64 `json:"failed"`   // answered with an error; superseded frames do not count
+	Defaults uint64 `json:"defaults"` // answers that were a default output
 	// MissingVoices counts answers of applications in which it had no part; for an application,
 	// those in which no model had a part.
 	MissingVoices uint64  `json:"missing_voices"`

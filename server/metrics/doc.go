@@ -45,7 +45,8 @@
 //	                                                         scheduler's reason
 //	in_time_total                 {model, version}           requests with a result other than a
 //	                                                         default, within the SLO; divide it by
-//	                                                         requests_total
+//	                                                         requests_total without the outcome
+//	                                                         superseded
 //	missing_voices_total          {model, version}           answers of applications that lack the
 //	                                                         model's part; of an application: any
 //	                                                         model's

@@ -85,11 +85,13 @@ export class History {
 
   between(old, m, span) {
     const requests = since(m.requests, old.requests);
+    const superseded = since(m.superseded, old.superseded);
+    const executed = requests - superseded;
     return {
       requests: requests / span,
       failed: since(m.failed, old.failed) / span,
-      superseded: since(m.superseded, old.superseded) / span,
-      inTime: requests ? Math.min(1, since(m.in_time, old.in_time) / requests) : null,
+      superseded: superseded / span,
+      inTime: executed > 0 ? Math.min(1, since(m.in_time, old.in_time) / executed) : null,
       p50: quantile(m.durations, old.durations, 0.5),
       p99: quantile(m.durations, old.durations, 0.99),
     };

@@ -30,17 +30,19 @@ export function overview(page) {
 
   node.update = ({ status, batches, history, now }) => {
     if (!status) return;
-    let all = 0, hits = 0, failed = 0;
+    let all = 0, executed = 0, hits = 0, failed = 0;
     for (const m of status.models) {
       if (!m.version) continue; // an application's requests count at its models
       const one = now?.get(`${m.name}/${m.version}`);
       all += one?.requests ?? 0;
-      hits += (one?.inTime ?? 0) * (one?.requests ?? 0);
+      const judged = Math.max(0, (one?.requests ?? 0) - (one?.superseded ?? 0));
+      executed += judged;
+      hits += (one?.inTime ?? 0) * judged;
       failed += one?.failed ?? 0;
     }
     requests.say(rate(all), 'a second');
     line.fill([history.times, total(history)]);
-    inTime.say(all ? share(hits / all) : '–', all ? 'of the answers, within their SLO' : 'no requests', all && hits / all < 0.9 ? 'bad' : '');
+    inTime.say(executed ? share(hits / executed) : '–', executed ? 'of the answers, within their SLO; superseded frames do not count' : 'no requests', executed && hits / executed < 0.9 ? 'bad' : '');
     waiting.say(count(status.queue.rows), status.queue.rows ? `rows, the oldest for ${took(status.queue.oldest_row_seconds)}` : 'rows', status.queue.oldest_row_seconds > 1 ? 'warn' : '');
     refused.say(rate(failed), 'a second', failed > 0 ? 'warn' : '');
     const used = status.payload_bytes.used / status.payload_bytes.limit;
@@ -86,7 +88,8 @@ function total(history) {
   return sum;
 }
 
-// withoutResult counts requests by the reason why they had no result.
+// withoutResult counts requests by the reason why they had no result. Superseded frames come last:
+// their streams ask for that, so they are no failures.
 export function withoutResult(models) {
   const all = {}, of = {};
   for (const m of models) {
@@ -96,8 +99,9 @@ export function withoutResult(models) {
       (of[reason] ??= []).push(title(m));
     }
   }
-  return Object.entries(all).sort((a, b) => b[1] - a[1])
-    .map(([name, value]) => ({ name, value, text: models.length > 1 ? `${count(value)} · ${of[name].join(', ')}` : count(value), kind: name === 'superseded' ? 'off' : 'bad' }));
+  const asked = (name) => name === 'superseded';
+  return Object.entries(all).sort((a, b) => asked(a[0]) - asked(b[0]) || b[1] - a[1])
+    .map(([name, value]) => ({ name, value, text: models.length > 1 ? `${count(value)} · ${of[name].join(', ')}` : count(value), kind: asked(name) ? 'off' : 'bad' }));
 }
 
 // condition is the colour of a model, and a word for it.

@@ -143,11 +143,14 @@ func (m *pastModel) since(h admin.Health, seconds float64) (values [measures]flo
 	}
 	n := h.Requests - m.before.Requests
 	values[measuredRequests] = float32(float64(n) / seconds)
+	executed := n - (h.Superseded - m.before.Superseded)
 	values[measuredFailed] = float32(float64(h.Failed-m.before.Failed) / seconds)
 	if n == 0 {
 		return values
 	}
-	values[measuredInTime] = min(1, float32(h.InTime-m.before.InTime)/float32(n))
+	if executed > 0 {
+		values[measuredInTime] = min(1, float32(h.InTime-m.before.InTime)/float32(executed))
+	}
 	took := slices.Clone(h.Durations)
 	for i := range took {
 		if k := slices.IndexFunc(m.before.Durations, func(b admin.DurationClass) bool { return b.Above == took[i].Above }); k >= 0 {

@@ -87,3 +87,14 @@ func TestQuantile(t *testing.T) {
 		t.Errorf("%v, expected %v", got, want)
 	}
 }
+
+// TestSupersededAreNotLate: frames that newer ones superseded count neither as in time nor as late.
+func TestSupersededAreNotLate(t *testing.T) {
+	var m pastModel
+	if v := m.since(admin.Health{Requests: 100, Superseded: 90, InTime: 9}, 1)[measuredInTime]; v != 0.9 {
+		t.Errorf("9 of 10 executed requests were in time, the share is %v", v)
+	}
+	if v := m.since(admin.Health{Requests: 90, Superseded: 90}, 1)[measuredInTime]; v == v {
+		t.Errorf("nothing was executed, and the share in time is %v", v)
+	}
+}
