@@ -69,7 +69,7 @@ STRICT := -tags $(TAGS),invariants ./shiva/tensor
 # never waits, uses the processor time that they leave.
 CHECKS := fmt scripts tidy vet+venv+chromium unit race reuse+fuzz+build soak+python+e2e+page-test+staticcheck
 
-.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector k8s upgrade-test arm64 gst-test c-test c-fuzz bench bench-goodput bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scale bench-scheduler bench-sim bench-soak dist dist-check clean
+.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector k8s upgrade-test arm64 gst-test c-test c-fuzz bench bench-goodput bench-cores bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scale bench-scheduler bench-sim bench-soak dist dist-check clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -289,6 +289,9 @@ bench-frames: $(VENV)/ready ## video frames on every way (nine minutes); FRAMESF
 
 bench-pictures: build $(VENV)/ready ## 1080p as JPEG and as pixels over 100 Mbit/s (as root, a minute); PICTURESFLAGS="-rounds 1"
 	$(PYTHON) bench/pictures/pictures.py $(PICTURESFLAGS)
+
+bench-cores: ## how it scales with 1 to 16 processors, and profiles of locks (six minutes); CORESFLAGS="-dir /tmp/cores"
+	go run ./bench/cores $(CORESFLAGS)
 
 bench-reliability: build $(VENV)/ready ## the bars of reliability (twenty minutes); RELIABILITYFLAGS="-only R2 -break"
 	go run ./bench/reliability $(RELIABILITYFLAGS)

@@ -77,4 +77,9 @@ var bars = []bar{
 		breaks("cmd/shivad/main.go", "signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)", "signal.Reset(syscall.SIGPIPE)", `FAIL: TestE2ELogIsAGuest/it_goes`).
 			and(0, "server/internal/journal/limit.go", "if c.kinds[kind] < LinesASecond {", "if c.kinds[kind] < 1<<30 {", `the dropped lines to be counted`).
 			and(1, "server/logqueue/logqueue.go", "if q.closed || len(q.waiting)+len(line) > mostBytes {", "for !q.closed && len(q.waiting)+len(line) > mostBytes {\n\t\tq.filled.Wait()\n\t}\n\tif q.closed {", `no line of it is lost|context deadline exceeded|answered, \d+ failed`)},
+	{"R24", "with a quota of one processor on a larger machine, threads, event loops and the shares of processes are those of one",
+		[]piece{test("TestCount|TestNobodyElseCounts", "./server/processors"), test("TestFollowProcessors|TestWaitingLoops", "./cmd/shivad"), e2e("TestE2EProcessorsOfQuota")},
+		breaks("server/processors/processors.go", "return max(1, int(math.Ceil(limit)))", "return max(1, int(math.Ceil(limit)), most)", `: 64, expected`).
+			and(1, "cmd/shivad/threads.go", "if now := count() + loops; now != last {", "if now := count() + loops; now != last && last == 0 {", `threads for 5 processors`).
+			and(2, "server/internal/fleet/scale.go", "processors.Count()}", "processors.Visible()}", `the process has a share of`)},
 }

@@ -6,8 +6,11 @@ import (
 	"net/http/pprof"
 	"net/url"
 	"os"
+	"path"
+	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/shivad/shivad/server/internal/browser"
 )
@@ -49,7 +52,7 @@ func (a Access) check(r *http.Request) error {
 func (s Sources) profiles() []route {
 	var list []route
 	for name, h := range map[string]http.HandlerFunc{
-		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
+		"": profileLocks, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
 		"cmdline": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, os.Args[0]) },
 	} {
 		list = append(list, route{path: "/debug/pprof/" + name, early: true, timeout: longTimeout, methods: methods{"GET": func(*http.Request) (any, error) {
@@ -60,6 +63,19 @@ func (s Sources) profiles() []route {
 		}}})
 	}
 	return list
+}
+
+// profileLocks is pprof.Index. It has the runtime record who waits for locks and channels (mutex,
+// block) as long as such a profile is being taken: "mutex?seconds=5".
+func profileLocks(w http.ResponseWriter, r *http.Request) {
+	switch path.Base(r.URL.Path) {
+	case "mutex":
+		defer runtime.SetMutexProfileFraction(runtime.SetMutexProfileFraction(10))
+	case "block":
+		runtime.SetBlockProfileRate(int(10 * time.Microsecond))
+		defer runtime.SetBlockProfileRate(0)
+	}
+	pprof.Index(w, r)
 }
 
 // access returns the Access in effect.

@@ -130,6 +130,7 @@ bench/load:                 shiva shiva/jsontext shiva/tensor golang.org/x/net g
 bench/chart:                bench/internal/figure gonum.org/v1/plot
 bench/echo:                 github.com/panjf2000/gnet/v2
 bench/door:                 bench/internal/declare server server/config scheduler shiva/tensor
+bench/cores:                bench/internal/process
 bench/noop:                 bench/internal/declare containers/container shiva/tensor
 bench/hostile:              bench/internal/hostile
 bench/sleeper:              bench/internal/declare containers/container shiva/tensor golang.org/x/sys
