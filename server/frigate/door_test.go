@@ -17,6 +17,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -290,6 +291,30 @@ func TestModelFilesAreRefused(t *testing.T) {
 		}
 		if list := r.trail.List(1); len(list) != 1 || !list[0].Refused || list[0].Action != "save" {
 			t.Errorf("audit: %+v", list)
+		}
+	})
+}
+
+// A detector learns of no stored file whose model it may not use: the answer is that of a file that
+// there is not.
+func TestStoredFilesAreHidden(t *testing.T) {
+	dir := t.TempDir()
+	for _, file := range []string{"secret.onnx", "yolo.onnx"} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	identities := new(identity.Registry)
+	identities.Replace([]identity.Declaration{{Name: identity.Anonymous, May: []string{"infer:yolo"}}})
+	play(t, func(c *Config) { c.ModelDirectory, c.Identities = dir, identities }, func(r *rig) {
+		d := r.detector("10.2.0.1:1")
+		defer d.conn.Close()
+		is, isNot := d.about("secret.onnx"), d.about("absent.onnx")
+		if is.is(is.Available) || strings.ReplaceAll(is.Message, "secret", "NAME") != strings.ReplaceAll(isNot.Message, "absent", "NAME") {
+			t.Errorf("of a file that it may not know of: %+v; of one that is not there: %+v", is, isNot)
+		}
+		if s := d.about("yolo.onnx"); !s.is(s.Available) {
+			t.Errorf("of a file that it may use: %+v", s)
 		}
 	})
 }

@@ -79,7 +79,7 @@ func (a *request) modelRequest() (s modelStatus, err error) {
 	a.file = a.ModelName
 	models := a.settings.Models.all(a.file)
 	known := slices.ContainsFunc(models, a.known)
-	stored := a.door.store.has(a.file)
+	stored := slices.ContainsFunc(models, a.sees) && a.door.store.has(a.file)
 	s.Available = new(known || stored)
 	if !*s.Available && a.door.store != nil {
 		return s, fmt.Errorf("%w: no model %q: send its file", scheduler.ErrNotFound, models)
@@ -87,6 +87,13 @@ func (a *request) modelRequest() (s modelStatus, err error) {
 	err = a.await(models)
 	s.Available = new(err == nil || stored || slices.ContainsFunc(models, a.known))
 	return s, err
+}
+
+// sees reports whether the detector may know of a model. It learns of no file whose models it may
+// not use.
+func (a *request) sees(model string) bool {
+	name, _, _ := strings.Cut(model, "/")
+	return a.who.Sees(name)
 }
 
 // known reports whether a model has registered, or is one that the server could start.

@@ -153,19 +153,9 @@ func bind(path string, mode fs.FileMode, owner, group int) (l *Listener, err err
 			_ = os.Remove(path)
 		}
 	}()
-	if mode != 0 {
-		if err := os.Chmod(path, mode); err != nil {
-			return nil, fmt.Errorf("mode %#o: %w", mode, bare(err))
-		}
-	}
-	if owner >= 0 || group >= 0 {
-		if err := os.Lchown(path, owner, group); err != nil {
-			return nil, fmt.Errorf("owner %d, group %d (-1: unchanged): %w", owner, group, bare(err))
-		}
-	}
-	info, err := os.Lstat(path)
+	info, err := grant(path, mode, owner, group)
 	if err != nil {
-		return nil, bare(err)
+		return nil, err
 	}
 	if err := syscall.Listen(fd, backlog); err != nil {
 		return nil, os.NewSyscallError("listen", err)
@@ -175,6 +165,35 @@ func bind(path string, mode fs.FileMode, owner, group int) (l *Listener, err err
 		return nil, bare(err)
 	}
 	return &Listener{UnixListener: n.(*net.UnixListener), path: path, file: info}, nil
+}
+
+// grant sets the permissions and the owner of a socket's file. Others may write to its directory,
+// and put a link in its place: the name is resolved once, without following links, and what it
+// leads to must be a socket of this process's user.
+func grant(path string, mode fs.FileMode, owner, group int) (fs.FileInfo, error) {
+	at, release, err := pin(path)
+	if err != nil {
+		return nil, bare(err)
+	}
+	defer release()
+	info, err := os.Stat(at)
+	if err != nil {
+		return nil, bare(err)
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); info.Mode()&fs.ModeSocket == 0 || ok && int(stat.Uid) != os.Geteuid() {
+		return nil, errors.New("somebody else has replaced the socket that was just made: who may write to its directory?")
+	}
+	if mode != 0 {
+		if err := os.Chmod(at, mode); err != nil {
+			return nil, fmt.Errorf("mode %#o: %w", mode, bare(err))
+		}
+	}
+	if owner >= 0 || group >= 0 {
+		if err := os.Chown(at, owner, group); err != nil {
+			return nil, fmt.Errorf("owner %d, group %d (-1: unchanged): %w", owner, group, bare(err))
+		}
+	}
+	return info, nil
 }
 
 // backlog is how many connections may wait to be accepted; the system's own limit may be lower.

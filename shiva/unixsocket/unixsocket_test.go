@@ -377,3 +377,22 @@ func TestLockedDirectory(t *testing.T) {
 		t.Errorf("opened beside a lock: %v", err)
 	}
 }
+
+// TestGrantFollowsNoLink: if the socket's file is replaced by a link between bind and chmod, the
+// file that the link leads to keeps its permissions.
+func TestGrantFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	victim, path := filepath.Join(dir, "victim"), filepath.Join(dir, "socket")
+	if err := os.WriteFile(victim, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(victim, path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := grant(path, 0o666, os.Getuid(), -1); err == nil || !strings.Contains(err.Error(), "replaced") {
+		t.Errorf("a link is taken for the socket: %v", err)
+	}
+	if info, err := os.Stat(victim); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the other file is %v, %v", info.Mode(), err)
+	}
+}
