@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shiva_container import Container, DeclarationError, Tensor, model, serve
+from shiva_container import Batch, Container, DeclarationError, Tensor, model, serve
 from shiva_container.addresses import Address, Resolver
 from shiva_container.check import main
 from shiva_container.models import error_text
@@ -90,3 +90,10 @@ def test_unknown_host(caplog: pytest.LogCaptureFixture) -> None:
     resolver.start()
     assert logged(caplog, "cannot resolve the name of the server no.such.host.invalid")
     resolver.stop()
+
+
+def test_any_reason_of_a_failed_row_becomes_a_text() -> None:
+    batch = Batch(3)
+    for row, reason in enumerate((123, ValueError("bad"), "text")):
+        batch.fail(row, reason)
+    assert batch.errors == {0: "123", 1: "ValueError: bad", 2: "text"}

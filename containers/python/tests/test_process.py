@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from echo_model import ask
 from fake_server import Fake
@@ -171,3 +173,69 @@ def test_a_model_that_holds_the_lock_does_not_make_the_server_look_dead(tmp_path
         for _ in range(3):
             assert "outputs" in fake.result(ask(fake, peer))[0]
         assert len(fake.seen(b"hello")) == 1, "the container gave up a server whose heartbeats lay unread"
+
+
+CHILDREN = """
+import os, sys, time
+import numpy as np
+from shiva_container import Tensor, model, serve
+
+def fork(x):
+    if os.fork():
+        return True
+    if x[0, 0] == 1:
+        raise ValueError("in the child")
+    if x[0, 0] == 2:
+        sys.exit(3)
+    return False
+
+@model(name="s", per_row=PER_ROW, inputs=[Tensor("x", "FP32", [-1, 2])], outputs=[Tensor("y", "FP32", [-1, 2])])
+def predict(x):
+    return x + 10 if fork(x.reshape(-1, 2)) else x
+
+serve()
+"""
+
+
+def states(pid: int) -> list[str]:
+    """The states of a process's children."""
+    lists = [(task / "children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
+    children = [child for one in lists for child in one]
+    return [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in children]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc of Linux")
+@pytest.mark.parametrize("per_row", [False, True])
+def test_a_child_that_a_function_forks_answers_nothing(tmp_path: Path, per_row: bool) -> None:
+    with Fake() as fake, start(tmp_path, fake.endpoint, CHILDREN.replace("PER_ROW", str(per_row))) as process:
+        peer, _ = fake.hello()
+        for kind in range(3):
+            sent = np.array([[kind, 0], [kind, 0]], "f4")
+            _, (frame,) = fake.result(fake.batch(peer, 2, [("x", "FP32", [2, 2], sent.tobytes())]))
+            assert np.frombuffer(frame, "f4").tolist() == (sent + 10).reshape(-1).tolist()
+        while states(process.pid) != ["Z"] * 3 * (1 + per_row):  # all have ended: nobody waits for them
+            time.sleep(0.01)
+        process.kill()
+        assert process.stderr is not None
+        assert process.stderr.read().count("ValueError: in the child") == 1 + per_row
+
+
+LOST = """
+import os
+from shiva_container import Tensor, model, serve
+
+@model(name="s", inputs=[Tensor("x", "FP32", [-1, 2])], outputs=[Tensor("y", "FP32", [-1, 2])])
+def predict(x):
+    os.closerange(3, 1000)
+    return x
+
+serve()
+"""
+
+
+def test_a_process_that_has_lost_its_descriptors_ends(tmp_path: Path) -> None:
+    with Fake() as fake, start(tmp_path, fake.endpoint, LOST) as process:
+        peer, _ = fake.hello()
+        ask(fake, peer)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode != 0, err

@@ -137,6 +137,7 @@ def test_declarations() -> None:
         ("BYTES", np.bytes_(b"abc\0\0"), b"abc\0\0"),
         ("BYTES", np.array([b"abc\0\0"]).view("V5"), [b"abc\0\0"]),
         ("FP64", np.array([1.5], ">f8"), [1.5]),
+        ("FP64", np.ma.array([1.5]), [1.5]),
         ("BF16", np.array([0x3F80], "u2"), [0x3F80]),
     ],
 )
@@ -161,6 +162,9 @@ def test_convert_takes(datatype: str, value: object, want: object) -> None:
         ("BYTES", np.array([b"ab\0", b"abc"])[:1], "S3 ends in zero bytes"),
         ("BYTES", [np.array([b"abc\0\0"])], "S5 ends in zero bytes"),
         ("BYTES", np.zeros(1, "u1,f4"), r"declared BYTES"),
+        ("FP32", np.ma.array([1, 2], "f4", mask=[0, 1]), r'output "y": 1 of 2 values are masked'),
+        ("FP32", [np.ma.array([1.0, 2.0], mask=[0, 1])], "1 of 2 values are masked"),
+        ("FP32", np.ma.masked, "1 of 1 values are masked"),
         ("BYTES", np.zeros(1), r"declared BYTES \[-1\], returned FP64"),
         ("BOOL", np.zeros(1, "u1"), "declared BOOL"),
     ],

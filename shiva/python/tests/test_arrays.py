@@ -38,6 +38,7 @@ NO_ARRAYS: list[tuple[Any, str]] = [
     ([1, None], "dtype object"),
     (np.zeros(2, ml_dtypes.bfloat16), "bfloat16, which the protocol lacks; send it as float32"),
     ([[1], [2, 3]], "inhomogeneous"),
+    (np.ma.array([1, 2], mask=[0, 1]), "input 0 has masked values"),
     (2**64, "dtype object"),
 ]
 

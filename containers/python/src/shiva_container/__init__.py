@@ -17,8 +17,9 @@ talks to the servers itself.
 
 from .addresses import Address
 from .container import Container, serve
+from .feedback import Feedback
 from .images import Fit, Image
-from .models import Batch, Feedback, Model, Request, declared_models, model
+from .models import Batch, Model, Request, declared_models, model
 from .pictures import PictureError
 from .secure import TLS
 from .tensors import DATATYPES, DeclarationError, Tensor, TensorError

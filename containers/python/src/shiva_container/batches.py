@@ -19,8 +19,9 @@ import numpy as np
 
 from . import wire
 from .arena import MIN_SHARED, Arena, Loan
+from .feedback import Feedback
 from .images import Image
-from .models import Batch, Feedback, Model, Request
+from .models import Batch, Model, Request
 from .session import Delivery, Lesson
 from .tensors import Array, Buffer, TensorError, decode, encode
 

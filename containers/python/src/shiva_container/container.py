@@ -213,17 +213,23 @@ class Container:
             log.exception("the I/O thread failed")
             self._failure = e
         finally:
-            self._resolver.stop()
-            for link in self._links:
-                link.close()
-            while self._leaving:
-                self._close_leaving(time.monotonic())
-                self._wait({}, LINGER_SECONDS / 10)
-            for runner in self._runners:
-                runner.stop(_JOIN_SECONDS)
-            self._poller.close()
+            try:
+                self._clean_up()
+            except OSError as e:  # as when the process has closed all its descriptors
+                log.warning("at the end of the container: %s", e)
             self._finished.set()
             self._ready.set()
+
+    def _clean_up(self) -> None:
+        self._resolver.stop()
+        for link in self._links:
+            link.close()
+        while self._leaving:
+            self._close_leaving(time.monotonic())
+            self._wait({}, LINGER_SECONDS / 10)
+        for runner in self._runners:
+            runner.stop(_JOIN_SECONDS)
+        self._poller.close()
 
     def _turn(self) -> None:
         while self._mail:

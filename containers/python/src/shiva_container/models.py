@@ -7,6 +7,8 @@ import functools
 import inspect
 import json
 import operator
+import os
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +16,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from .feedback import Feedback
+from .forks import OneProcess, end_child
 from .images import Faults, Fit, Fits, Image, see
 from .pictures import PictureError
 from .tensors import Array, DeclarationError, Tensor, TensorError, convert, describe
@@ -78,8 +82,8 @@ class Batch:
         """Seconds until the earliest deadline, negative after it; None without a deadline."""
         return None if self.deadline is None else self.deadline - time.monotonic()
 
-    def fail(self, row: int, message: str, *, invalid: bool = False) -> None:
-        """Answer one row with an error; its values in the outputs are not used.
+    def fail(self, row: int, message: object, *, invalid: bool = False) -> None:
+        """Answer one row with an error, a text or an exception; its outputs are not used.
 
         ``invalid`` means that the row is to blame and not the model: its client gets InvalidInput
         in place of ContainerFailed.
@@ -87,7 +91,7 @@ class Batch:
         if not 0 <= row < self.rows:
             raise IndexError(f"row {row} of a batch of {self.rows} rows")
         row = operator.index(row)  # numpy's integers cannot be written as JSON
-        self.errors[row] = message
+        self.errors[row] = error_text(message) if isinstance(message, BaseException) else str(message)
         if invalid:
             self.invalid.add(row)
 
@@ -99,27 +103,6 @@ class Batch:
             if row < first:
                 return request
         raise IndexError(f"row {row} of a batch of {self.rows} rows")
-
-
-@dataclass(frozen=True)
-class Feedback:
-    """An application's feedback about one of the model's answers: see :meth:`Model.feedback`."""
-
-    application: str
-    user: str
-    """The user of the feedback; empty if it names none."""
-    rows: int
-    """Rows of the request; 1 if the model is not batched."""
-    inputs: Mapping[str, Array]
-    """The inputs of the request; without optional ones that it left out."""
-    outputs: Mapping[str, Array]
-    """The outputs of this model; empty if they are unknown."""
-    truth: Mapping[str, Array] = field(default_factory=dict)
-    """The right answer, if the client sent it as tensors."""
-    label: object = None
-    """The right answer as JSON: a value, a list, or a dict of them by output."""
-    loss: float | None = None
-    """How bad the answer was, from 0 to 1, if the feedback is a loss."""
 
 
 class Model(Generic[P, R]):
@@ -335,7 +318,12 @@ class Model(Generic[P, R]):
             if len(faults) == batch.rows:
                 return self._nothing(batch)
         if not self.per_row:
-            value = self._function(*arrays) if self._simple else self._call(arrays, batch)
+            pid = os.getpid()
+            try:
+                value = self._function(*arrays) if self._simple else self._call(arrays, batch)
+            finally:
+                if os.getpid() != pid:  # as OneProcess, without its calls for each small request
+                    end_child(sys.exc_info()[1])
             return self._outputs(value, batch)
         values: list[object] = []
         for row in range(batch.rows):
@@ -343,7 +331,8 @@ class Model(Generic[P, R]):
                 values.append(faults[row])
                 continue
             try:
-                values.append(self._call(_row_of(arrays, row), self._request_of(batch, row)))
+                with OneProcess():
+                    values.append(self._call(_row_of(arrays, row), self._request_of(batch, row)))
             except Exception as e:
                 values.append(e)
         try:
@@ -360,12 +349,15 @@ class Model(Generic[P, R]):
             if len(faults) == batch.rows:
                 return self._nothing(batch)
         if not self.per_row:
-            return self._outputs(await call(arrays, batch), batch)
+            with OneProcess():
+                value = await call(arrays, batch)
+            return self._outputs(value, batch)
 
         async def one(row: int) -> object:
             if row in faults:
                 raise faults[row]
-            return await call(_row_of(arrays, row), self._request_of(batch, row))
+            with OneProcess():
+                return await call(_row_of(arrays, row), self._request_of(batch, row))
 
         rows = (contained(one(row)) for row in range(batch.rows))
         return self._stack(await asyncio.gather(*rows, return_exceptions=True), batch)

@@ -20,6 +20,7 @@ from . import wire
 from .arbiter import Arbiter, Joint
 from .arena import Arena, Loan
 from .batches import Batches, read_feedback
+from .forks import OneProcess
 from .link import Job, Link
 from .models import Model, contained, error_text
 from .session import EXCUSE_SECONDS, Lesson
@@ -108,9 +109,10 @@ class Runner:
         """Call the warm-up hook; whether it succeeded."""
         try:
             if self.model.warmup_hook is not None:
-                value = self.model.warmup_hook()
-                if inspect.isawaitable(value):
-                    _run(value)
+                with OneProcess():
+                    value = self.model.warmup_hook()
+                    if inspect.isawaitable(value):
+                        _run(value)
         except BaseException as e:
             self._ready(e)
             return False
@@ -121,9 +123,10 @@ class Runner:
         """The same in the model's event loop."""
         try:
             if self.model.warmup_hook is not None:
-                value = self.model.warmup_hook()
-                if inspect.isawaitable(value):
-                    await value
+                with OneProcess():
+                    value = self.model.warmup_hook()
+                    if inspect.isawaitable(value):
+                        await value
         except BaseException as e:
             self._ready(e)
             return False
@@ -294,7 +297,8 @@ class Runner:
 
     def _tell(self, lesson: Lesson) -> None:
         assert self.model.feedback_hook is not None
-        value = self.model.feedback_hook(read_feedback(lesson))
+        with OneProcess():
+            value = self.model.feedback_hook(read_feedback(lesson))
         if inspect.isawaitable(value):
             self._await(value)
 
@@ -311,7 +315,8 @@ class Runner:
 
     def _ask_health(self) -> object:
         assert self.model.health_hook is not None
-        value = self.model.health_hook()
+        with OneProcess():
+            value = self.model.health_hook()
         return self._await(value) if inspect.isawaitable(value) else value
 
     def _await(self, value: Awaitable[object]) -> object:

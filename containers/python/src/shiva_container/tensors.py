@@ -279,6 +279,7 @@ def convert(tensor: Tensor, value: object) -> Array:
     """
     if type(value) is np.ndarray and value.dtype == tensor.dtype and value.dtype != object:
         return value
+    _refuse_masked(tensor, value)
     if tensor.datatype == "BYTES":
         _refuse_padded(tensor, value)
         if isinstance(value, np.character):  # as an array it would lose zeros at its end
@@ -305,6 +306,18 @@ def convert(tensor: Tensor, value: object) -> Array:
         f'output "{tensor.name}": declared {tensor.datatype} {list(tensor.shape)}, returned {describe(array)}; '
         f"return .astype({_astype(tensor)})"
     )
+
+
+def _refuse_masked(tensor: Tensor, value: object) -> None:
+    """Refuse masked values: the wire has none, and what is behind a mask is nobody's answer."""
+    if isinstance(value, list | tuple) and value and isinstance(value[0], np.ndarray | list | tuple):
+        for one in value:
+            _refuse_masked(tensor, one)
+    elif isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise TensorError(
+            f'output "{tensor.name}": {int(np.ma.getmaskarray(value).sum())} of {value.size} values are masked, and '
+            "clients get no masks: return .filled(a value for them)"
+        )
 
 
 def _refuse_padded(tensor: Tensor, value: object) -> None:

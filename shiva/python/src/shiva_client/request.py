@@ -27,7 +27,7 @@ def question(model: str, inputs: tuple[Any, ...], *, timeout: float | None, meta
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
         named = {name: _file(value) for name, value in inputs[0].items()}
         texts = {name: _texts(name, value) for name, value in named.items() if wire.is_text(value)}
-        arrays = {name: np.asarray(value) for name, value in named.items() if name not in texts}
+        arrays = {name: _array(name, value) for name, value in named.items() if name not in texts}
         if texts:
             message.metadata["__texts__"] = texts
         message.metadata["__tensors__"] = list(arrays)
@@ -36,8 +36,14 @@ def question(model: str, inputs: tuple[Any, ...], *, timeout: float | None, meta
     for i, value in enumerate(map(_file, inputs)):
         if wire.is_text(value):
             raise TypeError(f"input {i} is text, which needs the name of its input: infer({model!r}, {{'text': …}})")
-        message.tensors.append(np.asarray(value))
+        message.tensors.append(_array(i, value))
     return message
+
+
+def _array(name: str | int, value: Any) -> Array:
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError(f"input {name!r} has masked values, and models get no masks: pass .filled(a value for them)")
+    return np.asarray(value)
 
 
 def _file(value: Any) -> Any:
