@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/nearest"
 	"github.com/shivad/shivad/shiva/token"
 )
 
@@ -55,6 +57,11 @@ func (c *cli) newToken(o *tokenOptions, args []string) error {
 		return err
 	}
 	may := strings.FieldsFunc(o.may, func(r rune) bool { return r == ',' || r == ' ' })
+	for _, right := range may {
+		if err := checkRight(right); err != nil {
+			return err
+		}
+	}
 	secret := token.New()
 	if o.file != "" {
 		if err := writeSecret(o.file, secret); err != nil {
@@ -77,6 +84,24 @@ func (c *cli) newToken(o *tokenOptions, args []string) error {
 	}
 	fmt.Fprintf(c.stdout, "[[identity]]\nname = %q\ntoken_sha256 = %q\nmay = [%s]\n", name, token.Hash(secret), strings.Join(quoted, ", "))
 	return nil
+}
+
+// The rights of an identity; those that are patterned may name what they apply to.
+var patterned, rights = []string{"infer", "feedback", "load", "serve"}, []string{"admin:read", "admin:write"}
+
+// checkRight refuses what a server would refuse when it reads the table. The token would have been
+// handed out by then.
+func checkRight(right string) error {
+	name, _, _ := strings.Cut(right, ":")
+	if slices.Contains(patterned, name) || slices.Contains(rights, right) {
+		return nil
+	}
+	all := slices.Concat(patterned, rights)
+	hint := "shivactl help tokens lists the rights"
+	if near := nearest.Names(right, all); len(near) > 0 {
+		hint = "did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return &failure{"usage", fmt.Sprintf("--may: there is no right %q; the rights are %s", right, strings.Join(all, ", ")), hint, exitUsage}
 }
 
 // writeSecret writes a new file that only its owner can read; it fails if the file exists.

@@ -54,6 +54,19 @@ func TestNewToken(t *testing.T) {
 	}
 }
 
+// A right that no server knows is refused before a token is made.
+func TestRightsAreChecked(t *testing.T) {
+	for may, says := range map[string]string{
+		"infre": `there is no right "infre"`, "infer,admin": `there is no right "admin"`, "admin:read:x": "there is no right", "infer:cat*,serve:cat/2*,admin:write": "",
+	} {
+		var out, errs bytes.Buffer
+		code := run(t.Context(), []string{"tokens", "new", "camera", "--may", may}, nil, &out, &errs)
+		if says == "" && code != exitOK || says != "" && (code != exitUsage || !strings.Contains(errs.String(), says) || out.Len() > 0) {
+			t.Errorf("%s: exit %d: %s%s", may, code, &out, &errs)
+		}
+	}
+}
+
 // Every command shows the token of the environment at its door, none takes a token as an argument,
 // and a server's refusal of it is explained.
 func TestTokenIsShown(t *testing.T) {

@@ -61,7 +61,8 @@ func (c *cli) top(o *topOptions) error {
 		return err
 	}
 	if o.last == nil || !o.last.Started.Equal(now.Started) { // first call, or restarted server
-		o.last = &now
+		before := now
+		o.last = &before
 		if err := pause(c.ctx, min(firstSpan, o.every)); err != nil {
 			return explain(err, "--admin", c.admin)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -120,6 +121,24 @@ func TestTop(t *testing.T) {
 		if !strings.Contains(topCommand.help, `"`+key+`"`) {
 			t.Errorf("the help lacks %s", key)
 		}
+	}
+}
+
+// The first output has the rates since the first status, and no zeros.
+func TestFirstTop(t *testing.T) {
+	asked := uint64(0)
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		status := fakeStatus
+		status.Uptime = float64(asked)
+		status.Models = []admin.Health{{Name: "busy", Version: "1", Requests: 100 * asked}}
+		_ = json.NewEncoder(w).Encode(status)
+	}))
+	defer h.Close()
+	var out bytes.Buffer
+	c := &cli{ctx: t.Context(), stdout: &out, admin: h.Listener.Addr().String(), token: token.Fixed("")}
+	if err := c.top(&topOptions{every: leastRefresh, count: 1}); err != errEnough || !strings.Contains(out.String(), "100 requests/s") {
+		t.Errorf("%v\n%s", err, &out)
 	}
 }
 
