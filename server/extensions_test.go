@@ -179,8 +179,7 @@ func restDoorway(t *testing.T, s *Server, container *containertest.Container) do
 	}, missing: map[string]func() error{
 		"system_shared_memory":   path("GET", "/v2/systemsharedmemory/status"),
 		"system_shared_memory 2": path("POST", "/v2/systemsharedmemory/region/r/register"),
-		"cuda_shared_memory":     path("GET", "/v2/cudasharedmemory/status"),
-		"cuda_shared_memory 2":   path("POST", "/v2/cudasharedmemory/region/r/unregister"),
+		"cuda_shared_memory":     path("POST", "/v2/cudasharedmemory/region/r/register"),
 		"trace":                  path("GET", "/v2/trace/setting"),
 		"trace 2":                path("POST", "/v2/models/m/trace/setting"),
 		"logging":                path("GET", "/v2/logging"),

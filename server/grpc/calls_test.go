@@ -169,13 +169,26 @@ func TestUnimplemented(t *testing.T) {
 	call("system status", memory, second(c.SystemSharedMemoryStatus(ctx, &pb.SystemSharedMemoryStatusRequest{})))
 	call("system register", memory, second(c.SystemSharedMemoryRegister(ctx, &pb.SystemSharedMemoryRegisterRequest{})))
 	call("system unregister", memory, second(c.SystemSharedMemoryUnregister(ctx, &pb.SystemSharedMemoryUnregisterRequest{})))
-	call("cuda status", memory, second(c.CudaSharedMemoryStatus(ctx, &pb.CudaSharedMemoryStatusRequest{})))
 	call("cuda register", memory, second(c.CudaSharedMemoryRegister(ctx, &pb.CudaSharedMemoryRegisterRequest{})))
-	call("cuda unregister", memory, second(c.CudaSharedMemoryUnregister(ctx, &pb.CudaSharedMemoryUnregisterRequest{})))
 	call("trace", traces, second(c.TraceSetting(ctx, &pb.TraceSettingRequest{})))
 	call("log", log, second(c.LogSettings(ctx, &pb.LogSettingsRequest{})))
 	err := r.dial().Invoke(ctx, "/inference.GRPCInferenceService/Nothing", &pb.ServerLiveRequest{}, &pb.ServerLiveResponse{})
 	call("unknown method", "unknown method", err)
+}
+
+// Clients list and unregister regions of CUDA shared memory before they begin: there are none.
+func TestNoCudaRegions(t *testing.T) {
+	c := newRig(t).client
+	if a, err := c.CudaSharedMemoryStatus(t.Context(), &pb.CudaSharedMemoryStatusRequest{}); err != nil || len(a.Regions) > 0 {
+		t.Errorf("status: %v, %v", a, err)
+	}
+	_, err := c.CudaSharedMemoryStatus(t.Context(), &pb.CudaSharedMemoryStatusRequest{Name: "x"})
+	failed(t, err, codes.NotFound, "NotFound", `"x"`)
+	for _, name := range []string{"", "x"} {
+		if _, err := c.CudaSharedMemoryUnregister(t.Context(), &pb.CudaSharedMemoryUnregisterRequest{Name: name}); err != nil {
+			t.Errorf("unregister %q: %v", name, err)
+		}
+	}
 }
 
 func second[T any](_ T, err error) error { return err }

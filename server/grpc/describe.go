@@ -211,11 +211,7 @@ var errUnimplemented = errors.New("not offered by this server")
 
 // unimplemented are the calls of the protocol's extensions that this server does not have.
 var unimplemented = map[string]error{
-	"CudaSharedMemoryStatus":     errNoRegions,
-	"CudaSharedMemoryRegister":   errNoRegions,
-	"CudaSharedMemoryUnregister": errNoRegions,
-	"TraceSetting":               fmt.Errorf("%w: traces are not supported", errUnimplemented),
-	"LogSettings":                fmt.Errorf("%w: the log's level and format are set in the server's configuration, under [log]", errUnimplemented),
+	"CudaSharedMemoryRegister": fmt.Errorf("%w: CUDA shared memory is not supported: send the tensors in the message", errUnimplemented),
+	"TraceSetting":             fmt.Errorf("%w: traces are not supported", errUnimplemented),
+	"LogSettings":              fmt.Errorf("%w: the log's level and format are set in the server's configuration, under [log]", errUnimplemented),
 }
-
-var errNoRegions = fmt.Errorf("%w: CUDA shared memory is not supported: send the tensors in the message", errUnimplemented)

@@ -73,3 +73,17 @@ func (s *service) SystemSharedMemoryRegister(ctx context.Context, q *pb.SystemSh
 func (s *service) SystemSharedMemoryUnregister(ctx context.Context, q *pb.SystemSharedMemoryUnregisterRequest) (*pb.SystemSharedMemoryUnregisterResponse, error) {
 	return &pb.SystemSharedMemoryUnregisterResponse{}, notOffered(s.door.Regions().Unregister(s.sharer(ctx), q.Name))
 }
+
+// CudaSharedMemoryStatus lists no regions: none can be registered. Clients ask, and unregister all,
+// before they use anything.
+func (s *service) CudaSharedMemoryStatus(_ context.Context, q *pb.CudaSharedMemoryStatusRequest) (*pb.CudaSharedMemoryStatusResponse, error) {
+	if q.Name != "" {
+		return nil, fmt.Errorf("%w: no region of CUDA shared memory %q", scheduler.ErrNotFound, q.Name)
+	}
+	return &pb.CudaSharedMemoryStatusResponse{}, nil
+}
+
+// CudaSharedMemoryUnregister unregisters nothing.
+func (s *service) CudaSharedMemoryUnregister(context.Context, *pb.CudaSharedMemoryUnregisterRequest) (*pb.CudaSharedMemoryUnregisterResponse, error) {
+	return &pb.CudaSharedMemoryUnregisterResponse{}, nil
+}

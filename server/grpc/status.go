@@ -19,7 +19,7 @@ import (
 const maxText = 1 << 10
 
 // text returns the text of an error for the client.
-func text(err error) string { return gate.Cut(gate.Text(err), maxText) }
+func text(err error) string { return gate.Cut(gate.PredictText(err), maxText) }
 
 // statusOf returns an error as gRPC has it. Code and text follow the table of all doors. The
 // details (google.rpc.ErrorInfo, domain "shivad") have the type's name as reason and whether a

@@ -32,7 +32,7 @@ func errorBody(err error) []byte {
 		Error      string                     `json:"error"`
 		Parameters map[string]json.RawMessage `json:"parameters,omitempty"`
 	}
-	body.Error = gate.Text(err)
+	body.Error = gate.PredictText(err)
 	if by := gate.By(err); by != "" {
 		body.Parameters = map[string]json.RawMessage{"by": json.RawMessage(by)}
 	}

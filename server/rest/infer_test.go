@@ -294,6 +294,7 @@ func TestRefusedRequests(t *testing.T) {
 		{fp32(1, `,"outputs":[{"name":"nope"}]`), 400, []string{`no output "nope"; model "m" has "output0"`}},
 		{fp32(1, `,"outputs":[{"name":"output0"},{"name":"output0"}]`), 400, []string{`output "output0" is requested twice`}},
 		{fp32(1, `,"outputs":[{}]`), 400, []string{`outputs[0]: expected "name"`}},
+		{fp32(1, `,"parameters":{"triton_x":1}`), 400, []string{`"triton_x"`, "reserved"}},
 		{fp32(1, `,"outputs":[{"name":"output0","parameters":{"shared_memory_region":"x","shared_memory_byte_size":16}}]`), 400, []string{`output "output0"`, "shared memory is not offered"}},
 		{input(`"datatype":"FP32","shape":[1,4],"data":[1,2,3,4]`), 400, []string{`inputs[0]: expected "name"`}},
 		{input(`"name":"input0","shape":[1,4],"data":[1,2,3,4]`), 400, []string{`input "input0": expected "datatype"`}},

@@ -30,8 +30,8 @@ func TestHealth(t *testing.T) {
 		{"/v2/models/m/ready", 200, `{"name":"m","ready":true}`},
 		{"/v2/models/m/versions/1/ready", 200, `{"name":"m","ready":true}`},
 		{"/v2/models/gone/ready", 503, `{"name":"gone","ready":false,"error":"no live replica: no container of it is connected"}`},
-		{"/v2/models/m/versions/2/ready", 404, `{"error":"not found: model \"m\" has no version \"2\"; it has \"1\""}`},
-		{"/v2/models/n/ready", 404, `{"error":"not found: no model or application \"n\"; registered: gone, m"}`},
+		{"/v2/models/m/versions/2/ready", 404, `{"error":"Request for unknown model: 'm': not found: model \"m\" has no version \"2\"; it has \"1\""}`},
+		{"/v2/models/n/ready", 404, `{"error":"Request for unknown model: 'n': not found: no model or application \"n\"; registered: gone, m"}`},
 	} {
 		if a := r.ask("GET", c.path, ""); a.status != c.status || strings.TrimSpace(string(a.body)) != c.body {
 			t.Errorf("%s: %v, want %d %s", c.path, a, c.status, c.body)

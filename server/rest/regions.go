@@ -92,3 +92,12 @@ func (c *call) unregisterRegion() error {
 	}
 	return c.answer(struct{}{}, notOffered(c.door.predict.Regions().Unregister(c.sharer(), c.model)))
 }
+
+// cudaStatus lists the regions of CUDA shared memory: none can be registered. Clients ask, and
+// unregister all, before they use anything.
+func (c *call) cudaStatus() error { return c.answer([]struct{}{}, nil) }
+
+// unregisterCuda unregisters nothing.
+func (c *call) unregisterCuda() error {
+	return c.answer(struct{}{}, c.object(func(t *text, _ []byte) { t.Raw() }))
+}

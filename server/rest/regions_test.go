@@ -104,6 +104,18 @@ func TestRegions(t *testing.T) {
 	}
 }
 
+// Clients list and unregister regions of CUDA shared memory before they begin: there are none.
+func TestNoCudaRegions(t *testing.T) {
+	r := newRig(t, nil)
+	for path, want := range map[string]string{"GET status": "[]", "POST unregister": "{}", "POST region/x/unregister": "{}"} {
+		method, path, _ := strings.Cut(path, " ")
+		if a := r.ask(method, "/v2/cudasharedmemory/"+path, ""); a.status != 200 || strings.TrimSpace(string(a.body)) != want {
+			t.Errorf("%s: %v, expected %s", path, a, want)
+		}
+	}
+	r.refused(r.ask("POST", "/v2/cudasharedmemory/region/x/register", "{}"), 404)
+}
+
 // A page of another origin cannot register a region, and neither can another machine.
 func TestRegionsAreForPrograms(t *testing.T) {
 	r := newRig(t, nil)

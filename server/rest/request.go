@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
@@ -126,6 +127,10 @@ func (q *request) parameters(t *text) {
 	for name := range t.Members {
 		if string(name) == inputParameters || string(name) == outputParameters {
 			t.Fail(gate.Invalid("parameter %q: the name is reserved: the container gets the parameters of single tensors under it", name))
+			break
+		}
+		if strings.HasPrefix(string(name), "triton_") {
+			t.Fail(gate.Invalid("parameter %q: names that begin with triton_ are reserved", name))
 			break
 		}
 		value := t.Raw()

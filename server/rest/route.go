@@ -55,7 +55,7 @@ func (r *route) methods() []string {
 }
 
 var routes = func() []route {
-	const model, version, memory = "/v2/models/{model}", "/versions/{version}", "/v2/systemsharedmemory"
+	const model, version, memory, cuda = "/v2/models/{model}", "/versions/{version}", "/v2/systemsharedmemory", "/v2/cudasharedmemory"
 	list := []route{
 		{method: "GET", path: "/v2", serve: (*call).server},
 		{method: "GET", path: "/v2/docs/openapi.json", serve: (*call).openAPI, open: true},
@@ -69,6 +69,9 @@ var routes = func() []route {
 		{method: "POST", path: memory + "/region/{region}/register", serve: (*call).registerRegion, does: "register region"},
 		{method: "POST", path: memory + "/unregister", serve: (*call).unregisterRegion, does: "unregister region"},
 		{method: "POST", path: memory + "/region/{region}/unregister", serve: (*call).unregisterRegion, does: "unregister region"},
+		{method: "GET", path: cuda + "/status", serve: (*call).cudaStatus},
+		{method: "POST", path: cuda + "/unregister", serve: (*call).unregisterCuda},
+		{method: "POST", path: cuda + "/region/{region}/unregister", serve: (*call).unregisterCuda},
 		{method: "POST", path: "/{model}/predict", serve: (*call).clipperPredict},
 		{method: "POST", path: "/{model}/update", serve: (*call).update},
 	}

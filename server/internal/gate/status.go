@@ -122,6 +122,23 @@ func Text(err error) string {
 	return Cut(s, maxText)
 }
 
+// An unknownModel is the error of a request for a model or a version that does not exist.
+type unknownModel struct {
+	name string
+	error
+}
+
+func (e *unknownModel) Unwrap() error { return e.error }
+
+// PredictText is Text in the Predict Protocol: programs recognise an unknown model by Triton's
+// words at the beginning.
+func PredictText(err error) string {
+	if e, ok := errors.AsType[*unknownModel](err); ok {
+		return Cut(fmt.Sprintf("Request for unknown model: '%s': %s", e.name, Text(err)), maxText)
+	}
+	return Text(err)
+}
+
 // Cut shortens s to at most that many bytes, and marks the omission.
 func Cut(s string, most int) string {
 	if len(s) <= most {
