@@ -36,7 +36,7 @@ func tokenOf(name string) string {
 
 func declared(name string, may ...string) config.Identity {
 	sum := sha256.Sum256([]byte(tokenOf(name)))
-	return config.Identity{Name: name, TokenSHA256: config.Hashes{hex.EncodeToString(sum[:])}, May: may}
+	return config.Identity{Name: name, TokenSHA256: config.Hashes{hex.EncodeToString(sum[:])}, May: may, Regions: []string{"*"}}
 }
 
 // rightsOfCats are all rights, for "cat" if they have names. Each has an identity of the same name

@@ -188,13 +188,15 @@ func connections(c config.Config, total, perAddress int, tls *secure.Config) int
 func regionSettings(c config.Config) regions.Settings {
 	m := c.SharedMemory
 	owners, _ := m.OwnerIDs() // Validate has checked them
-	var identities []string
-	for _, one := range c.Identities {
-		identities = append(identities, one.Name)
+	identities := map[string][]string{}
+	for _, one := range c.Declarations() {
+		if one.Infers() { // others register nothing
+			identities[one.Name] = one.Regions
+		}
 	}
 	return regions.Settings{
 		Directory: m.Directory, Owners: owners, RegionBytes: int64(m.RegionBytes), Regions: m.Regions,
-		AllClients: m.Clients == config.ClientsAll, Identities: identities,
+		AllClients: m.Clients == config.ClientsAll, Declared: len(c.Identities) > 0, Identities: identities,
 	}
 }
 

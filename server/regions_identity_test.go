@@ -128,8 +128,8 @@ func (g *guardedServer) memoryDoors(t *testing.T) map[string]memoryDoor {
 }
 
 // A region belongs to one identity: others cannot use, see or unregister it, and may have one of
-// the same name, but not of the same file. Operators see all. A reload that removes the identity
-// removes its regions.
+// the same name, but not of a file that is not theirs. Operators see all. A reload that removes the
+// identity removes its regions.
 func TestRegionsAreAnIdentitys(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b"} {
@@ -144,6 +144,7 @@ func TestRegionsAreAnIdentitys(t *testing.T) {
 	s, file := loaded(t, log, func(c *config.Config) {
 		c.SharedMemory.Directory = dir
 		c.Identities = []config.Identity{declared("ann", "infer"), declared("bob", "infer"), declared("operator", "admin:read"), declared("deaf", "feedback")}
+		c.Identities[0].Regions, c.Identities[1].Regions = []string{"/a"}, []string{"b"}
 	})
 	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
 	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
@@ -160,6 +161,7 @@ func TestRegionsAreAnIdentitys(t *testing.T) {
 	for name, door := range doors {
 		absent := map[string]any{"rest": "HTTP 404", "tcp": "NotFound"}[name]
 		for i, step := range []struct{ got, want any }{
+			{door.register(bob, "first", "a"), denied},
 			{door.register(ann, "r", "a"), allowed},
 			{door.use(ann, "r"), allowed},
 			{door.use(bob, "r"), absent},

@@ -551,6 +551,9 @@ type Identity struct {
 	// colon, for names that match a pattern ("infer:cat*", "serve:cat/2*"), "admin:read" and
 	// "admin:write".
 	May []string `toml:"may"`
+	// Regions has patterns for the keys of shared memory that its clients may register, such as
+	// "/camera-*", besides files that their user may open: see [shared_memory].
+	Regions []string `toml:"regions"`
 	// Quota is shared by all of its clients, through all doors.
 	Quota IdentityQuota `toml:"quota"`
 }
@@ -572,7 +575,7 @@ func (c Config) Declarations() (list []identity.Declaration) {
 	for _, i := range c.Identities {
 		limits := i.Quota.limits()
 		limits.Of[quota.Connections] = int64(i.Quota.Connections)
-		list = append(list, identity.Declaration{Name: i.Name, Tokens: i.TokenSHA256, Certificates: i.Certificate, May: i.May, Quota: limits})
+		list = append(list, identity.Declaration{Name: i.Name, Tokens: i.TokenSHA256, Certificates: i.Certificate, May: i.May, Regions: i.Regions, Quota: limits})
 	}
 	return list
 }
@@ -657,6 +660,7 @@ func (c Config) Clone() Config {
 	for i := range c.Identities {
 		one := &c.Identities[i]
 		one.TokenSHA256, one.Certificate, one.May = slices.Clone(one.TokenSHA256), slices.Clone(one.Certificate), slices.Clone(one.May)
+		one.Regions = slices.Clone(one.Regions)
 	}
 	c.origins = cloned(c.origins)
 	return c

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"path"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -351,6 +352,11 @@ func (c Config) validateIdentities(fs *faults) {
 		}
 		if other, mine, theirs := identity.SameCertificate(all[:i+1]); other >= 0 {
 			fs.Add(key+".certificate", "%q matches certificates of identity[%d], %q, whose pattern is %q: a client that shows one could be either", mine, other, all[other].Name, theirs)
+		}
+		for k, pattern := range c.Identities[i].Regions {
+			if _, err := path.Match(pattern, ""); err != nil || strings.Trim(pattern, "/") == "" {
+				fs.Add(key+".regions["+strconv.Itoa(k)+"]", "%.100q is no pattern of keys: expected the name of a file in shared_memory.directory, such as \"/camera-*\"", pattern)
+			}
 		}
 		if len(one.Certificates) > 0 && !c.verifiesClients() {
 			fs.Add(key+".certificate", "has no meaning: no listener verifies certificates of clients: give one an address of TLS, a client_ca, and client_auth = %q or %q", AuthOptional, AuthRequired)

@@ -31,8 +31,12 @@ type Declaration struct {
 	Tokens       []string // the SHA-256 of each, in hexadecimal
 	Certificates []string // patterns of names in certificates
 	May          []string
+	Regions      []string // patterns of keys of shared memory
 	Quota        quota.Limits
 }
+
+// Infers reports whether the identity may ask some model.
+func (d Declaration) Infers() bool { return d.identity().MayAny(Infer) }
 
 // maxName bounds the name of an identity, in bytes.
 const maxName = 128

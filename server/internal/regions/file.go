@@ -24,9 +24,10 @@ type file struct {
 	data      *os.File     // closed with the last use
 	uses      atomic.Int64 // the name in the registry, and requests: see Hold
 	directory string
+	claim     claim
 	owner     uint32
-	inode     [2]uint64    // device and inode
-	readOnly  bool         // the server may not write the file
+	mode      uint32
+	readOnly  bool         // the server or its client may not write the file
 	used      atomic.Int64 // last use, in nanoseconds since 1970
 	writing   sync.Mutex   // held while one piece is written
 
@@ -40,7 +41,7 @@ func pathOf(key string) (string, bool) {
 }
 
 // open opens the file of a region, if it may be registered.
-func open(r Region, s *Settings) (*file, error) {
+func open(r Region, m claim, s *Settings) (*file, error) {
 	refuse := func(condition error, format string, args ...any) (*file, error) {
 		return nil, fmt.Errorf("%w: Unable to open shared memory region: '%s': %s", condition, gate.Cut(r.Key, maxName), fmt.Sprintf(format, args...))
 	}
@@ -66,18 +67,26 @@ func open(r Region, s *Settings) (*file, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return refuse(scheduler.ErrInvalidInput, "%v", err)
 	}
+	reads, writes := s.belongs(m, st.Uid, st.Mode)
 	switch kind := st.Mode & unix.S_IFMT; {
 	case kind != unix.S_IFREG:
 		return refuse(scheduler.ErrInvalidInput, "expected a regular file, got %s", kinds[kind])
 	case !s.owns(st.Uid):
 		return refuse(gate.ErrPermissionDenied, "its owner is user %d, expected one of %d (shared_memory.owners)", st.Uid, s.Owners)
+	case !reads && m.local:
+		return refuse(gate.ErrPermissionDenied, "user %d may not open it, as its owner or like everybody, and no pattern in regions of identity %q matches", m.user, m.identity)
+	case !reads:
+		return refuse(gate.ErrPermissionDenied, "it belongs to nobody who can be told: expected a pattern in regions of identity %q that matches, or a client on a Unix socket whose user may open it", m.identity)
 	case r.Size > st.Size-r.Offset || r.Offset > st.Size:
 		return nil, gate.Invalid("failed to register shared memory region '%s': invalid args: offset %d and byte_size %d lie beyond the end of '%s', which has %d bytes",
 			r.Name, r.Offset, r.Size, r.Key, st.Size)
 	}
-	f := &file{Region: r, directory: s.Directory, owner: st.Uid, inode: [2]uint64{st.Dev, st.Ino}}
+	f := &file{Region: r, directory: s.Directory, claim: m, owner: st.Uid, mode: st.Mode, readOnly: !writes}
 	f.used.Store(time.Now().UnixNano())
-	if f.data, err = reopen(fd, unix.O_RDWR, name); errors.Is(err, fs.ErrPermission) {
+	if err = fs.ErrPermission; !f.readOnly {
+		f.data, err = reopen(fd, unix.O_RDWR, name)
+	}
+	if errors.Is(err, fs.ErrPermission) {
 		f.readOnly = true
 		f.data, err = reopen(fd, unix.O_RDONLY, name)
 	}

@@ -30,7 +30,7 @@ func (g *Registry) HoldInput(client Client, name string, p parameter.Place) (Hol
 func (g *Registry) HoldOutput(client Client, name string, p parameter.Place) (Hold, error) {
 	h, err := g.hold(client, p)
 	if err == nil && h.file.readOnly {
-		err = fmt.Errorf("%w: shared memory region '%s' takes no outputs: the server's user, %d, may not write '%s'", gate.ErrPermissionDenied, p.Region, os.Geteuid(), h.file.Key)
+		err = fmt.Errorf("%w: shared memory region '%s' takes no outputs: the server's user, %d, or the user who registered it may not write '%s'", gate.ErrPermissionDenied, p.Region, os.Geteuid(), h.file.Key)
 		h.Release()
 		h = Hold{}
 	}

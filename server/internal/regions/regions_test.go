@@ -137,6 +137,61 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
+// A file belongs to the user on a Unix socket who may open it, and to identities with a pattern for
+// its key. Of several identities that nothing else tells apart it belongs to none.
+func TestWhoseFile(t *testing.T) {
+	one, two := map[string][]string{"a": nil}, map[string][]string{"a": {"/mine-*"}, "b": nil}
+	for _, c := range []struct {
+		identities      map[string][]string
+		identity, where string
+		key             string
+		mode            uint32
+		reads, writes   bool
+	}{
+		{nil, "", "127.0.0.1", "/x", 0o600, true, true},
+		{nil, "", "uid=1000", "/x", 0o600, true, true},
+		{nil, "", "uid=0", "/x", 0, true, true},
+		{nil, "", "uid=1001", "/x", 0o660, false, false},
+		{nil, "", "uid=1001", "/x", 0o604, true, false},
+		{nil, "", "uid=1001", "/x", 0o606, true, true},
+		{nil, "", "uid=1000", "/x", 0o466, true, false},
+		{nil, "", "uid=1000", "/x", 0o066, false, false},
+		{one, "a", "127.0.0.1", "/x", 0o600, true, true},
+		{one, "a", "uid=1001", "/x", 0o600, false, false},
+		{two, "a", "127.0.0.1", "/x", 0o666, false, false},
+		{two, "a", "127.0.0.1", "mine-7", 0o600, true, true},
+		{two, "a", "uid=1001", "/mine-7", 0o600, true, true},
+		{two, "b", "127.0.0.1", "/mine-7", 0o666, false, false},
+		{two, "b", "127.0.0.1", "/x", 0o666, false, false},
+		{two, "b", "uid=unknown", "/x", 0o666, false, false},
+		{two, "b", "uid=1000", "/x", 0o600, true, true},
+	} {
+		s := Settings{Identities: c.identities, Declared: c.identities != nil}
+		m := Client{Address: c.where}.claims(c.key)
+		m.identity = c.identity
+		if reads, writes := s.belongs(m, 1000, c.mode|unix.S_IFREG); reads != c.reads || writes != c.writes {
+			t.Errorf("%v: %t, %t", c, reads, writes)
+		}
+	}
+	g, dir := made(t, "x", "y")
+	for name, mode := range map[string]os.FileMode{"x": 0o600, "y": 0o604} {
+		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stranger := Client{Address: "uid=54321"}
+	if err := g.Register(stranger, Region{Name: "x", Key: "x", Size: 64}); !errors.Is(err, gate.ErrPermissionDenied) {
+		t.Errorf("another user's file: %v", err)
+	}
+	if err := g.Register(stranger, Region{Name: "y", Key: "y", Size: 64}); err != nil {
+		t.Error(err)
+	}
+	if h, err := g.HoldOutput(stranger, "o", parameter.Place{Region: "y", Size: 64}); !errors.Is(err, gate.ErrPermissionDenied) {
+		h.Release()
+		t.Errorf("an output in a file that its client may only read: %v", err)
+	}
+}
+
 // Registered regions are counted, and refusals by reason.
 func TestUsage(t *testing.T) {
 	g, dir := made(t, "a", "b", "foreign")

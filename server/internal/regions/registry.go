@@ -88,6 +88,8 @@ func (g *Registry) Configure(s Settings) {
 	for name, f := range g.regions {
 		if f.directory != s.Directory || f.Size > s.RegionBytes || !s.owns(f.owner) || !s.entitled(name.identity) {
 			g.drop(name)
+		} else if reads, writes := s.belongs(f.claim, f.owner, f.mode); !reads || !writes && !f.readOnly {
+			g.drop(name)
 		}
 	}
 }
@@ -107,9 +109,9 @@ func (g *Registry) release(f *file) {
 	}
 }
 
-// Register makes a part of a file a region of the client's identity. The name must be free. A file
-// in which another identity has a region is refused: otherwise any client that guesses the file's
-// name could read it.
+// Register makes a part of a file a region of the client's identity. The name must be free, and the
+// file must belong to the client (see Settings.belongs): otherwise any client that guesses the
+// file's name could read it.
 func (g *Registry) Register(client Client, r Region) error { return g.RegisterFor(client, r, nil) }
 
 // RegisterFor is Register for a region that Disconnected drops when its connection ends.
@@ -143,7 +145,7 @@ func (g *Registry) register(client Client, r Region, connection any) error {
 	if err := g.room(name, s); err != nil { // before a file is opened
 		return err
 	}
-	f, err := open(r, s)
+	f, err := open(r, client.claims(r.Key), s)
 	if err != nil {
 		return err
 	}
@@ -153,9 +155,6 @@ func (g *Registry) register(client Client, r Region, connection any) error {
 	if err = g.admit(name, s); err == nil && g.settings.Load() != s {
 		err = fmt.Errorf("%w: the settings of [shared_memory] have just changed; try again", scheduler.ErrUnavailable)
 	}
-	if err == nil && g.others(name.identity, f) {
-		err = fmt.Errorf("%w: Unable to open shared memory region: '%s': another identity has a region of the file", gate.ErrPermissionDenied, gate.Cut(r.Key, maxName))
-	}
 	if err != nil {
 		f.data.Close()
 		return err
@@ -164,16 +163,6 @@ func (g *Registry) register(client Client, r Region, connection any) error {
 	g.open.Add(1)
 	g.regions[name] = f
 	return nil
-}
-
-// others reports whether another identity has a region of a file. The caller holds mu.
-func (g *Registry) others(identity string, f *file) bool {
-	for name, other := range g.regions {
-		if name.identity != identity && other.inode == f.inode {
-			return true
-		}
-	}
-	return false
 }
 
 func (g *Registry) room(name regionID, s *Settings) error {

@@ -3,7 +3,10 @@ package regions
 import (
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
@@ -17,7 +20,9 @@ type Settings struct {
 	RegionBytes int64    // largest region
 	Regions     int      // most regions at one time
 	AllClients  bool     // also clients on other machines, by their address
-	Identities  []string // names of the declared identities; empty: none are declared
+	Declared    bool     // whether there are identities
+	// Identities are those that may have regions, with patterns of the keys that are theirs.
+	Identities map[string][]string
 }
 
 // owns reports whether files of a user may be registered.
@@ -25,7 +30,49 @@ func (s *Settings) owns(uid uint32) bool { return s.Owners == nil || slices.Cont
 
 // entitled reports whether an identity is declared. If none are, all clients have the name "".
 func (s *Settings) entitled(identity string) bool {
-	return len(s.Identities) == 0 && identity == "" || slices.Contains(s.Identities, identity)
+	_, known := s.Identities[identity]
+	return known || !s.Declared && identity == ""
+}
+
+// A claim is what makes a file a client's.
+type claim struct {
+	identity, key string
+	user          uint32 // on the other end of a Unix socket
+	local         bool   // whether there is one
+}
+
+// claims returns what c claims with a key.
+func (c Client) claims(key string) claim {
+	m := claim{identity: c.Who.Name(), key: strings.TrimPrefix(key, "/")}
+	if text, ok := strings.CutPrefix(c.Address, "uid="); ok {
+		n, err := strconv.ParseUint(text, 10, 32)
+		m.user, m.local = uint32(n), err == nil
+	}
+	return m
+}
+
+// belongs reports whether a file of that owner and mode belongs to a client, and whether the client
+// may have the server write to it. It belongs to whoever may open it: the user on a Unix socket, as
+// its owner or like everybody; and to an identity that its key is declared for. Other clients are
+// told apart by nothing but their identity, so if there are several, it belongs to none of them.
+func (s *Settings) belongs(m claim, owner, mode uint32) (reads, writes bool) {
+	patterns := s.Identities[m.identity]
+	for _, p := range patterns {
+		if ok, _ := path.Match(strings.TrimPrefix(p, "/"), m.key); ok {
+			return true, true
+		}
+	}
+	if !m.local {
+		alone := len(patterns) == 0 && len(s.Identities) < 2
+		return alone, alone
+	}
+	switch {
+	case m.user == 0:
+		return true, true
+	case m.user == owner:
+		mode >>= 6
+	}
+	return mode&4 != 0, mode&6 == 6
 }
 
 // A Client registers and uses regions.
