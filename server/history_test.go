@@ -7,10 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // lines returns the events of a name, without times, servers and ports.
@@ -96,4 +98,25 @@ func TestHistorySurvives(t *testing.T) {
 	budgettest.Until(t, "what was left open to be closed", func() bool {
 		return strings.Contains(fmt.Sprint(lines(t, s, "rolled")), "served 3 ended by 1 from 127.0.0.1: the server was killed")
 	})
+}
+
+// After a restart, models that were served before are Unavailable, not NotFound, until their
+// containers are back; versions that had been replaced, and other names, are NotFound.
+func TestServedBeforeRestart(t *testing.T) {
+	t.Parallel() // it waits
+	at := filepath.Join(t.TempDir(), "state")
+	run := func() *Server { return start(t, func(c *config.Config) { c.State.At = at }) }
+	s := run()
+	version(t, s, "1")
+	budgettest.Until(t, "the history", func() bool { return len(lines(t, s, "rolled")) == 2 })
+	stop(t, s)
+	s = run()
+	ask := func(name string) error {
+		_, err := s.Ask(t.Context(), &Question{Name: name, Inputs: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1}, Data: make([]byte, 4)}}})
+		return err
+	}
+	budgettest.Until(t, "the model to be Unavailable", func() bool { return errors.Is(ask("rolled"), scheduler.ErrUnavailable) })
+	if err := ask("other"); !errors.Is(err, scheduler.ErrNotFound) {
+		t.Errorf("a name that nobody knows: %v", err)
+	}
 }

@@ -145,7 +145,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 		Metrics: s.metrics,
 		Tracer:  s.tracer,
 		Ready:   s.Ready,
-		Awaited: func(id string) string { return s.report.Awaited(id) },
+		Awaited: func(id string) string { return cmp.Or(s.report.Awaited(id), s.history.Awaited(id)) },
 		Options: func(model string) gate.ModelOptions {
 			now := s.settings.Now()
 			m := now.Model(model)

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shivad/shivad/containers"
@@ -51,7 +52,8 @@ type History struct {
 	stopping <-chan struct{}
 	log      *slog.Logger
 
-	poke chan struct{} // holds one: something changed
+	poke    chan struct{}                   // holds one: something changed
+	earlier atomic.Pointer[map[string]bool] // see readEarlier; nil: not read yet
 
 	mu      sync.Mutex
 	pending map[string]*pending // by name
@@ -155,6 +157,7 @@ func (h *History) Changed(by, what, name, detail string) {
 // server names this server among those that share its store; it must be the same after a restart.
 func (h *History) Run(server string) {
 	h.server = server
+	h.readEarlier()
 	h.Look() // an earlier run may have left events open
 	failing := false
 	for h.recording() {
