@@ -81,6 +81,9 @@ func TestCrowd(t *testing.T) {
 		dial(t, r)
 	}
 	budgettest.Until(t, "the crowd to be displaced", func() bool { return r.Stats().Displaced == 7 })
+	if !strings.Contains(r.log.String(), "raise containers.handshakes") {
+		t.Errorf("the log does not say what to do: %s", r.log)
+	}
 	c, err := containertest.Start(elsewhere, echo(nil))
 	if err != nil {
 		t.Fatalf("it was displaced: %v", err)

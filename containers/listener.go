@@ -224,7 +224,10 @@ func (l *Listener) add(raw net.Conn, d Dialect, encrypted bool) bool {
 	l.wg.Go(s.run) // ends with its connection, which Close ends
 	l.mu.Unlock()
 	if displaced != nil {
-		displaced.kill(fmt.Errorf("not registered while %d newer connections arrived", limits.Handshakes))
+		reason := fmt.Errorf("not registered while %d newer connections arrived, which is all that containers.handshakes allows", limits.Handshakes)
+		l.warn("connection ended to make room for others that have not registered", "remote", displaced.remote, "containers.handshakes", limits.Handshakes,
+			"remedy", "raise containers.handshakes if one process serves that many models")
+		displaced.kill(reason)
 	}
 	return true
 }

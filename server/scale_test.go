@@ -60,18 +60,41 @@ func TestScale(t *testing.T) {
 	}
 }
 
+// TestFirstProcessStays: the process that shows which model it serves stays for a minute without
+// requests, and then for down_after, as after any request.
+func TestFirstProcessStays(t *testing.T) {
+	t.Parallel() // it waits
+	s := start(t, func(c *config.Config) {
+		one := sdk(t, "p", "cold/1", 1)
+		one.Replicas = config.Replicas{Min: 0, Max: 2, DownAfter: time.Second}
+		c.Supervised = []config.Container{one}
+	})
+	if err := s.processes.Start(t.Context(), "p"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2500 * time.Millisecond)
+	if list := s.processes.List(); len(list) != 1 || list[0].State != "running" {
+		t.Errorf("before anybody could ask it: %+v", list)
+	}
+}
+
 // TestColdStart: without requests the last process ends, and the model stays ready. The next
 // request waits for a process, and gets its answer; if none starts, it is Unavailable by its
 // deadline, and the error gives the reason.
 func TestColdStart(t *testing.T) {
 	t.Parallel() // it waits
 	broken := filepath.Join(t.TempDir(), "broken")
-	s := start(t, func(c *config.Config) {
+	s := unstarted(t, nil, func(c *config.Config) {
 		one := sdk(t, "p", "cold/1", 1)
 		one.Command = []string{"sh", "-c", `test -e "$0" && echo no weights && exit 3; exec "$1"`, broken, one.Command[0]}
 		one.Replicas = config.Replicas{Min: 0, Max: 2, DownAfter: time.Second}
 		c.Supervised = []config.Container{one}
 	})
+	s.processes.Idle = 0
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, s) })
 	asleep := func() bool {
 		list := s.processes.List()
 		m, known := s.sched.Model(scheduler.ModelID{Name: "cold", Version: "1"})

@@ -91,7 +91,7 @@ func Command(c containers.Command) (Supervisor, error) {
 
 // New returns a fleet without containers.
 func New(cfg Config) (*Sessions, *Processes) {
-	ss, ps := newSessions(cfg), &Processes{gate: cfg.Gate, supervise: cfg.Supervise, log: cfg.Log, stopping: cfg.Stopping, Grace: 20 * time.Second, machine: machine()}
+	ss, ps := newSessions(cfg), &Processes{gate: cfg.Gate, supervise: cfg.Supervise, log: cfg.Log, stopping: cfg.Stopping, Grace: 20 * time.Second, Idle: time.Minute, machine: machine()}
 	ss.processes, ps.sessions = ps, ss
 	return ss, ps
 }

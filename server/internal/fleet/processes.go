@@ -32,6 +32,10 @@ type Processes struct {
 	// is loaded for; 20 seconds unless set before the first process starts.
 	Grace time.Duration
 
+	// Idle is how long after its first registration a process is needed without requests, as long
+	// as a model is after its last one; a minute unless set before the first process starts.
+	Idle time.Duration
+
 	machine resources
 
 	changing sync.Mutex // held by Supervise and Close from begin to end

@@ -64,8 +64,11 @@ func (ps *Processes) scale(now time.Time) {
 				r.needed, r.why = n.replicas, n.why
 			}
 		}
-		if len(ids) == 0 {
+		switch since := p.current().since; {
+		case len(ids) == 0:
 			r.needed, r.why = 1, "its model is known only after a process has registered"
+		case r.needed == 0 && now.Sub(since) < ps.Idle:
+			r.needed, r.why = 1, "its first process has registered within the last minute"
 		}
 		wanted := p.follow(now, r)
 		for _, id := range ids {

@@ -291,7 +291,8 @@ class Link:
             return f"cannot connect: {what}; is shivad running, and is that its port for containers?"
         return (
             f"no session: {what or 'the peer closed the connection'}; is that the server's port for containers "
-            "(containers.listen, by default 7000)? clients use other ports"
+            "(containers.listen, by default 7000)? clients use other ports; or more connections than "
+            "containers.handshakes wait to register, as the server's log says then"
         )
 
     def _hang_up(self) -> None:
