@@ -50,7 +50,7 @@ func (s *server) join(e *rounds.Execution[*Batch]) (ready, alone []*Batch) {
 	defer j.release()
 	outputs, err := []tensor.Tensor(nil), j.batch.gather(parts)
 	if err == nil {
-		outputs, err = s.model.call(s.hard, j.batch, s.model.Log)
+		outputs, err = s.model.serve(s.hard, j.batch, s.model.Log)
 	}
 	if err == nil {
 		err = j.batch.check(outputs)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -493,6 +494,25 @@ func (m *Model) call(ctx context.Context, b *Batch, log *slog.Logger) (outputs [
 	}()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	return m.Predict(ctx, b)
+}
+
+// exit ends the process; a variable for tests.
+var exit = os.Exit
+
+// serve is call for batches of a server. If Predict calls runtime.Goexit, as t.FailNow does, nobody
+// can answer the batch or take the next one: the process ends at once, with the reason, instead of
+// holding its server's batches until they time out.
+func (m *Model) serve(ctx context.Context, b *Batch, log *slog.Logger) (outputs []tensor.Tensor, err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			log.Error("container: Predict called runtime.Goexit, which ends the goroutine that serves; the process ends", "model", m.Name, "stack", string(debug.Stack()))
+			exit(1)
+		}
+	}()
+	outputs, err = m.call(ctx, b, log)
+	returned = true
+	return outputs, err
 }
 
 // fits reports whether a shape matches the declared one.

@@ -348,7 +348,7 @@ func (n *session) predict(b *Batch) {
 		err = b.read(began)
 	}
 	if err == nil {
-		outputs, err = n.server.model.call(n.ctx, b, n.log)
+		outputs, err = n.server.model.serve(n.ctx, b, n.log)
 	}
 	n.fast.Store(time.Since(began) < fastPredict)
 	b.write(outputs, err)
