@@ -177,8 +177,8 @@ func TestReplicasAgreeOnLabels(t *testing.T) {
 		{spec(), "outputs x uint8 [-1, 4]"},
 	} {
 		_, err := s.AddReplica(benchID, tt.declared, &schedtest.Worker{}, scheduler.ReplicaOptions{})
-		if err == nil || !strings.Contains(err.Error(), "[-1, 4], labels (2); this replica declares") || !strings.HasSuffix(err.Error(), tt.want) {
-			t.Errorf("other labels: %v, want %q in the end", err, tt.want)
+		if err == nil || !strings.Contains(err.Error(), "[-1, 4], labels (2); this replica declares") || !strings.HasSuffix(err.Error(), tt.want+"; register it as another version, or stop the 2 that serve this one") {
+			t.Errorf("other labels: %v, want %q and the cure in the end", err, tt.want)
 		}
 	}
 	if n := first.Model().Replicas(); n != 2 {

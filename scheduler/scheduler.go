@@ -106,7 +106,8 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 			if served == declared {
 				declared += ", but " + m.spec.differingLabel(spec)
 			}
-			return nil, fmt.Errorf("%w: model %s is served with %s; this replica declares %s", ErrInvalidInput, id, served, declared)
+			return nil, fmt.Errorf("%w: model %s is served with %s; this replica declares %s; register it as another version, or stop the %d that serve this one",
+				ErrInvalidInput, id, served, declared, m.Replicas())
 		}
 		s.retired = append(s.retired, m)
 		m, replaced = nil, m
