@@ -257,6 +257,9 @@ func write(fd int, vecs [][]byte) (n int, err error) {
 	return max(n, 0), err
 }
 
+// peerEnded reports whether a write failed after the peer had ended its direction.
+func peerEnded(err error) bool { return errors.Is(err, unix.EPIPE) }
+
 // size is the number of bytes in vecs.
 func size(vecs [][]byte) (n int) {
 	for _, v := range vecs {

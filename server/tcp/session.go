@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
@@ -589,7 +587,7 @@ func (s *session) drain() bool {
 		n, err := s.transport.Write(vecs)
 		clear(vecs)
 		if err != nil {
-			if errors.Is(err, unix.EPIPE) && s.hungUp.IsZero() { // its end lies in the socket
+			if peerEnded(err) && s.hungUp.IsZero() { // its end has not been read yet
 				s.hangUp()
 			}
 			s.reason = metrics.ClosedError
