@@ -97,7 +97,7 @@ var kinds = []struct {
 	kind   kind
 }{
 	{"overloaded", "Overloaded"}, {"deadline exceeded", "DeadlineExceeded"}, {"no live replica", "Unavailable"}, {"state: unavailable", "Unavailable"}, {"container failed", "ContainerFailed"},
-	{"container lost", "ContainerLost"}, {"draining", "Draining"}, {"canceled", "Canceled"}, {"invalid input", "InvalidInput"}, {"not found", "NotFound"},
+	{"container lost", "ContainerLost"}, {"draining", "Draining"}, {"canceled", "Canceled"}, {"invalid input", "InvalidInput"}, {"not found", "NotFound"}, {"Request for unknown model", "NotFound"},
 	{"unauthenticated", "Unauthenticated"}, {"permission denied", "PermissionDenied"}, {"superseded", "Superseded"}, {"malformed message", "Protocol"}, {"too large", "TooLarge"},
 }
 
