@@ -13,10 +13,11 @@ export function trial(page, name, version) {
   const drop = el('div', { class: 'drop' }, el('p', {}, 'Drop a picture here, or choose one.'), file, preview);
   const send = el('button', { type: 'button', class: 'primary' }, 'Send');
   const fault = el('p', { class: 'bad', role: 'alert' });
+  const note = el('p', { class: 'quiet', role: 'note' });
   const answer = result();
   const boxes = { draw: el('div', {}, drawn), image: drop, json };
   const names = { draw: 'Draw', image: 'Picture', json: 'JSON' };
-  const node = panel('Try it', kinds, ...Object.values(boxes), el('div', { class: 'buttons' }, send), fault, answer);
+  const node = panel('Try it', kinds, ...Object.values(boxes), el('div', { class: 'buttons' }, send), fault, note, answer);
   node.setAttribute('aria-label', 'Try it');
   let kind = 'json', input = null, picture = null, chosen = false, inputs = null;
 
@@ -53,12 +54,14 @@ export function trial(page, name, version) {
     if (kind === 'json') return JSON.parse(json.value);
     const source = kind === 'draw' ? drawn.canvas : picture?.bitmap;
     if (!source) throw new Error('Choose a picture first.');
-    if (input.datatype === 'BYTES') return { b64: base64(kind === 'draw' ? await bytesOf(drawn.canvas) : new Uint8Array(await picture.blob.arrayBuffer())) };
-    return pixels(source, input);
+    if (input.datatype !== 'BYTES' && !input.image) return pixels(source, input, note);
+    const bytes = kind === 'draw' ? await bytesOf(drawn.canvas) : new Uint8Array(await picture.blob.arrayBuffer());
+    return { b64: base64(bytes), ...(input.image && { shape: [1, bytes.length] }) };
   };
   send.addEventListener('click', async () => {
     send.disabled = true;
     setText(fault, '');
+    setText(note, '');
     try {
       const one = await value();
       const body = { input: kind !== 'json' && inputs.length > 1 ? { [input.name]: one } : one };
@@ -79,11 +82,11 @@ export function trial(page, name, version) {
   node.update = (declared, models) => {
     const of = declared ?? models?.models.find((m) => page.state.applications?.apps?.find((a) => a.name === name)?.models.some((l) => l.split('/')[0] === m.name));
     if (!of || inputs) return;
-    inputs = of.inputs;
+    inputs = of.inputs.map((t) => ({ ...t, rows: of.batched !== false && t.shape[0] === -1 }));
     input = inputs.find(pictured) ?? null;
     buttons[0].hidden = buttons[1].hidden = !input;
     json.value = example(inputs);
-    if (input && !chosen) choose(input.datatype === 'BYTES' ? 'image' : 'draw');
+    if (input && !chosen) choose(input.datatype === 'BYTES' || input.image ? 'image' : 'draw');
   };
   answer.hidden = true;
   return node;
@@ -92,14 +95,15 @@ export function trial(page, name, version) {
 // pictured reports whether an input may be a picture: rows of [h, w], [h, w, c] or [c, h, w], or
 // the bytes of a file.
 function pictured(t) {
+  if (t.image) return true;
   if (t.datatype === 'BYTES') return t.shape.length <= 1;
   return !!layout(t);
 }
 
 // layout finds height, width and channels among the dimensions of an input.
-function layout({ datatype, shape }) {
+function layout({ datatype, shape, rows }) {
   if (!/^(U?INT|FP)/.test(datatype) || datatype === 'FP16') return null;
-  const dims = shape[0] === -1 ? shape.slice(1) : shape;
+  const dims = rows ? shape.slice(1) : shape;
   const side = (n) => n === -1 || n >= 4;
   const colours = (n) => n === 1 || n === 3 || n === 4;
   if (dims.length === 2 && dims.every(side)) return { h: dims[0], w: dims[1], c: 1, flat: true };
@@ -109,10 +113,17 @@ function layout({ datatype, shape }) {
   return null;
 }
 
+// A picture for an input of open size is shrunk to this many pixels a side if it is larger, since
+// its pixels are sent as JSON; the note says so.
+const mostSide = 1024;
+
 // pixels makes an input's values from a picture: integers are 0 to 255, floats 0 to 1.
-function pixels(source, input) {
+function pixels(source, input, note) {
   const { h, w, c, flat, first } = layout(input);
-  const natural = fit(source, 512);
+  const natural = fit(source, mostSide);
+  if ((w === -1 || h === -1) && natural.width < source.width) {
+    setText(note, `The picture has ${source.width} x ${source.height} pixels, and is sent with ${natural.width} x ${natural.height}: this page sends at most ${mostSide} a side. shivactl infer sends all.`);
+  }
   const width = w === -1 ? natural.width : w, height = h === -1 ? natural.height : h;
   const canvas = el('canvas', { width, height }), paper = canvas.getContext('2d');
   paper.imageSmoothingQuality = 'high';
@@ -127,7 +138,7 @@ function pixels(source, input) {
   const list = (n, one) => Array.from({ length: n }, (_, i) => one(i));
   const plane = (k) => list(height, (y) => list(width, (x) => at(y, x, k)));
   const row = flat ? plane(0) : first ? list(c, plane) : list(height, (y) => list(width, (x) => list(c, (k) => at(y, x, k))));
-  return input.shape[0] === -1 ? [row] : row;
+  return input.rows ? [row] : row;
 }
 
 // fit is the size of a picture scaled so that no side is longer than most.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import PATIENCE, TOKENS, TOP, Server, heldout, until
@@ -163,6 +165,39 @@ def test_try(open_page: Open, loaded: Server) -> None:
     text.fill("[[1, 2")
     box.get_by_role("button", name="Send").click()
     expect(box.get_by_role("alert")).to_contain_text("JSON")
+
+
+OPEN_SIZES = """
+from shiva_container import Image, Tensor, model, serve
+
+@model(name="pixels", version="1", inputs=[Tensor("image", "UINT8", [-1, -1, 3])], outputs=[Tensor("size", "INT64", [-1])], batched=False)
+def pixels(image):
+    return __import__("numpy").array(image.shape, "int64")
+
+@model(name="files", version="1", inputs=[Image("image")], outputs=[Tensor("size", "INT64", [-1])], batched=False)
+def files(image):
+    return __import__("numpy").array(image.shape, "int64")
+
+serve()
+"""
+
+
+def test_try_open_sizes(open_page: Open, loaded: Server, tmp_path: Path) -> None:
+    """An unbatched model of open size takes pictures, is told what was shrunk, and an input of pictures gets the file."""
+    (tmp_path / "open.py").write_text(OPEN_SIZES)
+    loaded.run(sys.executable, str(tmp_path / "open.py"))
+    until("the models", lambda: loaded.replicas("pixels") and loaded.replicas("files"))
+    cv2 = pytest.importorskip("cv2")
+    large = tmp_path / "large.png"
+    cv2.imwrite(str(large), np.zeros(1500 * 1200 * 3, "uint8").reshape(1200, 1500, 3))
+    for name, size, note in ("pixels", "819,1024,3", "1500 x 1200 pixels, and is sent with 1024 x 819"), ("files", "1200,1500,3", ""):
+        page = open_page(f"#/model/{name}/1")
+        box = page.get_by_role("region", name="Try it")
+        box.get_by_role("button", name="Picture", exact=True).click()
+        box.get_by_label("Choose a picture").set_input_files(large)
+        box.get_by_role("button", name="Send").click()
+        expect(page.locator(".result pre")).to_contain_text(size)
+        expect(box.get_by_role("note")).to_contain_text(note)
 
 
 def test_shows(open_page: Open, loaded: Server) -> None:
