@@ -38,7 +38,7 @@ type doorway struct {
 // request of two rows, with the values 0 and 5.
 var extensionsWork = map[string]string{
 	"binary_tensor_data":  "8 bytes",
-	"classification":      "5:1 0:0",
+	"classification":      "5.000000:1 0.000000:0",
 	"model_configuration": "TYPE_FP32 [2]",
 	"model_repository":    "m READY; loaded",
 	"parameters":          `{"colour":"blue"}`,

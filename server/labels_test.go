@@ -24,7 +24,7 @@ func TestLabels(t *testing.T) {
 	connect(t, s, containertest.Model{Name: "batched", Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{y}})
 
 	const body = `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,5,1],"data":[0.5,2,1,4,3]}],"outputs":[{"name":"y","parameters":{"classification":5}}]}`
-	best := strings.Split("4:3:grün & <blau>|3:4|2:1:a: dog|1:2|0.5:0:cat", "|")
+	best := strings.Split("4.000000:3:grün & <blau>|3.000000:4|2.000000:1:a: dog|1.000000:2|0.500000:0:cat", "|")
 	row, err := tensor.FromSlice(tensor.Shape{1, 5, 1}, []float32{0.5, 2, 1, 4, 3})
 	if err != nil {
 		t.Fatal(err)

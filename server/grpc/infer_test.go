@@ -263,7 +263,7 @@ func TestParameters(t *testing.T) {
 	if got, want := <-seen, `{"b":true,"d":1.5,"i":-7,"sequence_id":"s\"1","u":18446744073709551615} 2`; got != want {
 		t.Errorf("the container got %s, want %s", got, want)
 	}
-	if a.Id != "the id" || a.ModelName != "m" || a.ModelVersion != "1" || a.Outputs[0].Datatype != "BYTES" || !bytes.Equal(a.RawOutputContents[0], texts("3:1", "2:2")) {
+	if a.Id != "the id" || a.ModelName != "m" || a.ModelVersion != "1" || a.Outputs[0].Datatype != "BYTES" || !bytes.Equal(a.RawOutputContents[0], texts("3.000000:1", "2.000000:2")) {
 		t.Errorf("%v", a)
 	}
 }

@@ -167,7 +167,7 @@ func TestFormsOfARequest(t *testing.T) {
 		{"\n\t {\"inputs\" : [ { \"name\" : \"input0\" , \"datatype\":\"FP32\", \"shape\" : [ 4 ] , \"data\" : [ 1 , 2,3, 4.5 ] } ] } \r\n",
 			strings.Replace(echoed(1, ""), "[1,4]", "[4]", 1)},
 		{fp32(1, `,"outputs":[{"name":"output0","parameters":{"classification":2}}]`),
-			`{"model_name":"m","model_version":"1","outputs":[{"name":"output0","datatype":"BYTES","shape":[1,2],"data":["4.5:3","3:2"]}]}`},
+			`{"model_name":"m","model_version":"1","outputs":[{"name":"output0","datatype":"BYTES","shape":[1,2],"data":["4.500000:3","3.000000:2"]}]}`},
 	} {
 		if a := r.ask("POST", inferM, c.body); a.status != 200 || string(a.body) != c.want {
 			t.Errorf("%s:\ngot  %v\nwant %s", c.body, a, c.want)

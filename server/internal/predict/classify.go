@@ -13,7 +13,8 @@ import (
 // classify makes a Bytes tensor of shape [rows, k] from numbers of shape [rows, ...]: for each row
 // its k highest values in descending order, or all if there are fewer. Each element is
 // "value:index:label", with the index into the row, or "value:index" if labels has no text for it.
-// Among equal values the lower index comes first; NaN comes last.
+// Among equal values the lower index comes first; NaN comes last. Numbers are written as Triton's
+// %f and %d write them, so that they compare as texts.
 //
 // Source: Triton, classification extension.
 func classify(t tensor.Tensor, k int, labels []string) (tensor.Tensor, error) {
@@ -23,12 +24,7 @@ func classify(t tensor.Tensor, k int, labels []string) (tensor.Tensor, error) {
 	case tensor.Bool, tensor.Uint8, tensor.Uint16, tensor.Uint32, tensor.Uint64:
 		return rank(t, tensor.Uint64, k, labels, func(b []byte, v uint64) []byte { return strconv.AppendUint(b, v, 10) })
 	}
-	bits := 64
-	switch t.DType {
-	case tensor.Float32, tensor.Float16, tensor.BFloat16:
-		bits = 32 // enough digits to distinguish float32 values
-	}
-	return rank(t, tensor.Float64, k, labels, func(b []byte, v float64) []byte { return strconv.AppendFloat(b, v, 'f', -1, bits) })
+	return rank(t, tensor.Float64, k, labels, func(b []byte, v float64) []byte { return strconv.AppendFloat(b, v, 'f', 6, 64) })
 }
 
 // rank is classify for numbers that the dtype as, whose elements are T, holds exactly.
