@@ -39,7 +39,8 @@ type Model struct {
 	// Predict computes a batch (for a function of one row, see [PerRow]). It returns one tensor for
 	// each declared output, in that order, with b.Rows rows each; names may be empty. An error
 	// fails the whole batch (rows of several requests are then tried again in halves, unless the
-	// server is configured otherwise); [Batch.Fail] fails single rows. A panic counts as an error.
+	// server is configured otherwise); [Batch.Fail] fails single rows. A panic counts as an error;
+	// runtime.Goexit ends the process.
 	// ctx ends when DrainTimeout is over; it carries the batch's OpenTelemetry span if the server
 	// traces one of its requests. See the package comment for the ownership of memory.
 	Predict func(ctx context.Context, b *Batch) ([]tensor.Tensor, error)
