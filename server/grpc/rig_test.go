@@ -115,7 +115,9 @@ func newRigOn(t testing.TB, network *shivatest.Net, changes ...change) *rig {
 	}
 	r.gate.Attach(r.sched)
 	cfg.Memory.Pool = r.pool
-	cfg.Predict = predict.New(predict.Config{Regions: regions.New(regions.Settings{}, nil), Gate: r.gate, Repository: r.repository, Version: "test",
+	shared := regions.New(regions.Settings{}, nil)
+	t.Cleanup(shared.Close)
+	cfg.Predict = predict.New(predict.Config{Regions: shared, Gate: r.gate, Repository: r.repository, Version: "test",
 		Reach: func() string { return config.RepositoryAll }, Changed: func(by, what, name, detail string) {},
 		Settings: func(string) config.Model { return config.Model{Policy: config.Default().Defaults} }})
 	if r.door, err = Listen(cfg); err != nil {

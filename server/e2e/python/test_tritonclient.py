@@ -220,8 +220,8 @@ def test_classes_have_the_labels_of_the_container(stock: Stock) -> None:
     outputs = [stock.output("scores", class_count=5)]
     reply = stock.infer("stock_labels", [stock.input("image", pixels)], outputs=outputs).as_numpy("scores")
     assert [[text.decode() for text in row] for row in reply] == [
-        ["4:3:grüner Vogel", "3:4", "2:1:dog: a good one", "1:2", "0.5:0:cat"],
-        ["5:0:cat", "4:4", "3:3:grüner Vogel", "2:2", "1:1:dog: a good one"],
+        ["4.000000:3:grüner Vogel", "3.000000:4", "2.000000:1:dog: a good one", "1.000000:2", "0.500000:0:cat"],
+        ["5.000000:0:cat", "4.000000:4", "3.000000:3:grüner Vogel", "2.000000:2", "1.000000:1:dog: a good one"],
     ]
     config = stock.get_model_config("stock_labels") if stock.http else stock.get_model_config("stock_labels").config
     if stock.http:

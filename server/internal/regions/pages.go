@@ -126,6 +126,8 @@ func (a *accounts) tick() {
 	}
 	if a.sweep(); len(a.files) == 0 {
 		a.timer = nil
+		unix.Close(a.watch)
+		a.watch = -1
 		return
 	}
 	a.timer.Reset(sweepEvery)
