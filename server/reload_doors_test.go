@@ -117,7 +117,7 @@ func another(key string, v reflect.Value) {
 		}
 	case *string:
 		switch {
-		case strings.HasSuffix(key, ".listen"):
+		case strings.HasSuffix(key, ".listen"), key == "admin.health":
 			*at = "127.0.0.1:1"
 		case strings.HasSuffix(key, ".socket_mode"):
 			*at = "0600"
@@ -132,6 +132,8 @@ func another(key string, v reflect.Value) {
 		*at = append(*at, "127.0.0.1:0")
 	case *setting.Keep:
 		*at = 3
+	case *setting.Cast:
+		*at = setting.CastNearest
 	default:
 		panic("no other value for " + key + ", which has the type " + v.Type().String())
 	}

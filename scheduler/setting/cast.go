@@ -10,7 +10,7 @@ type Cast uint8
 
 const (
 	CastNever   Cast = iota
-	CastExact        // those whose values the model's dtype has, too
+	CastExact        // those whose values the model's dtype has, and float64 rounded to float32
 	CastNearest      // also those that are rounded to a float dtype, or are true for not being 0
 )
 

@@ -133,7 +133,7 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 		switch {
 		case spec.DType == tensor.Bytes && t.DType == tensor.Uint8:
 			t, err = tensor.FromElems(slices.Repeat(tensor.Shape{1}, len(shape)), [][]byte{t.Data}, pool)
-		case c.Target.Cast == setting.CastNearest:
+		case c.Target.Cast == setting.CastNearest, c.Target.Cast == setting.CastExact && isDouble(t.DType, spec.DType):
 			t, err = tensor.CastNearest(t, spec.DType, pool)
 		case c.Target.Cast == setting.CastExact:
 			if t, err = tensor.Cast(t, spec.DType, pool); err != nil && tensor.Rounds(got.DType, spec.DType) && !errors.Is(err, tensor.ErrBudget) {
@@ -163,13 +163,18 @@ func (c *Call) misfit(spec *tensor.Spec, got tensor.Tensor) error {
 	return fmt.Errorf("%w: input %q: expected %s, got %s %s%s", scheduler.ErrInvalidInput, spec.Name, c.expected(spec), got.DType, got.Shape, cure(got.DType, spec.DType))
 }
 
+// isDouble reports whether an input is of float64 where the model takes float32. numpy makes
+// float64 of every quotient, so cast = true rounds it, too: a picture divided by 255 has no exact
+// cast.
+func isDouble(from, to tensor.DType) bool { return from == tensor.Float64 && to == tensor.Float32 }
+
 // cure tells the sender of an input how to make it of the dtype that the model takes, if that is a
 // type of numbers, too.
 func cure(from, to tensor.DType) string {
 	switch {
 	case from == to || !tensor.Casts(from, to):
 		return ""
-	case tensor.Rounds(from, to):
+	case tensor.Rounds(from, to) && !isDouble(from, to):
 		return fmt.Sprintf("; convert it before it is sent (numpy: .astype(%q)), or have cast = \"nearest\" set for the model", to)
 	}
 	return fmt.Sprintf("; convert it before it is sent (numpy: .astype(%q)), or have cast = true set for the model", to)
