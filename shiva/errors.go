@@ -92,7 +92,19 @@ type RemoteError struct {
 	By string
 }
 
-func (e *RemoteError) Error() string { return "shiva: peer reports " + e.Type + ": " + e.Message }
+func (e *RemoteError) Error() string {
+	if sayingType(e.Message, e.Type) {
+		return "shiva: peer reports " + e.Message
+	}
+	return "shiva: peer reports " + e.Type + ": " + e.Message
+}
+
+// sayingType reports whether a message begins with the words of a type: "invalid input: " for
+// InvalidInput. Those of shivad do.
+func sayingType(message, kind string) bool {
+	head, _, ok := strings.Cut(message, ":")
+	return ok && strings.EqualFold(strings.ReplaceAll(head, " ", ""), kind)
+}
 
 // AppendMetadata appends the metadata of the error's message: the keys type, message, code,
 // retryable and, if there are any, id and by, in this order. The first two are those of the

@@ -57,6 +57,8 @@ func TestParseReferenceErrors(t *testing.T) {
 
 func TestErrorsRead(t *testing.T) {
 	for want, err := range map[string]error{
+		"shiva: peer reports not found: no model \"a\"":                   &shiva.RemoteError{Type: shiva.NotFound, Message: "not found: no model \"a\""},
+		"shiva: peer reports ValueError: not found: x":                    &shiva.RemoteError{Type: "ValueError", Message: "not found: x"},
 		"shiva: peer reports NotFound: no model":                          &shiva.RemoteError{Type: shiva.NotFound, Message: "no model"},
 		"shiva: no answer from h:1 to the request (it may have run): EOF": &shiva.CallError{Addr: "h:1", MayHaveRun: true, Err: io.EOF},
 		"shiva: no answer from h:1 to the request (it was not sent): EOF": &shiva.CallError{Addr: "h:1", Err: io.EOF},

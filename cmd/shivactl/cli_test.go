@@ -675,3 +675,19 @@ func TestInterrupt(t *testing.T) {
 		t.Errorf("exit %d: %s", code, stderr.String())
 	}
 }
+
+// TestSettingText: settings are printed in no syntax of Go.
+func TestSettingText(t *testing.T) {
+	for want, v := range map[string]any{
+		"-": nil, "20ms": "20ms", "2": 2., "true": true, `["a","b c"]`: []any{"a", "b c"}, `{"a":1}`: map[string]any{"a": 1.},
+	} {
+		if got := settingText(v); got != want {
+			t.Errorf("%v: %q, want %q", v, got, want)
+		}
+	}
+	for _, v := range []any{[]any{}, map[string]any{}} {
+		if got := settingText(v); got != "-" {
+			t.Errorf("%v: %q", v, got)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -198,9 +199,24 @@ func (c *cli) printSettings(policy any) error {
 	settings, _ := policy.(map[string]any)
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		fmt.Fprintf(w, "%s\t%v\n", key, settings[key])
+		fmt.Fprintf(w, "%s\t%s\n", key, settingText(settings[key]))
 	}
 	return w.Flush()
+}
+
+// settingText formats the value of a setting as the file of the server would have it; "-" is none.
+func settingText(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "-"
+	case []any, map[string]any:
+		if text, err := json.Marshal(v); err == nil && len(text) > len("{}") {
+			return string(text)
+		}
+		return "-"
+	default:
+		return fmt.Sprint(v)
+	}
 }
 
 func (c *cli) printModels(models []admin.Model) error {

@@ -124,7 +124,16 @@ func faultOf(err error) string {
 	}
 	if e, ok := errors.AsType[*toml.DecodeError](err); ok {
 		line, _ := e.Position()
-		return fmt.Sprintf("line %d: %s", line, strings.TrimPrefix(e.Error(), "toml: "))
+		text := strings.TrimPrefix(e.Error(), "toml: ")
+		if kind, ok := strings.CutPrefix(text, "cannot decode TOML "); ok {
+			kind, _, _ = strings.Cut(kind, " into ")
+			want := "a string"
+			if len(e.Key()) < 2 {
+				want = "a table, which is a profile"
+			}
+			text = fmt.Sprintf("%s: expected %s, got a value of type %s", strings.Join(e.Key(), "."), want, kind)
+		}
+		return fmt.Sprintf("line %d: %s", line, text)
 	}
 	return err.Error()
 }

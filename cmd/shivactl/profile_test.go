@@ -108,7 +108,8 @@ func TestProfiles(t *testing.T) {
 		{"", "--json", `{"file":"FILE","profiles":{}}`},
 		{"[a]\nadres=\"h:2\"", "", "FILE: line 2: there is no setting \"a.adres\"\n  -> shivactl help profiles"},
 		{"[a]\ntoken=\"secret\"", "", "line 2: there is no setting \"a.token\""},
-		{"[a]\naddr=2", "", "FILE: line 2: "},
+		{"[a]\naddr=2", "", "FILE: line 2: a.addr: expected a string, got a value of type integer\n"},
+		{"a=2", "", "FILE: line 1: a: expected a table, which is a profile, got a value of type integer\n"},
 		{"[a\n", "", "FILE: line 1: "},
 		{"", "all", "unexpected argument"},
 	} {

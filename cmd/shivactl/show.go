@@ -71,7 +71,7 @@ func (c *cli) reportFailed(results []result) error {
 			continue
 		}
 		first = cmp.Or(first, r.err)
-		text := r.err.Type + ": " + r.err.Message
+		text := r.err.Message
 		if files[text] == nil {
 			order = append(order, text)
 		}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"path"
 	"slices"
+	"strings"
 )
 
 // Containers is the answer to /v1/containers: those that the server starts or connects to, and all
@@ -83,7 +84,7 @@ func (s Sources) findContainer(name string) (Container, error) {
 		for _, c := range list {
 			names = append(names, fmt.Sprintf("%q", c.Name))
 		}
-		return Container{}, refuse(http.StatusNotFound, "no container %q in the server's configuration, which has %v", name, names)
+		return Container{}, refuse(http.StatusNotFound, "no container %q in the server's configuration, which has %s", name, cmp.Or(strings.Join(names, ", "), "none"))
 	}
 	return list[i], nil
 }

@@ -73,6 +73,7 @@ keep = 0
 		`x.toml:4:1: model.b.cast: expected false, true or "nearest", got the string "close"`,
 		`x.toml:6:1: model.c.cast: expected false, true or "nearest", got the integer 1`,
 	}},
+	{"a number that is none", "[tcp]\nconnections = 1e999\n", []string{`x.toml:2:15: unable to parse float: "1e999": value out of range`}},
 	{"every wrong type at once", `
 drain = 3
 [tcp]

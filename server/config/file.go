@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -72,7 +73,7 @@ func (c Config) Blank() bool { return c.blank }
 func parse(name string, text []byte) (Config, error) {
 	var tree map[string]any
 	if err := toml.Unmarshal(text, &tree); err != nil {
-		f := Fault{Origin: name, Text: strings.TrimPrefix(err.Error(), "toml: ")}
+		f := Fault{Origin: name, Text: parser.ReplaceAllString(err.Error(), "")}
 		if d, ok := errors.AsType[*toml.DecodeError](err); ok {
 			f.Line, f.Column = d.Position()
 			f.Key = joinKey("", d.Key()...)
@@ -85,6 +86,9 @@ func parse(name string, text []byte) (Config, error) {
 	c.setTree(fs, tree)
 	return c, fs.err()
 }
+
+// parser matches the names of packages in an error of the TOML decoder.
+var parser = regexp.MustCompile(`^toml: |strconv\.\w+: parsing `)
 
 // places returns the position of each key in a well-formed document.
 func places(name string, text []byte) map[string]origin {

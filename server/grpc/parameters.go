@@ -18,7 +18,7 @@ func reserved(key string) bool {
 }
 
 func badParameter(where, key, expected string, got any) error {
-	return fmt.Errorf("%w: %sparameter %q: expected %s, got %T %v", scheduler.ErrInvalidInput, where, key, expected, got, got)
+	return fmt.Errorf("%w: %sparameter %q: expected %s, got %v", scheduler.ErrInvalidInput, where, key, expected, parameter.Typed(got))
 }
 
 // object is the JSON object of the parameters, its members in the order of their names.

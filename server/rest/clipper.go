@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -40,7 +41,7 @@ type clipperQuestion struct {
 // and so do members that are null, as in /v2.
 func (q *clipperQuestion) read(object []byte, w parameter.Wire) error {
 	if err := json.Unmarshal(object, q); err != nil {
-		return gate.Malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, err)
+		return gate.Malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, jsontext.Words(err))
 	}
 	for _, value := range []*json.RawMessage{&q.UID, &q.Input, &q.ID} {
 		if string(*value) == "null" {

@@ -388,7 +388,7 @@ func Unmarshal(text []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	d.UseNumber()
-	return d.Decode(v)
+	return Words(d.Decode(v))
 }
 
 // walk reads any value, and applies the rules to everything in it.

@@ -118,8 +118,8 @@ def test_a_server_that_is_killed_and_comes_back(server: Server, launch: Launch, 
     ("options", "texts"),
     [
         ("model=ball location={nobody}", ["Connection refused", "expected a server at {nobody}, as the property location says"]),
-        ("model=bell location={tcp}", ["bell: NotFound: ", "expected the name of a model of the server in the property model"]),
-        ("model=small location={tcp}", ["small: InvalidInput: ", "48, 64, 3]", "the model got uint8 [240, 321, 3]"]),
+        ("model=bell location={tcp}", ["bell: not found: ", "expected the name of a model of the server in the property model"]),
+        ("model=small location={tcp}", ["small: invalid input: ", "48, 64, 3]", "the model got uint8 [240, 321, 3]"]),
     ],
 )
 @pytest.mark.parametrize("keep", ["latest", "all"])

@@ -349,6 +349,7 @@ func TestFeedback(t *testing.T) {
 	h.expect(h.feedback("app", verdict(`{}`)), `error invalid input: feedback: expected one of "label", "loss"`)
 	h.expect(h.feedback("app", verdict(`{"label":1,"loss":0}`)), "got 2 of them")
 	h.expect(h.feedback("app", verdict(`{"losses":{"a/1":2}}`)), "want 0 to 1")
+	h.expect(h.feedback("app", verdict(`{"loss":"1"}`)), "error invalid input: feedback: loss: expected a number of 64 bits, got a string")
 	h.expect(h.feedback("app", verdict(`{"label":[1,2,3]}`)), "error")
 	h.expect(h.feedback("app", verdict(`{"label":1}`)), `{"application":"app","learned":true,"rounds":1}`)
 	h.expect(h.feedback("app", verdict(`{"label":1}`)), `{"application":"app","learned":false,"rounds":1}`)

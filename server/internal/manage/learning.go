@@ -102,7 +102,7 @@ func (l Learning) Feedback(ctx context.Context, name string, body json.RawMessag
 		Input json.RawMessage `json:"input"`
 	}
 	if err := json.Unmarshal(body, &q); err != nil {
-		return nil, refusal(fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, err))
+		return nil, refusal(fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, jsontext.Words(err)))
 	}
 	if string(q.ID) == "null" {
 		q.ID = nil

@@ -163,7 +163,7 @@ func TestErrors(t *testing.T) {
 		{Shiva, "user", JSON([]byte("true")), `scheduler: invalid input: metadata key "user": expected a string, got true`},
 		{HTTP, "timeout", JSON([]byte("1.5")), `scheduler: invalid input: parameter "timeout": expected a whole number of microseconds from 0 to 18446744073709551615, got 1.5`},
 		{GRPC, "timing", Typed(int64(1)), `scheduler: invalid input: parameter "timing": expected true or false, got int64 1`},
-		{GRPC, "salt", Typed(nil), `scheduler: invalid input: parameter "salt": expected a string, got <nil> <nil>`},
+		{GRPC, "salt", Typed(nil), `scheduler: invalid input: parameter "salt": expected a string, got no value`},
 		{HTTP, "salt", JSON([]byte(`["` + strings.Repeat("ä", 50) + `"]`)), `scheduler: invalid input: parameter "salt": expected a string, got ["` + strings.Repeat("ä", 29) + `…`},
 	} {
 		var v Values

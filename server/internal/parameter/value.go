@@ -89,7 +89,11 @@ func (v Value) names() ([]string, bool) {
 // String formats the value for an error.
 func (v Value) String() string {
 	s := string(v.json)
-	if v.json == nil {
+	switch {
+	case v.json != nil:
+	case v.typed == nil:
+		s = "no value"
+	default:
 		s = fmt.Sprintf("%T %v", v.typed, v.typed)
 	}
 	const most = 60

@@ -73,6 +73,11 @@ def test_errors_are_typed(server: Server, kind: str) -> None:
     assert (e.value.code, e.value.retryable, e.value.id) == (429, True, 7)
 
 
+def test_errors_say_their_type_once() -> None:
+    for message, want in [("not found: no model", "not found: no model"), ("no model", "NotFound: no model")]:
+        assert str(shiva_client.NotFound({"type": "NotFound", "message": message})) == want
+
+
 def test_requests_are_pipelined_by_threads(server: Server) -> None:
     with Client(server.address, in_flight=16) as client:
         wrong = []

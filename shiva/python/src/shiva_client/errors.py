@@ -88,7 +88,10 @@ class RemoteError(ShivaError):
         self.code = code if isinstance(code, int) else 0
         self.retryable = metadata.get("retryable") is True
         self.id = metadata.get("id")
-        super().__init__(f"{self.type}: {self.message}")
+        # The texts of shivad begin with the words of the type: "invalid input: ...".
+        head, colon, _ = self.message.partition(":")
+        said = colon and head.replace(" ", "").lower() == self.type.lower()
+        super().__init__(self.message if said else f"{self.type}: {self.message}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle, by which pools of processes pass errors on."""
