@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -28,7 +29,8 @@ parameters.
 A model is NAME, which follows the default version, NAME/VERSION, or 'NAME/*', all versions that are
 ready. --slo is the deadline of requests that bring none. --default is answered when no model has
 answered in time, a JSON object with the value of one row for each output; without it that is an
-error. --keep is how many frames of a stream may wait whose requests do not say: all, latest or a
+error. A model that the server does not know yet is allowed, with a warning: it may come later.
+--keep is how many frames of a stream may wait whose requests do not say: all, latest or a
 number; without it the models' setting keep holds. apps change changes what is given and leaves the
 rest; --model stands for all links (shivactl links adds one), --slo '', --keep '' and --default null
 take them away, and --param NAME= takes a parameter back to its default.
@@ -199,6 +201,7 @@ func (c *cli) createApp(o *appOptions, args []string) error {
 	if err := c.send(http.MethodPost, "/v1/apps", o.members, &a); err != nil {
 		return err
 	}
+	c.doubtLinks(a.Models)
 	return c.printApp(a)
 }
 
@@ -213,6 +216,9 @@ func (c *cli) changeApp(o *appOptions, args []string) error {
 	var a admin.App
 	if err := c.send(http.MethodPatch, apiPath("/v1/apps/%s", name), o.members, &a); err != nil {
 		return err
+	}
+	if o.members["models"] != nil {
+		c.doubtLinks(a.Models)
 	}
 	return c.printApp(a)
 }
@@ -281,6 +287,36 @@ func (c *cli) printLinks(a admin.App) error {
 		fmt.Fprintf(w, "%s\t%s\n", link, cmp.Or(strings.Join(linkedVersions(link, list.Models), " "), "nothing: no container of it has registered"))
 	}
 	return w.Flush()
+}
+
+// doubtLinks warns of links to what the server has not heard of. That is allowed, as an application
+// may be made before its models, but often a name is mistyped.
+func (c *cli) doubtLinks(links []string) {
+	var list admin.ModelList
+	if c.get("/v1/models", &list) != nil {
+		return // the application is made, and only the warning is lost
+	}
+	for _, link := range links {
+		name, version, _ := strings.Cut(link, "/")
+		numbered := version != "" && version != "*"
+		var known []string
+		for _, m := range list.Models {
+			if known = append(known, m.Name); numbered {
+				known = append(known, m.Name+"/"+m.Version)
+			}
+		}
+		if !numbered {
+			link = name
+		}
+		if slices.Contains(known, link) {
+			continue
+		}
+		fmt.Fprintf(c.stderr, "shivactl: no container of %s has registered yet: until one does, the link means nothing\n", link)
+		slices.Sort(known)
+		if hint := didYouMean(link, slices.Compact(known)); hint != "" {
+			fmt.Fprintln(c.stderr, "  ->", hint)
+		}
+	}
 }
 
 // linkedVersions returns the versions that a link means.
