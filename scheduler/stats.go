@@ -48,6 +48,7 @@ type Stats struct {
 	Live        int
 	Failing     int // live replicas that fail on every batch
 	Replicas    []ReplicaStats
+	Unbatched   bool // each request is executed by itself, so no batch has more than one row
 	Predictable bool // all profiles have enough measurements to refuse requests by prediction
 	Need        Need // how many replicas would meet the deadlines
 	// Culprits are the latest requests that were at fault for the loss of a container, the newest
@@ -148,8 +149,8 @@ func (m *Model) Stats() Stats {
 		ID: m.id, Config: c.cfg,
 		QueueRows: c.rows, QueueBytes: c.bytes, Requests: c.requests,
 		Shapes: len(c.buckets.ordered), Sources: len(c.sources.heap), Streams: c.streams.recent(now), Live: c.live,
-		Predictable: c.live > 0 && !c.capacity.cold,
-		Counts:      c.stats.since(&counters{}),
+		Unbatched: !c.batched, Predictable: c.live > 0 && !c.capacity.cold,
+		Counts: c.stats.since(&counters{}),
 	}
 	from, peak := c.past.recent(now, &c.stats)
 	s.Recent, s.Span = c.stats.since(&from.counters), time.Duration(now-from.at)

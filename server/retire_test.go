@@ -61,6 +61,15 @@ func TestRollingVersions(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("version 1 was not told goodbye")
 	}
+	budgettest.Until(t, "version 1 to be explained as replaced", func() bool {
+		for _, e := range s.report.Explain("rolled") {
+			if e.Version == "1" {
+				text := strings.Join(e.Sentences, "\n")
+				return strings.Contains(text, "Requests to rolled are answered by version 2; only those that name rolled/1 are refused.") && !strings.Contains(text, "every request is refused")
+			}
+		}
+		return false
+	})
 	patch(`{"default_version":"1"}`, `no container serves version \"1\" of model \"rolled\"; ready: \"2\"`)
 
 	// Back to 1, which is started again, and is not dismissed while it is the default.

@@ -12,7 +12,6 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/audit"
-	"github.com/shivad/shivad/server/internal/gate"
 )
 
 // Explain describes for every version of a model, or for an application, what it does and why.
@@ -23,7 +22,8 @@ func (r *Report) Explain(model string) []admin.Explanation {
 	}
 	for _, target := range r.Gate.TargetsOf(model) {
 		stats := target.Model.Stats()
-		about := append(shapes(target), sentences(stats, r.crowded(model))...)
+		about := append(shapes(stats), r.absent(stats)...)
+		about = append(about, sentences(stats, r.crowded(model))...)
 		about = append(about, r.explainSubset(stats)...)
 		about = append(about, explainStreams(stats, target.Model.Streams(math.MaxInt))...)
 		about = append(about, explainMissing(target)...)
@@ -68,11 +68,29 @@ func (r *Report) crowded(model string) string {
 }
 
 // shapes says why a model's batches always have one row, if they do.
-func shapes(t *gate.Target) []string {
-	if t.Spec.Batched() {
+func shapes(s scheduler.Stats) []string {
+	if !s.Unbatched {
 		return nil
 	}
 	return []string{"The model is not batched: each request is one execution, in its own shapes. More replicas, or containers that execute several requests at once, make it faster."}
+}
+
+// absent says that a version has no live replica, and whether another version serves in its place.
+func (r *Report) absent(s scheduler.Stats) []string {
+	if s.Live > 0 {
+		return nil
+	}
+	meant, err := r.Gate.Target(s.ID.Name, "")
+	if err == nil && meant.Model != nil && meant.ID != s.ID && meant.Serves {
+		return []string{replaced(s.ID, meant.ID)}
+	}
+	return []string{fmt.Sprintf("No live replica: every request is refused. Start a container of %s, or see in \"shivactl status\" why it does not register.", s.ID)}
+}
+
+// replaced says that requests to a model are answered by another version, so that the lack of
+// replicas is no outage.
+func replaced(old, now scheduler.ModelID) string {
+	return fmt.Sprintf("No replica of this version is live. Requests to %s are answered by version %s; only those that name %s are refused.", old.Name, now.Version, old)
 }
 
 // sentences turns a model's figures into what an operator would conclude from them.
@@ -81,9 +99,6 @@ func sentences(s scheduler.Stats, crowded string) []string {
 	var out []string
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 
-	if s.Live == 0 {
-		say("No live replica: every request is refused. Start a container of %s, or see in \"shivactl status\" why it does not register.", s.ID)
-	}
 	n := &s.Recent
 	out = append(out, explainFailing(s)...)
 	out = append(out, explainCulprits(s)...)
@@ -92,9 +107,15 @@ func sentences(s scheduler.Stats, crowded string) []string {
 		say("No batch was sent in the last %v, so there is little to explain.", span(s))
 		return append(out, refusals(s)...)
 	}
-	say("In the last %v, the time that these figures cover, %d requests were accepted, %.1f a second. %d batches were sent, of %.1f rows on average; with the strategy %s a batch may have up to %d rows now.",
-		span(s), n.Submitted, float64(n.Submitted)/max(s.Span.Seconds(), 0.001), n.Batches, float64(n.Rows)/float64(n.Batches), s.Config.Strategy, mostRows(s))
-	out = append(out, explainSizes(s)...)
+	accepted := fmt.Sprintf("In the last %v, the time that these figures cover, %d requests were accepted, %.1f a second.",
+		span(s), n.Submitted, float64(n.Submitted)/max(s.Span.Seconds(), 0.001))
+	if s.Unbatched {
+		say("%s %d were sent to replicas, one by one.", accepted, n.Batches)
+	} else {
+		say("%s %d batches were sent, of %.1f rows on average; with the strategy %s a batch may have up to %d rows now.",
+			accepted, n.Batches, float64(n.Rows)/float64(n.Batches), s.Config.Strategy, mostRows(s))
+		out = append(out, explainSizes(s)...)
+	}
 	out = append(out, throughput(s, crowded)...)
 	out = append(out, refusals(s)...)
 	if n.BatchesFailed > 0 {
@@ -269,7 +290,7 @@ func throughput(s scheduler.Stats, crowded string) (out []string) {
 			out = append(out, fmt.Sprintf("Replica %s has not answered %d of the batches it was sent, the first %v ago; each takes one of its %d slots until it does.",
 				name(r), r.GivenUp, round(r.OldestBatch), r.Slots))
 		}
-		if r.Ceiling > 0 {
+		if r.Ceiling > 0 && !s.Unbatched {
 			out = append(out, fmt.Sprintf("Replica %s fails on batches of more than %d rows; more are tried again now and then. Set max_batch if that is its limit.", name(r), r.Ceiling))
 		}
 		if r.Serial && r.Slots > 1 {
@@ -335,7 +356,7 @@ func bounds(s scheduler.Stats) (by []string) {
 	matters := func(r scheduler.CloseReason) bool {
 		return 10*s.Recent.Closed[r] >= s.Recent.Batches && s.Recent.Closed[r] > 0
 	}
-	if matters(scheduler.CloseFull) {
+	if matters(scheduler.CloseFull) && !s.Unbatched {
 		by = append(by, largerBatches(s))
 	}
 	if matters(scheduler.CloseObjective) {

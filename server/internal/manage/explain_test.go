@@ -39,7 +39,6 @@ func TestSentences(t *testing.T) {
 		change func(*scheduler.Stats)
 		want   string
 	}{
-		{func(s *scheduler.Stats) { s.Live, s.Replicas, s.Recent.Batches = 0, nil, 0 }, "Start a container of m/1"},
 		{func(s *scheduler.Stats) { s.Recent.Batches = 0 }, "No batch was sent in the last 1m0s"},
 		{func(s *scheduler.Stats) {}, "In the last 1m0s, the time that these figures cover, 120 requests were accepted, 2.0 a second. 50 batches were sent, of 2.0 rows on average"},
 		{func(s *scheduler.Stats) { s.Recent.Closed[scheduler.CloseIdle] = 50; s.Recent.Peak = 1 }, "the client waits for each reply"},
@@ -106,6 +105,24 @@ func TestSentences(t *testing.T) {
 	for _, r := range scheduler.CloseReasons() {
 		if text := closeReason(base(func(*scheduler.Stats) {}), r); strings.HasPrefix(text, "were closed because of") {
 			t.Errorf("nothing is said about batches closed for %s", r)
+		}
+	}
+}
+
+// TestSentencesUnbatched: a model that is not batched is not spoken of as if it were.
+func TestSentencesUnbatched(t *testing.T) {
+	s := scheduler.Stats{
+		ID: scheduler.ModelID{Name: "m", Version: "1"}, Live: 1, Unbatched: true, Span: time.Minute, Config: scheduler.ModelConfig{Strategy: "deadline", MaxBatch: 1},
+		Recent: scheduler.Counts{Submitted: 120, Batches: 50, Rows: 50, Peak: 7},
+		Replicas: []scheduler.ReplicaStats{{Label: "A", State: "live", Limit: 1, Largest: 1, MaxBatch: 1, Ceiling: 1,
+			Profile: []scheduler.ProfilePoint{{Rows: 1, Typical: 5500 * time.Microsecond}}}},
+	}
+	for _, r := range scheduler.CloseReasons() {
+		s.Recent.Closed = map[scheduler.CloseReason]uint64{r: 50}
+		got := strings.Join(sentences(s, ""), "\n")
+		if want := "120 requests were accepted, 2.0 a second. 50 were sent to replicas, one by one."; !strings.Contains(got, want) ||
+			strings.Contains(got, "max_batch") || strings.Contains(got, "of the batches") {
+			t.Errorf("closed for %s: got\n%s\nexpected\n%s", r, got, want)
 		}
 	}
 }

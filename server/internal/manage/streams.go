@@ -35,16 +35,19 @@ const (
 	worthALook   = 100 * time.Millisecond // between the capture of a frame and its arrival
 )
 
-// explainStreams says how old the frames of a model's answers are, and why. list holds the model's
-// streams, worst first.
+// explainStreams says how old the frames of a model's answers are, and why. list holds all of the
+// model's streams, worst first.
 func explainStreams(s scheduler.Stats, list []scheduler.StreamStats) (out []string) {
 	n := &s.Recent
 	if len(list) == 0 || n.Frames == 0 {
 		return nil
 	}
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	span := max(s.Span.Seconds(), 0.001)
-	does, brings := float64(n.FramesAnswered)/span, float64(n.Frames)/span
+	does, brings := 0.0, 0.0 // frames per second; each stream has a span of its own
+	for _, stream := range list {
+		span := max(stream.Span.Seconds(), 0.001)
+		does, brings = does+float64(stream.Answered)/span, brings+float64(stream.Frames)/span
+	}
 	slow := does < 0.9*brings
 	for _, stream := range list[:min(namedStreams, len(list))] {
 		text := fmt.Sprintf("%s gets answers for frames %v old", source(stream), round(stream.Age))
@@ -92,7 +95,7 @@ func newerFrames(s scheduler.Stats, worst scheduler.StreamStats, does float64) s
 			each := time.Duration(float64(s.Streams) / does * float64(time.Second))
 			text = fmt.Sprintf("The %d streams take turns, so each gets an answer about every %v. ", s.Streams, round(each)) + text
 		}
-		if s.Config.MaxBatch == 1 {
+		if s.Config.MaxBatch == 1 && !s.Unbatched {
 			text += "; so do batches, which have a frame of each stream: max_batch is 1"
 		}
 		return text + "."

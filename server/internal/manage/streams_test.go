@@ -14,13 +14,21 @@ import (
 func TestSentencesOfStreams(t *testing.T) {
 	base := func() (scheduler.Stats, []scheduler.StreamStats) {
 		s := scheduler.Stats{
-			ID: scheduler.ModelID{Name: "m", Version: "1"}, Span: time.Minute, Streams: 4,
-			Recent: scheduler.Counts{Frames: 7200, FramesAnswered: 600, Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeOK: 6000}},
+			ID: scheduler.ModelID{Name: "m", Version: "1"}, Streams: 4,
+			// The model has been idle before: its span is not that of the streams.
+			Span: 23 * time.Minute, Recent: scheduler.Counts{Frames: 7200, FramesAnswered: 600, Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeOK: 6000}},
 		}
 		stream := scheduler.StreamStats{Name: "cam-3", Keep: setting.KeepLatest, Span: time.Minute, Frames: 1800, Answered: 150, Age: 430 * time.Millisecond}
 		second := stream
 		second.Name, second.Age, second.Connection = "10.0.0.7:5001", 420*time.Millisecond, 7
-		return s, []scheduler.StreamStats{stream, second}
+		return s, []scheduler.StreamStats{stream, second, stream, stream}
+	}
+	answered := func(n int) func(*scheduler.Stats, []scheduler.StreamStats) {
+		return func(_ *scheduler.Stats, l []scheduler.StreamStats) {
+			for i := range l {
+				l[i].Answered = n
+			}
+		}
 	}
 	for name, c := range map[string]struct {
 		change func(*scheduler.Stats, []scheduler.StreamStats)
@@ -40,17 +48,21 @@ func TestSentencesOfStreams(t *testing.T) {
 		"keep is a number": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Keep = 8 }, []string{
 			`With keep = 8 a frame waits behind up to 7 older ones; keep = "latest" answers newer ones.`,
 		}, "take turns"},
-		"no batches": {func(s *scheduler.Stats, _ []scheduler.StreamStats) { s.Config.MaxBatch = 1 }, []string{"so do batches, which have a frame of each stream: max_batch is 1."}, ""},
-		"nothing is answered": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered, l[0].Answered = 0, 0 }, []string{
+		"no batches":  {func(s *scheduler.Stats, _ []scheduler.StreamStats) { s.Config.MaxBatch = 1 }, []string{"so do batches, which have a frame of each stream: max_batch is 1."}, ""},
+		"not batched": {func(s *scheduler.Stats, _ []scheduler.StreamStats) { s.Config.MaxBatch, s.Unbatched = 1, true }, []string{"More replicas, a faster model"}, "max_batch"},
+		"a young stream": {func(_ *scheduler.Stats, l []scheduler.StreamStats) {
+			l[0].Span, l[0].Frames, l[0].Answered = time.Second, 30, 1
+		}, []string{"the model answers 8.5 frames a second, its streams send 120."}, ""},
+		"nothing is answered": {answered(0), []string{
 			`Stream "cam-3" got no answers for its 1800 frames in the last 1m0s: the model answers 0 frames a second`, "More replicas, a faster model",
 		}, "take turns"},
-		"fast enough": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered = 7200 }, []string{
+		"fast enough": {answered(1800), []string{
 			`Stream "cam-3" gets answers for frames 430ms old; the model answers all that its streams send, 120 a second.`,
 		}, "replicas"},
-		"not fast enough": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered = 6400 }, []string{
+		"not fast enough": {answered(1600), []string{
 			"the model answers 107 frames a second, its streams send 120.", "replicas",
 		}, "answers all"},
-		"as good as fast enough": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered = 6500 }, []string{
+		"as good as fast enough": {answered(1625), []string{
 			"the model answers all that its streams send, 120 a second.",
 		}, "replicas"},
 		"late on arrival": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Late = 300 * time.Millisecond }, []string{
@@ -87,7 +99,7 @@ func TestSentencesOfStreams(t *testing.T) {
 	}
 	s, list := base()
 	for i := range 3 {
-		list = append(list, list[0])
+		list = append(list[:2+i], list[0])
 		list[2+i].Name = fmt.Sprint("more ", i)
 	}
 	if text := strings.Join(explainStreams(s, list), "\n"); !strings.Contains(text, "more 0") || strings.Contains(text, "more 1") {
