@@ -568,6 +568,91 @@ const char *shiva_member(const char *object, const char *key)
     return NULL;
 }
 
+/* read_hex returns the number that four hexadecimal digits are; UINT32_MAX if they are not. */
+static uint32_t read_hex(const char *at)
+{
+    uint32_t value = 0;
+    unsigned i;
+
+    for (i = 0; i < 4; i++) {
+        char c = at[i];
+
+        if (c >= '0' && c <= '9')
+            value = value << 4 | (uint32_t)(c - '0');
+        else if ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'))
+            value = value << 4 | (uint32_t)((c | ' ') - 'a' + 10);
+        else
+            return UINT32_MAX;
+    }
+    return value;
+}
+
+/* write_rune writes a character as UTF-8; half of a surrogate pair as the replacement character. */
+static void write_rune(struct text *t, uint32_t rune)
+{
+    unsigned shift = rune < 0x80 ? 0 : rune < 0x800 ? 6 : rune < 0x10000 ? 12 : 18;
+
+    if (rune >= 0xd800 && rune < 0xe000)
+        rune = 0xfffd;
+    if (shift == 0)
+        write_char(t, (char)rune);
+    else
+        write_char(t, (char)((shift == 6 ? 0xc0u : shift == 12 ? 0xe0u : 0xf0u) | rune >> shift));
+    while (shift > 0) {
+        shift -= 6;
+        write_char(t, (char)(0x80 | (rune >> shift & 0x3f)));
+    }
+}
+
+/* read_escape writes what follows a backslash, and returns its end; NULL if it is no escape. */
+static const char *read_escape(struct text *t, const char *at)
+{
+    static const char escapes[] = "\"\"\\\\//b\bf\fn\nr\rt\t";
+    uint32_t rune, low;
+    size_t i;
+
+    for (i = 0; escapes[i] != 0; i += 2)
+        if (*at == escapes[i]) {
+            write_char(t, escapes[i + 1]);
+            return at + 1;
+        }
+    rune = *at == 'u' ? read_hex(at + 1) : UINT32_MAX;
+    if (rune == UINT32_MAX)
+        return NULL;
+    at += 5;
+    if (rune >= 0xd800 && rune < 0xdc00 && at[0] == '\\' && at[1] == 'u') {
+        low = read_hex(at + 2);
+        if (low >= 0xdc00 && low < 0xe000) {
+            rune = 0x10000 + ((rune - 0xd800) << 10) + (low - 0xdc00);
+            at += 6;
+        }
+    }
+    write_rune(t, rune);
+    return at;
+}
+
+enum shiva_status shiva_text(const char *object, const char *key, char *text, size_t room)
+{
+    const char *at = shiva_member(object, key);
+    struct text t = {text, room, 0};
+
+    if (room > 0)
+        text[0] = 0;
+    if (at == NULL || *at != '"')
+        return SHIVA_ORDER;
+    for (at++; at != NULL && *at != '"';)
+        if (*at == '\\')
+            at = read_escape(&t, at + 1);
+        else
+            write_char(&t, *at++);
+    write_char(&t, 0);
+    if (at != NULL && t.used <= room)
+        return SHIVA_OK;
+    if (room > 0)
+        text[0] = 0;
+    return at == NULL ? SHIVA_ORDER : SHIVA_LIMIT;
+}
+
 const char *shiva_explain(enum shiva_status status)
 {
     switch (status) {

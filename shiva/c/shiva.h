@@ -207,6 +207,14 @@ enum shiva_status shiva_add_number(char *object, size_t room, const char *key, i
  */
 const char *shiva_member(const char *object, const char *key);
 
+/*
+ * shiva_text writes a member that is a text, such as a label, to text: UTF-8 without quotes and
+ * escapes, with a final NUL, which counts in room. It returns SHIVA_ORDER if object has no such
+ * member, or if that is no text, and SHIVA_LIMIT if it does not fit; text is then "". A NUL of the
+ * text itself ends it.
+ */
+enum shiva_status shiva_text(const char *object, const char *key, char *text, size_t room);
+
 /* shiva_explain describes a status in words. */
 const char *shiva_explain(enum shiva_status status);
 

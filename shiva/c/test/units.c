@@ -452,6 +452,44 @@ static void members(void)
     }
 }
 
+/* A text is read whole and unescaped, or not at all, and nothing after its room is written. */
+static void texts(void)
+{
+    static const struct {
+        const char *object, *text;
+    } cases[] = {
+        {"{\"a\":\"\"}", ""},
+        {"{\"b\":\"x\",\"a\":\"cat\"}", "cat"},
+        {"{\"a\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"}", "\"\\/\b\f\n\r\t"},
+        {"{\"a\":\"\\u003c\\u00E9\\u20ac\\ud83d\\ude00\"}", "<\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
+        {"{\"a\":\"\\ud83dx\\ude00\"}", "\xef\xbf\xbdx\xef\xbf\xbd"},
+        {"{\"a\":\"\\ud83d\\u0041\"}", "\xef\xbf\xbd" "A"},
+        {"{\"a\":\"\\x\"}", NULL},
+        {"{\"a\":\"\\u12\"}", NULL},
+        {"{\"a\":1}", NULL},
+        {"{\"b\":\"x\"}", NULL},
+    };
+    size_t i, room;
+
+    for (i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (room = 0; room < 16; room++) {
+            const char *want = cases[i].text;
+            enum shiva_status status, expected = SHIVA_OK;
+            char text[17];
+
+            memset(text, '#', sizeof text);
+            if (want == NULL)
+                expected = SHIVA_ORDER;
+            else if (strlen(want) >= room)
+                expected = SHIVA_LIMIT;
+            status = shiva_text(cases[i].object, "a", text, room);
+            CHECK(status == expected);
+            CHECK(text[room] == '#');
+            if (room > 0)
+                CHECK(strcmp(text, status == SHIVA_OK && want != NULL ? want : "") == 0);
+        }
+}
+
 static void adding(void)
 {
     char unended[2] = {'{', '}'};
@@ -506,6 +544,7 @@ int units(void)
     liars();
     bounds();
     members();
+    texts();
     adding();
     words();
     printf("units: %d failed\n", failed);
