@@ -231,7 +231,10 @@ func metricsPage(t *testing.T, s *Server) string {
 // are still answered.
 func TestCacheOutlivesTheFirstClient(t *testing.T) {
 	t.Parallel() // it waits
-	s := start(t, withCache)
+	s := start(t, func(c *config.Config) {
+		withCache(c)
+		c.TCP.CancelOnClose = true
+	})
 	answer := make(chan struct{})
 	container := slow(t, s, func() { <-answer })
 	first, second := dial(t, s), dial(t, s)

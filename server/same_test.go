@@ -369,7 +369,7 @@ func replicas(s *Server, model string) int { return stats(s, model).Live }
 
 // The request of a client that gives up leaves the queue, through every way.
 func TestGivingUpLeavesTheQueue(t *testing.T) {
-	s := start(t, nil)
+	s := start(t, func(c *config.Config) { c.TCP.CancelOnClose = true })
 	c := join(t, s, "m", tensor.Float32, tensor.Shape{-1, 3}, func(*containertest.Batch) containertest.Reply {
 		return containertest.Reply{Silent: true}
 	})

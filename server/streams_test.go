@@ -500,7 +500,7 @@ func TestCameraThatCancels(t *testing.T) {
 // TestCameraThatLeaves: the frames of a client that hangs up never reach the model, and a client
 // that never reads its answers has no effect on the stream of another.
 func TestCameraThatLeaves(t *testing.T) {
-	s := start(t, nil)
+	s := start(t, func(c *config.Config) { c.TCP.CancelOnClose = true })
 	g := newStage(t, s, "m", 1)
 	doors := cameraDoors(t, s)
 	busy := doors[4].ask("m", frame{100, nil})

@@ -65,7 +65,7 @@ func TestBroken(t *testing.T) {
 	for text, want := range map[string]string{
 		``: "expected an object", `[]`: "expected an object", `{`: "expected the name of a member", `{}x`: "the end of the text", `{"rows":1}`: "", `{"rows":0}`: "rows is 0",
 		`{}`: "rows is -1", `{"rows":1,}`: "expected the name of a member", `{"rows" 1}`: `expected ":"`, `{"rows":1 "x":2}`: `expected "," or "}"`,
-		`{"rows":01}`: `expected "," or "}" at byte 9, got "1}"`, `{"rows":1.5}`: "whole", `{"rows":1e2}`: "whole", `{"rows":-}`: "expected a whole number", `{"rows":9999999999999999999}`: "of 64 bits",
+		`{"rows":01}`: `expected "," or "}" at byte 9, got "1}"`, `{"rows":1.5}`: "whole", `{"rows":1e0}`: "", `{"rows":15e-1}`: "whole", `{"rows":-}`: "expected a whole number", `{"rows":9999999999999999999}`: "of 64 bits",
 		`{"rows":2,"requests":[1]}`: "1 rows in total, the batch has 2", `{"rows":2,"requests":[3]}`: "[3]", `{"rows":2,"requests":[0,2]}`: "[0 2]",
 		`{"rows":2,"requests":[-1,3]}`: "[-1 3]", `{"rows":2,"parameters":[null]}`: "1 parameters for 2", `{"rows":2,"priority":[1,2,3]}`: "3 priorities for 2", `{"rows":2,"traces":["00-a"]}`: "1 traces for 2", `{"rows":2,"trace_states":["a=b"]}`: "1 trace_states for 2",
 		`{"rows":2,"traces":[null,null]}`: "", `{"rows":3,"traces":[null,null,null,null]}`: "4 traces for 3",
