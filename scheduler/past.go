@@ -76,6 +76,15 @@ func (p *past) note(now int64, c *counters, requests int) {
 	*p.mark(0) = mark{at: now, counters: *c, most: requests}
 }
 
+// ended returns how long ago the recent past ended: 0 or, if nothing has happened for a minute, the
+// time since the first moment at which an event would have stored another mark.
+func (p *past) ended(now int64) int64 {
+	if ago := now - p.next; p.noted > 0 && ago > pastSpan {
+		return ago
+	}
+	return 0
+}
+
 // mark returns the mark that is the given number of marks before the latest one.
 func (p *past) mark(but int) *mark { return &p.marks[(p.noted-1-but+pastMarks)%pastMarks] }
 

@@ -60,9 +60,10 @@ type Stats struct {
 	Counts // since the model was made
 
 	// Recent are the counts of the last minute or, after a pause, of the last minute with any
-	// events. They begin Span ago.
+	// events. They cover Span, which ended Ago: 0, unless nothing has happened for a minute.
 	Recent Counts
 	Span   time.Duration
+	Ago    time.Duration
 }
 
 // Busy returns the share of the recent time that the live replicas have executed, by their latest
@@ -153,7 +154,8 @@ func (m *Model) Stats() Stats {
 		Counts: c.stats.since(&counters{}),
 	}
 	from, peak := c.past.recent(now, &c.stats)
-	s.Recent, s.Span = c.stats.since(&from.counters), time.Duration(now-from.at)
+	ago := c.past.ended(now)
+	s.Recent, s.Span, s.Ago = c.stats.since(&from.counters), time.Duration(now-ago-from.at), time.Duration(ago)
 	s.Recent.Peak = peak
 	s.OldestWait, s.Pending = c.waiting(now)
 	s.Need = c.need(now)

@@ -12,7 +12,7 @@ import (
 var explainCommand = command{
 	name: "explain", args: "MODEL", short: "say what limits a model or application, and what to change",
 	help: `MODEL is a name, for all its versions, or NAME/VERSION, or the name of an application. A model's figures are of the last minute, or, after a pause,
-of the last time that anything happened; the first sentence says how long ago they begin.
+of the last minute in which anything happened; a sentence says how long ago that was.
 
 With --json: {"versions": [{"name", "version", "sentences": [...]}]}
 `,

@@ -12,7 +12,8 @@ type BatchList struct {
 type Batches struct {
 	Name    string  `json:"name"`
 	Version string  `json:"version"`
-	Span    float64 `json:"span_seconds"` // since that minute began
+	Span    float64 `json:"span_seconds"` // length of that minute
+	Ago     float64 `json:"ago_seconds"`  // since it ended; 0: it is the last one
 	Batches uint64  `json:"batches"`      // sent
 	Rows    uint64  `json:"rows"`         // in them
 	Failed  uint64  `json:"failed"`       // batches

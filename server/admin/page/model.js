@@ -42,7 +42,7 @@ export function model(page, name, version) {
     { name: 'Waiting', class: 'number wide', cell: (s) => count(s.waiting) },
     { name: 'Silent', class: 'number wide', cell: (s) => took(s.silent_seconds) },
   ], (s) => s.name, 'No stream has sent a frame in the last minute.');
-  const box = trial(page, name, version);
+  const box = trial(page, name, version), whens = [0, 1].map(() => el('span', {}, 'last minute'));
   const streamPanel = panel('Streams', streams);
   const actions = el('div', { class: 'actions' },
     action(page, 'Make it the default', `Requests that name ${name} without a version are answered by version ${version}.`, () => ({ method: 'PUT', path: `/v1/models/${encodeURIComponent(name)}/default_version`, body: { version }, done: `${name} now means version ${version}` })),
@@ -53,11 +53,11 @@ export function model(page, name, version) {
   stops.className = 'danger';
   const ofModels = [
     panel('Requests', el('div', { class: 'columns broad' }, latency, inTime, load, queue)),
-    panel('Batches', el('div', { class: 'columns' }, sizes, el('div', {}, el('h3', {}, 'Why they were not larger, last minute'), closed))),
+    panel('Batches', el('div', { class: 'columns' }, sizes, el('div', {}, el('h3', {}, 'Why they were not larger, ', whens[0]), closed))),
     panel('Replicas', replicas, profiles),
     streamPanel,
   ];
-  const ofAll = panel('Without a result, last minute', reasons);
+  const ofAll = panel('Without a result', el('h3', {}, whens[1]), reasons);
   const node = el('div', { class: 'view' },
     el('div', { class: 'title' }, el('h2', {}, version ? title({ name, version }) : name), state, actions), facts, versions,
     el('div', { class: 'columns' }, panel('What it does, and why', why), box),
@@ -90,6 +90,7 @@ export function model(page, name, version) {
     }
     const recent = batches?.models.find((b) => b.name === name && b.version === version);
     if (recent) {
+      for (const when of whens) setText(when, recent.ago_seconds ? `in the last minute with requests, ${took(recent.ago_seconds)} ago` : 'last minute');
       closed.fill(Object.entries(recent.closed).filter(([, n]) => n).sort((a, b) => b[1] - a[1])
         .map(([reason, n]) => ({ name: reason, value: n, text: `${share(n / recent.batches)} · ${count(n)}` })));
       reasons.fill(withoutResult([recent]));

@@ -53,7 +53,7 @@ export function overview(page) {
     show(warnings, status.warnings.length > 0);
     each(warnings, status.warnings, (w) => w, (w) => el('li', {}, w));
     models.fill(status.models.filter((m) => m.version).map((m) => ({ ...m, now: now?.get(`${m.name}/${m.version}`), batch: batches?.models.find((b) => b.name === m.name && b.version === m.version) })));
-    reasons.fill(withoutResult(batches?.models ?? []));
+    reasons.fill(withoutResult((batches?.models ?? []).filter((b) => !b.ago_seconds)));
     clients.fill(status.clients.flatMap((c) => c.quotas.filter((q) => q.refused && q.refused_seconds <= 60).map((q) => ({ name: c.name, ...q }))));
     apps.update(page.state);
     boxes.update(page.state);
@@ -124,7 +124,7 @@ function modelTable() {
     { name: 'State', node: () => dot((m) => condition(m)[0], (m) => condition(m)[1]) },
     { name: 'Waiting', class: 'number', cell: (m) => (m.queue_rows ? `${count(m.queue_rows)} · ${took(m.oldest_row_seconds)}` : '0') },
     { name: 'Requests/s', class: 'number', cell: (m) => rate(m.now?.requests) },
-    { name: 'Rows/s', class: 'number wide', cell: (m) => rate(m.batch && m.batch.rows / Math.max(m.batch.span_seconds, 1)) },
+    { name: 'Rows/s', class: 'number wide', cell: (m) => rate(m.batch && (m.batch.ago_seconds ? 0 : m.batch.rows / Math.max(m.batch.span_seconds, 1))) },
     { name: 'Failed/s', class: 'number wide', cell: (m) => rate(m.now?.failed) },
     { name: 'p50', class: 'number', cell: (m) => took(m.now?.p50) },
     { name: 'p99', class: 'number', cell: (m) => took(m.now?.p99) },

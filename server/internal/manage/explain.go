@@ -103,12 +103,15 @@ func sentences(s scheduler.Stats, crowded string) []string {
 	out = append(out, explainFailing(s)...)
 	out = append(out, explainCulprits(s)...)
 	out = append(out, explainNeed(s, crowded)...)
+	if s.Ago > 0 {
+		say("Nothing has happened for %v: what follows is of the time before.", s.Ago.Round(time.Second))
+	}
 	if n.Batches == 0 {
-		say("No batch was sent in the last %v, so there is little to explain.", span(s))
+		say("No batch was sent in the last %v%s, so there is little to explain.", span(s), before(s))
 		return append(out, refusals(s)...)
 	}
-	accepted := fmt.Sprintf("In the last %v, the time that these figures cover, %d requests were accepted, %.1f a second.",
-		span(s), n.Submitted, float64(n.Submitted)/max(s.Span.Seconds(), 0.001))
+	accepted := fmt.Sprintf("In the last %v%s, the time that these figures cover, %d requests were accepted, %.1f a second.",
+		span(s), before(s), n.Submitted, float64(n.Submitted)/max(s.Span.Seconds(), 0.001))
 	if s.Unbatched {
 		say("%s %d were sent to replicas, one by one.", accepted, n.Batches)
 	} else {
@@ -172,7 +175,15 @@ func (r *Report) explainSubset(s scheduler.Stats) []string {
 		s.ID, subset.Size, subset.Servers, have, enough)}
 }
 
-// span returns how long ago the recent past began, rounded for display.
+// before says when the recent past ended, unless that is now.
+func before(s scheduler.Stats) string {
+	if s.Ago == 0 {
+		return ""
+	}
+	return " of it"
+}
+
+// span returns how long the recent past is, rounded for display.
 func span(s scheduler.Stats) time.Duration {
 	if s.Span < 10*time.Second {
 		return round(s.Span)
@@ -415,7 +426,7 @@ func explainFailing(s scheduler.Stats) (out []string) {
 // lastFailures names the replicas that have failed recently, but not on every batch.
 func lastFailures(s scheduler.Stats) (text string) {
 	for _, r := range s.Replicas {
-		if r.State == scheduler.ReplicaLive && r.LastError != nil && r.LastFailed <= s.Span {
+		if r.State == scheduler.ReplicaLive && r.LastError != nil && r.LastFailed <= s.Ago+s.Span {
 			text += fmt.Sprintf(" Replica %s failed one %v ago: %v.", name(r), round(r.LastFailed), r.LastError)
 		}
 	}

@@ -40,6 +40,7 @@ func TestSentences(t *testing.T) {
 		want   string
 	}{
 		{func(s *scheduler.Stats) { s.Recent.Batches = 0 }, "No batch was sent in the last 1m0s"},
+		{func(s *scheduler.Stats) { s.Ago = 23 * time.Minute }, "Nothing has happened for 23m0s: what follows is of the time before.\nIn the last 1m0s of it, the time that these figures cover, 120 requests were accepted, 2.0 a second."},
 		{func(s *scheduler.Stats) {}, "In the last 1m0s, the time that these figures cover, 120 requests were accepted, 2.0 a second. 50 batches were sent, of 2.0 rows on average"},
 		{func(s *scheduler.Stats) { s.Recent.Closed[scheduler.CloseIdle] = 50; s.Recent.Peak = 1 }, "the client waits for each reply"},
 		{closed(scheduler.CloseIdle), "At most 7 requests were unanswered"},

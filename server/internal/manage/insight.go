@@ -17,7 +17,7 @@ func (r *Report) Batches() []admin.Batches {
 		s := target.Model.Stats()
 		n := &s.Recent
 		one := admin.Batches{
-			Name: target.ID.Name, Version: target.ID.Version, Span: s.Span.Seconds(), Batches: n.Batches, Rows: n.Rows, Failed: n.BatchesFailed,
+			Name: target.ID.Name, Version: target.ID.Version, Span: s.Span.Seconds(), Ago: s.Ago.Seconds(), Batches: n.Batches, Rows: n.Rows, Failed: n.BatchesFailed,
 			Closed: map[string]uint64{}, Outcomes: map[string]uint64{},
 		}
 		for reason, count := range n.Closed {
