@@ -219,7 +219,18 @@ func indexByName(tensors []tensor.Tensor, name string) int {
 
 func (c *Call) wrongCount(got int) error {
 	specs := c.Target.Spec.Inputs
-	return fmt.Errorf("%w: expected %d tensors (%s), got %d", scheduler.ErrInvalidInput, len(specs), list(specs), got)
+	least := len(specs) // without names, only those at the end can be left out
+	for least > 0 && specs[least-1].Optional {
+		least--
+	}
+	count := fmt.Sprintf("%d tensors", len(specs))
+	switch {
+	case least == len(specs)-1:
+		count = fmt.Sprintf("%d or %s", least, count)
+	case least < len(specs):
+		count = fmt.Sprintf("%d to %s", least, count)
+	}
+	return fmt.Errorf("%w: expected %s (%s), got %d", scheduler.ErrInvalidInput, count, list(specs), got)
 }
 
 // expected describes a declaration for an error message.

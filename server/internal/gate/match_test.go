@@ -3,6 +3,7 @@ package gate
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,6 +40,11 @@ func TestMatch(t *testing.T) {
 	text := []tensor.Spec{spec("s", tensor.Bytes, -1)}
 	pairs := []tensor.Spec{spec("s", tensor.Bytes, -1, 2)}
 	mixed := []tensor.Spec{spec("s", tensor.Bytes, -1), spec("x", tensor.Float32, -1, 4), spec("t", tensor.Bytes, -1)}
+	optional := func(name string) tensor.Spec {
+		s := spec(name, tensor.Int64, -1)
+		s.Optional = true
+		return s
+	}
 	for _, tc := range []struct {
 		name    string
 		specs   []tensor.Spec
@@ -74,6 +80,9 @@ func TestMatch(t *testing.T) {
 
 		{"none", one, nil, Params{}, `expected 1 tensors ("x" float32 [-1, 4]), got 0`},
 		{"too many", one, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Float32, 4)}, Params{}, "expected 1 tensors"},
+		{"too few, one is optional", append(slices.Clone(two), optional("z")), []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, `expected 2 or 3 tensors ("x"`},
+		{"too few, two are optional", append(slices.Clone(one), optional("y"), optional("z")), nil, Params{}, "expected 1 to 3 tensors"},
+		{"too few before the last", append(append(slices.Clone(one), optional("z")), two[1]), []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, "expected 3 tensors"},
 		{"dtype", one, []tensor.Tensor{zeros("", tensor.Int32, 4)}, Params{}, `input "x": expected float32 [-1, 4] (-1: any size) or one row [4], got int32 [4]`},
 		{"shape", one, []tensor.Tensor{zeros("", tensor.Float32, 5)}, Params{}, "got float32 [5]"},
 		{"rank", one, []tensor.Tensor{zeros("", tensor.Float32, 1, 1, 4)}, Params{}, "got float32 [1, 1, 4]"},
