@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -155,7 +156,8 @@ func restSettings(c config.Config, certs *certificates, memory gate.Memory) rest
 	return rest.Settings{
 		Connections: connections(c, r.Connections, r.ConnectionsPerAddress, certs.config("rest")), IdleTimeout: r.IdleTimeout,
 		HeaderTimeout: r.HeaderTimeout, MessageTimeout: r.MessageTimeout, StallTimeout: r.StallTimeout, Origins: r.CORSOrigins,
-		Memory: memory, Limits: limits(c),
+		Forward: inLower(r.ForwardHeaders),
+		Memory:  memory, Limits: limits(c),
 	}
 }
 
@@ -165,8 +167,16 @@ func grpcSettings(c config.Config, certs *certificates, memory gate.Memory) grpc
 	return grpc.Settings{
 		Connections: connections(c, g.Connections, g.ConnectionsPerAddress, certs.config("grpc")), InFlight: g.InFlightPerStream,
 		MessageTimeout: g.MessageTimeout, OutboundBytes: int(g.OutboundBytes), StallTimeout: g.StallTimeout,
-		Memory: memory, Limits: limits(c),
+		Forward: inLower(g.ForwardHeaders), Memory: memory, Limits: limits(c),
 	}
+}
+
+// inLower returns names of headers in lower case.
+func inLower(names []string) (lower []string) {
+	for _, name := range names {
+		lower = append(lower, strings.ToLower(name))
+	}
+	return lower
 }
 
 func frigateSettings(c config.Config, certs *certificates) frigate.Settings {

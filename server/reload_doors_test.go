@@ -82,6 +82,7 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 func another(key string, v reflect.Value) {
 	words := map[string]any{
 		"server.ready_when": config.ReadyRequired, "server.repository": "none", "log.level": "debug", "log.format": "json", "rest.cors_origins": []string{"https://example.org"},
+		"rest.forward_headers": []string{"x-id"}, "grpc.forward_headers": []string{"x-id"},
 		"shared_memory.directory": "/dev/shm", "shared_memory.owners": []string{"0", "1"}, "shared_memory.clients": config.ClientsAll,
 		"traces.endpoint": "http://127.0.0.1:2", "defaults.strategy": "aimd", "model.m.strategy": "aimd", "tcp.stream": config.StreamNone,
 	}

@@ -3,10 +3,8 @@ package config
 import (
 	"cmp"
 	"io/fs"
-	"maps"
 	"reflect"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -187,6 +185,8 @@ type REST struct {
 	// CORSOrigins are origins whose pages may read answers in a browser, "https://example.org" or
 	// "*"; none = pages of the server's own address only.
 	CORSOrigins []string `toml:"cors_origins" default:""`
+	// ForwardHeaders are names of request headers, in any case, that reach the model as parameters.
+	ForwardHeaders []string `toml:"forward_headers" default:""`
 }
 
 // GRPC is the door for the Predict Protocol V2 over gRPC. Fields without a comment mean the same as
@@ -206,6 +206,8 @@ type GRPC struct {
 	MessageTimeout    time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
 	OutboundBytes     Bytes         `toml:"outbound_bytes" default:"8MiB" min:"64KiB"`
 	StallTimeout      time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
+	// ForwardHeaders are names of metadata of calls, as REST.ForwardHeaders.
+	ForwardHeaders []string `toml:"forward_headers" default:""`
 	// IdleTimeout asks a client whose connection has no call to disconnect; 0 = never.
 	IdleTimeout time.Duration `toml:"idle_timeout" default:"15m" min:"0s" max:"8760h" restart:"grpc-go takes it once"`
 	// PingInterval is the silence on a connection after which the server pings it, PingTimeout how
@@ -636,41 +638,6 @@ func (c Config) Model(name string) Model {
 		return m
 	}
 	return Model{Policy: c.Defaults}
-}
-
-// Clone returns a copy that shares nothing with c.
-func (c Config) Clone() Config {
-	c.Server.RequiredModels = slices.Clone(c.Server.RequiredModels)
-	c.REST.CORSOrigins = slices.Clone(c.REST.CORSOrigins)
-	c.Admin.Hosts = slices.Clone(c.Admin.Hosts)
-	for _, addrs := range []*Addrs{&c.TCP.Listen, &c.REST.Listen, &c.GRPC.Listen, &c.Frigate.Listen, &c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
-		*addrs = slices.Clone(*addrs)
-	}
-	c.Frigate.Models = maps.Clone(c.Frigate.Models)
-	c.Models = cloned(c.Models)
-	c.Supervised = slices.Clone(c.Supervised)
-	for i := range c.Supervised {
-		p := &c.Supervised[i]
-		p.Command = slices.Clone(p.Command)
-		p.Env = maps.Clone(p.Env)
-		p.InheritEnv = slices.Clone(p.InheritEnv)
-		p.Writable = slices.Clone(p.Writable)
-	}
-	c.Identities = slices.Clone(c.Identities)
-	for i := range c.Identities {
-		one := &c.Identities[i]
-		one.TokenSHA256, one.Certificate, one.May = slices.Clone(one.TokenSHA256), slices.Clone(one.Certificate), slices.Clone(one.May)
-		one.Regions = slices.Clone(one.Regions)
-	}
-	c.origins = cloned(c.origins)
-	return c
-}
-
-// cloned returns a copy that can be written to, even of nil.
-func cloned[V any](m map[string]V) map[string]V {
-	out := make(map[string]V, len(m))
-	maps.Copy(out, m)
-	return out
 }
 
 // Redacted returns a copy that may be shown and logged. It replaces the values of environment

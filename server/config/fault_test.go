@@ -175,6 +175,9 @@ message_timeout = "-1s"
 stall_timeout = "1ms"
 idle_timeout = "-1s"
 cors_origins = ["*", "https://a.example:8443", "a.example", "https://a.example/", "HTTPS://a.example", "null", "http://[::1]:80"]
+forward_headers = ["X-Request-ID", "Authorization", "cookie", "Priority"]
+[grpc]
+forward_headers = ["x-request-id", "x-bin", "a b"]
 `, []string{
 		`containers.listen[0]: 127.0.0.1:7000 is already taken by rest.listen`,
 		`x.toml:3:1: server.drain: expected 0s to 24h, got -1s`,
@@ -195,6 +198,10 @@ cors_origins = ["*", "https://a.example:8443", "a.example", "https://a.example/"
 		`x.toml:20:1: rest.cors_origins[3]: "https://a.example/": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
 		`x.toml:20:1: rest.cors_origins[4]: "HTTPS://a.example": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
 		`x.toml:20:1: rest.cors_origins[5]: "null": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
+		`x.toml:21:1: rest.forward_headers[1]: "Authorization": it is never forwarded, since it has a client's rights or concerns the connection`,
+		`x.toml:21:1: rest.forward_headers[3]: "Priority": the server has a parameter of that name`,
+		`x.toml:23:1: grpc.forward_headers[1]: "x-bin": names that begin with grpc- are gRPC's own, and those that end with -bin have bytes instead of a text`,
+		`x.toml:23:1: grpc.forward_headers[2]: "a b": expected the name of a header, such as x-request-id`,
 	}},
 	{"between settings, both numbers", `
 [tcp]

@@ -19,6 +19,7 @@ import (
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/state"
@@ -180,6 +181,8 @@ func (c Config) validateServer(fs *faults) {
 			fs.Add(indexKey("rest.cors_origins", i), `%q: expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`, origin)
 		}
 	}
+	checkForwarded(fs, "rest.forward_headers", c.REST.ForwardHeaders)
+	checkForwarded(fs, "grpc.forward_headers", c.GRPC.ForwardHeaders)
 	if endpoint := c.Traces.Endpoint; endpoint != "" {
 		if _, ok := trace.Endpoint(endpoint); !ok {
 			fs.Add("traces.endpoint", `expected the URL of a collector's OTLP over HTTP, such as "http://127.0.0.1:4318", got %q`, redacted(endpoint))
@@ -199,6 +202,14 @@ func (c Config) validateServer(fs *faults) {
 func isOrigin(s string) bool {
 	u, err := url.Parse(s)
 	return s == "*" || err == nil && u.Hostname() != "" && s == strings.ToLower(u.Scheme+"://"+u.Host)
+}
+
+func checkForwarded(fs *faults, key string, names []string) {
+	for i, name := range names {
+		if why := parameter.CheckForward(strings.ToLower(name)); why != "" {
+			fs.Add(indexKey(key, i), "%q: %s", name, why)
+		}
+	}
 }
 
 func (c Config) validateContainers(fs *faults) {

@@ -59,6 +59,9 @@ type Settings struct {
 	OutboundBytes int
 	// StallTimeout is how long a client may read nothing before its connection is closed.
 	StallTimeout time.Duration
+	// Forward are the keys of a call's metadata, in lower case, that reach the model with each of
+	// its requests: see [parameter.Forward].
+	Forward []string
 	// Limits are those of one message: MessageBytes of a request for inference; MetadataBytes of
 	// its names, id and parameters, and of any other request. JSONDepth is not used.
 	Limits gate.Limits

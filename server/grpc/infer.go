@@ -93,6 +93,11 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 			r.Values.TraceState = strings.Join(metadata.ValueFromIncomingContext(ctx, trace.StateHeader), ",")
 		}
 	}
+	if names := d.settings.Load().Forward; len(names) > 0 {
+		r.Parameters = parameter.Forward(r.Parameters, names, func(name string) []string {
+			return metadata.ValueFromIncomingContext(ctx, name)
+		})
+	}
 	r.Arrived, r.Source, r.Client, r.Outbox, r.Use = arrived, c.source, c.client, room, &r.use
 	a, err := d.Infer(ctx, &r.Question)
 	r.use.Answered()

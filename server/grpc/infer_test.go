@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -266,6 +267,50 @@ func TestParameters(t *testing.T) {
 	if a.Id != "the id" || a.ModelName != "m" || a.ModelVersion != "1" || a.Outputs[0].Datatype != "BYTES" || !bytes.Equal(a.RawOutputContents[0], texts("3.000000:1", "2.000000:2")) {
 		t.Errorf("%v", a)
 	}
+}
+
+// Metadata of a call that the settings list reaches the model with each request, unless that has a
+// parameter of the name; other metadata never does.
+func TestForwardedMetadata(t *testing.T) {
+	r := newRig(t, func(c *Config, _ *int64) { c.Forward = []string{"x-request-id", "cookie"} })
+	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}
+	seen := make(chan string, 1)
+	r.add("m", scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		seen <- string(b.Parts[0].Parameters)
+		out, _ := tensor.Concat([]tensor.Tensor{b.Parts[0].Inputs[0]}, nil)
+		b.Complete([]tensor.Tensor{out}, nil)
+		return nil
+	}))
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "X-Request-ID", "a", "x-request-id", "b", "x-other", "no", "authorization", "Bearer secret")
+	expect := func(want string) {
+		t.Helper()
+		if got := <-seen; got != want {
+			t.Errorf("the container gets %s, want %s", got, want)
+		}
+	}
+	own := floats("m", 1)
+	own.Parameters = map[string]*pb.InferParameter{"x-request-id": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 5}}}
+	stream, err := r.client.ModelStreamInfer(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for q, want := range map[*pb.ModelInferRequest]string{floats("m", 1): `{"x-request-id":"a, b"}`, own: `{"x-request-id":5}`} {
+		if _, err := r.client.ModelInfer(ctx, q); err != nil {
+			t.Fatal(err)
+		}
+		expect(want)
+		if err := stream.Send(q); err != nil {
+			t.Fatal(err)
+		}
+		if a, err := stream.Recv(); err != nil || a.ErrorMessage != "" {
+			t.Fatal(a, err)
+		}
+		expect(want)
+	}
+	if _, err := r.client.ModelInfer(t.Context(), floats("m", 1)); err != nil {
+		t.Fatal(err)
+	}
+	expect("")
 }
 
 // Each condition of the table has its code, and its type in the details.

@@ -48,6 +48,9 @@ type Settings struct {
 	// Origins of pages that may read answers in a browser, such as "https://example.org", or "*"
 	// for all. Without any, only pages of the server's own address may.
 	Origins []string
+	// Forward are the names of request headers, in lower case, that reach the model: see
+	// [parameter.Forward].
+	Forward []string
 }
 
 // A Door listens and serves until Shutdown.

@@ -29,6 +29,7 @@ func (c *call) infer() error {
 		return c.countRefusal(err, q.Arrived)
 	}
 	q.Model, q.Version, q.Source, q.Client, q.Who, q.Parameters = c.model, c.version, c.conn.source, c.conn.client, c.who, q.pass.end()
+	q.Parameters = parameter.Forward(q.Parameters, c.settings.Forward, c.r.Header.Values)
 	q.Use = &c.use
 	c.parent(&q.Values)
 	q.complete()

@@ -371,6 +371,35 @@ func TestParameters(t *testing.T) {
 	}
 }
 
+// Headers that the settings list reach the model, unless the request has a parameter of that name;
+// others never do. The list can change on an open connection.
+func TestForwardedHeaders(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Forward = []string{"x-request-id", "cookie"} })
+	seen := make(chan string, 1)
+	r.model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}), scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		seen <- string(b.Parts[0].Parameters)
+		return r.echo(b)
+	}))
+	head := []string{"X-Request-ID: a-7", "Cookie: k=v", "X-Other: no", "Authorization: Bearer secret"}
+	expect := func(body, want string, headers ...string) {
+		t.Helper()
+		if a := r.ask("POST", inferM, body, headers...); a.status != 200 {
+			t.Fatal(a)
+		}
+		if got := <-seen; got != want {
+			t.Errorf("the container gets %s, want %s", got, want)
+		}
+	}
+	expect(fp32(1, ""), `{"x-request-id":"a-7","cookie":"k=v"}`, head...)
+	expect(fp32(1, ""), "")
+	expect(fp32(1, `,"parameters":{"x-request-id":5,"mine":true}`), `{"x-request-id":5,"mine":true,"cookie":"k=v"}`, head...)
+	expect(string(make([]byte, 16)), `{"x-request-id":"a-7","cookie":"k=v"}`, append(head, headLength+": 0")...)
+	settings := r.door.Settings()
+	settings.Forward = []string{"x-other"}
+	r.door.Configure(settings)
+	expect(fp32(1, ""), `{"x-other":"no"}`, head...)
+}
+
 // An application's choice is in the answer's parameters.
 func TestChoice(t *testing.T) {
 	for want, c := range map[string]gate.Choice{

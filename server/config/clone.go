@@ -1,0 +1,43 @@
+package config
+
+import (
+	"maps"
+	"slices"
+)
+
+// Clone returns a copy that shares nothing with c.
+func (c Config) Clone() Config {
+	c.Server.RequiredModels = slices.Clone(c.Server.RequiredModels)
+	c.REST.CORSOrigins = slices.Clone(c.REST.CORSOrigins)
+	c.REST.ForwardHeaders = slices.Clone(c.REST.ForwardHeaders)
+	c.GRPC.ForwardHeaders = slices.Clone(c.GRPC.ForwardHeaders)
+	c.Admin.Hosts = slices.Clone(c.Admin.Hosts)
+	for _, addrs := range []*Addrs{&c.TCP.Listen, &c.REST.Listen, &c.GRPC.Listen, &c.Frigate.Listen, &c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
+		*addrs = slices.Clone(*addrs)
+	}
+	c.Frigate.Models = maps.Clone(c.Frigate.Models)
+	c.Models = cloned(c.Models)
+	c.Supervised = slices.Clone(c.Supervised)
+	for i := range c.Supervised {
+		p := &c.Supervised[i]
+		p.Command = slices.Clone(p.Command)
+		p.Env = maps.Clone(p.Env)
+		p.InheritEnv = slices.Clone(p.InheritEnv)
+		p.Writable = slices.Clone(p.Writable)
+	}
+	c.Identities = slices.Clone(c.Identities)
+	for i := range c.Identities {
+		one := &c.Identities[i]
+		one.TokenSHA256, one.Certificate, one.May = slices.Clone(one.TokenSHA256), slices.Clone(one.Certificate), slices.Clone(one.May)
+		one.Regions = slices.Clone(one.Regions)
+	}
+	c.origins = cloned(c.origins)
+	return c
+}
+
+// cloned returns a copy that can be written to, even of nil.
+func cloned[V any](m map[string]V) map[string]V {
+	out := make(map[string]V, len(m))
+	maps.Copy(out, m)
+	return out
+}
