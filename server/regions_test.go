@@ -317,6 +317,63 @@ func TestClientSharesMemory(t *testing.T) {
 	})
 }
 
+// Requests that wait in memory when the server loses it, or turns all of it off, are answered all
+// the same, and executed once: the client sends their tensors.
+func TestClientSendsWhatIsNotShared(t *testing.T) {
+	t.Parallel() // it waits
+	for name, lose := range map[string]func(*regions.Registry){
+		"off": func(g *regions.Registry) {
+			set := g.Settings()
+			set.Directory = ""
+			g.Configure(set)
+		},
+		"unregistered": func(g *regions.Registry) { _ = g.Unregister(regions.Client{}, "") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, func(c *config.Config) { c.SharedMemory.Directory = "/dev/shm" })
+			m := join(t, s, "m", tensor.Uint8, tensor.Shape{-1, -1}, nil)
+			c, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String(), shiva.WithSharedMemory(64<<20))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			const callers, each = 8, 20
+			var done atomic.Int64
+			var all sync.WaitGroup
+			for caller := range callers {
+				all.Go(func() {
+					for i := range each {
+						x := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 128 << 10}, Data: bytes.Repeat([]byte{byte(caller*each + i)}, 128<<10)}
+						a, err := c.Infer(t.Context(), "m", x)
+						if err != nil {
+							t.Errorf("request %d of %d: %v", i, caller, err)
+							return
+						}
+						if len(a.Tensors) != 1 || !bytes.Equal(a.Tensors[0].Data, x.Data) {
+							t.Errorf("request %d of %d: wrong bytes", i, caller)
+						}
+						a.Release()
+						if done.Add(1) == callers*each/2 {
+							lose(s.regions)
+						}
+					}
+				})
+			}
+			all.Wait()
+			if e, ok := errors.AsType[*shiva.RemoteError](c.Shared()); !ok || !e.Unshared {
+				t.Errorf("the client does not know: %v", c.Shared())
+			}
+			executed := 0
+			for _, b := range m.Batches() {
+				executed += b.Rows
+			}
+			if executed != callers*each {
+				t.Errorf("%d requests were executed %d times", callers*each, executed)
+			}
+		})
+	}
+}
+
 // liesIn reports whether b lies in a client's shared memory, according to /proc/PID/maps.
 func liesIn(maps, b []byte) bool {
 	at := uintptr(unsafe.Pointer(&b[0]))

@@ -90,6 +90,9 @@ type RemoteError struct {
 	ID        string // JSON text of the request's "id", quotes and all; "" if it had none
 	// Superseded: JSON text of the newer frame's "seq", else of its "id"; "" if it has neither.
 	By string
+	// The request named shared memory that could not be used, so it was not executed. It may
+	// succeed with its tensors in the message.
+	Unshared bool
 }
 
 func (e *RemoteError) Error() string {
@@ -107,8 +110,8 @@ func sayingType(message, kind string) bool {
 }
 
 // AppendMetadata appends the metadata of the error's message: the keys type, message, code,
-// retryable and, if there are any, id and by, in this order. The first two are those of the
-// reference.
+// retryable and, as far as they are set, id, by and "shared_memory": false, in this order. The
+// first two are those of the reference.
 func (e *RemoteError) AppendMetadata(dst []byte) []byte {
 	dst = append(dst, `{"type":`...)
 	dst = jsontext.AppendString(dst, e.Type)
@@ -125,6 +128,9 @@ func (e *RemoteError) AppendMetadata(dst []byte) []byte {
 	if e.By != "" {
 		dst = append(dst, `,"by":`...)
 		dst = append(dst, e.By...)
+	}
+	if e.Unshared {
+		dst = append(dst, `,"`+MemoryKey+`":false`...)
 	}
 	return append(dst, '}')
 }
@@ -156,6 +162,8 @@ func ParseError(m *Message) *RemoteError {
 			e.ID = string(value)
 		case "by":
 			e.By = string(value)
+		case MemoryKey:
+			e.Unshared = string(value) == "false"
 		}
 	}
 	return e

@@ -179,19 +179,29 @@ func (c *link) Close() error {
 
 // Do is [Client.Do] on this link; tell: send the deadline to the server.
 func (c *link) Do(ctx context.Context, m *Message, tell bool) (*Message, error) {
+	share := true
 	for {
-		answer, err := c.do(ctx, m, tell)
-		if err != errStale && err != errRenewed {
+		answer, err := c.do(ctx, m, tell, share)
+		switch err {
+		case errStale, errRenewed:
+		case errUnshared:
+			share = false
+		default:
 			return answer, err
 		}
 	}
 }
 
-func (c *link) do(ctx context.Context, m *Message, tell bool) (*Message, error) {
+// do sends m once; share: its tensors may be in shared memory.
+func (c *link) do(ctx context.Context, m *Message, tell, share bool) (*Message, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, c.callError(false, err)
 	}
-	m, parts := c.place(m)
+	var parts parts
+	if share {
+		m, parts = c.place(m)
+	}
+	placed := !parts.empty()
 	request, err := c.admit(ctx, m, tell)
 	if err != nil {
 		parts.release()
@@ -218,6 +228,9 @@ func (c *link) do(ctx context.Context, m *Message, tell bool) (*Message, error) 
 		answer.Release()
 		if e.Type == Unauthenticated && c.renew(token) {
 			return nil, errRenewed
+		}
+		if e.Unshared && placed {
+			return nil, errUnshared
 		}
 		return nil, e
 	}
@@ -321,6 +334,9 @@ var errStale = errors.New("the connection was lost, and with it the shared memor
 
 // errRenewed fails a call that was refused for its token, if there is another token now.
 var errRenewed = errors.New("the server has refused a token that has been replaced")
+
+// errUnshared fails a call that the server did not execute, for it could not use its shared memory.
+var errUnshared = errors.New("the server could not use the shared memory that holds the tensors")
 
 // dropStale removes stale calls from the head of the unsent ones, and fails them with errStale.
 func (c *link) dropStale() {

@@ -128,8 +128,10 @@ func tensorNames(m *Message) (names []string) {
 // collect adds the outputs in shared memory to their answer, as if they had been sent. From then on
 // they own their parts of the memory.
 func (c *link) collect(p *parts, answer *Message) error {
-	p.memory.noteError(answer)
 	if answer.Namespace == ErrorNamespace {
+		if !p.empty() {
+			p.memory.noteError(answer)
+		}
 		return nil
 	}
 	if text := jsontext.Field(answer.Metadata, MemoryKey); text != nil && p.area.size > 0 {

@@ -1,7 +1,6 @@
 package shiva
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -28,7 +27,8 @@ import (
 // known.
 //
 // Tensors without room are sent over the connection, and so are all tensors to a server that
-// refuses the memory: [Client.Shared] returns why. The memory has a name only while a connection is
+// refuses the memory, or loses it later: [Client.Shared] returns why. Requests in the lost memory
+// were not executed; they are sent again with their tensors, except frames of a stream. The memory has a name only while a connection is
 // made, and ends with the processes that map it.
 func WithSharedMemory(bytes int64) Option { return func(o *options) { o.sharedBytes = bytes } }
 
@@ -221,12 +221,10 @@ func (s *sharedMemory) giveBack(parts ...span) {
 }
 
 // noteError checks whether an answer is an error about the memory: the server has then lost it,
-// because an operator or another client has removed it. Later requests send their tensors.
+// because an operator or another client has removed it. Later requests send their tensors until
+// there is another connection, which shares memory of its own.
 func (s *sharedMemory) noteError(answer *Message) {
-	if answer.Namespace != ErrorNamespace || !bytes.Contains(answer.Metadata, []byte(s.name)) {
-		return
-	}
-	if e := ParseError(answer); e != nil {
+	if e := ParseError(answer); e != nil && e.Unshared {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.refusal = e

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -230,6 +231,7 @@ func (l *loop) appendFields(b []byte, c *call) ([]byte, error) {
 // refusal makes m the "!error" message that answers c.
 func (l *loop) refusal(c *call, m *shiva.Message, err error) {
 	status := gate.StatusOf(err)
+	r, told := errors.AsType[*refusal](err)
 	e := shiva.RemoteError{
 		Type:      status.Type,
 		Message:   gate.Text(err),
@@ -237,6 +239,7 @@ func (l *loop) refusal(c *call, m *shiva.Message, err error) {
 		Retryable: status.Retryable,
 		ID:        string(c.question.id),
 		By:        gate.By(err),
+		Unshared:  told && r.unshared,
 	}
 	l.metadata = e.AppendMetadata(l.metadata[:0])
 	*m = shiva.Message{Namespace: shiva.ErrorNamespace, Metadata: l.metadata}

@@ -69,6 +69,7 @@ func (c *call) failure() error {
 type refusal struct {
 	text      string
 	condition error // gate.Bare
+	unshared  bool  // regions.IsUnusable
 }
 
 func (r *refusal) Error() string { return r.text }

@@ -280,21 +280,24 @@ func TestWrongPlaces(t *testing.T) {
 	w := r.dial()
 	in := func(text string) string { return `{"inputs":[` + text + `]}` }
 	out := func(text string) string { return `{"inputs":[` + input(0) + `],"outputs":[` + text + `]}` }
-	cases := []struct{ shared, kind, want string }{
-		{`7`, "InvalidInput", `an object with \"inputs\"`},
-		{`{"inputs":{}}`, "InvalidInput", `an object with \"inputs\"`},
-		{in(`{"name":"x"}`), "InvalidInput", "inputs[0]: expected a name, a region"},
-		{in(strings.Replace(input(0), "FP32", "FP31", 1)), "InvalidInput", `\"FP31\" is not a datatype`},
-		{in(strings.Replace(input(0), "[1,4]", "[-1,4]", 1)), "InvalidInput", "shape [-1 4]"},
-		{in(strings.Replace(input(0), "[1,4]", "[1,5]", 1)), "InvalidInput", "input byte size mismatch for input 'x'"},
-		{in(strings.Replace(input(0), `"r"`, `"none"`, 1)), "NotFound", "Unable to find shared memory region: 'none'"},
-		{in(input(4096 - 15)), "InvalidInput", "Invalid offset + byte size for shared memory region: 'r'"},
-		{in(strings.NewReplacer(`"r"`, `"large"`, "16", "2097152", "[1,4]", "[131072,4]").Replace(input(0))), "TooLarge", "limits.message_bytes"},
-		{in(strings.Replace(input(0), `"x"`, `"y"`, 1)), "InvalidInput", `input \"x\" is missing`},
-		{out(output(0, 15)), "InvalidInput", "should be at least 16 bytes to hold the results"},
-		{out(strings.Replace(output(0, 16), `"x"`, `"y"`, 1)), "InvalidInput", `no output \"y\"`},
-		{out(strings.Replace(output(0, 16), `"r"`, `"none"`, 1)), "NotFound", "Unable to find shared memory region: 'none'"},
-		{in(strings.Repeat(input(0)+",", 16) + input(0)), "TooLarge", "limits.tensors"},
+	cases := []struct {
+		shared, kind, want string
+		unshared           bool // the request may succeed with its tensors in the message
+	}{
+		{`7`, "InvalidInput", `an object with \"inputs\"`, false},
+		{`{"inputs":{}}`, "InvalidInput", `an object with \"inputs\"`, false},
+		{in(`{"name":"x"}`), "InvalidInput", "inputs[0]: expected a name, a region", false},
+		{in(strings.Replace(input(0), "FP32", "FP31", 1)), "InvalidInput", `\"FP31\" is not a datatype`, false},
+		{in(strings.Replace(input(0), "[1,4]", "[-1,4]", 1)), "InvalidInput", "shape [-1 4]", false},
+		{in(strings.Replace(input(0), "[1,4]", "[1,5]", 1)), "InvalidInput", "input byte size mismatch for input 'x'", false},
+		{in(strings.Replace(input(0), `"r"`, `"none"`, 1)), "NotFound", "Unable to find shared memory region: 'none'", true},
+		{in(input(4096 - 15)), "InvalidInput", "Invalid offset + byte size for shared memory region: 'r'", true},
+		{in(strings.NewReplacer(`"r"`, `"large"`, "16", "2097152", "[1,4]", "[131072,4]").Replace(input(0))), "TooLarge", "limits.message_bytes", false},
+		{in(strings.Replace(input(0), `"x"`, `"y"`, 1)), "InvalidInput", `input \"x\" is missing`, false},
+		{out(output(0, 15)), "InvalidInput", "should be at least 16 bytes to hold the results", false},
+		{out(strings.Replace(output(0, 16), `"x"`, `"y"`, 1)), "InvalidInput", `no output \"y\"`, false},
+		{out(strings.Replace(output(0, 16), `"r"`, `"none"`, 1)), "NotFound", "Unable to find shared memory region: 'none'", true},
+		{in(strings.Repeat(input(0)+",", 16) + input(0)), "TooLarge", "limits.tensors", false},
 	}
 	for i, c := range cases {
 		w.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"id":%d,"shared_memory":%s}`, i, c.shared)})
@@ -304,6 +307,8 @@ func TestWrongPlaces(t *testing.T) {
 	for i, c := range cases {
 		if a := w.next(); a.Namespace != "!error" || !strings.Contains(string(a.Metadata), `"`+c.kind+`"`) || !strings.Contains(string(a.Metadata), c.want) || !strings.Contains(string(a.Metadata), fmt.Sprintf(`"id":%d`, i)) {
 			t.Errorf("%s: %s, expected %s %s", c.shared, a.Metadata, c.kind, c.want)
+		} else if e := shiva.ParseError(a); e.Unshared != c.unshared {
+			t.Errorf("%s: %s, expected unshared %v", c.shared, a.Metadata, c.unshared)
 		}
 		if a := w.next(); a.Namespace != "m" {
 			t.Errorf("behind %s: %s", c.shared, a.Metadata)
@@ -316,8 +321,15 @@ func TestWrongPlaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.send(&shiva.Message{Namespace: "m", Metadata: []byte(`{"shared_memory":{"inputs":[` + input(0) + `]}}`)})
-	if f := w.fault("InvalidInput"); !strings.Contains(f.Message, "the file ends at 8") {
-		t.Error(f)
+	if e := shiva.ParseError(w.next()); !strings.Contains(e.Message, "the file ends at 8") || !e.Unshared {
+		t.Errorf("%+v", e)
+	}
+	off := r.regions.Settings()
+	off.Directory = ""
+	r.regions.Configure(off)
+	w.send(&shiva.Message{Namespace: "m", Metadata: []byte(`{"shared_memory":{"inputs":[` + input(0) + `]}}`)})
+	if e := shiva.ParseError(w.next()); !strings.Contains(e.Message, "shared_memory.directory") || !e.Unshared {
+		t.Errorf("%+v", e)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsontext"
@@ -495,7 +496,7 @@ func (s *session) finish(c *call) {
 // before it may be long.
 func (s *session) settle(c *call) {
 	if err := c.failure(); err != nil {
-		r := &refusal{gate.Text(err), gate.Bare(err)}
+		r := &refusal{gate.Text(err), gate.Bare(err), regions.IsUnusable(err)}
 		c.err, c.gate.Err = r, nil
 		s.loop.dropQuestion(c)
 		s.refusals += len(r.text) + len(c.question.id)

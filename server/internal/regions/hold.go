@@ -1,12 +1,14 @@
 package regions
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
@@ -17,6 +19,20 @@ type Hold struct {
 	registry *Registry
 	file     *file
 	place    parameter.Place
+}
+
+// An unusable is the error of memory that a request names. The request has not been executed, and
+// may succeed with its tensors in the message.
+type unusable struct{ error }
+
+func (e unusable) Unwrap() error { return e.error }
+
+// IsUnusable reports whether err is the refusal of the memory that a request names, before the
+// request is executed: shared memory is off or not for this client, or the region is unknown, too
+// small, read-only or lost.
+func IsUnusable(err error) bool {
+	_, ok := errors.AsType[unusable](err)
+	return ok
 }
 
 // HoldInput holds the place of an input, whose name is for errors. The caller releases it.
@@ -30,16 +46,28 @@ func (g *Registry) HoldInput(client Client, name string, p parameter.Place) (Hol
 func (g *Registry) HoldOutput(client Client, name string, p parameter.Place) (Hold, error) {
 	h, err := g.hold(client, p)
 	if err == nil && h.file.readOnly {
-		err = fmt.Errorf("%w: shared memory region '%s' takes no outputs: the server's user, %d, or the user who registered it may not write '%s'", gate.ErrPermissionDenied, p.Region, os.Geteuid(), h.file.Key)
+		err = unusable{fmt.Errorf("%w: shared memory region '%s' takes no outputs: the server's user, %d, or the user who registered it may not write '%s'", gate.ErrPermissionDenied, p.Region, os.Geteuid(), h.file.Key)}
 		h.Release()
 		h = Hold{}
 	}
 	return h, naming("output", name, err)
 }
 
-// hold finds the client's region of a place, which must lie within it.
+// hold holds a place for a client, which may ask some model.
 func (g *Registry) hold(client Client, p parameter.Place) (Hold, error) {
-	if err := g.permit(client); err != nil {
+	if err := client.Who.CheckAny(identity.Infer); err != nil {
+		return Hold{}, err
+	}
+	h, err := g.find(client, p)
+	if err != nil {
+		err = unusable{err}
+	}
+	return h, err
+}
+
+// find finds the client's region of a place, which must lie within it.
+func (g *Registry) find(client Client, p parameter.Place) (Hold, error) {
+	if err := g.reaches(client); err != nil {
 		return Hold{}, err
 	}
 	g.mu.RLock()

@@ -42,7 +42,7 @@ func (h Hold) Fetch(t *tensor.Tensor, left int64, get func(size int) (*tensor.Bu
 	}
 	t.Buf, t.Data = buf, buf.Bytes()
 	if err := h.read(t.Data); err != nil {
-		return naming("input", t.Name, err)
+		return naming("input", t.Name, unusable{err})
 	}
 	if err := t.Check(); err != nil {
 		return gate.Invalid("input %q, in shared memory region '%s': %w", t.Name, p.Region, err)
