@@ -198,22 +198,92 @@ def test_what_is_larger_than_all_is_sent(server: Server, shares: Shares) -> None
         assert f"the output of 'm' has {2 * MIB} bytes and is sent" in str(both[-1].message)
 
 
-def test_a_region_that_is_lost(server: Server, shares: Shares) -> None:
-    """A region that the server lost fails the requests in it; later requests are sent."""
+class Forgets:
+    """Refuses every request in memory, as a server does that has lost it, and counts the others."""
 
-    def forgets(message: Message) -> Message:
-        if there := message.metadata.get("shared_memory"):
-            region = there["inputs"][0]["region"]
-            error = {"type": "NotFound", "message": f"Unable to find shared memory region: '{region}'", "code": 404}
-            return Message("!error", error)
-        return shares(message)
+    def __init__(self, shares: Shares, **code: Any) -> None:
+        self.shares, self.code = shares, code
+        self.refused = self.executed = 0
+        self.timeouts: list[float] = []
 
+    def __call__(self, message: Message) -> Message:
+        if message.metadata.get("shared_memory"):
+            self.refused += 1
+            return Message("!error", {"type": "NotFound", "message": "it is off", "code": 404, **self.code})
+        if message.namespace == "m":
+            self.executed += 1
+            self.timeouts.append(message.metadata.get("timeout_ms", 0))
+        return self.shares(message)
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_a_region_that_is_lost(server: Server, shares: Shares, repeatable: bool) -> None:
+    """Requests in memory that the server lost are sent again, once; later ones are sent at once."""
+    with Client(server.address, shared_memory=16 * MIB, repeatable=repeatable) as client:
+        client.infer("m", np.ones(MIB, np.uint8))
+        server.handler = forgets = Forgets(shares, shared_memory=False)
+        array, small, futures = np.empty(MIB, np.uint8), np.empty(3, np.uint8), []
+        for i in range(8):
+            array[:] = small[:] = i
+            futures.append(client.submit("m", {"x": array, "small": small, "text": f"{i}"}, timeout=30))
+        array[:] = small[:] = 99  # they may be used again
+        for i, future in enumerate(futures):
+            answer = future.result()
+            assert (answer["x"] == i).all()
+            assert (answer["small"] == i).all()
+        assert forgets.executed == 8
+        assert 1 <= forgets.refused <= 8
+        assert min(forgets.timeouts) < 30_000
+        refused = forgets.refused
+        assert client.infer("m", np.ones(MIB, np.uint8))["x"].sum() == MIB
+        assert (forgets.executed, forgets.refused) == (9, refused)
+        assert client._links[next(iter(client._links))]._slots._value == 128
+
+
+def test_another_error_is_raised(server: Server, shares: Shares) -> None:
+    """Only what the server says by the key is sent again, whatever the words."""
     with Client(server.address, shared_memory=4 * MIB) as client:
         client.infer("m", np.ones(MIB, np.uint8))
-        server.handler = forgets
-        with pytest.raises(NotFound, match="Unable to find"):
-            client.infer("m", np.ones(MIB, np.uint8))
-        assert client.infer("m", np.ones(MIB, np.uint8))["x"].sum() == MIB
+        server.handler = forgets = Forgets(shares)
+        for _ in range(2):
+            with pytest.raises(NotFound, match="it is off"):
+                client.infer("m", np.ones(MIB, np.uint8))
+        assert (forgets.executed, forgets.refused) == (0, 2)
+
+
+def test_asyncio_region_that_is_lost(server: Server, shares: Shares) -> None:
+    async def run() -> None:
+        async with AsyncClient(server.address, shared_memory=16 * MIB) as client:
+            await client.infer("m", np.ones(MIB, np.uint8))
+            server.handler = forgets = Forgets(shares, shared_memory=False)
+            array, futures = np.empty(MIB, np.uint8), []
+            for i in range(8):
+                array[:] = i
+                futures.append(await client.submit("m", array))
+            array[:] = 99
+            for i, answer in enumerate(await asyncio.gather(*futures)):
+                assert (answer["x"] == i).all()
+            assert forgets.executed == 8
+            assert forgets.refused >= 1
+
+    asyncio.run(run())
+
+
+def test_frames_in_a_lost_region(server: Server, shares: Shares) -> None:
+    """A frame is not sent again; the next ones are sent."""
+    with Client(server.address, shared_memory=8 * MIB) as client, client.stream("m", "cam", keep="all") as stream:
+        stream.push(np.ones(MIB, np.uint8))
+        assert stream.take()
+        server.handler = Forgets(shares, shared_memory=False)
+        stream.push(np.ones(MIB, np.uint8))
+        lost = stream.take()
+        assert lost
+        with pytest.raises(NotFound):
+            _ = lost.answer
+        stream.push(np.ones(MIB, np.uint8))
+        found = stream.take()
+        assert found
+        assert found.answer["x"].sum() == MIB
 
 
 def test_threads(server: Server, shares: Shares) -> None:

@@ -384,11 +384,26 @@ class Connection(asyncio.BufferedProtocol):
                 self.answered = True
                 self.silence.ends()
                 call = self._calls.popleft()
-                call.finish(self.memory.collect(message, call.parts) if self.memory and call.parts else message)
+                whole = self.memory.refused(message, call.parts) if self.memory and call.parts else None
+                if self.memory and whole and not call.future.done():
+                    self._send_again(self.memory, call, whole)
+                else:
+                    call.finish(self.memory.collect(message, call.parts) if self.memory and call.parts else message)
                 if self._leaves:
                     self.leave()
         except (ProtocolError, MemoryError) as error:
             self.end(ConnectionLost, f"{self.name}: {error}")
+
+    def _send_again(self, memory: Memory, call: Call[Any], whole: Message) -> None:
+        """Send the tensors of a request whose memory the server could not use."""
+        parts, call.parts = call.parts, None
+        try:
+            if not self.send(wire.encode(whole), call):
+                call.finish(ConnectionLost(f"{self.name}: the connection has ended", may_have_run=False))
+        except ProtocolError as error:  # a tensor that only memory can hold
+            call.finish(error)
+        if parts:
+            memory.give_back(parts)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.end(ConnectionLost, f"{self.name}: {lost(self.name, error, self.answered)}")

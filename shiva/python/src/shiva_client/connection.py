@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from . import wire
-from .errors import ConnectionLost, NotAnswered, ProtocolError, RemoteError, TimedOut, raise_for
+from .errors import ConnectionLost, NotAnswered, ProtocolError, RemoteError, ShivaError, TimedOut, raise_for
 from .shared import Memory, Parts
 from .silence import Silence
 from .tls import Encrypted, lost
@@ -122,6 +122,7 @@ class Connection:
         configure(sock)
         self._sock, self._name = sock, name
         self._lock = threading.Lock()
+        self._writing = threading.Lock()  # held to send a request
         self._calls: deque[Call[Any]] = deque()  # answers have the order of their requests
         self._look = 0.0  # time of the next check of deadlines
         self.ended: End | None = None
@@ -190,6 +191,14 @@ class Connection:
     def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
         """Send a request, whose call the connection then finishes. False: the connection has
         ended."""
+        if not self._writing.acquire(timeout=-1 if (left := call.left()) is None else left):
+            raise call.timed_out(may_have_run=False)
+        try:
+            return self._send(pieces, call)
+        finally:
+            self._writing.release()
+
+    def _send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
         try:
             with self._lock:
                 if self.ended or self._leaves:
@@ -254,9 +263,27 @@ class Connection:
             raise unsolicited(message)
         self.answered = True
         self.silence.ends()
-        call.finish(self.memory.collect(message, call.parts) if self.memory and call.parts else message)
+        whole = self.memory.refused(message, call.parts) if self.memory and call.parts else None
+        if self.memory and whole and not call.future.done():
+            # This thread must not wait to write: the server may wait until it reads.
+            again = partial(self._send_again, self.memory, call, whole)
+            threading.Thread(target=again, name=f"shiva {self._name}", daemon=True).start()
+        else:
+            call.finish(self.memory.collect(message, call.parts) if self.memory and call.parts else message)
         if last:
             self.hang_up()
+
+    def _send_again(self, memory: Memory, call: Call[Any], whole: Message) -> None:
+        """Send the tensors of a request whose memory the server could not use."""
+        parts, call.parts = call.parts, None
+        try:
+            if not self.send(wire.encode(whole), call):
+                raise ConnectionLost(f"{self._name}: the connection has ended", may_have_run=False)
+        except ShivaError as error:
+            call.finish(error)
+        finally:
+            if parts:
+                memory.give_back(parts)
 
     def _expire(self) -> None:
         """Time out late calls. They stay queued, since their answers may still arrive."""

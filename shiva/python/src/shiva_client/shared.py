@@ -6,6 +6,7 @@ import mmap
 import os
 import secrets
 import threading
+import time
 import warnings
 import weakref
 from collections import deque
@@ -43,6 +44,8 @@ class Parts(NamedTuple):
 
     inputs: list[Span]
     area: Span | None  # for outputs
+    whole: Message | None = None  # to send again; placed tensors are views of the memory
+    since: float = 0.0  # when it was placed, on the clock of time.monotonic()
 
 
 class Part(np.ndarray[Any, np.dtype[np.uint8]]):
@@ -94,10 +97,11 @@ class Memory:
             return message, Parts([], None)
         there: dict[str, Any] = {}
         metadata, tensors, spans = message.metadata, message.tensors, []
+        views: list[Array | None] = [None] * len(tensors)
         names = metadata.get("__tensors__")
         if isinstance(names, list) and len(names) == len(tensors):
             left, tensors, inputs = [], [], []
-            for name, array in zip(names, message.tensors, strict=True):
+            for i, (name, array) in enumerate(zip(names, message.tensors, strict=True)):
                 datatype = DATATYPES.get(array.dtype.newbyteorder("="))
                 span = self._take(array.nbytes, f"input {name!r}") if datatype and array.nbytes >= WORTH else None
                 if not span:
@@ -105,7 +109,9 @@ class Memory:
                     tensors.append(array)
                     continue
                 spans.append(span)
-                np.copyto(np.ndarray(array.shape, array.dtype.newbyteorder("<"), self._map, span[0]), array)
+                view: Array = np.ndarray(array.shape, array.dtype.newbyteorder("<"), self._map, span[0])
+                np.copyto(view, array)
+                views[i] = view
                 inputs.append({"name": name, "datatype": datatype, "shape": list(array.shape), "region": self.name,
                                "offset": span[0], "byte_size": array.nbytes})  # fmt: skip
             if inputs:
@@ -117,12 +123,35 @@ class Memory:
             there["area"] = {"region": self.name, "offset": area[0], "byte_size": area[1]}
         if not there:
             return message, Parts([], None)
-        return Message(message.namespace, metadata | {"shared_memory": there}, tensors), Parts(spans, area)
+        whole = None
+        if "stream" not in metadata:  # a frame is not sent again: the next one is newer
+            # The caller may change its arrays once the request is sent.
+            lasting = [
+                array.copy() if view is None else view for array, view in zip(message.tensors, views, strict=True)
+            ]
+            whole = Message(message.namespace, message.metadata, lasting)
+        sent = Message(message.namespace, metadata | {"shared_memory": there}, tensors)
+        return sent, Parts(spans, area, whole, time.monotonic())
+
+    def refused(self, answer: Message, parts: Parts) -> Message | None:
+        """The request to send instead, if the server could not use this memory for it.
+
+        The request was not executed. Its tensors are views of its parts. Nothing is placed here any
+        more.
+        """
+        if answer.namespace != "!error" or answer.metadata.get("shared_memory") is not False:
+            return None
+        if not parts.inputs and not parts.area:
+            return None
+        self._lost = True
+        if (whole := parts.whole) and isinstance(limit := whole.metadata.get("timeout_ms"), int | float):
+            left = limit - (time.monotonic() - parts.since) * 1000
+            whole.metadata = whole.metadata | {"timeout_ms": max(left, 0.001)}
+        return whole
 
     def collect(self, answer: Message, parts: Parts) -> Message | ProtocolError:
         """Add the outputs in this memory to the answer, as if sent, and free the other parts."""
         if answer.namespace == "!error":
-            self._lost = self._lost or self.name in str(answer.metadata.get("message"))
             self.give_back(parts)
             return answer
         here = answer.metadata.pop("shared_memory", None) if parts.area else None
