@@ -320,7 +320,6 @@ func TestClientSharesMemory(t *testing.T) {
 // Requests that wait in memory when the server loses it, or turns all of it off, are answered all
 // the same, and executed once: the client sends their tensors.
 func TestClientSendsWhatIsNotShared(t *testing.T) {
-	t.Parallel() // it waits
 	for name, lose := range map[string]func(*regions.Registry){
 		"off": func(g *regions.Registry) {
 			set := g.Settings()

@@ -28,8 +28,8 @@ import (
 //
 // Tensors without room are sent over the connection, and so are all tensors to a server that
 // refuses the memory, or loses it later: [Client.Shared] returns why. Requests in the lost memory
-// were not executed; they are sent again with their tensors, except frames of a stream. The memory has a name only while a connection is
-// made, and ends with the processes that map it.
+// were not executed; they are sent again with their tensors, except frames of a stream. The memory
+// has a name only while a connection is made, and ends with the processes that map it.
 func WithSharedMemory(bytes int64) Option { return func(o *options) { o.sharedBytes = bytes } }
 
 const (
