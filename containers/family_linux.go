@@ -30,7 +30,7 @@ type family struct {
 	mu      sync.Mutex
 	members map[int]struct{} // supervised processes, until they have been waited for
 	alone   chan struct{}    // closed when the last one leaves
-	reaping sync.WaitGroup
+	reaped  chan struct{}    // closed when the goroutine that reaps for them has ended then
 }
 
 var relatives = family{members: map[int]struct{}{}}
@@ -62,8 +62,12 @@ func (f *family) enter(start func() (pid int, err error)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.members[pid] = struct{}{}; len(f.members) == 1 {
-		f.alone = make(chan struct{})
-		f.reaping.Go(func() { f.reap(f.alone) }) // ends when the last member leaves, which joins it
+		alone, reaped := make(chan struct{}), make(chan struct{})
+		f.alone, f.reaped = alone, reaped
+		go func() { // ends when the last member leaves, which waits for it
+			defer close(reaped)
+			f.reap(alone)
+		}()
 	}
 	return nil
 }
@@ -72,13 +76,13 @@ func (f *family) enter(start func() (pid int, err error)) error {
 func (f *family) leave(pid int, mark string) {
 	f.mu.Lock()
 	delete(f.members, pid)
-	last := len(f.members) == 0
+	last, reaped := len(f.members) == 0, f.reaped
 	if last {
 		close(f.alone)
 	}
 	f.mu.Unlock()
-	if last {
-		f.reaping.Wait()
+	if last { // a new first member may start another goroutine meanwhile
+		<-reaped
 	}
 	// A dead parent's children are found in the next round. The bound is for a process that forks
 	// faster than it is killed.

@@ -292,6 +292,6 @@ func TestContainersAreOperated(t *testing.T) {
 		t.Errorf("after stop: %+v", c)
 	}
 	o.expect("POST", "/v1/containers/far/stop", "", 400, "this server dials container")
-	o.expect("POST", "/v1/containers/none/start", "", 404, `\"sleeper\" \"far\"`)
+	o.expect("POST", "/v1/containers/none/start", "", 404, `\"sleeper\", \"far\"`)
 	o.expect("GET", "/v1/containers/sleeper/start", "", 405)
 }

@@ -98,7 +98,7 @@ func TestPictures(t *testing.T) {
 	for _, tc := range []struct{ what, got, want string }{
 		{"a file", ask(whole.Bytes(), whole.Len()), "4"},
 		{"pixels", ask(m.Pix, 30, 40, 1), "4"},
-		{"a cut file", ask(whole.Bytes()[:whole.Len()-40], whole.Len()-40), "InvalidInput"},
+		{"a cut file", ask(whole.Bytes()[:whole.Len()-40], whole.Len()-40), "invalid input"},
 		{"no picture", ask([]byte("GIF89a"), 6), "got a GIF"},
 	} {
 		if !strings.Contains(tc.got, tc.want) {

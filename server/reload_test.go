@@ -207,7 +207,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		if shown.Name != one.Name || shown.State != "READY" || !strings.Contains(shown.Reason, c.fault) || (shown.Reason != "") != (c.fault != "") {
 			t.Errorf("%s: %+v", c.what, shown)
 		}
-		budgettest.Until(t, "more answers", func() bool { return load.answered.Load() > had+10 })
+		budgettest.Until(t, "more answers after a change of "+c.what, func() bool { return load.answered.Load() > had+10 })
 	}
 	load.stop()
 }

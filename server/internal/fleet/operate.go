@@ -96,13 +96,14 @@ func (ps *Processes) poll(look func() (done bool, err error), hurry <-chan struc
 	}
 }
 
-// registeredSince counts the sessions of the process's model that have registered since then. It is
-// the fallback where the system cannot tell which process has connected, for example if a command
-// starts a container in another network.
+// registeredSince counts the sessions of the process's model that have registered since then, among
+// those of which the system cannot tell whose process they are, for example if a command starts a
+// container in another network. Others would mislead: a late connection of the old process is no
+// sign that the new one serves.
 func (ps *Processes) registeredSince(p *process, since time.Time) (n int) {
 	model := p.model()
 	for _, i := range ps.sessions.inboundSessions() {
-		if i.Model.Name == model && i.Registered.After(since) {
+		if i.Party.Process == "" && i.Model.Name == model && i.Registered.After(since) {
 			n++
 		}
 	}
