@@ -209,6 +209,7 @@ func TestClientDeadlineAfterAWait(t *testing.T) {
 		defer cancel()
 		wantCallError(r.T, r.do(ctx, 2), true, context.DeadlineExceeded)
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		if want := []string{"10000.000", "9000.000", "0.001"}; !slices.Equal(told, want) {
 			r.Errorf("the server was told %q, expected %q", told, want)
 		}
