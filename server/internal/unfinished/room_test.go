@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,10 +17,22 @@ import (
 // A reader is a message with its reader, which releases memory only when the test says so.
 type reader struct {
 	Message
-	told error
+	mu  sync.Mutex
+	why error // guarded by mu
 }
 
-func (r *reader) EndMessage(why error) { r.told = why }
+func (r *reader) EndMessage(why error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.why = why
+}
+
+// told returns why the message was ended; nil: it was not.
+func (r *reader) told() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.why
+}
 
 // A hall has a room of 1024 bytes: 640 for those who are known, 128 for strangers.
 type hall struct {
@@ -78,18 +91,18 @@ func TestWhoeverHoldsMostEnds(t *testing.T) {
 		t.Errorf("room of a payer for itself: %v", err)
 	}
 	h.message("b").take(t, 140)
-	if greedy[0].told != nil || greedy[1].told != nil {
+	if greedy[0].told() != nil || greedy[1].told() != nil {
 		t.Fatal("a message ended while there was room")
 	}
 	modest := h.message("c")
 	modest.take(t, 100)
-	if err := greedy[1].told; !errors.Is(err, scheduler.ErrOverloaded) || !strings.Contains(err.Error(), "address a held most of it, 500B") {
+	if err := greedy[1].told(); !errors.Is(err, scheduler.ErrOverloaded) || !strings.Contains(err.Error(), "address a held most of it, 500B") {
 		t.Errorf("the largest message of whoever held most ended with %v", err)
 	}
-	if greedy[0].told != nil || greedy[1].Ended() != greedy[1].told {
-		t.Errorf("ended: %v, %v", greedy[0].told, greedy[1].Ended())
+	if greedy[0].told() != nil || greedy[1].Ended() != greedy[1].told() {
+		t.Errorf("ended: %v, %v", greedy[0].told(), greedy[1].Ended())
 	}
-	if err := greedy[1].Take(301, 301); err != greedy[1].told {
+	if err := greedy[1].Take(301, 301); err != greedy[1].told() {
 		t.Errorf("an ended message takes more: %v", err)
 	}
 	if s := h.Stats(); s.Held != 740 || s.Most != 1 {
@@ -113,8 +126,8 @@ func TestNewcomersDoNotThrash(t *testing.T) {
 		t.Errorf("a seventh of the same size: %v", err)
 	}
 	for _, r := range h.readers {
-		if r.told != nil {
-			t.Errorf("a message ended for one that needs as much: %v", r.told)
+		if r.told() != nil {
+			t.Errorf("a message ended for one that needs as much: %v", r.told())
 		}
 	}
 	// A liar gets no further with less.
@@ -131,7 +144,7 @@ func TestAnySizeAlone(t *testing.T) {
 	defer h.finish(t)
 	h.message("a").take(t, 1000)
 	h.message("b").take(t, 10)
-	if h.readers[0].told == nil {
+	if h.readers[0].told() == nil {
 		t.Error("it stays when another needs room")
 	}
 }
@@ -157,7 +170,7 @@ func TestStrangersHaveARoomOfTheirOwn(t *testing.T) {
 	}
 	h.message("90 bytes?").take(t, 90)
 	h.message("small?").take(t, 2)
-	if err := h.readers[129].told; err == nil || !strings.Contains(err.Error(), "!whoami") {
+	if err := h.readers[129].told(); err == nil || !strings.Contains(err.Error(), "!whoami") {
 		t.Errorf("the stranger with most ended with %v", err)
 	}
 	h.message("known").take(t, 640)
@@ -178,8 +191,8 @@ func TestFullPool(t *testing.T) {
 	}
 	defer h.pool.Unreserve(1000)
 	h.message("c").take(t, 40)
-	if h.readers[0].told == nil || h.readers[1].told == nil && h.readers[2].told == nil || h.readers[1].told != nil && h.readers[2].told != nil {
-		t.Errorf("ended: %v, %v, %v; expected the stranger and one of the others", h.readers[0].told, h.readers[1].told, h.readers[2].told)
+	if h.readers[0].told() == nil || h.readers[1].told() == nil && h.readers[2].told() == nil || h.readers[1].told() != nil && h.readers[2].told() != nil {
+		t.Errorf("ended: %v, %v, %v; expected the stranger and one of the others", h.readers[0].told(), h.readers[1].told(), h.readers[2].told())
 	}
 }
 
@@ -227,19 +240,19 @@ func TestPatienceFallsWithRoom(t *testing.T) {
 				other.take(t, c.others)
 			}
 			began := time.Now()
-			for slow.told == nil && time.Since(began) < time.Minute {
+			for slow.told() == nil && time.Since(began) < time.Minute {
 				time.Sleep(10 * time.Millisecond)
 				synctest.Wait()
 			}
 			took := time.Since(began).Truncate(100 * time.Millisecond)
-			if slow.told == nil {
+			if slow.told() == nil {
 				took = 0
 			}
 			if took != c.at {
-				t.Errorf("beside %d bytes a slow message ended after %v with %v, expected %v", c.others, took, slow.told, c.at)
+				t.Errorf("beside %d bytes a slow message ended after %v with %v, expected %v", c.others, took, slow.told(), c.at)
 			}
-			if other.told != nil {
-				t.Errorf("so did one that arrives fast: %v", other.told)
+			if other.told() != nil {
+				t.Errorf("so did one that arrives fast: %v", other.told())
 			}
 			h.finish(t)
 			time.Sleep(time.Second)
@@ -265,7 +278,7 @@ func TestPoolNeedsRoom(t *testing.T) {
 		holds.take(t, 100)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if holds.told != nil {
+		if holds.told() != nil {
 			t.Fatal("ended before anything was refused")
 		}
 		if err := h.pool.Reserve(100); err == nil {
@@ -273,7 +286,7 @@ func TestPoolNeedsRoom(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if holds.told == nil {
+		if holds.told() == nil {
 			t.Error("it stays, and requests are refused for it")
 		}
 	})
