@@ -81,8 +81,8 @@ type callers struct {
 	delays delays
 }
 
-// note is called at every event, before anything else.
-func (cs *callers) note(now int64) { cs.now = now }
+// begin is called at every event, before anything else.
+func (cs *callers) begin(now int64) { cs.now = now }
 
 // asked counts an accepted request.
 func (cs *callers) asked(s *source, rows int) {
@@ -106,7 +106,7 @@ func (cs *callers) asked(s *source, rows int) {
 		}
 		changed = s.hits.observe(true)
 		changed = s.extras.observe(false) || changed
-		cs.settle(s, 1)
+		cs.dropOwed(s, 1)
 	case s.unanswered > 1:
 		changed = s.extras.observe(true)
 	}
@@ -151,13 +151,13 @@ func (cs *callers) expire() {
 			}
 			s.hits.observe(false)
 		}
-		cs.settle(s, s.owed)
+		cs.dropOwed(s, s.owed)
 		cs.judge(s)
 	}
 }
 
-// settle removes the oldest n answers of s that no request had followed.
-func (cs *callers) settle(s *source, n int) {
+// dropOwed removes the oldest n answers of s that no request had followed.
+func (cs *callers) dropOwed(s *source, n int) {
 	rows := s.owedRows * n / s.owed
 	s.owed -= n
 	s.owedRows -= rows
@@ -200,7 +200,7 @@ func (cs *callers) judge(s *source) {
 // forget removes what a source that is forgotten is owed.
 func (cs *callers) forget(s *source) {
 	if s.owed > 0 {
-		cs.settle(s, s.owed)
+		cs.dropOwed(s, s.owed)
 	}
 }
 

@@ -42,19 +42,19 @@ func TestHabits(t *testing.T) {
 		cs, s := &callers{horizon: 10 * ms}, &source{id: 1}
 		now := int64(0)
 		for i := range 100 {
-			cs.note(now)
+			cs.begin(now)
 			cs.asked(s, 1)
 			if c.early != nil && c.early(i) {
 				now += ms
-				cs.note(now)
+				cs.begin(now)
 				cs.asked(s, 1)
 				cs.answered(s, 1)
 			}
 			now += 10 * ms
-			cs.note(now)
+			cs.begin(now)
 			cs.answered(s, 1)
 			now += c.gap(i)
-			cs.note(now)
+			cs.begin(now)
 			cs.expire()
 		}
 		if s.caller != c.caller {

@@ -88,7 +88,7 @@ func (m *Model) begin() (fx *effects, now int64) {
 	now = m.sched.now() // with the lock, so that time does not run backwards between events
 	m.core.past.note(now, &m.core.stats, m.core.requests)
 	m.core.demand.note(now, &m.core)
-	m.core.sources.note(now)
+	m.core.sources.begin(now)
 	return fx, now
 }
 

@@ -135,9 +135,6 @@ func dialAs(t *testing.T, g *guardedServer, who string) *shiva.Client {
 // Clients that never complete a message, from many addresses, take at most the memory that is
 // theirs, and each request of somebody else is answered with its result, also a large one.
 func TestUnfinishedMessages(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a minute of large messages")
-	}
 	const (
 		conns     = 80
 		strangers = crowdedBudget / 8

@@ -187,12 +187,7 @@ func TestResetCancels(t *testing.T) {
 	batches := make(chan *scheduler.Batch, 10)
 	replica := r.model("m", floats("x"), func(b *scheduler.Batch) error { batches <- b; return nil })
 	waiting := func() int { return replica.Model().Stats().QueueRows }
-	other, asked := r.dial(), 0
-	for waiting() == 0 { // fills the replica
-		other.send(message("m", "", 0, 0, 0, 0))
-		asked++
-		budgettest.Until(t, "the request", func() bool { return len(batches)+waiting() == asked })
-	}
+	other, asked := r.fillReplica(batches, waiting)
 	c := r.dial()
 	c.send(message("m", "", 1, 2, 3, 4))
 	budgettest.Until(t, "its request", func() bool { return waiting() == 2 })
@@ -526,4 +521,16 @@ func testManyHalfClosed(t *testing.T, newRig func(testing.TB, func(*Config)) *ri
 	clients.Wait()
 	stop()
 	budgettest.Until(t, "all but one connection to be closed", func() bool { return r.open() <= 1 })
+}
+
+// fillReplica asks over a connection of its own until a request waits behind those that the replica
+// has taken, which batches holds. It returns the connection and how often it has asked.
+func (r *rig) fillReplica(batches <-chan *scheduler.Batch, waiting func() int) (w *wire, asked int) {
+	w = r.dial()
+	for waiting() == 0 {
+		w.send(message("m", "", 0, 0, 0, 0))
+		asked++
+		budgettest.Until(r.t, "the request", func() bool { return len(batches)+waiting() == asked })
+	}
+	return w, asked
 }

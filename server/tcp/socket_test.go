@@ -24,12 +24,7 @@ func TestGoneFromAUnixSocket(t *testing.T) {
 	batches := make(chan *scheduler.Batch, 100)
 	replica := r.model("m", floats("x"), func(b *scheduler.Batch) error { batches <- b; return nil })
 	waiting := func() int { return replica.Model().Stats().QueueRows }
-	other, asked := r.dial(), 0
-	for waiting() == 0 { // fills the replica
-		other.send(message("m", "", 0, 0, 0, 0))
-		asked++
-		budgettest.Until(t, "the request", func() bool { return len(batches)+waiting() == asked })
-	}
+	other, asked := r.fillReplica(batches, waiting)
 	c := r.dial()
 	c.send(message("m", "", 1, 2, 3, 4))
 	c.endDirection()
