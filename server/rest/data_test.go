@@ -143,8 +143,8 @@ func TestDataRefusals(t *testing.T) {
 	}
 }
 
-// FuzzData reads arrays as encoding/json does: the same texts, the same values, but for integers that
-// are written as 3.0 or 3e0.
+// FuzzData reads arrays as encoding/json does: the same texts, the same values, but for integers
+// that are written as 3.0 or 3e0.
 func FuzzData(f *testing.F) {
 	for _, seed := range []string{`[1,2,3]`, `[-0.5e+3 , 1E400]`, `[]`, `[[1],[2]]`, `[18446744073709551615,1.0,null]`, `["a\u0041"]`, `[1,]`, `[0.0, 12e-1, -3e2]`, "[0.000000000000000000000000000000000000001]"} {
 		f.Add(seed)
