@@ -158,14 +158,14 @@ type cancelFilter struct {
 // goAway sends a GOAWAY, if the socket takes it at once, and ends writing.
 func (u *cancelFilter) goAway(code http2.ErrCode) {
 	const soon = 10 * time.Millisecond // a socket with room takes it at once
-	if !u.mu.TryLock() {
-		return // another goroutine is writing: the socket is full
-	}
+	// The reader may be here while the write goes on that told it to be, see begin. A write that
+	// waits for room ends by the deadline.
+	_ = u.SetWriteDeadline(time.Now().Add(soon))
+	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.last = true; u.left > 0 || len(u.held) > 0 {
 		return
 	}
-	_ = u.SetWriteDeadline(time.Now().Add(soon))
 	_ = http2.NewFramer(u.Conn, nil).WriteGoAway(math.MaxInt32, code, nil)
 }
 
