@@ -1,16 +1,23 @@
 package grpc
 
 import (
+	"bytes"
+	"compress/zlib"
 	"context"
+	"encoding/binary"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
@@ -145,4 +152,55 @@ func TestSlowUnpacking(t *testing.T) {
 	}
 	cancel()
 	slow.Wait()
+}
+
+// A frame of a stream ends where its length says: what follows the compressed data in it is an
+// error of that request, not further requests, and the next frame is read as if nothing had been.
+func TestBytesAfterCompressedData(t *testing.T) {
+	r := newRig(t)
+	r.echo("m", tensor.Float32)
+	body, err := proto.Marshal(floats("m", 1, 2, 3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packed bytes.Buffer
+	w := zlib.NewWriter(&packed)
+	_, _ = w.Write(body)
+	w.Close()
+	frame := func(more int) []byte {
+		data := append(bytes.Clone(packed.Bytes()), make([]byte, more)...)
+		return append(binary.BigEndian.AppendUint32([]byte{1}, uint32(len(data))), data...)
+	}
+	for _, more := range []int{1, 100, 8000, 20_000} {
+		c := r.caller()
+		for _, h := range append(callHeaders("ModelStreamInfer"), hpack.HeaderField{Name: "grpc-encoding", Value: "deflate"}) {
+			c.must(c.enc.WriteField(h))
+		}
+		c.must(c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.header.Bytes(), EndHeaders: true}))
+		all := slices.Concat(frame(0), frame(more), frame(0))
+		for len(all) > 0 {
+			n := min(len(all), 16<<10)
+			c.must(c.framer.WriteData(1, n == len(all), all[:n]))
+			all = all[n:]
+		}
+		var answers []byte
+		for ended := false; !ended; {
+			f, err := c.framer.ReadFrame()
+			c.must(err)
+			switch f := f.(type) {
+			case *http2.DataFrame:
+				answers = append(answers, f.Data()...)
+			case *http2.MetaHeadersFrame:
+				ended = f.StreamEnded()
+			}
+		}
+		count := 0
+		for len(answers) >= 5 {
+			answers = answers[5+binary.BigEndian.Uint32(answers[1:]):]
+			count++
+		}
+		if count != 3 {
+			t.Errorf("%d bytes after the data: %d answers to 3 requests", more, count)
+		}
+	}
 }

@@ -49,6 +49,21 @@ func (p *packedReader) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
+// ReadByte makes an unpacker read no further than its data goes.
+func (p *packedReader) ReadByte() (byte, error) {
+	if len(p.rest) == 0 {
+		var one [1]byte
+		_, err := p.Read(one[:])
+		return one[0], err
+	}
+	b := p.rest[0]
+	p.rest = p.rest[1:]
+	return b, nil
+}
+
+// more reports whether the message has bytes that have not been read.
+func (p *packedReader) more() bool { return len(p.rest) > 0 || p.hand > 0 || p.left > 0 }
+
 // An unpacker is the source of the bytes in a compressed message.
 type unpacker struct {
 	encoding string
@@ -80,6 +95,9 @@ func unpack(encodingName string, in *pieces, b *Bounds) (*unpacker, error) {
 func (u *unpacker) next() ([]byte, error) {
 	n, err := u.read()
 	if err == io.EOF && n == 0 {
+		if u.packed.more() {
+			return nil, fmt.Errorf("%w: the message has more bytes after the end of its %s data", gate.ErrProtocol, u.encoding)
+		}
 		return nil, io.EOF
 	}
 	if err != nil {
