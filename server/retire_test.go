@@ -62,6 +62,13 @@ func TestRollingVersions(t *testing.T) {
 		t.Fatal("version 1 was not told goodbye")
 	}
 	budgettest.Until(t, "version 1 to be explained as replaced", func() bool {
+		absence := map[string]string{}
+		for _, h := range s.report.Status().Models {
+			absence[h.Version] = h.Absence
+		}
+		if absence["1"] != "replaced by version 2" || absence["2"] != "" {
+			return false
+		}
 		for _, e := range s.report.Explain("rolled") {
 			if e.Version == "1" {
 				text := strings.Join(e.Sentences, "\n")

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -103,6 +104,12 @@ func TestColdStart(t *testing.T) {
 	budgettest.Until(t, "no process", asleep)
 	if ready, why := s.Ready(); !ready {
 		t.Errorf("the server is not ready: %s", why)
+	}
+	if absence := s.report.Status().Models[0].Absence; absence != "starts with the next request" {
+		t.Errorf("the status gives the reason %q for the lack of replicas", absence)
+	}
+	if text := fmt.Sprint(s.report.Explain("cold")); strings.Contains(text, "every request is refused") {
+		t.Errorf("explain says that requests are refused: %s", text)
 	}
 	ask := func(deadline time.Duration) error {
 		in := []tensor.Tensor{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{1, 2}, Data: make([]byte, 8)}}

@@ -199,8 +199,8 @@ var fakeStatus = admin.Status{
 	Queue:    admin.Queue{Rows: 3, Bytes: 600, OldestRow: 0.2, OldestBatch: 12},
 	Warnings: []string{"container of digits/1 (worker 1) at 127.0.0.1:5555 has not answered a batch for 12s"},
 	Models: []admin.Health{
-		{Name: "digits", Version: "1", Replicas: 2, Failing: 1, Needed: 3, Load: 2.5, ReplicaRows: 400, QueueRows: 3, Requests: 1000, Failed: 25, Durations: []admin.DurationClass{{Above: 0.008, UpTo: 0.016, Requests: 900}, {Above: 0.016, UpTo: 0.032, Requests: 100}}, SLO: 0.1, InTime: 875, MissingVoices: 4, NoMemory: 1, OldestRow: 0.2, OldestBatch: 12, Streams: 4, Superseded: 4321, FrameAge: 0.43},
-		{Name: "app", Replicas: 2, Requests: 40, SLO: 0.05, InTime: 30, Defaults: 10, MissingVoices: 4, Durations: []admin.DurationClass{}},
+		{Name: "digits", Version: "1", Replicas: 2, Failing: 1, Needed: 3, Load: 2.5, ReplicaRows: 400, QueueRows: 3, Requests: 1000, Judged: 1000, Failed: 25, Durations: []admin.DurationClass{{Above: 0.008, UpTo: 0.016, Requests: 900}, {Above: 0.016, UpTo: 0.032, Requests: 100}}, SLO: 0.1, InTime: 875, MissingVoices: 4, NoMemory: 1, OldestRow: 0.2, OldestBatch: 12, Streams: 4, Superseded: 4321, FrameAge: 0.43},
+		{Name: "app", Replicas: 2, Requests: 40, Judged: 40, SLO: 0.05, InTime: 30, Defaults: 10, MissingVoices: 4, Durations: []admin.DurationClass{}},
 	},
 	State: admin.State{At: "redis://:xxxxx@10.0.0.9:6379/0", Since: time.Date(2026, 1, 2, 4, 4, 8, 0, time.UTC), Error: "connection refused"},
 	Sessions: []admin.Session{

@@ -172,8 +172,8 @@ func (c *cli) printHealth(all []admin.Health) error {
 		if h.Version == "" {
 			name = h.Name + " (application)"
 		}
-		if executed := h.Requests - min(h.Requests, h.Superseded); executed > 0 {
-			share = fmt.Sprintf("%.4g %%", 100*min(1, float64(h.InTime)/float64(executed)))
+		if h.Judged > 0 {
+			share = fmt.Sprintf("%.4g %%", 100*min(1, float64(h.InTime)/float64(h.Judged)))
 		}
 		slo := "-"
 		if h.SLO > 0 {

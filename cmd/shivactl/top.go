@@ -19,8 +19,9 @@ var topCommand = command{
 	help: `One line for each version of a model and each application, the busiest first, with what happened since the time before:
 REQUESTS/S are those answered, FAILED/S of them those with an error. P50 and P99 are how long requests took, to about a
 quarter: the server counts them in classes that double. IN TIME is the share that had a result within the SLO, defaults
-apart, of those that no newer frame superseded. WAITING are rows now, and the age of the oldest. Below are the identities
-and addresses that a quota has refused something to in the last minute. It ends with Ctrl-C, or after --count times. shivactl status and explain say more.
+apart; requests that their client withdrew (superseded by a newer frame, cancelled, or hung up) or got wrong do not count.
+WAITING are rows now, and the age of the oldest. Below are the identities and addresses that a quota has refused something
+to in the last minute. It ends with Ctrl-C, or after --count times. shivactl status and explain say more.
 
 With --json: a document each time: {"version", "ready", "reason", "uptime_seconds", "span_seconds", "warnings",
 "requests_per_second", "models": [{"name", "version" ("" of an application), "replicas", "failing", "queue_rows",
@@ -155,8 +156,8 @@ func topOf(before, now *admin.Status) top {
 		}
 		if requests := since(h.Requests, old.Requests); requests > 0 {
 			m.Requests = float64(requests) / span
-			if executed := requests - min(requests, since(h.Superseded, old.Superseded)); executed > 0 {
-				share := min(1, float64(since(h.InTime, old.InTime))/float64(executed))
+			if judged := since(h.Judged, old.Judged); judged > 0 {
+				share := min(1, float64(since(h.InTime, old.InTime))/float64(judged))
 				m.InTime = &share
 			}
 			m.P50, m.P99 = quantile(h.Durations, old.Durations, 0.5), quantile(h.Durations, old.Durations, 0.99)

@@ -22,8 +22,8 @@ func TestTopOf(t *testing.T) {
 	before := admin.Status{
 		Version: "1.2.3", Uptime: 100, Readiness: admin.Readiness{Ready: true},
 		Models: []admin.Health{
-			{Name: "slow", Version: "1", Requests: 1000, Failed: 100, InTime: 500, Durations: []admin.DurationClass{{Above: 0.004, UpTo: 0.008, Requests: 1000}}},
-			{Name: "again", Version: "1", Requests: 5000, InTime: 5000},
+			{Name: "slow", Version: "1", Requests: 1000, Judged: 900, Failed: 100, InTime: 500, Durations: []admin.DurationClass{{Above: 0.004, UpTo: 0.008, Requests: 1000}}},
+			{Name: "again", Version: "1", Requests: 5000, Judged: 5000, InTime: 5000},
 			{Name: "idle", Version: "1", Requests: 7},
 		},
 		Clients: []admin.Client{{Name: "cam", Requests: 100, Bytes: 1000, Quotas: []admin.Quota{{Quota: "connections", Limit: 2, Refused: 5, Since: 61}, {Quota: "requests_per_second", Limit: 100, Refused: 10, Since: 8}}}},
@@ -33,10 +33,10 @@ func TestTopOf(t *testing.T) {
 		Doors: []admin.Door{{Name: "tcp", Connections: 1, InFlight: 2}}, Payload: admin.Usage{Used: 1 << 20, Limit: 1 << 30},
 		Models: []admin.Health{
 			{Name: "idle", Version: "1", Requests: 7, Replicas: 1},
-			{Name: "app", Requests: 4, InTime: 4, Durations: []admin.DurationClass{{Above: 64, Requests: 4}}},
-			{Name: "slow", Version: "1", Replicas: 3, Failing: 1, QueueRows: 3, OldestRow: 1.234, Requests: 1200, Failed: 110, InTime: 650, Streams: 2, FrameAge: 0.43,
+			{Name: "app", Requests: 4, Judged: 4, InTime: 4, Durations: []admin.DurationClass{{Above: 64, Requests: 4}}},
+			{Name: "slow", Version: "1", Replicas: 3, Failing: 1, QueueRows: 3, OldestRow: 1.234, Requests: 1200, Judged: 1060, Failed: 110, InTime: 620, Streams: 2, FrameAge: 0.43,
 				Durations: []admin.DurationClass{{Above: 0.004, UpTo: 0.008, Requests: 1000}, {Above: 0.008, UpTo: 0.016, Requests: 150}, {Above: 0.016, UpTo: 0.032, Requests: 50}}},
-			{Name: "again", Version: "1", Requests: 20, InTime: 10, Durations: []admin.DurationClass{{Above: 0.25, UpTo: 0.5, Requests: 20}}},
+			{Name: "again", Version: "1", Requests: 20, Judged: 20, InTime: 10, Durations: []admin.DurationClass{{Above: 0.25, UpTo: 0.5, Requests: 20}}},
 		},
 		Clients: []admin.Client{
 			{Name: "cam", Requests: 160, Bytes: 5096, Quotas: []admin.Quota{{Quota: "connections", Limit: 2, Refused: 5, Since: 63}, {Quota: "requests_per_second", Limit: 100, Refused: 30, Since: 0.5}, {Quota: "bytes_in_flight", Limit: 1 << 20}}},

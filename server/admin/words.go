@@ -121,6 +121,9 @@ type Health struct {
 	Version  string `json:"version"`  // "" of an application
 	Replicas int    `json:"replicas"` // live ones
 	Failing  int    `json:"failing"`  // live ones that fail on every batch
+	// Absence is why it has no live replica, where that is no outage: another version answers in
+	// its place, or a process starts with the next request.
+	Absence string `json:"absence"`
 	// Needed is how many replicas would answer all requests in time; 0 for an application.
 	Needed int `json:"needed"`
 	// Load is that number before rounding up, and ReplicaRows how many rows per second one replica
@@ -132,9 +135,11 @@ type Health struct {
 	QueueRows int     `json:"queue_rows"`
 	Requests  uint64  `json:"requests"`    // answered, with results or errors
 	SLO       float64 `json:"slo_seconds"` // the bound of InTime; 0: none
-	// InTime is to be compared with Requests less Superseded.
-	InTime   uint64 `json:"in_time"`  // results within the SLO, except defaults
-	Failed   uint64 `json:"failed"`   // answered with an error; superseded frames do not count
+	InTime    uint64  `json:"in_time"`     // results within the SLO, except defaults
+	// Judged are the requests that InTime is a share of: all but those that their client withdrew
+	// (a newer frame came, it cancelled, or hung up) or got wrong.
+	Judged   uint64 `json:"judged"`
+	Failed   uint64 `json:"failed"`   // answered with an error, and not withdrawn
 	Defaults uint64 `json:"defaults"` // answers that were a default output
 	// MissingVoices counts answers of applications in which it had no part; for an application,
 	// those in which no model had a part.

@@ -32,6 +32,7 @@ var (
 	closedByDesc   = desc("batches_total", "Batches, by why they were closed.", "model", "version", "reason")
 	dropsDesc      = desc("drops_total", "Requests without a result, by the scheduler's reason.", "model", "version", "reason")
 	inTimeDesc     = desc("in_time_total", "Requests with a result, other than a default, within the SLO.", "model", "version")
+	judgedDesc     = desc("judged_total", "Requests that were in time or late: all but those that their client withdrew or got wrong.", "model", "version")
 	unheardDesc    = desc("missing_voices_total", "Answers of applications in which the answer of this model is missing; for an application, those in which the answer of any of its models is missing.", "model", "version")
 	wastedDesc     = desc("wasted_rows_total", "Rows computed after their request had been answered.", "model", "version")
 	cacheDesc      = desc("cache_requests_total", "Requests for a model with a prediction cache, by what it did.", "model", "version", "result")
@@ -172,7 +173,9 @@ func (m *Model) collectWork(out collection) {
 		out.counter(dropsDesc, m.drops[o].Load(), name, version, o.String())
 	}
 	if name != "" {
+		ended := m.ended()
 		out.counter(inTimeDesc, m.totals.inTime.Load(), name, version)
+		out.counter(judgedDesc, ended.Judged(), name, version)
 	}
 	if n := m.unheard.Load(); n > 0 {
 		out.counter(unheardDesc, n, name, version)

@@ -44,9 +44,14 @@
 //	drops_total                   {model, version, reason}   requests without a result, by the
 //	                                                         scheduler's reason
 //	in_time_total                 {model, version}           requests with a result other than a
-//	                                                         default, within the SLO; divide it by
-//	                                                         requests_total without the outcome
-//	                                                         superseded
+//	                                                         default, within the SLO: a share of
+//	                                                         judged_total
+//	judged_total                  {model, version}           requests that were in time or late: all
+//	                                                         but those that their client withdrew
+//	                                                         (superseded, canceled, undelivered) or
+//	                                                         got wrong (protocol, too_large,
+//	                                                         invalid_input, not_found,
+//	                                                         unauthenticated, permission_denied)
 //	missing_voices_total          {model, version}           answers of applications that lack the
 //	                                                         model's part; of an application: any
 //	                                                         model's

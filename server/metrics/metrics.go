@@ -328,11 +328,11 @@ func (m *Model) hasFeedback() bool { return counted(m.feedback[:]) }
 
 // Health shows whether a model, or an application, does its work.
 type Health struct {
+	Ended
 	SLO     time.Duration // 0: none
-	Ended   [outcomes]uint64
-	InTime  uint64 // requests with a result other than a default, within the SLO
-	Unheard uint64 // see Unheard
-	Memory  uint64 // requests without payload memory for their answers
+	InTime  uint64        // requests with a result other than a default, within the SLO
+	Unheard uint64        // see Unheard
+	Memory  uint64        // requests without payload memory for their answers
 	Took    []DurationClass
 }
 
@@ -343,15 +343,27 @@ type DurationClass struct {
 	Requests uint64
 }
 
-// Failed returns how many requests were answered with an error other than Superseded.
-func (h *Health) Failed() uint64 {
-	return h.Answered() - h.Ended[OK] - h.Ended[Default] - h.Ended[Superseded]
+// Ended counts requests by their outcome.
+type Ended [outcomes]uint64
+
+// Failed returns how many requests were answered with an error, without those whose client did
+// without the answer.
+func (e *Ended) Failed() uint64 {
+	return e.count(func(o Outcome) bool { return o != OK && o != Default && !o.withdrawn() })
 }
 
+// Judged returns how many requests were in time or late. All others were withdrawn by their client,
+// or its mistake.
+func (e *Ended) Judged() uint64 { return e.count(Outcome.judged) }
+
 // Answered returns how many requests were answered, with any outcome.
-func (h *Health) Answered() (all uint64) {
-	for _, n := range h.Ended {
-		all += n
+func (e *Ended) Answered() uint64 { return e.count(func(Outcome) bool { return true }) }
+
+func (e *Ended) count(of func(Outcome) bool) (all uint64) {
+	for o, n := range e {
+		if of(Outcome(o)) {
+			all += n
+		}
 	}
 	return all
 }
@@ -363,13 +375,8 @@ func (m *Model) Health() Health {
 		return Health{}
 	}
 	h := Health{
-		SLO: time.Duration(m.slo.Load()), InTime: m.totals.inTime.Load(), Unheard: m.unheard.Load(),
+		Ended: m.ended(), SLO: time.Duration(m.slo.Load()), InTime: m.totals.inTime.Load(), Unheard: m.unheard.Load(),
 		Memory: m.drops[scheduler.OutcomeMemory].Load(),
-	}
-	for i := range m.doors {
-		for o := range h.Ended {
-			h.Ended[o] += m.doors[i].requests[o].Load()
-		}
 	}
 	for b := range histogramBuckets {
 		class := DurationClass{Above: lowestNanos << b >> 1, UpTo: lowestNanos << b}
@@ -387,6 +394,16 @@ func (m *Model) Health() Health {
 		}
 	}
 	return h
+}
+
+// ended counts the requests at all doors.
+func (m *Model) ended() (all Ended) {
+	for i := range m.doors {
+		for o := range all {
+			all[o] += m.doors[i].requests[o].Load()
+		}
+	}
+	return all
 }
 
 func newModel(key id) *Model {

@@ -407,3 +407,31 @@ func TestDurationClasses(t *testing.T) {
 		t.Errorf("%d failed, expected 1", h.Failed())
 	}
 }
+
+// Every request is in time or late, or neither if its client withdrew it or got it wrong. Withdrawn
+// ones are no failures.
+func TestShareInTime(t *testing.T) {
+	type counts struct{ judged, inTime, failed uint64 }
+	want := map[Outcome]counts{
+		OK: {1, 1, 0}, Default: {1, 0, 0},
+		Superseded: {}, Canceled: {}, Undelivered: {},
+		Protocol: {0, 0, 1}, TooLarge: {0, 0, 1}, InvalidInput: {0, 0, 1}, NotFound: {0, 0, 1}, Unauthenticated: {0, 0, 1}, PermissionDenied: {0, 0, 1},
+		Overloaded: {1, 0, 1}, DeadlineExceeded: {1, 0, 1}, Unavailable: {1, 0, 1}, ContainerFailed: {1, 0, 1}, ContainerLost: {1, 0, 1}, Draining: {1, 0, 1}, Internal: {1, 0, 1},
+	}
+	for o := range outcomes {
+		m := New("")
+		model, tally := m.Model("a", "1"), m.Door("tcp").Tally()
+		model.SetSLO(time.Second)
+		tally.Began()
+		tally.Answered(model, o, time.Millisecond)
+		tally.Flush()
+		h := model.Health()
+		if got := (counts{h.Judged(), h.InTime, h.Failed()}); got != want[o] {
+			t.Errorf("%v: %+v, expected %+v", o, got, want[o])
+		}
+		expect(t, m, map[string]string{
+			`shivad_judged_total{model="a",version="1"}`:  fmt.Sprint(want[o].judged),
+			`shivad_in_time_total{model="a",version="1"}`: fmt.Sprint(want[o].inTime),
+		})
+	}
+}

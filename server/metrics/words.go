@@ -35,6 +35,20 @@ var outcomeNames = [outcomes]string{
 // String returns the label.
 func (o Outcome) String() string { return outcomeNames[o] }
 
+// withdrawn reports whether the client did without the answer: it sent a newer frame, cancelled, or
+// hung up.
+func (o Outcome) withdrawn() bool { return o == Superseded || o == Canceled || o == Undelivered }
+
+// judged reports whether a request with this outcome was in time or late. It was neither if its
+// client did without the answer, or made a mistake that no server could answer with a result.
+func (o Outcome) judged() bool {
+	switch o {
+	case Protocol, TooLarge, InvalidInput, NotFound, Unauthenticated, PermissionDenied:
+		return false
+	}
+	return !o.withdrawn()
+}
+
 // A Closed is why a client's connection ended.
 type Closed uint8
 

@@ -27,7 +27,7 @@ function quantile(now, before, q) {
 }
 
 // measures are the values kept for each model in each sample.
-const measures = ['requests', 'failed', 'inTime', 'p50', 'p99', 'waiting', 'oldest', 'age', 'superseded'];
+const measures = ['requests', 'failed', 'inTime', 'p50', 'p99', 'waiting', 'oldest', 'age', 'judged'];
 
 export class History {
   constructor() {
@@ -85,13 +85,12 @@ export class History {
 
   between(old, m, span) {
     const requests = since(m.requests, old.requests);
-    const superseded = since(m.superseded, old.superseded);
-    const executed = requests - superseded;
+    const judged = since(m.judged, old.judged);
     return {
       requests: requests / span,
       failed: since(m.failed, old.failed) / span,
-      superseded: superseded / span,
-      inTime: executed > 0 ? Math.min(1, since(m.in_time, old.in_time) / executed) : null,
+      judged: judged / span,
+      inTime: judged > 0 ? Math.min(1, since(m.in_time, old.in_time) / judged) : null,
       p50: quantile(m.durations, old.durations, 0.5),
       p99: quantile(m.durations, old.durations, 0.99),
     };

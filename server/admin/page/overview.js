@@ -30,19 +30,18 @@ export function overview(page) {
 
   node.update = ({ status, batches, history, now }) => {
     if (!status) return;
-    let all = 0, executed = 0, hits = 0, failed = 0;
+    let all = 0, judged = 0, hits = 0, failed = 0;
     for (const m of status.models) {
       if (!m.version) continue; // an application's requests count at its models
       const one = now?.get(`${m.name}/${m.version}`);
       all += one?.requests ?? 0;
-      const judged = Math.max(0, (one?.requests ?? 0) - (one?.superseded ?? 0));
-      executed += judged;
-      hits += (one?.inTime ?? 0) * judged;
+      judged += one?.judged ?? 0;
+      hits += (one?.inTime ?? 0) * (one?.judged ?? 0);
       failed += one?.failed ?? 0;
     }
     requests.say(rate(all), 'a second');
     line.fill([history.times, total(history)]);
-    inTime.say(executed ? share(hits / executed) : '–', executed ? 'of the answers, within their SLO; superseded frames do not count' : 'no requests', executed && hits / executed < 0.9 ? 'bad' : '');
+    inTime.say(judged ? share(hits / judged) : '–', judged ? 'of the answers, within their SLO; what clients withdrew or got wrong does not count' : 'no requests', judged && hits / judged < 0.9 ? 'bad' : '');
     waiting.say(count(status.queue.rows), status.queue.rows ? `rows, the oldest for ${took(status.queue.oldest_row_seconds)}` : 'rows', status.queue.oldest_row_seconds > 1 ? 'warn' : '');
     refused.say(rate(failed), 'a second', failed > 0 ? 'warn' : '');
     const used = status.payload_bytes.used / status.payload_bytes.limit;
@@ -88,8 +87,8 @@ function total(history) {
   return sum;
 }
 
-// withoutResult counts requests by the reason why they had no result. Superseded frames come last:
-// their streams ask for that, so they are no failures.
+// withoutResult counts requests by the reason why they had no result. Those that their client
+// withdrew, with a newer frame or by cancelling, come last: they are no failures.
 export function withoutResult(models) {
   const all = {}, of = {};
   for (const m of models) {
@@ -99,14 +98,14 @@ export function withoutResult(models) {
       (of[reason] ??= []).push(title(m));
     }
   }
-  const asked = (name) => name === 'superseded';
+  const asked = (name) => name === 'superseded' || name.startsWith('canceled');
   return Object.entries(all).sort((a, b) => asked(a[0]) - asked(b[0]) || b[1] - a[1])
     .map(([name, value]) => ({ name, value, text: models.length > 1 ? `${count(value)} · ${of[name].join(', ')}` : count(value), kind: asked(name) ? 'off' : 'bad' }));
 }
 
 // condition is the colour of a model, and a word for it.
 export function condition(m) {
-  if (m.replicas === 0) return ['bad', 'no replica'];
+  if (m.replicas === 0) return m.absence ? ['off', m.absence] : ['bad', 'no replica'];
   if (m.failing === m.replicas) return ['bad', 'failing'];
   if (m.failing > 0) return ['warn', `${m.failing} of ${m.replicas} failing`];
   return ['good', plural(m.replicas, 'replica')];

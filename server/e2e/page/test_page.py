@@ -130,6 +130,35 @@ def test_killed(open_page: Open, loaded: Server) -> None:
     assert min(took) <= 2, took
 
 
+def test_replaced(open_page: Open, loaded: Server) -> None:
+    """A version without replicas is gray while another version answers in its place."""
+    page = open_page()
+    row = page.get_by_role("region", name="Models").get_by_role("row", name="sharp/2")
+    second = loaded.run("bin/selection-container", "sharp", "2")
+    expect(row.locator(".dot.good")).to_be_visible()
+    second.kill()
+    expect(row.locator(".dot.off")).to_have_text("replaced by version 1")
+
+
+def test_share_in_time(open_page: Open, server: Server) -> None:
+    """What clients withdrew or got wrong is neither in time nor late, and what they withdrew is no failure."""
+    page = open_page()
+    seen = page.evaluate("""async () => {
+      const { History } = await import('/page/history.js');
+      const { withoutResult } = await import('/page/overview.js');
+      const at = (uptime, counts) => ({ started: new Date(0).toISOString(), uptime_seconds: uptime, models: [{ name: 'm', version: '1', streams: 0, queue_rows: 0, oldest_row_seconds: 0, durations: [], ...counts }] });
+      const history = new History();
+      history.add(at(10, { requests: 0, judged: 0, in_time: 0, failed: 0 }), []);
+      const half = history.add(at(20, { requests: 100, judged: 20, in_time: 10, failed: 10 }), []).get('m/1').inTime;
+      const none = history.add(at(30, { requests: 150, judged: 20, in_time: 10, failed: 10 }), []).get('m/1').inTime;
+      const reasons = withoutResult([{ name: 'm', version: '1', outcomes: { ok: 5, canceled_queued: 70, canceled_executing: 4, superseded: 20, unavailable: 1 } }]);
+      return { half, none, reasons: reasons.map((r) => [r.name, r.kind]) };
+    }""")
+    assert seen["half"] == 0.5
+    assert seen["none"] is None
+    assert seen["reasons"] == [["unavailable", "bad"], ["canceled_queued", "off"], ["superseded", "off"], ["canceled_executing", "off"]]
+
+
 def test_try(open_page: Open, loaded: Server) -> None:
     """A picture, a drawing or JSON gives the model's answer and where its time went."""
     page = open_page("#/model/digits/1")
@@ -284,7 +313,7 @@ def test_a_day(open_page: Open, server: Server) -> None:
         const uptime = second % 7200, name = `m${Math.floor(second / 600)}`; // it restarts, and models come and go
         const now = history.add({
           started: new Date(1000 * (second - uptime)).toISOString(), uptime_seconds: uptime,
-          models: ['stays', name].map((name) => ({ name, version: '1', requests: 100 * uptime, failed: 0, superseded: 0, in_time: 90 * uptime, streams: 0, queue_rows: 1, oldest_row_seconds: 0, durations: [{ above_seconds: 0.001, up_to_seconds: 0.002, requests: 100 * uptime }] })),
+          models: ['stays', name].map((name) => ({ name, version: '1', requests: 100 * uptime, failed: 0, judged: 96 * uptime, in_time: 90 * uptime, streams: 0, queue_rows: 1, oldest_row_seconds: 0, durations: [{ above_seconds: 0.001, up_to_seconds: 0.002, requests: 100 * uptime }] })),
         }, [{ name: 'app', learned: { models: [{ model: `v${Math.floor(second / 600)}`, share: 1 }] } }]);
         peak = Math.max(peak, now.get('stays/1').requests ?? 0);
       }

@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/gate"
 )
 
 // Explain describes for every version of a model, or for an application, what it does and why.
@@ -22,7 +23,7 @@ func (r *Report) Explain(model string) []admin.Explanation {
 	}
 	for _, target := range r.Gate.TargetsOf(model) {
 		stats := target.Model.Stats()
-		about := append(shapes(stats), r.absent(stats)...)
+		about := append(shapes(stats), r.absent(target)...)
 		about = append(about, sentences(stats, r.crowded(model))...)
 		about = append(about, r.explainSubset(stats)...)
 		about = append(about, explainStreams(stats, target.Model.Streams(math.MaxInt))...)
@@ -75,22 +76,37 @@ func shapes(s scheduler.Stats) []string {
 	return []string{"The model is not batched: each request is one execution, in its own shapes. More replicas, or containers that execute several requests at once, make it faster."}
 }
 
-// absent says that a version has no live replica, and whether another version serves in its place.
-func (r *Report) absent(s scheduler.Stats) []string {
-	if s.Live > 0 {
+// absent says that a version has no live replica, and whether that is an outage.
+func (r *Report) absent(t *gate.Target) []string {
+	if t.Live > 0 {
 		return nil
 	}
-	meant, err := r.Gate.Target(s.ID.Name, "")
-	if err == nil && meant.Model != nil && meant.ID != s.ID && meant.Serves {
-		return []string{replaced(s.ID, meant.ID)}
+	switch meant := r.meant(t.ID.Name); {
+	case t.Serves:
+		return []string{"No replica is live. The next request starts a process, and waits for it."}
+	case meant != "":
+		return []string{fmt.Sprintf("No replica of this version is live. Requests to %s are answered by version %s; only those that name %s are refused.", t.ID.Name, meant, t.ID)}
 	}
-	return []string{fmt.Sprintf("No live replica: every request is refused. Start a container of %s, or see in \"shivactl status\" why it does not register.", s.ID)}
+	return []string{fmt.Sprintf("No live replica: every request is refused. Start a container of %s, or see in \"shivactl status\" why it does not register.", t.ID)}
 }
 
-// replaced says that requests to a model are answered by another version, so that the lack of
-// replicas is no outage.
-func replaced(old, now scheduler.ModelID) string {
-	return fmt.Sprintf("No replica of this version is live. Requests to %s are answered by version %s; only those that name %s are refused.", old.Name, now.Version, old)
+// absence says in a few words why the lack of replicas is no outage; "": it is one.
+func (r *Report) absence(t *gate.Target) string {
+	if t.Serves {
+		return "starts with the next request"
+	}
+	if meant := r.meant(t.ID.Name); meant != "" {
+		return "replaced by version " + meant
+	}
+	return ""
+}
+
+// meant returns the version that answers requests to a model; "": none can at the moment.
+func (r *Report) meant(model string) string {
+	if t, err := r.Gate.Target(model, ""); err == nil && t.Model != nil && t.Serves {
+		return t.ID.Version
+	}
+	return ""
 }
 
 // sentences turns a model's figures into what an operator would conclude from them.

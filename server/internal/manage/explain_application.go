@@ -19,15 +19,15 @@ func (r *Report) explainApplication(name string) (out []string) {
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	say("It is an application: the policy %s asks models of %s.", a.Policy, strings.Join(a.Models, ", "))
 	h := r.Metrics.Model(name, "").Health()
-	all := h.Answered()
+	all, judged := h.Answered(), h.Judged()
 	if all == 0 {
 		say("No request was sent to it since the server started.")
-	} else {
+	} else if judged > 0 {
 		within := ""
 		if h.SLO > 0 {
 			within = fmt.Sprintf(" within %v", h.SLO)
 		}
-		say("Of %d requests since the server started %s had a result of its models%s.", all, percent(h.InTime, all), within)
+		say("Of %d requests since the server started %s had a result of its models%s; those that clients withdrew or got wrong do not count.", judged, percent(h.InTime, judged), within)
 	}
 	if n := h.Ended[metrics.Default]; n > 0 {
 		say("%d requests (%s) were answered with its default, as its models gave no answer in time: see below, and \"default_explanation\" in those answers.", n, percent(n, all))

@@ -24,6 +24,9 @@ func (r *Report) health(most int) []admin.Health {
 		h := requestHealth(target.ID.Name, target.ID.Version, target.Metrics)
 		stats := target.Model.Stats()
 		h.Replicas, h.Failing, h.QueueRows = stats.Live, stats.Failing, stats.QueueRows
+		if h.Replicas == 0 {
+			h.Absence = r.absence(target)
+		}
 		h.Needed, h.Load, h.ReplicaRows = stats.Need.Replicas, stats.Need.Load, stats.Need.Worth
 		h.OldestRow, h.OldestBatch = stats.OldestWait.Seconds(), stats.OldestBatch.Seconds()
 		if h.Streams = stats.Streams; h.Streams > 0 {
@@ -51,7 +54,7 @@ func requestHealth(name, version string, m *metrics.Model) admin.Health {
 		classes[i] = admin.DurationClass{Above: k.Above.Seconds(), UpTo: k.UpTo.Seconds(), Requests: k.Requests}
 	}
 	return admin.Health{
-		Name: name, Version: version, Requests: h.Answered(), SLO: h.SLO.Seconds(), InTime: h.InTime, Failed: h.Failed(), Durations: classes,
+		Name: name, Version: version, Requests: h.Answered(), SLO: h.SLO.Seconds(), InTime: h.InTime, Judged: h.Judged(), Failed: h.Failed(), Durations: classes,
 		Superseded: h.Ended[metrics.Superseded], Defaults: h.Ended[metrics.Default], MissingVoices: h.Unheard, NoMemory: h.Memory,
 	}
 }

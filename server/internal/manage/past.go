@@ -143,13 +143,12 @@ func (m *pastModel) since(h admin.Health, seconds float64) (values [measures]flo
 	}
 	n := h.Requests - m.before.Requests
 	values[measuredRequests] = float32(float64(n) / seconds)
-	executed := n - (h.Superseded - m.before.Superseded)
 	values[measuredFailed] = float32(float64(h.Failed-m.before.Failed) / seconds)
 	if n == 0 {
 		return values
 	}
-	if executed > 0 {
-		values[measuredInTime] = min(1, float32(h.InTime-m.before.InTime)/float32(executed))
+	if judged := h.Judged - m.before.Judged; judged > 0 {
+		values[measuredInTime] = min(1, float32(h.InTime-m.before.InTime)/float32(judged))
 	}
 	took := slices.Clone(h.Durations)
 	for i := range took {

@@ -18,7 +18,7 @@ func TestPast(t *testing.T) {
 	for i := range 200 {
 		n := uint64(100 * i)
 		old := admin.Health{
-			Name: "old", Version: "1", Requests: n, Failed: n / 10, InTime: n / 2, QueueRows: i,
+			Name: "old", Version: "1", Requests: n, Judged: n, Failed: n / 10, InTime: n / 2, QueueRows: i,
 			Durations: []admin.DurationClass{{Above: 0.001, UpTo: 0.004, Requests: n}},
 		}
 		if i > 0 { // a class appears with its first request
@@ -88,13 +88,13 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// TestSupersededAreNotLate: frames that newer ones superseded count neither as in time nor as late.
-func TestSupersededAreNotLate(t *testing.T) {
+// TestShareInTime: requests that their client withdrew or got wrong are neither in time nor late.
+func TestShareInTime(t *testing.T) {
 	var m pastModel
-	if v := m.since(admin.Health{Requests: 100, Superseded: 90, InTime: 9}, 1)[measuredInTime]; v != 0.9 {
-		t.Errorf("9 of 10 executed requests were in time, the share is %v", v)
+	if v := m.since(admin.Health{Requests: 100, Judged: 10, InTime: 9}, 1)[measuredInTime]; v != 0.9 {
+		t.Errorf("9 of 10 judged requests were in time, the share is %v", v)
 	}
-	if v := m.since(admin.Health{Requests: 90, Superseded: 90}, 1)[measuredInTime]; v == v {
-		t.Errorf("nothing was executed, and the share in time is %v", v)
+	if v := m.since(admin.Health{Requests: 90}, 1)[measuredInTime]; v == v {
+		t.Errorf("no request was judged, and the share in time is %v", v)
 	}
 }
