@@ -59,7 +59,11 @@ type Config struct {
 	// Even spaces an open loop's requests evenly; otherwise they arrive at random (Poisson), like
 	// those of many independent users.
 	Even bool
-	// Seed fixes the random arrivals, so that two servers can be offered the same load.
+	// Think is the time from an answer to the next request of a closed loop. Latencies count from
+	// its end.
+	Think Think
+	// Seed fixes the random arrivals and think times, so that two servers can be offered the same
+	// load.
 	Seed uint64
 
 	// Within, if set, is the longest latency of a good answer in Slots.
@@ -215,6 +219,9 @@ func (c *Config) complete() error {
 	}
 	if c.Rate < 0 || c.InFlight < 0 || c.Conns < 0 || c.Loops < 0 {
 		return fmt.Errorf("load: a negative rate (%v), in flight (%d), connections (%d) or loops (%d)", c.Rate, c.InFlight, c.Conns, c.Loops)
+	}
+	if err := c.checkThink(); err != nil {
+		return err
 	}
 	if len(c.Deadlines) > 0 {
 		if len(c.Deadlines) != len(c.Frames) {

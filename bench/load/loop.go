@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"runtime"
 	"time"
 )
@@ -21,6 +22,8 @@ type loop struct {
 	poll     *poller
 	conns    []*conn
 	arrivals *arrivals // nil: closed loop
+	rng      *rand.Rand
+	thinking thinking // of a closed loop
 	next     time.Duration
 	turn     int     // the connection, or stream, that the next arrival goes to
 	seqs     []int64 // of the next frame of each stream
@@ -66,7 +69,7 @@ func newLoop(c Config, i int) (*loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &loop{cfg: c, poll: p, seqs: make([]int64, c.count()), buf: make([]byte, readSize), from: c.Warmup, to: c.Warmup + c.Duration, untilSample: c.CheckEvery}
+	l := &loop{cfg: c, poll: p, seqs: make([]int64, c.count()), buf: make([]byte, readSize), rng: rand.New(rand.NewPCG(c.Seed, uint64(i))), from: c.Warmup, to: c.Warmup + c.Duration, untilSample: c.CheckEvery}
 	if c.Rate > 0 {
 		l.arrivals = newArrivals(c.Rate/float64(c.Loops), c.Even, c.Seed, i)
 		l.next = l.arrivals.next()
@@ -134,15 +137,8 @@ func (l *loop) offer(ctx context.Context) error {
 		}
 	}
 	if l.arrivals == nil {
-		for _, c := range l.conns {
-			// The first requests are due at the start, not once the connections before this one
-			// have been written to: with large frames that may be after the measured time.
-			for range l.cfg.InFlight {
-				c.due.push(0)
-			}
-			if err := l.send(c); err != nil {
-				return err
-			}
+		if err := l.ask(); err != nil {
+			return err
 		}
 	}
 	for {
@@ -150,6 +146,9 @@ func (l *loop) offer(ctx context.Context) error {
 		// Before the check for the end, since requests that fell due while this thread did not
 		// run count, too.
 		if err := l.arrive(now); err != nil {
+			return err
+		}
+		if err := l.wake(now); err != nil {
 			return err
 		}
 		if now >= l.to && (l.unanswered() == 0 || now >= l.to+l.cfg.Grace) {
@@ -243,6 +242,9 @@ func (l *loop) pause(now time.Duration) time.Duration {
 		d = min(d, l.to-now)
 		if l.arrivals != nil {
 			d = min(d, l.next-now)
+		}
+		if len(l.thinking) > 0 {
+			d = min(d, max(l.thinking[0].until-now, 0))
 		}
 	}
 	return d
@@ -452,7 +454,7 @@ func (l *loop) answered(c *conn, a answer, now time.Duration, written time.Time)
 		}
 	}
 	if l.arrivals == nil && now < l.to {
-		c.due.push(now)
+		l.again(c, now)
 	}
 	return nil
 }

@@ -27,12 +27,19 @@ directory in turn, in the forms that shivactl infer reads.
                 a stall is seen by all that were due in it.
   --streams N   N cameras with --fps frames a second each. Latency is then the age of the frames;
                 those that a newer one superseded are counted apart.
-  --search P    the highest rate that keeps a promise such as p99<50ms. An error breaks it like a
-                late answer. Trials double the rate, then bisect; a rate breaks the promise when two
-                trials at it did; what is found is confirmed by a trial of the length --for.
+  --clients N   N clients on a connection each that wait for their answer, think (--think) and ask
+                again, as robots and most programs do. Beside --rate or --streams both loads run at
+                once, and are reported apart; --inflight is then of the clients.
+  --search P    the highest rate that keeps a promise such as p99<50ms, or with --think the largest
+                number of clients. An error breaks it like a late answer. Trials double the load,
+                then bisect; it breaks the promise when two trials with it did; what is found is
+                confirmed by a trial of the length --for.
   none of them  a closed loop: --inflight requests on each connection, the next when one is
                 answered. It finds the highest throughput; its latencies leave out what users would
                 wait before they are sent.
+
+--think 5ms waits as long after each answer, --think exp:5ms for random times (exponential) with
+that mean. Latency counts from the end of it.
 
 The line "sent late" is the delay of this tool itself. If that is not small beside the latencies,
 the tool had too little processor time, and the latencies include the delay. Ctrl-C ends the run
@@ -41,17 +48,20 @@ files, or caching off, shows the model itself.
 
   shivactl bench digits --rate 500 --for 30s
   shivactl bench digits --streams 4 --fps 30 --keep latest
+  shivactl bench digits --rate 100 --clients 8 --think exp:20ms
+  shivactl bench digits --search 'p99<50ms' --think 0s
   shivactl bench digits --search 'p99<50ms' --door grpc --data frames/ --hdr digits.hgrm
 
 --addr is the door that the load goes to; with --door rest or grpc it is 127.0.0.1:8000 or :8001
 unless it is said. --hdr writes the latencies as HdrHistogram's tools and plotters read them.
 --timeout ends the run; without it nothing but --for does. The exit code is 1 if any request failed.
 
-With --json: {"route", "door", "address", "seconds", "offered", "sent", "answered", "failed",
+With --json: {"route", "door", "address", "seconds", "offered", "think", "sent", "answered", "failed",
 "unanswered", "rate", "latency_ms": {"mean", "p50", "p90", "p99", "p99_9", "p99_99", "max"},
 "sent_late_ms": {...}, "errors": [{"kind", "count", "first"}], "superseded" and "streams":
-[{"answered", "superseded", "failed"}] with --streams, "ended" if it ended early, "search":
-{"promise", "rate", "trials": [{"rate", "seconds", "requests", "in_time", "failed", "ms",
+[{"answered", "superseded", "failed"}] with --streams, "clients": {"number", "think", "seconds",
+"sent", and so on} for clients beside another load, "ended" if it ended early, "search": {"promise",
+"rate", "clients", "trials": [{"rate", "clients", "seconds", "requests", "in_time", "failed", "ms",
 "sent_late_ms", "holds", "confirmation"}]}}; rates are per second
 `,
 	flags: func(f *flag.FlagSet) any {
@@ -61,6 +71,8 @@ With --json: {"route", "door", "address", "seconds", "offered", "sent", "answere
 		f.Var(value[int]{&o.conns, count, ""}, "conns", "`N` connections (default 16, rest 64, 1 for each stream)")
 		f.Var(value[int]{&o.inFlight, count, ""}, "inflight", "most unanswered requests of a connection, `N` (default 1, with --rate any)")
 		f.Var(value[door]{&o.door, parseDoor, "tcp"}, "door", "the `DOOR` for the load: tcp, rest or grpc")
+		f.Var(value[int]{&o.clients, count, ""}, "clients", "`N` clients that ask again on each answer, alone or beside another load")
+		f.Var(value[*load.Think]{&o.think, parseThink, ""}, "think", "their `TIME` from an answer to the next request (default 0s)")
 		f.Var(value[int]{&o.streams, count, ""}, "streams", "send the frames of `N` streams, such as cameras")
 		f.Var(value[float64]{&o.fps, positive, ""}, "fps", "`N` frames a second of each stream (default 30)")
 		f.Var(value[string]{&o.keep, parseKeep, ""}, "keep", "how many `FRAMES` of a stream may wait: all, latest, a number; else as set")
@@ -78,6 +90,8 @@ type benchOptions struct {
 	rate, fps                float64
 	length                   time.Duration
 	conns, inFlight, streams int
+	clients                  int
+	think                    *load.Think
 	door                     door
 	keep, data, hdr          string
 	search                   *load.Promise
@@ -169,7 +183,7 @@ func (o *benchOptions) check() error {
 	case o.streams > 0 && o.conns%o.streams != 0:
 		return usage("bench", "--conns %d: expected a multiple of the %s, which have as many connections each", o.conns, plural(o.streams, "stream"))
 	}
-	return nil
+	return o.checkClients()
 }
 
 // config returns the configuration of the run that the options ask for, without its requests.
@@ -193,6 +207,14 @@ func (o *benchOptions) config(addr string) load.Config {
 		c.Conns = free
 	}
 	c.Seed = uint64(time.Now().UnixNano())
+	switch {
+	case o.mixed():
+		c.InFlight = 0
+	case o.clients > 0:
+		return o.closed(c, o.clients)
+	case o.rate == 0 && o.streams == 0:
+		return o.closed(c, c.Conns)
+	}
 	return c
 }
 
@@ -226,6 +248,10 @@ func (c *cli) bench(o *benchOptions, args []string) error {
 		}
 	}
 	b.config.Token = c.token.Token()
+	if o.mixed() {
+		clients := o.closed(b.config, o.clients)
+		b.beside = &clients
+	}
 	if err := b.load(m); err != nil {
 		return err
 	}
@@ -236,13 +262,16 @@ func (c *cli) bench(o *benchOptions, args []string) error {
 		}
 		defer hdr.Close()
 	}
-	var r *load.Result
-	if o.search != nil {
+	var r, clients *load.Result
+	switch {
+	case o.search == nil:
+		r, clients, err = b.offer()
+	case o.think != nil:
+		r, err = b.searchClients()
+	default:
 		r, err = b.search()
-	} else {
-		r, err = b.run(b.config)
 	}
-	if r == nil {
+	if r == nil || b.beside != nil && clients == nil {
 		return explain(err, "--addr", at)
 	}
 	b.report.Ended = ended(err)
@@ -252,19 +281,28 @@ func (c *cli) bench(o *benchOptions, args []string) error {
 		}
 	}
 	b.report.take(r)
+	if clients != nil {
+		b.report.Clients = &clientsReport{Number: o.clients}
+		b.report.Clients.take(clients)
+		b.report.Clients.thinks(o)
+	} else if r.Offered == 0 {
+		b.report.thinks(o)
+	}
 	if c.json {
 		_ = c.printJSON(&b.report)
 	} else {
-		b.print(r)
+		b.print(r, clients)
 	}
 	switch {
 	case err != nil && errors.Is(err, load.ErrNoRate):
 		return b.silent(&failure{Type: "promise", Message: fmt.Sprintf("no rate keeps %v", o.search), code: exitRefused})
+	case err != nil && errors.Is(err, load.ErrNoClients):
+		return b.silent(&failure{Type: "promise", Message: fmt.Sprintf("not even one client keeps %v", o.search), code: exitRefused})
 	case err != nil && r.Taken > 0 && b.ctx.Err() == nil:
 		return b.silent(&failure{"unreachable", "the server went away: " + b.report.Ended, "its log says more; shivactl status shows whether it is back", exitUnreachable})
 	case err != nil && b.report.Ended != interrupted:
 		return b.silent(explain(err, "--addr", at))
-	case o.search == nil && b.report.Failed+b.report.Unanswered > 0:
+	case o.search == nil && b.report.anyFailed():
 		return &failure{code: exitRefused}
 	}
 	return nil
@@ -285,7 +323,7 @@ const interrupted = "interrupted"
 // ended returns the reason why a run ended early; "" if it did not.
 func ended(err error) string {
 	switch {
-	case err == nil, errors.Is(err, load.ErrNoRate):
+	case err == nil, errors.Is(err, load.ErrNoRate), errors.Is(err, load.ErrNoClients):
 		return ""
 	case errors.Is(err, context.Canceled):
 		return interrupted
@@ -301,7 +339,8 @@ type bench struct {
 	*cli
 	o      *benchOptions
 	config load.Config
-	inputs []string // descriptions of the inputs, for people
+	beside *load.Config // clients beside that load; nil: none
+	inputs []string     // descriptions of the inputs, for people
 	report benchReport
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -86,6 +87,66 @@ func TestBenchOnAUnixSocket(t *testing.T) {
 	r, code, errs := offer(t, t.Context(), "--addr", s.Addr(), "--for", "100ms", "--data", zeros(t))
 	if code != exitOK || r.Answered == 0 || r.Failed+r.Unanswered != 0 || r.Address != s.Addr() {
 		t.Errorf("exit %d, %s: %+v", code, errs, r)
+	}
+}
+
+// Clients that wait for each answer have their own report beside an open loop, and no more requests
+// at once than there are clients.
+func TestBenchClients(t *testing.T) {
+	var asking, most atomic.Int64
+	s := benched(t, func(c *shivatest.Conn, q *shiva.Message) {
+		most.Store(max(most.Load(), asking.Add(1)))
+		time.Sleep(time.Millisecond)
+		asking.Add(-1)
+		good(c, q)
+	})
+	data := zeros(t)
+	r, code, errs := offer(t, t.Context(), "--addr", s.Addr(), "--clients", "3", "--think", "exp:1ms", "--for", "200ms", "--data", data)
+	if code != exitOK || r.Answered == 0 || r.Offered != 0 || r.Think != "exp:1ms" || r.Clients != nil || most.Load() > 3 {
+		t.Errorf("alone: exit %d, %s: %+v; %d at once", code, errs, r, most.Load())
+	}
+	for _, load := range [][]string{{"--rate", "100"}, {"--streams", "2", "--fps", "50"}} {
+		r, code, errs = offer(t, t.Context(), append(load, "--addr", s.Addr(), "--clients", "3", "--think", "5ms", "--for", "300ms", "--data", data)...)
+		if code != exitOK || r.Answered == 0 || r.Offered != 100 || r.Think != "" || len(r.Streams) > 2 ||
+			r.Clients == nil || r.Clients.Number != 3 || r.Clients.Answered == 0 || r.Clients.Offered != 0 || r.Clients.Think != "5ms" || len(r.Clients.Streams) > 0 {
+			t.Errorf("beside %v: exit %d, %s: %+v, %+v", load, code, errs, r, r.Clients)
+		}
+	}
+}
+
+func TestBenchClientsExclude(t *testing.T) {
+	think := &load.Think{Mean: time.Millisecond}
+	for _, o := range []benchOptions{
+		{clients: 4, conns: 4},
+		{clients: 4, search: &load.Promise{}},
+		{think: think, search: &load.Promise{}, conns: 4},
+		{think: think, rate: 5},
+		{think: think, streams: 2},
+		{clients: 4, streams: 2, hdr: "x"},
+	} {
+		if err := o.check(); err == nil {
+			t.Errorf("%+v: no error", o)
+		}
+	}
+}
+
+// The search finds as many clients as the server answers in time: here, one at a time, 20 ms each.
+func TestBenchFindsClients(t *testing.T) {
+	var one sync.Mutex
+	s := benched(t, func(c *shivatest.Conn, q *shiva.Message) {
+		one.Lock()
+		defer one.Unlock()
+		time.Sleep(20 * time.Millisecond)
+		good(c, q)
+	})
+	r, code, errs := offer(t, t.Context(), "--addr", s.Addr(), "--search", "p50<500ms", "--think", "0s", "--for", "200ms", "--data", zeros(t))
+	if code != exitOK || r.Search == nil || r.Search.Clients < 1 || r.Search.Clients > 25 || len(r.Search.Trials) < 2 {
+		t.Errorf("exit %d, %s: %+v", code, errs, r.Search)
+	}
+	refuses := benched(t, func(c *shivatest.Conn, q *shiva.Message) { _ = c.Send(refusal(shiva.Overloaded, "the queue is full")) })
+	r, code, _ = offer(t, t.Context(), "--addr", refuses.Addr(), "--search", "p50<1s", "--think", "10ms", "--for", "50ms", "--data", zeros(t))
+	if code != exitRefused || r.Search == nil || r.Search.Clients != 0 || len(r.Search.Trials) == 0 {
+		t.Errorf("without answers: exit %d: %+v", code, r.Search)
 	}
 }
 
@@ -227,20 +288,37 @@ func TestBenchReport(t *testing.T) {
 		{Rate: 200, Length: 5 * time.Second, Requests: 1010, Kept: 300, At: 812 * time.Millisecond, Failed: 12, Lag: 90 * time.Microsecond},
 		{Rate: 141.4, Length: 10 * time.Second, Requests: 1399, Kept: 1390, At: 48 * time.Millisecond, Lag: 80 * time.Microsecond, Last: true},
 	}
+	exp := &load.Think{Mean: 20 * time.Millisecond, Random: true}
+	clients := load.Result{Elapsed: 10 * time.Second, Answered: 1400}
+	for range 1400 {
+		clients.Latency.Add(35 * time.Millisecond)
+	}
+	clientTrials := []load.Trial{
+		{Clients: 8, Rate: 140, Length: 10 * time.Second, Requests: 1400, Kept: 1400, At: 40 * time.Millisecond, Last: true},
+		{Clients: 16, Rate: 150, Length: 10 * time.Second, Requests: 1500, Kept: 30, At: 90 * time.Millisecond},
+	}
 	for _, tt := range []struct {
 		name, locale string
 		o            benchOptions
 		r            *load.Result
 		change       func(b *bench)
+		clients      *load.Result
 	}{
-		{"open", "C", benchOptions{rate: 500}, result, nil},
-		{"open-utf8", "de_DE.UTF-8", benchOptions{rate: 500}, result, nil},
-		{"late", "C", benchOptions{rate: 500}, &late, nil},
-		{"streams", "C", benchOptions{streams: 2, fps: 25, keep: "latest"}, &streams, nil},
-		{"closed", "C", benchOptions{conns: 1, inFlight: 4}, &closed, nil},
-		{"interrupted", "C", benchOptions{rate: 500}, result, func(b *bench) { b.report.Ended = interrupted }},
-		{"search", "C", benchOptions{search: &promise}, result, func(b *bench) { b.report.searched(promise, 141.4, trials) }},
-		{"search-none", "C", benchOptions{search: &promise}, &closed, func(b *bench) { b.report.searched(promise, 0, trials[1:2]) }},
+		{"open", "C", benchOptions{rate: 500}, result, nil, nil},
+		{"open-utf8", "de_DE.UTF-8", benchOptions{rate: 500}, result, nil, nil},
+		{"late", "C", benchOptions{rate: 500}, &late, nil, nil},
+		{"streams", "C", benchOptions{streams: 2, fps: 25, keep: "latest"}, &streams, nil, nil},
+		{"closed", "C", benchOptions{conns: 1, inFlight: 4}, &closed, nil, nil},
+		{"interrupted", "C", benchOptions{rate: 500}, result, func(b *bench) { b.report.Ended = interrupted }, nil},
+		{"search", "C", benchOptions{search: &promise}, result, func(b *bench) { b.report.searched(promise, 141.4, trials) }, nil},
+		{"search-none", "C", benchOptions{search: &promise}, &closed, func(b *bench) { b.report.searched(promise, 0, trials[1:2]) }, nil},
+		{"clients", "C", benchOptions{clients: 8, think: exp}, &closed, nil, nil},
+		{"beside", "C", benchOptions{rate: 500, clients: 8, think: exp}, result, nil, &clients},
+		{"search-clients", "C", benchOptions{search: &promise, think: exp}, &clients, func(b *bench) {
+			b.report.searched(promise, 140, clientTrials)
+			b.report.Search.Clients = 8
+		}, nil},
+		{"search-no-clients", "C", benchOptions{search: &promise, think: &load.Think{}}, &closed, func(b *bench) { b.report.searched(promise, 0, clientTrials[1:2]) }, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("LC_ALL", tt.locale)
@@ -252,7 +330,12 @@ func TestBenchReport(t *testing.T) {
 				tt.change(b)
 			}
 			b.report.take(tt.r)
-			b.print(tt.r)
+			if tt.clients != nil {
+				b.beside = &load.Config{}
+				b.report.Clients = &clientsReport{Number: tt.o.clients}
+				b.report.Clients.take(tt.clients)
+			}
+			b.print(tt.r, tt.clients)
 			file := filepath.Join("testdata/golden", "report-"+tt.name+".txt")
 			if *update {
 				write(t, file, out.String())

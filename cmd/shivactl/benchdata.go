@@ -225,7 +225,7 @@ func modelOf(route string) (name, version string) {
 	return name, version
 }
 
-// load makes the requests: from the files of --data, or at random.
+// load makes the requests of all loads: from the files of --data, or at random.
 func (b *bench) load(m model) error {
 	var items []item
 	var err error
@@ -237,35 +237,45 @@ func (b *bench) load(m model) error {
 	if err != nil {
 		return err
 	}
+	if b.beside != nil {
+		if err := b.encode(b.beside, m, items); err != nil {
+			return err
+		}
+	}
+	return b.encode(&b.config, m, items)
+}
+
+// encode makes the requests of a load.
+func (b *bench) encode(c *load.Config, m model, items []item) error {
 	for _, it := range items {
-		q, err := b.request(m, it)
+		q, err := b.request(m, it, c.Streams != nil)
 		if err != nil {
 			return unfit("", "%s: %v", it.name, err)
 		}
 		for i, t := range q.Inputs {
-			if b.config.Wire == load.Shiva && !t.DType.OnWire() && t.DType != tensor.Bytes || b.config.Wire != load.Shiva && t.DType.V2() == "" {
+			if c.Wire == load.Shiva && !t.DType.OnWire() && t.DType != tensor.Bytes || c.Wire != load.Shiva && t.DType.V2() == "" {
 				return unfit("", "%s: input %q of %s does not travel over %s", it.name, q.Inputs[i].Name, t.DType, b.o.door.name)
 			}
 		}
-		frame, stamp, err := q.Encode(b.config.Wire)
+		frame, stamp, err := q.Encode(c.Wire)
 		if err != nil {
 			return unfit("", "%s: %v", it.name, err)
 		}
-		b.config.Frames = append(b.config.Frames, frame)
-		if s := b.config.Streams; s != nil {
+		c.Frames = append(c.Frames, frame)
+		if s := c.Streams; s != nil {
 			s.Stamps = append(s.Stamps, stamp)
 		}
 	}
 	return nil
 }
 
-// request makes the request of an item.
-func (b *bench) request(m model, it item) (*load.Request, error) {
-	q := &load.Request{Names: len(m.inputs) > 1, Rows: !m.whole, Keep: b.o.keep, Token: b.config.Token}
+// request makes the request of an item, as a frame of a stream or by itself.
+func (b *bench) request(m model, it item, frame bool) (*load.Request, error) {
+	q := &load.Request{Names: len(m.inputs) > 1, Rows: !m.whole, Token: b.config.Token}
 	q.Model, q.Version = modelOf(m.route)
-	if b.config.Streams != nil {
+	if frame {
 		// Two runs at once have streams of their own.
-		q.Stream = fmt.Sprintf("bench-%d-", os.Getpid())
+		q.Stream, q.Keep = fmt.Sprintf("bench-%d-", os.Getpid()), b.o.keep
 	}
 	for i, t := range it.inputs {
 		if t.Data == nil && t.Shape == nil {

@@ -12,11 +12,20 @@ import (
 
 // benchReport is the measurement of bench; its JSON is the output of --json.
 type benchReport struct {
-	Route      string         `json:"route"`
-	Door       string         `json:"door"`
-	Address    string         `json:"address"`
+	Route   string `json:"route"`
+	Door    string `json:"door"`
+	Address string `json:"address"`
+	loadReport
+	Clients *clientsReport `json:"clients,omitempty"` // beside the load
+	Search  *searchReport  `json:"search,omitempty"`
+	Ended   string         `json:"ended,omitempty"`
+}
+
+// A loadReport is the measurement of one load.
+type loadReport struct {
 	Seconds    float64        `json:"seconds"`
 	Offered    float64        `json:"offered,omitempty"` // per second; 0: a closed loop
+	Think      string         `json:"think,omitempty"`   // of a closed loop
 	Sent       int64          `json:"sent"`
 	Answered   int64          `json:"answered"`
 	Failed     int64          `json:"failed"`
@@ -27,8 +36,12 @@ type benchReport struct {
 	Late       latencies      `json:"sent_late_ms"`
 	Errors     []benchError   `json:"errors"`
 	Streams    []streamReport `json:"streams,omitempty"`
-	Search     *searchReport  `json:"search,omitempty"`
-	Ended      string         `json:"ended,omitempty"`
+}
+
+// A clientsReport is the measurement of the clients beside another load.
+type clientsReport struct {
+	Number int `json:"number"`
+	loadReport
 }
 
 type latencies struct {
@@ -55,12 +68,14 @@ type streamReport struct {
 
 type searchReport struct {
 	Promise string        `json:"promise"`
-	Rate    float64       `json:"rate"` // 0: none
+	Rate    float64       `json:"rate"`              // 0: none
+	Clients int           `json:"clients,omitempty"` // that have this rate
 	Trials  []trialReport `json:"trials"`
 }
 
 type trialReport struct {
 	Rate         float64 `json:"rate"`
+	Clients      int     `json:"clients,omitempty"`
 	Seconds      float64 `json:"seconds"`
 	Requests     int64   `json:"requests"`
 	InTime       int64   `json:"in_time"`
@@ -80,7 +95,7 @@ func latenciesOf(h *load.Histogram) latencies {
 }
 
 // take fills the report with the result of a run.
-func (b *benchReport) take(r *load.Result) {
+func (b *loadReport) take(r *load.Result) {
 	b.Seconds, b.Offered = r.Elapsed.Seconds(), r.Offered
 	b.Answered, b.Failed, b.Unanswered, b.Superseded = r.Latency.Count(), r.Refusal.Count(), r.Lost, r.Superseded
 	b.Sent = b.Answered + b.Failed + b.Unanswered + b.Superseded
@@ -101,12 +116,28 @@ func (b *benchReport) take(r *load.Result) {
 func (b *benchReport) searched(p load.Promise, rate float64, trials []load.Trial) {
 	b.Search = &searchReport{Promise: p.String(), Rate: rate, Trials: []trialReport{}}
 	for _, t := range trials {
-		b.Search.Trials = append(b.Search.Trials, trialReport{t.Rate, t.Length.Seconds(), t.Requests, t.Kept, t.Failed, ms(t.At), ms(t.Lag), t.Holds(p), t.Last})
+		b.Search.Trials = append(b.Search.Trials, trialReport{t.Rate, t.Clients, t.Length.Seconds(), t.Requests, t.Kept, t.Failed, ms(t.At), ms(t.Lag), t.Holds(p), t.Last})
 	}
 }
 
+// thinks adds the clients' think time, if one was asked for.
+func (b *loadReport) thinks(o *benchOptions) {
+	if o.think != nil {
+		b.Think = o.think.String()
+	}
+}
+
+// anyFailed reports whether requests failed, or were not answered.
+func (b *benchReport) anyFailed() bool {
+	n := b.Failed + b.Unanswered
+	if b.Clients != nil {
+		n += b.Clients.Failed + b.Clients.Unanswered
+	}
+	return n > 0
+}
+
 // print prints the report for people.
-func (b *bench) print(r *load.Result) {
+func (b *bench) print(r, clients *load.Result) {
 	w := b.stdout
 	report := &b.report
 	fmt.Fprintf(w, "%s over %s at %s: %s\n", report.Route, report.Door, report.Address, b.what())
@@ -117,6 +148,19 @@ func (b *bench) print(r *load.Result) {
 	if report.Ended != "" {
 		fmt.Fprintf(w, "ended after %.1f s: %s\n\n", report.Seconds, report.Ended)
 	}
+	if clients == nil {
+		b.printLoad(&report.loadReport, r)
+		return
+	}
+	fmt.Fprintf(w, "%s\n", b.offered())
+	b.printLoad(&report.loadReport, r)
+	fmt.Fprintf(w, "\n%s\n", b.o.loop(b.o.clients, "client"))
+	b.printLoad(&report.Clients.loadReport, clients)
+}
+
+// printLoad prints the measurement of a load.
+func (b *bench) printLoad(report *loadReport, r *load.Result) {
+	w := b.stdout
 	share := func(n int64) string {
 		return fmt.Sprintf("%.2f %%", 100*float64(n)/float64(max(report.Sent, 1)))
 	}
@@ -135,7 +179,7 @@ func (b *bench) print(r *load.Result) {
 		fmt.Fprintf(w, "  %d x %s, the first: %s\n", e.Count, e.Kind, oneLine(e.First))
 	}
 	if report.Streams != nil {
-		b.printStreams()
+		b.printStreams(report)
 	}
 	if report.Offered > 0 {
 		fmt.Fprintf(w, "sent late by this tool: p50 %s, p99 %s, at most %s\n", milliseconds(report.Late.P50), milliseconds(report.Late.P99), milliseconds(report.Late.Max))
@@ -161,39 +205,75 @@ func (b *bench) print(r *load.Result) {
 // tolerable divides the p99 latency: the report mentions this tool's own lateness only above that.
 const tolerable = 10
 
-// what describes the offered load.
+// what describes the whole load.
 func (b *bench) what() string {
-	conns := plural(b.config.Conns, "connection")
 	length := fmt.Sprintf("for %v", b.o.length)
 	switch {
+	case b.o.search != nil && b.o.think != nil:
+		return fmt.Sprintf("the largest number of clients with %v%s", b.o.search, b.o.thinking())
 	case b.o.search != nil:
-		return fmt.Sprintf("the highest rate with %v, on %s", b.o.search, conns)
+		return fmt.Sprintf("the highest rate with %v, on %s", b.o.search, plural(b.config.Conns, "connection"))
+	case b.beside != nil:
+		return fmt.Sprintf("%s, beside %s, %s", b.offered(), b.o.loop(b.o.clients, "client"), length)
+	default:
+		return fmt.Sprintf("%s, %s", b.offered(), length)
+	}
+}
+
+// offered describes the load, without the clients beside it.
+func (b *bench) offered() string {
+	conns := plural(b.config.Conns, "connection")
+	switch {
 	case b.o.streams > 0:
 		keep := ""
 		if b.o.keep != "" {
 			keep = " that keep " + b.o.keep
 		}
-		return fmt.Sprintf("%s of %g frames/s%s, on %s, %s", plural(b.o.streams, "stream"), b.o.fpsOrDefault(), keep, conns, length)
+		return fmt.Sprintf("%s of %g frames/s%s, on %s", plural(b.o.streams, "stream"), b.o.fpsOrDefault(), keep, conns)
 	case b.o.rate > 0:
-		return fmt.Sprintf("%g requests/s at random, on %s, %s", b.o.rate, conns, length)
+		return fmt.Sprintf("%g requests/s at random, on %s", b.o.rate, conns)
+	case b.o.clients > 0:
+		return "a closed loop of " + b.o.loop(b.o.clients, "client")
 	default:
-		return fmt.Sprintf("a closed loop of %s with %d in flight on each, %s", conns, max(b.o.inFlight, 1), length)
+		return "a closed loop of " + b.o.loop(b.config.Conns, "connection")
+	}
+}
+
+// loop describes n clients, or connections, that wait for each answer.
+func (o *benchOptions) loop(n int, of string) string {
+	return fmt.Sprintf("%s with %d in flight on each%s", plural(n, of), max(o.inFlight, 1), o.thinking())
+}
+
+// thinking describes the time that clients think.
+func (o *benchOptions) thinking() string {
+	t := o.thinks()
+	switch {
+	case t.Mean == 0:
+		return ""
+	case t.Random:
+		return fmt.Sprintf(", %v after each answer on average", t.Mean)
+	default:
+		return fmt.Sprintf(", %v after each answer", t.Mean)
 	}
 }
 
 // printStreams shows how evenly the streams were served.
-func (b *bench) printStreams() {
-	least, most := b.report.Streams[0].Answered, b.report.Streams[0].Answered
-	for _, s := range b.report.Streams {
+func (b *bench) printStreams(report *loadReport) {
+	least, most := report.Streams[0].Answered, report.Streams[0].Answered
+	for _, s := range report.Streams {
 		least, most = min(least, s.Answered), max(most, s.Answered)
 	}
-	all := float64(max(b.report.Answered, 1))
+	all := float64(max(report.Answered, 1))
 	fmt.Fprintf(b.stdout, "each stream had %d to %d of the answers, %.1f to %.1f %%\n", least, most, 100*float64(least)/all, 100*float64(most)/all)
 }
 
 func (b *bench) printSearch(s *searchReport) {
 	t := tabwriter.NewWriter(b.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	percentile, _, _ := strings.Cut(s.Promise, "<")
+	ofClients := b.o.think != nil
+	if ofClients {
+		fmt.Fprint(t, "clients\t")
+	}
 	fmt.Fprintf(t, "rate\tfor\trequests\tin time\tfailed\t%s\tsent late\t\t\n", percentile)
 	for _, one := range s.Trials {
 		verdict := "breaks"
@@ -203,13 +283,21 @@ func (b *bench) printSearch(s *searchReport) {
 		if one.Confirmation {
 			verdict += ", confirming"
 		}
+		if ofClients {
+			fmt.Fprintf(t, "%d\t", one.Clients)
+		}
 		fmt.Fprintf(t, "%.1f/s\t%.1f s\t%d\t%.2f %%\t%d\t%s\t%s\t%s\t\n", one.Rate, one.Seconds, one.Requests,
 			100*float64(one.InTime)/float64(max(one.Requests, 1)), one.Failed, milliseconds(one.MS), milliseconds(one.Late), verdict)
 	}
 	t.Flush()
-	if s.Rate > 0 {
+	switch {
+	case s.Clients > 0:
+		fmt.Fprintf(b.stdout, "\nthe largest number of clients with %s is %d, which have %.1f/s; their last run:\n\n", s.Promise, s.Clients, s.Rate)
+	case ofClients:
+		fmt.Fprintf(b.stdout, "\nnot even one client has %s; the last run:\n\n", s.Promise)
+	case s.Rate > 0:
 		fmt.Fprintf(b.stdout, "\nthe highest rate with %s is %.1f/s; its last run:\n\n", s.Promise, s.Rate)
-	} else {
+	default:
 		fmt.Fprintf(b.stdout, "\nno rate was found with %s; the last run:\n\n", s.Promise)
 	}
 }

@@ -136,5 +136,8 @@ func (b *bench) tell(t load.Trial) {
 	if t.Holds(*b.o.search) {
 		verdict = "holds"
 	}
+	if t.Clients > 0 {
+		fmt.Fprintf(f, "%s: ", plural(t.Clients, "client"))
+	}
 	fmt.Fprintf(f, "%.1f/s for %.1f s: %.2f %% in time, %s\n", t.Rate, t.Length.Seconds(), 100*float64(t.Kept)/float64(max(t.Requests, 1)), verdict)
 }

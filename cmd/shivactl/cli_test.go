@@ -298,6 +298,9 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"bench-search-at-a-rate", "", "bench digits --search p99<50ms --rate 5"},
 	{"bench-rest-inflight", "", "bench digits --door rest --inflight 4"},
 	{"bench-streams-conns", "", "bench digits --streams 2 --conns 3"},
+	{"bench-think-at-a-rate", "", "bench digits --rate 5 --think 5ms"},
+	{"bench-search-clients", "", "bench digits --search p99<50ms --clients 4"},
+	{"bench-beside-hdr", "", "bench digits --rate 5 --clients 4 --hdr x.hgrm"},
 	{"help-bench", "", "help bench"},
 
 	{"models", "", "models"},
