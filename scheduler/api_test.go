@@ -226,7 +226,7 @@ func TestRegistration(t *testing.T) {
 		t.Error("a model without replicas was not forgotten")
 	}
 	for name, spec := range map[string]scheduler.Spec{
-		"no inputs": {},
+		"nothing":   {},
 		"dtype":     {Inputs: []tensor.Spec{{Name: "x", DType: 99, Shape: tensor.Shape{-1}}}},
 		"dimension": {Inputs: []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1, -2}}}},
 		"mixture":   {Inputs: rowSpec, Outputs: []tensor.Spec{{Name: "y", DType: tensor.Int8, Shape: tensor.Shape{3}}}},

@@ -257,8 +257,10 @@ func (r *Request) check(s *Scheduler) {
 	switch {
 	case r.Rows < 1:
 		r.Err = fmt.Errorf("%w: expected at least one row, got %d", ErrInvalidInput, r.Rows)
-	case len(r.Inputs) == 0:
+	case len(r.Inputs) == 0 && len(r.Model.spec.Inputs) > 0:
 		r.Err = fmt.Errorf("%w: the request has no inputs", ErrInvalidInput)
+	case len(r.Inputs) > len(r.Model.spec.Inputs):
+		r.Err = fmt.Errorf("%w: the request has %d inputs, and the model declares %d", ErrInvalidInput, len(r.Inputs), len(r.Model.spec.Inputs))
 	case r.Priority < 0 || r.Priority >= priorities:
 		r.Err = fmt.Errorf("%w: expected a priority from 0 to %d, got %d", ErrInvalidInput, priorities-1, r.Priority)
 	}

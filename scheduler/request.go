@@ -31,7 +31,7 @@ type Request struct {
 
 	Model *Model
 	// Each with Shape[0] == Rows, in the order of the declaration; an absent optional input has
-	// no Shape.
+	// no Shape. Empty for a model without inputs.
 	Inputs   []tensor.Tensor
 	Rows     int       // at least 1
 	Deadline time.Time // hard; zero: none

@@ -44,6 +44,7 @@ const (
 
 // A Spec is a replica's declaration of its model.
 type Spec struct {
+	// A model may have no inputs. Its requests differ in nothing but their parameters.
 	Inputs, Outputs []tensor.Spec
 	Batching        Batching
 	MaxBatch        int    // largest batch in rows; 0: not declared
@@ -129,8 +130,8 @@ func (s Spec) check() error {
 	if s.MaxBatch < 0 {
 		return fmt.Errorf("maximum batch %d is negative", s.MaxBatch)
 	}
-	if len(s.Inputs) == 0 {
-		return fmt.Errorf("it declares no inputs")
+	if len(s.Inputs)+len(s.Outputs) == 0 {
+		return errors.New("it declares neither inputs nor outputs")
 	}
 	for _, io := range [][]tensor.Spec{s.Inputs, s.Outputs} {
 		for _, t := range io {
