@@ -159,7 +159,7 @@ func checkRegistration(t *testing.T, r registration) {
 	if r.model.Name == "" || r.model.Version == "" || r.model.Name[0] == '!' || strings.Contains(r.model.Name+r.model.Version, "/") {
 		t.Fatalf("model %+v", r.model)
 	}
-	if len(r.spec.Inputs) == 0 || len(r.spec.Outputs) == 0 || r.slots < 0 || r.spec.MaxBatch < 0 {
+	if r.spec.Inputs == nil || len(r.spec.Outputs) == 0 || r.slots < 0 || r.spec.MaxBatch < 0 {
 		t.Fatalf("spec %+v", r.spec)
 	}
 	if len(r.spec.Parameters) > 0 && !json.Valid(r.spec.Parameters) {

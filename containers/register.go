@@ -80,8 +80,14 @@ func readHello(b []byte, limits Limits) (registration, error) {
 		}
 	}
 	var err error
+	if h.Inputs == nil {
+		return r, refuse("no inputs declared; an empty list declares a model without any")
+	}
 	if r.spec.Inputs, err = readTensors("input", h.Inputs, limits); err != nil {
 		return r, err
+	}
+	if len(h.Outputs) == 0 {
+		return r, refuse("0 outputs declared, expected 1 to %d", wire.MaxTensors)
 	}
 	if r.spec.Outputs, err = readTensors("output", h.Outputs, limits); err != nil {
 		return r, err
@@ -150,9 +156,6 @@ func checkLabels(where string, labels []string) error {
 }
 
 func readTensors(what string, list []wire.TensorMessage, limits Limits) ([]tensor.Spec, error) {
-	if len(list) == 0 {
-		return nil, refuse("0 %ss declared, expected 1 to %d", what, wire.MaxTensors)
-	}
 	specs := make([]tensor.Spec, len(list))
 	names := make(map[string]bool, len(list))
 	for i, t := range list {

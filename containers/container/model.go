@@ -20,15 +20,16 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Model describes the model that Serve serves. Name, Version, Inputs, Outputs and Predict are
-// required.
+// A Model describes the model that Serve serves. Name, Version, Outputs and Predict are required,
+// and Inputs unless the model takes none.
 type Model struct {
 	Name, Version string
 	// Inputs and Outputs declare the tensors. An output's Labels name its classes for clients that
 	// request a classification, and an input's Format is the order of an image's dimensions. An
 	// input with an Image may also arrive as Bytes: a JPEG or PNG file for each row, of which the
 	// server has checked the header. Predict decodes and resizes the files, and calls
-	// [Batch.Refuse] for a row that it cannot decode.
+	// [Batch.Refuse] for a row that it cannot decode. A model may have no inputs: each request is
+	// then one row, and [Batch.Rows] is all that says how many to return.
 	Inputs, Outputs []tensor.Spec
 	// Batched true means that the first dimension of all tensors is -1 and counts the rows of a
 	// batch (for a ragged output, the values of all rows together). False means that Predict gets
@@ -128,7 +129,7 @@ func (m *Model) hello(token string, choice *wire.SubsetMessage) ([]byte, error) 
 		what    string
 	}{
 		{m.Name == "", "no name"}, {m.Version == "", "no version"}, {m.Predict == nil, "no Predict"},
-		{len(m.Inputs) == 0, "no inputs"}, {len(m.Outputs) == 0, "no outputs"},
+		{len(m.Outputs) == 0, "no outputs"},
 		{m.MaxBatch < 0, "MaxBatch is negative"}, {m.Slots < 0 || m.Slots > maxSlots, fmt.Sprintf("Slots is not in 0..%d", maxSlots)},
 		{m.Concurrency < 0 || m.Concurrency > maxSlots, fmt.Sprintf("Concurrency is not in 0..%d", maxSlots)},
 	} {
@@ -157,8 +158,8 @@ func (m *Model) hello(token string, choice *wire.SubsetMessage) ([]byte, error) 
 // Ambiguity explains why Batched must be set for this model, with the ways to do so; "" if its
 // declaration is unambiguous. A leading -1 counts rows if all other sizes are declared, as in
 // [-1, 28, 28], or if MaxBatch is set. An input such as [-1] or [-1, -1, 3] could also be a
-// single audio clip or image of any size; and if only some tensors lead with -1, the others may
-// lack theirs by mistake.
+// single audio clip or image of any size, and an output of a model without inputs a list of any
+// length; and if only some tensors lead with -1, the others may lack theirs by mistake.
 func (m *Model) Ambiguity() string {
 	if m.Batched != nil {
 		return ""
@@ -184,6 +185,9 @@ func (m *Model) Ambiguity() string {
 		if rest := t.Shape[1:]; len(rest) == 0 || slices.Contains(rest, -1) {
 			return fmt.Sprintf("input %s could mean two things: %s", t, ways)
 		}
+	}
+	if len(m.Inputs) == 0 {
+		return fmt.Sprintf("output %s of a model without inputs could mean two things: %s", m.Outputs[0], ways)
 	}
 	return ""
 }
@@ -211,7 +215,11 @@ func (m *Model) batched() bool {
 	if m.Batched != nil {
 		return *m.Batched
 	}
-	return len(m.Inputs[0].Shape) > 0 && m.Inputs[0].Shape[0] == -1
+	specs := m.Outputs // the shapes agree, see Ambiguity
+	if len(m.Inputs) > 0 {
+		specs = m.Inputs
+	}
+	return len(specs[0].Shape) > 0 && specs[0].Shape[0] == -1
 }
 
 // A Batch is the argument of Predict. It and everything in it belong to Predict until Predict

@@ -13,7 +13,7 @@ import (
 // dimension of all of them is 1. An error or a panic fails that row alone. The outputs are copied
 // when it returns, so it may reuse their memory. Rows of one batch must agree in the sizes that
 // are declared as -1. For a model that is not batched the inputs have the shapes that the client
-// sent.
+// sent. A model without inputs gets an empty list for each row.
 func PerRow(f func(ctx context.Context, row []tensor.Tensor) ([]tensor.Tensor, error)) func(context.Context, *Batch) ([]tensor.Tensor, error) {
 	return func(ctx context.Context, b *Batch) ([]tensor.Tensor, error) {
 		if !b.model.batched() {

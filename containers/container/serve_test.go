@@ -73,7 +73,10 @@ func (s *server) ask(q *scheduler.Request) ([]tensor.Tensor, error) {
 	if !ok {
 		return nil, errors.New("no such model")
 	}
-	q.Model, q.Rows, q.Deadline = m, q.Inputs[0].Rows(), time.Now().Add(time.Minute)
+	q.Model, q.Rows, q.Deadline = m, 1, time.Now().Add(time.Minute)
+	if len(q.Inputs) > 0 {
+		q.Rows = q.Inputs[0].Rows()
+	}
 	if err := s.sched.Infer(context.Background(), q); err != nil {
 		return nil, err
 	}
@@ -513,7 +516,7 @@ func TestArguments(t *testing.T) {
 		addr   string
 		want   string
 	}{
-		{func(m *container.Model) { *m = container.Model{} }, "", "no name\nno version\nno Predict\nno inputs\nno outputs"},
+		{func(m *container.Model) { *m = container.Model{} }, "", "no name\nno version\nno Predict\nno outputs"},
 		{func(m *container.Model) { m.Slots = 100 }, "", "Slots"},
 		{func(m *container.Model) { m.MaxBatch, m.Concurrency = -1, 65 }, "", "MaxBatch is negative\nConcurrency is not in 0..64"},
 		{func(m *container.Model) { m.Parameters = []byte("{") }, "", "container: model \"m\""},

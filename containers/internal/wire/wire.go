@@ -122,7 +122,7 @@ type (
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (l *TensorMessages) UnmarshalJSON(b []byte) error {
-	return unmarshal(b, (*[]TensorMessage)(l), MaxTensors, "%d inputs or outputs declared, expected 1 to %d")
+	return unmarshal(b, (*[]TensorMessage)(l), MaxTensors, "%d inputs or outputs declared, expected at most %d")
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
