@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from echo_model import ROW, Held, X, Y, ask, echo
 from fake_server import Fake
-from shiva_container import DATATYPES, Batch, Container, Feedback, Tensor, model
+from shiva_container import DATATYPES, Batch, Container, Feedback, Request, Tensor, model
+from shiva_container.check import check_model
 
 
 def test_hello_says_all_that_was_declared() -> None:
@@ -313,6 +314,37 @@ def test_a_model_without_a_batch_dimension() -> None:
         head, (frame,) = fake.result(fake.batch(peer, 1, [("x", "FP32", [2], ROW)]))
         assert head["outputs"] == [{"name": "y", "datatype": "FP32", "shape": []}]
         assert frame == np.array(3, "<f4").tobytes()
+
+
+@pytest.mark.parametrize("kind", ["batched", "per row", "async per row", "alone"])
+def test_a_model_without_inputs(kind: str) -> None:
+    def whole(batch: Batch) -> Any:
+        return np.float32([one.parameters["n"] for one in batch.requests])
+
+    def single(request: Request) -> Any:
+        return np.float32(request.parameters["n"])
+
+    async def awaited(request: Request) -> Any:
+        return single(request)
+
+    function, batched = {
+        "batched": (whole, True),
+        "per row": (single, True),
+        "async per row": (awaited, True),
+        "alone": (whole, False),
+    }[kind]
+    outputs = [Tensor("y", "FP32", [-1])]
+    made = model(name="m", inputs=[], outputs=outputs, batched=batched, per_row="per row" in kind)(function)
+    assert check_model(model(name="c", inputs=[], outputs=[Tensor("y", "FP32", [])])(lambda: np.float32(1)), 4, 4)
+    with Fake(batched=batched) as fake, Container(made, servers=fake.endpoint):
+        peer, hello = fake.hello()
+        assert (hello["inputs"], hello["batched"]) == ([], batched)
+        rows = 3 if batched else 1
+        for n in (1, 5):  # the second header is not the one that is remembered of the first
+            parameters = [{"n": n + i} for i in range(rows)]
+            head, (y,) = fake.result(fake.batch(peer, rows, [], parameters=parameters))
+            assert head == {"outputs": [{"name": "y", "datatype": "FP32", "shape": [rows]}]}
+            assert np.frombuffer(y, "<f4").tolist() == [n + i for i in range(rows)]
 
 
 def test_heartbeats_go_on_while_the_model_computes() -> None:

@@ -84,7 +84,9 @@ def test_a_function_that_does_not_fit_is_refused_where_it_is_declared() -> None:
         ({"name": "a/b"}, "printable text without '/'"),
         ({"name": "a\nb"}, "printable"),
         ({"version": ""}, "version must be"),
-        ({"inputs": []}, "at least one input"),
+        ({"outputs": []}, "at least one output"),
+        ({"inputs": []}, r"output y FP32 \[-1, 2\] of a model without inputs could mean.*batched=True.*batched=False"),
+        ({"inputs": [], "batched": True}, r"cannot be called with the inputs \[\]"),
         ({"outputs": [Y, Y]}, "names must differ"),
         ({"outputs": [Tensor("y", "FP32", [2])]}, "1 of 2 inputs and outputs lead.*batched=True.*batched=False"),
         ({"inputs": [Tensor("x", "FP32", [-1])]}, r"input x FP32 \[-1\] could mean.*batched=True.*batched=False"),
@@ -118,6 +120,11 @@ def test_a_function_that_does_not_fit_is_refused_where_it_is_declared() -> None:
 def test_bad_declarations(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(DeclarationError, match=text):
         model(**{"name": "m", "inputs": [X], "outputs": [Y], **changes})(lambda x: x)
+
+
+def test_a_function_that_cannot_know_how_many_rows_to_return() -> None:
+    with pytest.raises(DeclarationError, match=r"a parameter called batch.*per_row=True or batched=False"):
+        model(name="m", inputs=[], outputs=[Y], batched=True)(lambda *inputs: TWO)
 
 
 def test_the_same_model_twice() -> None:

@@ -264,6 +264,36 @@ def test_rows_of_two_servers_are_one_call(monkeypatch: pytest.MonkeyPatch) -> No
         assert order(b) == [b"grant", b"grant", b"grant", b"result"]
 
 
+def test_requests_without_inputs_of_two_servers_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "_LEAST_PATIENCE", 20.0)
+    inside, leave = threading.Event(), threading.Event()
+
+    @model(name="silent", inputs=[], outputs=[Tensor("y", "FP32", [-1])], batched=True)
+    def silent(batch: Batch) -> Any:
+        inside.set()
+        assert leave.wait(60)
+        return np.float32([one.parameters.get("n", 0) for one in batch.requests])
+
+    with (
+        Fake(grants=True) as a,
+        Fake(grants=True) as b,
+        Container(silent, servers=[a.endpoint, b.endpoint]) as container,
+    ):
+        (first, _), (second, _) = a.hello(), b.hello()
+        assert told(a, 1) == told(b, 1) == {"each": True}
+        busy = a.batch(first, 1, [])
+        assert inside.wait(20)
+        one = a.batch(first, 2, [], parameters=[{"n": 1}, {"n": 2}])
+        other = b.batch(second, 1, [], parameters=[{"n": 3}])
+        until(lambda: pending(container) == 3)
+        leave.set()
+        a.result(busy)
+        head, (y,) = a.result(one)
+        assert head["together"] == 3
+        assert np.frombuffer(y, "<f4").tolist() == [1, 2]
+        assert np.frombuffer(b.result(other)[1][0], "<f4").tolist() == [3]
+
+
 def test_a_call_that_fails_is_made_again_for_each_server() -> None:
     inside, leave = threading.Event(), threading.Event()
 

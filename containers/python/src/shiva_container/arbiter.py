@@ -25,7 +25,7 @@ DEFAULT_MOST = 128
 """The most rows of an execution of a model that declares none: the servers' default."""
 
 _Head = tuple[tuple[object, ...], ...]
-"""The heads of inputs, which must be equal for batches to be joined."""
+"""The heads of inputs, which must be equal for batches to be joined; () if the model has none."""
 
 
 class Joint:
@@ -34,7 +34,7 @@ class Joint:
     ended = False
     """The worker drops the jobs of ended sessions. In a joint each batch is checked separately."""
 
-    def __init__(self, execution: Execution[tuple[Job, _Head]]) -> None:
+    def __init__(self, execution: Execution[tuple[Job, _Head | None]]) -> None:
         self.execution = execution
         self.joint = self
 
@@ -62,7 +62,7 @@ class Arbiter:
         """Gives the worker a job."""
         self._attend = attend
         self._lock = threading.Lock()
-        self._table: Table[tuple[Job, _Head]] = Table(model.concurrency, most if model.batched else 1, _fit)
+        self._table: Table[tuple[Job, _Head | None]] = Table(model.concurrency, most if model.batched else 1, _fit)
         self._batched = model.batched
         self._seats: dict[Session, tuple[Seat, Link]] = {}
         self._links: dict[Seat, tuple[Link, Session]] = {}
@@ -174,20 +174,25 @@ class Arbiter:
                 session.each = self.shared
                 self.waiting.append((link, session, {"each": self.shared}))
 
-    def _read(self, delivery: Delivery) -> tuple[int, int, int, int, _Head]:
-        """Rows, grant, best and left of a batch, and the heads that joint batches share."""
+    def _read(self, delivery: Delivery) -> tuple[int, int, int, int, _Head | None]:
+        """Rows, grant, best and left of a batch, and the heads that joint batches share.
+
+        The heads are None if it cannot be joined.
+        """
         try:
             head = wire.from_json(delivery.header)
             tensors = [wire.TensorHead.parse(one) for one in cast(list[object], head.get("inputs") or [])]
         except (wire.WireError, TypeError):
-            return 1, 0, 0, 0, ()  # it fails alone
-        inputs = tuple((one.name, one.datatype, one.shape[1:]) for one in tensors if self._batched and one.shape)
+            return 1, 0, 0, 0, None  # it fails alone
+        inputs: _Head | None = None
+        if self._batched and all(one.shape for one in tensors):
+            inputs = tuple((one.name, one.datatype, one.shape[1:]) for one in tensors)
         numbers = [_number(head, key) for key in ("grant", "best", "left")]
         return max(1, _number(head, "rows")), numbers[0], numbers[1], numbers[2], inputs
 
 
-def _fit(a: tuple[Job, _Head], b: tuple[Job, _Head]) -> bool:
-    return a[1] == b[1] and bool(a[1])
+def _fit(a: tuple[Job, _Head | None], b: tuple[Job, _Head | None]) -> bool:
+    return a[1] == b[1] and a[1] is not None
 
 
 def _number(head: dict[str, object], key: str) -> int:

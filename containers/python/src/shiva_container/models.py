@@ -154,6 +154,11 @@ class Model(Generic[P, R]):
         self._positional, self._extra = _binding(function, self.inputs, "request" if per_row else "batch")
         self.sees_requests = bool(self._extra)
         """Whether the function is given the requests of its batch."""
+        if not self.inputs and self.batched and not per_row and not self._extra:
+            raise DeclarationError(
+                f"model {name!r}: without inputs, only the batch says how many rows to return: give the function a "
+                "parameter called batch, and return batch.rows rows; or say per_row=True or batched=False"
+            )
         self._simple = self._positional and not self._extra
         counts = {tensor.ragged for tensor in self.outputs}
         self._returned = tuple(tensor for tensor in self.outputs if tensor.name not in counts)
@@ -172,7 +177,7 @@ class Model(Generic[P, R]):
     @property
     def batched(self) -> bool:
         """Whether several rows may arrive at once: as declared, or as the shapes imply."""
-        return self.inputs[0].leads if self._batched is None else self._batched
+        return (*self.inputs, *self.outputs)[0].leads if self._batched is None else self._batched
 
     @property
     def cut_by_others(self) -> bool:
@@ -218,9 +223,9 @@ class Model(Generic[P, R]):
                 raise DeclarationError(f'{where}: the {key} is a text: {key}="{text}"')
             if not isinstance(text, str) or not text or "/" in text or not text.isprintable():
                 raise DeclarationError(f"{where}: the {key} must be printable text without '/', got {text!r}")
+        if not self.outputs:
+            raise DeclarationError(f"{where}: at least one output is needed")
         for kind, tensors in (("input", self.inputs), ("output", self.outputs)):
-            if not tensors:
-                raise DeclarationError(f"{where}: at least one {kind} is needed")
             names = [tensor.name for tensor in tensors]
             if len(set(names)) != len(names):
                 raise DeclarationError(f"{where}: {kind} names must differ, got {names}")
@@ -278,6 +283,10 @@ class Model(Generic[P, R]):
                     continue  # its dimensions have names
                 if len(tensor.shape) == 1 or -1 in tensor.shape[1:]:
                     raise DeclarationError(f"{where}: input {tensor} could mean two things: {ways}")
+            if not self.inputs:
+                raise DeclarationError(
+                    f"{where}: output {self.outputs[0]} of a model without inputs could mean two things: {ways}"
+                )
 
     def _declare_output(self, where: str, tensor: Tensor) -> None:
         if tensor.optional:
@@ -635,7 +644,7 @@ def model(
     in declared order, or a dict by name. Its parameters are matched to the inputs by name, or by
     position if they are positional-only (``def f(a, b, /)``) or ``*inputs``. Inputs are
     read-only views of the received frames. An exception answers the whole batch with its type
-    and text.
+    and text. A model may have no inputs: each request is then one row.
 
     ``batched``
         True: the first dimension of every tensor is -1 and counts rows, and the function gets the
@@ -643,7 +652,8 @@ def model(
         the client sent, with -1 anywhere; inputs may be optional and dimensions 0. It may be left
         out where the shapes can only mean one of the two: no leading -1 at all, or ``per_row``, or
         a ``max_batch`` above 1, or rows whose size is declared, as in [-1, 28, 28]. An input such
-        as [-1] could be many numbers or one clip of any length: that is refused.
+        as [-1] could be many numbers or one clip of any length: that is refused. So is an output
+        that leads with -1 of a model without inputs.
     ``max_batch``
         the most rows in one batch; 0 leaves it to the server.
     ``per_row``
