@@ -30,6 +30,7 @@ func loadedIn(t *testing.T, log *logged, around surroundings, change func(*confi
 	*file = config.Default()
 	free := config.Addrs{"127.0.0.1:0"}
 	file.TCP.Listen, file.REST.Listen, file.GRPC.Listen, file.Admin.Listen, file.Containers.Listen = free, free, free, free[0], free
+	file.Containers.ExpectedWithin = 0
 	if change != nil {
 		change(file)
 	}

@@ -329,6 +329,41 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 	})
 }
 
+// In the first seconds of a server, and after a reload, an unknown model is Unavailable through
+// every way, as its container may still be connecting; after that it is NotFound. A route that can
+// be no model's is NotFound at once.
+func TestContainersMayStillBeConnecting(t *testing.T) {
+	s, file := loaded(t, new(logged), func(c *config.Config) { c.Containers.ExpectedWithin = time.Hour })
+	early, known := condition{"Unavailable", 503, 14, true}, condition{"NotFound", 404, 5, false}
+	join(t, s, "m", tensor.Float32, tensor.Shape{-1, 3}, nil)
+	all := ways(t, s)
+	ask := func(model string, want condition, words string) {
+		t.Helper()
+		for _, w := range all {
+			_, err := w.ask(t.Context(), model, rows(tensor.Float32, 1, false), 0)
+			showsAs(t, err, w.shows(want), words)
+		}
+	}
+	ask("n", early, "no container has registered n, and this server started")
+	if _, err := s.predict.ModelReady("m", "2"); err != nil {
+		t.Errorf("another version: %v", err)
+	}
+	if _, err := s.predict.ModelReady("n/m", ""); !errors.Is(err, scheduler.ErrNotFound) {
+		t.Errorf("no model's name: %v", err)
+	}
+	s.expected.Store(&expectation{time.Now().Add(-time.Hour), "started"})
+	ask("n", known, `no model or application "n"; registered: m`)
+	if _, err := s.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	ask("n", early, "this server was reloaded")
+	file.Containers.ExpectedWithin = 0
+	if _, err := s.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	ask("n", known, "")
+}
+
 // sameWhileDraining: while a shutdown waits for requests in flight, no more are admitted, on
 // existing connections. leave ends the requests in flight.
 func sameWhileDraining(t *testing.T, s *Server, all []way, leave func()) {

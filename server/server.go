@@ -81,9 +81,10 @@ type Server struct {
 	doors  []door                   // the open ones
 	tcp    atomic.Pointer[tcp.Door] // one of doors, for the scheduler's hook
 
-	share  atomic.Pointer[share]  // of the process's descriptors
-	phase  atomic.Pointer[string] // admin.Starting, Serving, Draining
-	failed chan error
+	share    atomic.Pointer[share]       // of the process's descriptors
+	phase    atomic.Pointer[string]      // admin.Starting, Serving, Draining
+	expected atomic.Pointer[expectation] // nil: before Start
+	failed   chan error
 
 	logLost atomic.Pointer[func() uint64] // set by CountLogLosses
 
@@ -145,7 +146,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 		Metrics: s.metrics,
 		Tracer:  s.tracer,
 		Ready:   s.Ready,
-		Awaited: func(id string) string { return cmp.Or(s.report.Awaited(id), s.history.Awaited(id)) },
+		Awaited: s.awaited,
 		Options: func(model string) gate.ModelOptions {
 			now := s.settings.Now()
 			m := now.Model(model)
@@ -272,6 +273,7 @@ func (s *Server) Start() (err error) {
 	}
 	s.settings.Read()
 	s.watching.Go(func() { s.settings.Follow(s.stopping) })
+	s.expect("started")
 	if err := s.openDoors(connections.apply(s.cfg)); err != nil {
 		return err
 	}

@@ -54,6 +54,7 @@ func unstarted(t testing.TB, log *slog.Logger, change func(*config.Config)) *Ser
 	cfg := config.Default()
 	free := config.Addrs{"127.0.0.1:0"}
 	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = free, free, free, free[0], free
+	cfg.Containers.ExpectedWithin = 0
 	if change != nil {
 		change(&cfg)
 	}

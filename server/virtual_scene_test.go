@@ -154,6 +154,7 @@ func (s *scene) configuration(r *rand.Rand) config.Config {
 	c := config.Default()
 	c.TCP.Listen, c.REST.Listen, c.GRPC.Listen = config.Addrs{doorAddrs["tcp"]}, config.Addrs{doorAddrs["rest"]}, config.Addrs{doorAddrs["grpc"]}
 	c.Admin.Listen, c.Containers.Listen, c.Containers.Arena = "", config.Addrs{containersAddrs[""]}, false
+	c.Containers.ExpectedWithin = 0
 	if s.troubles.admin {
 		c.Admin.Listen = doorAddrs["admin"]
 		if s.plan.adminTLS {

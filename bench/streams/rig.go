@@ -38,6 +38,9 @@ const (
 )
 
 const settings = `
+[containers]
+expected_within = "0s"
+
 [model.endless]
 deadline = "1h"
 execution_timeout = "1h"

@@ -246,6 +246,9 @@ type Containers struct {
 	// instead of receiving the bytes; false = all tensors are sent as bytes.
 	Arena      bool `toml:"arena" default:"true" restart:"payloads lie in it"`
 	Handshakes int  `toml:"handshakes"`
+	// ExpectedWithin is for how long after the start of the server, and after a reload, models that
+	// it does not know are Unavailable, as their containers may still be connecting; 0: never.
+	ExpectedWithin time.Duration `toml:"expected_within" default:"10s" min:"0s"`
 }
 
 // Settings returns the settings of the listener for containers.

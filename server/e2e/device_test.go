@@ -32,6 +32,9 @@ var devicesConfig = fmt.Sprintf(`
 [tcp]
 message_timeout = "3s"
 
+[containers]
+expected_within = "0s"
+
 [[identity]]
 name = "anonymous"
 may = ["infer:digits", "serve", "admin:read"]

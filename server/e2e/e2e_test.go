@@ -35,6 +35,7 @@ func TestE2EPython(t *testing.T) {
 listen_v1b = "127.0.0.1:0"
 listen_v2 = "127.0.0.1:0"
 listen_v2a = "127.0.0.1:0"
+expected_within = "0s"
 
 [shared_memory]
 directory = "/dev/shm"

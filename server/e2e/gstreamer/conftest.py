@@ -35,6 +35,7 @@ listen = []
 listen = []
 [containers]
 listen = "{containers}"
+expected_within = "0s"
 [admin]
 listen = "{admin}"
 """

@@ -146,6 +146,35 @@ func (ps *Processes) missing(models []string, known func(*process) string) strin
 	return " (" + strings.Join(why, "; ") + ")"
 }
 
+// Starting says, for clients, what a [[container]] does whose processes may serve a model, "name"
+// or "name/version", and have not registered it yet; "": there is none. What a pattern may mean is
+// known once they have registered anything.
+func (ps *Processes) Starting(id string) string {
+	name, _, _ := strings.Cut(id, "/")
+	for _, p := range ps.all() {
+		c, at := p.table(), p.current()
+		if !at.loaded() || slices.ContainsFunc(at.versions, func(v scheduler.ModelID) bool { return v.Name == name }) {
+			continue
+		}
+		may := func(pattern string) bool {
+			return mayBe(pattern, id) && (len(at.versions) == 0 || !strings.ContainsAny(pattern, `*?[\`))
+		}
+		if name == cmp.Or(c.Model, c.Name) && len(at.versions) == 0 || slices.ContainsFunc(c.Serve, may) {
+			return c.Name + ": " + p.state().Reason
+		}
+	}
+	return ""
+}
+
+// mayBe reports whether a pattern of serve may mean a model of which a client may have named no
+// version.
+func mayBe(pattern, id string) bool {
+	if name, _, versioned := strings.Cut(pattern, "/"); versioned && !strings.Contains(id, "/") {
+		pattern = name
+	}
+	return identity.Serves(pattern, id)
+}
+
 // Of returns the model of a [[container]] and the state of its processes; ok is false if it has no
 // processes here.
 func (ps *Processes) Of(container string) (model string, state predict.State, reason string, ok bool) {

@@ -28,12 +28,16 @@ func (r *Report) awaited() []string {
 }
 
 // Awaited says why a model of the configuration, "name" or "name/version", is not there yet: to
-// clients it is Unavailable. "": the configuration does not have the model.
+// clients it is Unavailable. "": the configuration does not have the model, and no process that is
+// starting may serve it.
 func (r *Report) Awaited(id string) (why string) {
 	for _, one := range r.awaited() {
 		if name, _, _ := strings.Cut(one, "/"); one == id || name == id {
 			return fmt.Sprintf("no container has registered %s yet%s", one, r.Processes.WhyAbsent([]string{one}))
 		}
+	}
+	if why := r.Processes.Starting(id); why != "" {
+		return fmt.Sprintf("no container has registered %s yet (%s)", id, why)
 	}
 	return ""
 }

@@ -1,0 +1,39 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+)
+
+// Which unknown models may soon be known. Clients try again after Unavailable and give up after
+// NotFound, so a name is NotFound only when it is not merely early.
+
+// An expectation is the beginning of a time in which containers are expected to connect.
+type expectation struct {
+	from time.Time
+	what string // what the server did then
+}
+
+// expect begins a time in which containers may still be connecting: those of a server that was
+// started again have noticed that they lost it, and wait for some seconds before they try again.
+func (s *Server) expect(what string) { s.expected.Store(&expectation{time.Now(), what}) }
+
+// awaited says why a model, "name" or "name/version", that is not known may come; "": nobody
+// expects it.
+func (s *Server) awaited(id string) (why string) {
+	return cmp.Or(s.report.Awaited(id), s.history.Awaited(id), s.early(id))
+}
+
+// early is awaited for names of which nothing is known but that it is early.
+func (s *Server) early(id string) string {
+	e := s.expected.Load()
+	if e == nil {
+		return ""
+	}
+	age := time.Since(e.from)
+	if age >= s.settings.Now().Containers.ExpectedWithin {
+		return ""
+	}
+	return fmt.Sprintf("no container has registered %s, and this server %s %v ago: containers may still be connecting", id, e.what, age.Round(100*time.Millisecond))
+}
