@@ -115,13 +115,20 @@ func (cs *callers) asked(s *source, rows int) {
 	}
 }
 
-// answered counts the answer to an accepted request, or its error: clients ask again after either.
-func (cs *callers) answered(s *source, rows int) {
+// left counts the end of an accepted request. It is all that counts of a superseded frame: the next
+// frame caused its end, and does not follow it. Otherwise a camera that is faster than the model
+// would look like a client that waits for answers.
+func (cs *callers) left(s *source, rows int) {
 	s.unanswered--
 	s.out -= rows
 	if s.caller {
 		cs.inPlay -= rows
 	}
+}
+
+// answered counts the answer to an accepted request, or its error: clients ask again after either.
+func (cs *callers) answered(s *source, rows int) {
+	cs.left(s, rows)
 	if cs.horizon == 0 || s.id == 0 || s.owed >= mostOwed {
 		return
 	}

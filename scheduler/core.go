@@ -279,7 +279,11 @@ func (c *core) answer(r *Request, o Outcome, err error, fx *effects) {
 	}
 	r.spans = nil
 	c.requests--
-	c.sources.answered(r.source, r.Rows)
+	if o == OutcomeSuperseded {
+		c.sources.left(r.source, r.Rows)
+	} else {
+		c.sources.answered(r.source, r.Rows)
+	}
 	c.refuse(r, o, err, fx)
 	if r.Frame != nil {
 		c.release(r.Frame.stream, fx)

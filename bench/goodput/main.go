@@ -2,9 +2,13 @@
 // below and above the capacity, and checks the promises of the default strategy (package sim).
 //
 //	goodput [-length 20s] [-seed N] [-jobs N] [-profile N] [-loads 0.5,1.5] [-svg FILE]
+//	goodput -loops [-length 20s] [-seed N] [-jobs N]
 //	goodput -wire [-length 5s] [-strategy NAME] ...
 //	goodput -deadlines [-requests 1000000]
 //	goodput -servers 2 [-replicas 1] [-slow 1]
+//
+// It also shows what clients that ask again on each answer get, alone and beside open loops; with
+// -loops only that.
 //
 // With -wire it measures shivad itself, with real sockets and a container process that sleeps, and
 // compares it with the simulation. With -deadlines it measures the lateness of answers on the same
@@ -36,6 +40,7 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("goodput: ")
 	onWire := flag.Bool("wire", false, "measure shivad, not only the simulation")
+	onlyLoops := flag.Bool("loops", false, "simulate only clients that ask again on each answer")
 	onDeadlines := flag.Bool("deadlines", false, "measure how late shivad answers requests with random deadlines")
 	requests := flag.Int("requests", 1_000_000, "number of requests with -deadlines")
 	servers := flag.Int("servers", 0, "measure this `number` of servers that share containers")
@@ -56,6 +61,9 @@ func main() {
 	defer stop()
 	if *onDeadlines {
 		exit(deadlines(ctx, sim.Profiles()[1], *requests, *seed))
+	}
+	if *onlyLoops {
+		exit(loops(ctx, cmp.Or(*length, 20*time.Second), *seed, *jobs))
 	}
 	if *servers > 0 {
 		at := []float64{0.8, 1.2, 2}
@@ -131,7 +139,11 @@ func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jo
 		}
 		all = all[len(at):]
 	}
-	return broken, nil
+	if profile > 0 {
+		return broken, nil
+	}
+	more, err := loops(ctx, length, seed, jobs)
+	return append(broken, more...), err
 }
 
 func parseLoads(list string) (all []float64, err error) {

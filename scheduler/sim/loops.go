@@ -17,6 +17,7 @@ type Loops struct {
 	Profile
 	Clients  int
 	InFlight int // requests that each client has in flight; 0: one
+	Cameras  int // of 30 frames a second, whose answers count as the open loop's
 	Rows     int // of each request; 0: one
 	// Think draws the time from an answer to the client's next request; nil: 300 µs.
 	Think    func(*rand.Rand) time.Duration
@@ -30,6 +31,9 @@ type Loops struct {
 
 	Replica func(*scheduler.Replica) // called with each replica before the load; may be nil
 }
+
+// usualThink is the time in which a program that does nothing else asks again.
+const usualThink = 300 * time.Microsecond
 
 // Together returns the highest rate, in requests per second, of so many clients that ask again a
 // think time after each answer: of all in one batch, or of smaller batches back to back. share is
@@ -113,6 +117,9 @@ func RunLoops(l Loops, cfg scheduler.ModelConfig) (*LoopsResult, error) {
 	if l.Open > 0 {
 		r.arrive()
 	}
+	for i := range l.Cameras {
+		clock.AfterFunc(time.Duration(r.rng.Int64N(int64(cameraInterval))), func() { r.film(i) })
+	}
 	clock.Advance(l.Warm + l.Length)
 	r.result.Stats = stage.model.Stats()
 	r.over = true
@@ -150,9 +157,28 @@ func (r *loops) arrive() {
 		return
 	}
 	r.clock.AfterFunc(time.Duration(r.rng.ExpFloat64()/r.Open*1e9), r.arrive)
-	q := &loopRequest{run: r, into: &r.result.Open, source: uint64(1<<20 + r.rng.IntN(max(1, r.OpenSources)))}
+	q := r.open(1<<20 + r.rng.IntN(max(1, r.OpenSources)))
 	q.ask()
 }
+
+// open makes a request that does not follow an answer, of a source.
+func (r *loops) open(source int) *loopRequest {
+	return &loopRequest{run: r, into: &r.result.Open, source: uint64(source)}
+}
+
+// film submits a camera's frames, one at a time; of each only the newest waits.
+func (r *loops) film(camera int) {
+	if r.over {
+		return
+	}
+	r.clock.AfterFunc(cameraInterval, func() { r.film(camera) })
+	q := r.open(1<<21 + camera)
+	q.Frame = &scheduler.Frame{Stream: fmt.Sprint("camera ", camera), Keep: 1, Seq: -1}
+	q.ask()
+}
+
+// cameraInterval is that of 30 frames a second.
+const cameraInterval = time.Second / 30
 
 func (q *loopRequest) ask() {
 	r := q.run
@@ -184,7 +210,7 @@ func (q *loopRequest) Complete(answered *scheduler.Request) {
 	if q.into == &r.result.Open {
 		return
 	}
-	think := 300 * time.Microsecond
+	think := usualThink
 	if r.Think != nil {
 		think = r.Think(r.rng)
 	}

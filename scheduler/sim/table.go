@@ -45,7 +45,12 @@ func KindCells(loads []float64, warm, length time.Duration, seed uint64) []Cell 
 
 // RunAll runs cells, jobs of them at a time.
 func RunAll(ctx context.Context, cells []Cell, jobs int) ([]*Outcome, error) {
-	all := make([]*Outcome, len(cells))
+	return all(ctx, cells, jobs, runCell)
+}
+
+// all runs cells, as many at once as there are jobs, and returns their outcomes in order.
+func all[C, O any](ctx context.Context, cells []C, jobs int, run func(C) (O, error)) ([]O, error) {
+	all := make([]O, len(cells))
 	errs := make([]error, len(cells))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -54,7 +59,7 @@ func RunAll(ctx context.Context, cells []Cell, jobs int) ([]*Outcome, error) {
 	for range max(jobs, 1) {
 		wg.Go(func() {
 			for i := range next {
-				if all[i], errs[i] = runCell(cells[i]); errs[i] != nil {
+				if all[i], errs[i] = run(cells[i]); errs[i] != nil {
 					cancel()
 				}
 			}
