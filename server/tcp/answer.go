@@ -2,9 +2,10 @@ package tcp
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"slices"
+	"math"
 	"strconv"
 	"time"
 
@@ -68,6 +69,9 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 		b = fmt.Appendf(b, `"timing":{"queue_us":%d,"execute_us":%d,"batch_rows":%d,"total_us":%d},`,
 			t.Queue.Microseconds(), t.Exec.Microseconds(), t.BatchRows, time.Since(c.arrived).Microseconds())
 	}
+	if c.gate.Bridge {
+		l.lists = make([]tensor.Shape, len(c.gate.Outputs))
+	}
 	if a := c.gate.Target.Spec.Adapter; a == nil {
 		err = l.listOutputs(c)
 	} else {
@@ -81,9 +85,12 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 	if err == nil {
 		b, err = l.appendTexts(b, c)
 	}
-	if c.shared != nil && len(c.shared.Outputs) > 0 {
+	switch {
+	case c.shared != nil && len(c.shared.Outputs) > 0:
 		b = c.gate.Target.AppendNamed(c.appendPlaces(b), l.tensors)
-	} else {
+	case c.gate.Bridge: // an output may be several tensors
+		b = c.gate.Target.AppendNamed(b, l.tensors)
+	default:
 		b = c.gate.Target.AppendAnswer(b, l.tensors)
 	}
 	if err == nil && c.gate.Bridge {
@@ -156,9 +163,33 @@ func (l *loop) listOutputs(c *call) (err error) {
 				return err
 			}
 		}
+		if lists := c.gate.Lists(i, t.Shape); lists != nil && l.listParts(t, lists, len(c.gate.Outputs)-i-1) {
+			l.lists[i] = lists
+			continue
+		}
 		l.tensors = append(l.tensors, t)
 	}
 	return nil
+}
+
+// mostTensors is how many tensors a message can have: their count is one byte.
+const mostTensors = math.MaxUint8
+
+// listParts lists the parts of a tensor that a client gets as nested lists of tensors of these
+// lengths. It lists none and returns false if the message could not have that many, in addition to
+// one for each further output.
+func (l *loop) listParts(t tensor.Tensor, lists tensor.Shape, further int) bool {
+	n, ok := lists.Elements()
+	if !ok || n == 0 || len(l.tensors)+n+further > mostTensors {
+		return false
+	}
+	all, size := t.Data, len(t.Data)/n
+	t.Shape = t.Shape[len(lists):]
+	for ; n > 0; n-- {
+		t.Data, all = all[:size], all[size:]
+		l.tensors = append(l.tensors, t)
+	}
+	return true
 }
 
 // listAdapted is listOutputs for a model with an adapter, whose texts become a tensor if they are
@@ -185,47 +216,56 @@ func (l *loop) appendTexts(b []byte, c *call) ([]byte, error) {
 	return append(b, ','), err
 }
 
-// appendFields turns the metadata of an answer into bridge form: it adds a member for each output,
-// which refers to its tensor or is its text. An output replaces a member of the server with the
+// appendFields turns the metadata of an answer into bridge form: it adds the fields of all outputs,
+// which refer to their tensors or are their texts. A field replaces a member of the server with the
 // same name.
-func (l *loop) appendFields(b []byte, c *call) ([]byte, error) {
-	outputs := c.gate.Target.Spec.Outputs
-	named := func(key []byte) bool {
-		return slices.ContainsFunc(outputs, func(s tensor.Spec) bool { return s.Name == string(key) })
-	}
-	clash := false
-	for key := range jsontext.Members(b) {
-		clash = clash || named(key)
-	}
-	if clash {
-		ours := bytes.Clone(b)
-		b = append(b[:0], '{')
-		for key, value := range jsontext.Members(ours) {
-			if !named(key) {
-				b = append(append(jsontext.AppendString(b, key), ':'), value...)
-				b = append(b, ',')
-			}
-		}
-	} else {
-		b[len(b)-1] = ','
-	}
-	tensors, texts := 0, l.texts
-	for i := range c.gate.Outputs {
-		b = append(jsontext.AppendString(b, outputs[i].Name), ':')
-		if c.gate.Outputs[i].DType == tensor.Bytes && len(texts) > 0 {
-			var err error
-			if b, err = shiva.AppendText(b, texts[0]); err != nil {
-				return b, err
-			}
-			b, texts = append(b, ','), texts[1:]
+func (l *loop) appendFields(b []byte, c *call) (_ []byte, err error) {
+	outputs := c.gate.Outputs
+	isText := func(i int) bool { return outputs[i].DType == tensor.Bytes && len(l.texts) > 0 }
+	// The index of each output's text in l.texts, or of its first tensor in l.tensors.
+	at := make([]int, len(outputs))
+	tensors, texts := 0, 0
+	for i := range outputs {
+		if isText(i) {
+			at[i] = texts
+			texts++
 			continue
 		}
-		b = append(b, `"`+gate.TensorReference...)
-		b = append(strconv.AppendInt(b, int64(tensors), 10), '"', ',')
-		tensors++
+		at[i] = tensors
+		parts, _ := l.lists[i].Elements()
+		tensors += parts
 	}
-	b[len(b)-1] = '}'
-	return b, nil
+	fields, failed := c.gate.AppendFields(nil, func(b []byte, i int) []byte {
+		if isText(i) {
+			b, err = shiva.AppendText(b, l.texts[at[i]])
+			return b
+		}
+		b, _ = appendReferences(b, l.lists[i], at[i])
+		return b
+	})
+	ours := bytes.Clone(b)
+	b = append(b[:0], '{')
+	for key, value := range jsontext.Members(ours) {
+		if jsontext.Field(fields, string(key)) == nil {
+			b = append(append(jsontext.AppendString(b, key), ':'), value...)
+			b = append(b, ',')
+		}
+	}
+	return append(b, fields[len("{"):]...), cmp.Or(err, failed)
+}
+
+// appendReferences appends a reference to a tensor, or nested lists of references to as many
+// tensors as they need, and returns the index of the tensor that follows.
+func appendReferences(b []byte, lists tensor.Shape, at int) ([]byte, int) {
+	if len(lists) == 0 {
+		b = append(b, `"`+gate.TensorReference...)
+		return append(strconv.AppendInt(b, int64(at), 10), '"'), at + 1
+	}
+	for i := range lists[0] {
+		b = append(b, "[,"[min(i, 1)])
+		b, at = appendReferences(b, lists[1:], at)
+	}
+	return append(b, ']'), at
 }
 
 // refusal makes m the "!error" message that answers c.

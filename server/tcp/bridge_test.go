@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -74,6 +75,54 @@ func TestTextsAndFieldsOfAnAnswer(t *testing.T) {
 		m := c.next()
 		if m == nil || string(m.Metadata) != tt.want || len(m.Tensors) != 1 || !m.Tensors[0].Shape.Equal(shape) {
 			t.Errorf("%s %s: got %s, expected %s", tt.model, tt.metadata, describeMessage(m), tt.want)
+		}
+	}
+}
+
+// An answer in bridge form nests as its question: outputs are where the inputs of their names were,
+// in lists as long, and in objects that their names begin with.
+func TestAnswersNestAsQuestions(t *testing.T) {
+	r := newRig(t, nil)
+	inputs := []tensor.Spec{{Name: "image", DType: tensor.Float32, Shape: tensor.Shape{-1}}}
+	r.model("m", scheduler.Spec{Inputs: inputs, Outputs: outputs("note", "image", "frame.label")}, answers)
+	c := r.dial()
+	list := func(n int) string {
+		all := make([]string, n)
+		for i := range all {
+			all[i] = fmt.Sprintf(`"__tensor__%d"`, i)
+		}
+		return "[" + strings.Join(all, ",") + "]"
+	}
+	names := func(n int) string { return "[" + strings.TrimSuffix(strings.Repeat(`"image",`, n), ",") + "]" }
+	for _, tt := range []struct {
+		metadata     string
+		rows, single int // tensors of the question and of the answer; 0: one without a dimension
+		want         string
+	}{
+		{`{"frame":{"t":5,"image":"__tensor__0"}}`, 1, 1, `"frame":{"image":"__tensor__0","label":"a"},"note":["a","b"]`},
+		{`{"frame":{"t":5},"image":"__tensor__0"}`, 1, 1, `"frame":{"label":"a"},"image":"__tensor__0","note":["a","b"]`},
+		{`{"frame":{},"image":"__tensor__0"}`, 1, 1, `"frame":{"label":"a"},"image":"__tensor__0","note":["a","b"]`},
+		{`{"frame":"null","image":"__tensor__0"}`, 1, 1, `"image":"__tensor__0","note":["a","b"],"frame.label":"a"`},
+		{`{"list":[{"t":1},{"image":"__tensor__0"},[2]],"tag":[[1],{}]}`, 1, 1, `"list":[null,{"image":"__tensor__0"},null],"note":["a","b"],"frame.label":"a"`},
+		{`{"id":[{"image":"__tensor__0"}]}`, 1, 1, `"note":["a","b"],"image":"__tensor__0","frame.label":"a"`},
+		{`{"note":{"image":"__tensor__0"}}`, 1, 1, `"note":["a","b"],"image":"__tensor__0","frame.label":"a"`},
+		{`{"id":1,"deep":{"frame":{"image":"__tensor__0"}},"model_name":{"x":1},"frame":{"label":{"t":2}}}`, 1, 1,
+			`"deep":{"frame":{"image":"__tensor__0"}},"frame":{"label":"a"},"note":["a","b"]`},
+		{`{"image":` + list(2) + `}`, 2, 2, `"image":` + list(2) + `,"note":[["a","b"],["a","b"]],"frame.label":["a","b"]`},
+		{`{"frame":{"image":["__tensor__1","__tensor__0"]}}`, 2, 2, `"frame":{"image":` + list(2) + `,"label":["a","b"]},"note":[["a","b"],["a","b"]]`},
+		// With the other output, the tensors would be more than a message can have.
+		{`{"image":` + list(255) + `}`, 255, 1, `"image":"__tensor__0","note":`},
+	} {
+		m := shiva.Message{Namespace: "m", Metadata: []byte(tt.metadata)}
+		for i := range tt.rows {
+			in, _ := tensor.FromSlice(tensor.Shape{}, []float32{float32(i)})
+			m.Tensors = append(m.Tensors, in)
+		}
+		c.send(&m)
+		got := c.next()
+		want := `"model_name":"m","model_version":"1","__tensors__":` + names(tt.single) + `,` + tt.want
+		if got == nil || !json.Valid(got.Metadata) || !strings.Contains(string(got.Metadata), want) || len(got.Tensors) != tt.single {
+			t.Errorf("%.80s: got %s, expected %s", tt.metadata, describeMessage(got), want)
 		}
 	}
 }

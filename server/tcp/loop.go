@@ -57,8 +57,9 @@ type loop struct {
 	metadata   []byte
 	tensors    []tensor.Tensor
 	texts      []tensor.Tensor
-	spare      []mail  // the mailbox's other half
-	paused     []*conn // gnet's connections; only the event loop uses it
+	lists      []tensor.Shape // in bridge form: the lengths of the lists of tensors, by output
+	spare      []mail         // the mailbox's other half
+	paused     []*conn        // gnet's connections; only the event loop uses it
 	gap        trace.Gap
 
 	descriptions map[descriptionKey]description

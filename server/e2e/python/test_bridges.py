@@ -125,6 +125,27 @@ def test_no_tensor(server: Server) -> None:
     assert Pairs.from_shiva_message(ask(server, "pairs", pairs)) == pairs
 
 
+def test_answers_nest_as_questions(server: Server) -> None:
+    """What a model gives back as it got it makes an answer of the question's class."""
+
+    class Pair(ShivaBridge):
+        x: list[str]
+        note: str | None = None
+
+    class Nested(ShivaBridge):
+        inner: Pair
+        times: list[float]
+
+    answer = Nested.from_shiva_message(ask(server, "pairs", Nested(inner=Pair(x=["a", "b"], note="n"), times=[1, 2])))
+    assert answer.inner.x == ["a", "b"]
+
+    class Rows(ShivaBridge):
+        frames: list[dict[str, list[np.ndarray]]]
+
+    rows = Rows.from_shiva_message(ask(server, "echo_fp32", Rows(frames=[{"x": [NINE, TWO]}])))
+    assert [x.tolist() for x in rows.frames[0]["x"]] == [[9, 90], [2, 20]]
+
+
 def test_an_old_container(server: Server) -> None:
     class Question(ShivaBridge):
         input: str

@@ -123,9 +123,7 @@ func release(tensors []tensor.Tensor) {
 // open makes c the request that the fanout answers.
 func (f *fanout) open(c *gate.Call) {
 	f.call = c
-	first := &f.firstToAnswer().call
-	c.Target, c.Rows, c.Deadline = first.Target, first.Rows, first.Deadline
-	c.Squeeze, c.Bridge = first.Squeeze, first.Bridge
+	c.As(&f.firstToAnswer().call)
 	c.Fanout = f
 }
 

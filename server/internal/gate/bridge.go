@@ -80,18 +80,31 @@ func isKey(rest []byte) bool {
 // A field is matched with an input by its path ("frame.image", "masks.0") or, if no path matches,
 // by its own key. All other fields go to the container.
 type bridge struct {
-	jsontext.Scanner // of the object of all fields, which is read twice, at any nesting
+	walker // over the object of all fields, twice; the second time it keeps what the container gets
 
 	specs   []tensor.Spec
 	places  map[string]int // of specs, by name
 	tensors []tensor.Tensor
 	pool    *tensor.Pool
 
-	fields [][]byte // the value of each input; nil if there is none
-	path   []byte   // of the current field
-	byKey  bool     // the second pass: fields that match by path are taken
-	rest   []byte   // what the second pass leaves for the container
+	fields [][]byte       // the value of each input; nil if there is none
+	lists  []tensor.Shape // of inputs that are lists of tensors: the lengths of the lists
+	byKey  bool           // the second pass: fields that match by path are taken
 	used   [256]bool
+}
+
+// A walker goes through an object, at any nesting, and makes an object of what it keeps.
+type walker struct {
+	jsontext.Scanner
+	path []byte // of the current field
+	rest []byte // what was kept so far
+
+	// field reads the value of the current field and appends what it keeps of it to rest. It
+	// reports whether that is anything. key is "" for an element of a list.
+	field func(key string) (kept bool)
+	// ends may append members to an object, whose path is the current one; begun tells whether it
+	// has some. nil: there are none to append.
+	ends func(begun bool) (appended bool)
 }
 
 // longestPath bounds the paths that are compared with names of inputs, which are no longer.
@@ -114,9 +127,10 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 	}
 	specs := c.Target.Spec.Inputs
 	b := &bridge{
-		Scanner: jsontext.Scanner{Text: text, Depth: len(text), Rules: jsontext.KnownUTF8},
-		specs:   specs, places: make(map[string]int, len(specs)), tensors: tensors, pool: pool, fields: make([][]byte, len(specs)),
+		walker: walker{Scanner: jsontext.Scanner{Text: text, Depth: len(text), Rules: jsontext.KnownUTF8}},
+		specs:  specs, places: make(map[string]int, len(specs)), tensors: tensors, pool: pool, fields: make([][]byte, len(specs)), lists: make([]tensor.Shape, len(specs)),
 	}
+	b.field = b.take
 	for i := range specs {
 		b.places[specs[i].Name] = i
 	}
@@ -132,7 +146,7 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 		if value == nil {
 			continue
 		}
-		t, err := b.build(&specs[i], value)
+		t, err := b.build(i, value)
 		if err != nil {
 			return nil, false, inputError(&specs[i], err)
 		}
@@ -152,53 +166,57 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 	if p.Forward = nil; forwarded {
 		p.Forward = b.rest
 	}
+	c.form = b.form(c.Target.Spec.Outputs)
 	return inputs, true, nil
 }
 
-// walk reads the next object or list, and reports whether any of it goes to the container. Members
-// that do not go there are left out; list elements that do not become null.
-func (b *bridge) walk() (forwarded bool) {
-	bracket, path := b.Peek(), len(b.path)
+// walk reads the next object or list, and reports whether it keeps any of it. Members that it does
+// not keep are left out; list elements that it does not keep become null.
+func (w *walker) walk() (kept bool) {
+	bracket, path := w.Peek(), len(w.path)
 	isList, empty := bracket == '[', true
-	b.rest = append(b.rest, bracket)
-	begin := len(b.rest)
+	w.rest = append(w.rest, bracket)
+	begin := len(w.rest)
 	step := func(name []byte) bool {
 		empty = false
 		if path > 0 || isList {
-			b.path = append(b.path, '.')
+			w.path = append(w.path, '.')
 		}
-		b.path = append(b.path, name...)
-		before, key := len(b.rest), ""
+		w.path = append(w.path, name...)
+		before, key := len(w.rest), ""
 		if before > begin {
-			b.rest = append(b.rest, ',')
+			w.rest = append(w.rest, ',')
 		}
 		if !isList {
 			key = string(name)
-			b.rest = append(jsontext.AppendString(b.rest, key), ':')
+			w.rest = append(jsontext.AppendString(w.rest, key), ':')
 		}
-		switch value := len(b.rest); {
-		case b.field(key):
-			forwarded = true
+		switch value := len(w.rest); {
+		case w.field(key):
+			kept = true
 		case isList:
-			b.rest = append(b.rest[:value], "null"...)
+			w.rest = append(w.rest[:value], "null"...)
 		default:
-			b.rest = b.rest[:before]
+			w.rest = w.rest[:before]
 		}
-		b.path = b.path[:path]
+		w.path = w.path[:path]
 		return true
 	}
 	if isList {
-		b.Elements(func(i int) bool { return step(strconv.AppendInt(nil, int64(i), 10)) })
+		w.Elements(func(i int) bool { return step(strconv.AppendInt(nil, int64(i), 10)) })
 	} else {
-		b.Members(step)
+		w.Members(step)
+		if w.ends != nil && w.ends(len(w.rest) > begin) {
+			kept = true
+		}
 	}
-	b.rest = append(b.rest, bracket+2) // ']' and '}' are two after '[' and '{'
-	return forwarded || empty
+	w.rest = append(w.rest, bracket+2) // ']' and '}' are two after '[' and '{'
+	return kept || empty
 }
 
-// field reads the next value, whose path is b.path, and reports whether any of it goes to the
+// take reads the next value, whose path is b.path, and reports whether any of it goes to the
 // container.
-func (b *bridge) field(key string) (forwarded bool) {
+func (b *bridge) take(key string) (forwarded bool) {
 	c := b.Peek()
 	place, ok := b.place(key)
 	if c == '{' || c == '[' && !ok {
@@ -250,16 +268,16 @@ func (b *bridge) claim(place int, value []byte) (forwarded bool) {
 
 // build makes an input from its field: the tensor or the list of tensors that it refers to, or else
 // the texts or numbers in it. The caller owns the reference.
-func (b *bridge) build(spec *tensor.Spec, value []byte) (tensor.Tensor, error) {
+func (b *bridge) build(input int, value []byte) (tensor.Tensor, error) {
 	if Refers(value) {
-		return b.stack(spec, value)
+		return b.stack(input, value)
 	}
-	return jsontensor.Read(value, spec.DType, b.pool)
+	return jsontensor.Read(value, b.specs[input].DType, b.pool)
 }
 
 // stack joins the tensors that nested lists refer to. The lengths of the lists become the first
 // dimensions of the result.
-func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err error) {
+func (b *bridge) stack(input int, value []byte) (t tensor.Tensor, err error) {
 	names, err := shiva.ParseText(value, nil)
 	if err != nil {
 		return t, err
@@ -270,7 +288,7 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err er
 	}
 	parts := make([]tensor.Tensor, len(elements))
 	data := make([][]byte, len(elements))
-	text := spec.DType == tensor.Bytes // each part is bytes
+	text := b.specs[input].DType == tensor.Bytes // each part is bytes
 	for i, e := range elements {
 		at, ok := reference(jsontext.AppendString(nil, e))
 		switch {
@@ -285,8 +303,10 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err er
 		parts[i], data[i] = b.tensors[at], b.tensors[at].Data
 		text = text && parts[i].DType == tensor.Uint8
 	}
+	b.lists[input] = names.Shape
 	switch {
 	case len(names.Shape) == 0:
+		b.lists[input] = nil
 		parts[0].Retain()
 		return parts[0], nil
 	case text:
@@ -296,7 +316,7 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err er
 		parts[i].Shape = append(tensor.Shape{1}, parts[i].Shape...)
 	}
 	if t, err = tensor.Concat(parts, b.pool); err == nil {
-		t.Shape = append(names.Shape, t.Shape[1:]...)
+		t.Shape = append(slices.Clip(names.Shape), t.Shape[1:]...)
 	}
 	return t, err
 }

@@ -51,6 +51,7 @@ type Call struct {
 
 	Fanout Fanout // set by an application's Open, and submitted instead; nil for a model
 
+	form       *form // of a question in bridge form; nil: no output depends on it
 	frame      Frame
 	request    scheduler.Request // to a model; belongs to the scheduler or a cache until complete
 	cacheCall  cache.Call
@@ -86,6 +87,12 @@ func (c *Call) pass(from, to step) {
 		panic(tensor.Violation(fmt.Sprintf("gate: call for %v: step %d, expected %d on its way to %d", c.Target, c.step, from, to)))
 	}
 	c.step = to
+}
+
+// As opens c as another call was opened, with the same request, except for its inputs.
+func (c *Call) As(first *Call) {
+	c.Target, c.Rows, c.Deadline = first.Target, first.Rows, first.Deadline
+	c.Squeeze, c.Bridge, c.form = first.Squeeze, first.Bridge, first.form
 }
 
 // Own hands references to tensors to the call, which Close releases.
@@ -235,7 +242,7 @@ func (c *Call) Close() {
 	clear(c.Inputs)
 	c.Inputs = nil
 	c.Owner, c.Use, c.Target, c.Err, c.Choice, c.Frame, c.metrics = nil, nil, nil, nil, nil, nil, nil
-	c.trace, c.ask, c.id, c.client = nil, nil, nil, ""
+	c.trace, c.ask, c.id, c.client, c.form = nil, nil, nil, "", nil
 	c.Timing = scheduler.Timing{}
 	c.Squeeze, c.Bridge, c.Alone = false, false, false
 	c.cacheCall.Version, c.cacheCall.Salt = nil, ""
