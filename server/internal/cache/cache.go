@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/maypok86/otter/v2"
+
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -35,7 +37,7 @@ type Cache struct {
 	sched   Scheduler
 	pool    *tensor.Pool
 	seed    uint64
-	entries table
+	entries *otter.Cache[key, *entry]
 
 	limit    atomic.Int64
 	versions atomic.Uint64 // made so far
