@@ -137,7 +137,6 @@ bench/sleeper:              bench/internal/declare containers/container shiva/te
 bench/alarm:                shiva
 bench/goodput:              bench/internal/figure bench/internal/metrics bench/internal/process bench/internal/ratio bench/load scheduler/sim shiva shiva/tensor
 bench/sim:                  scheduler/sim
-bench/sim/scale:            bench/internal/figure containers/subset scheduler scheduler/rounds shiva/tensor
 bench/run:                  bench/load bench/internal/direct bench/internal/hostile bench/internal/metrics bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
 bench/frames:               bench/load bench/internal/figure bench/internal/process bench/internal/ratio bench/internal/table shiva/tensor
 bench/streams:              bench/load bench/internal/figure bench/internal/metrics bench/internal/process bench/internal/table shiva shiva/tensor
