@@ -1,12 +1,17 @@
-# "make" alone prints the targets. CI runs "make test"; each part of it is a target, too.
+# "make" alone prints the targets. A change needs "make test", as CI runs it; "make nightly" is
+# everything else that can be checked.
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-FUZZTIME ?= 2s
+# The parts of "make test" and of "make nightly", in their order.
+TEST := fmt vet staticcheck unit race python e2e
+NIGHTLY := fuzz soak seeds upgrade-test dashboards collector devices gst-test k8s dist-check
+
 FUZZ ?= .
-SOAKTIME ?= 1m
+FUZZTIME ?= 2m
+SOAKTIME ?= 10m
 MUTANTS ?= 1000000
 SEEDS ?= 10000
 FROM ?= 1
@@ -14,35 +19,21 @@ PLANTS ?= 500
 DIST ?= bin/dist
 BENCHFLAGS ?=
 RUNFLAGS ?=
-PICTURESFLAGS ?=
 OCRFLAGS ?=
-SOAKFLAGS ?=
 # The previous release: the last tag, or without tags the last commit before containers decided
 # which server's batch is next.
 UPGRADE_FROM ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo 33dab3f)
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Binaries are static. Only the race detector needs cgo.
 export CGO_ENABLED := 0
 
-# A first build takes minutes, during which Go prints nothing: this counts the packages that "go
-# build -v" lists.
-PROGRESS = 2>&1 | awk '/^[^ :]+$$/ { if (++n % 50 == 0) print "  " n " packages compiled"; next } { print }'
-BUILD := go build -v -o
-
 # Binaries contain no path of the machine that builds them. Nor do they contain grpc-go's pages
 # about calls, which no door shows: templates call methods by name, so the linker would keep every
-# method, and bin/shivad would be half as large again. Tests, vet and staticcheck use the same
-# flags, since otherwise 500 packages would be compiled twice: a -tags flag of theirs must include
-# this tag.
+# method, and bin/shivad would be half as large again. Checks use the same flags, since otherwise
+# everything would be compiled twice: a -tags flag of theirs must include this tag.
 TAGS := grpcnotrace
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -tags=$(TAGS))
-
-# Tests that start Python processes find the interpreter here.
-VENV := .venv
-export PYTHON := $(CURDIR)/$(VENV)/bin/python
-PYTHON_PACKAGES := containers/python shiva/python
-PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server .ci/lengths .ci/sbom .ci/manual .ci/image/make .ci/wheel .ci/wheel/make
 
 # The examples and the program that draws charts are modules of their own, so that the server does
 # not get their dependencies. Here they share a workspace: otherwise the server's packages that they
@@ -51,38 +42,28 @@ MODULES := . ./examples ./bench/chart
 PACKAGES := $(MODULES:=/...)
 export GOWORK := $(CURDIR)/.ci/go.work
 
-# Packages tested at once: one more than two cores, since tests of doors and of the state store
-# mostly wait.
-AT_ONCE := -p 3
+# A test that lacks a program fails instead of being skipped, and tests repeat their work in full.
+export SHIVA_REQUIRE := all
 
-# Packages whose tests take longest begin first, so that no single one is left at the end.
-LONGEST := ./server ./server/tcp ./server/grpc ./containers ./server/rest ./cmd/shivactl ./containers/zmtp \
-  ./scheduler ./bench/load ./shiva ./server/selection
+# Tests that start Python processes find the interpreter here.
+VENV := .venv
+export PYTHON := $(CURDIR)/$(VENV)/bin/python
+PYTHON_PACKAGES := containers/python shiva/python
+PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server .ci/lengths .ci/sbom .ci/manual .ci/image/make .ci/wheel .ci/wheel/make
 
-# vet and staticcheck take as long as compiling. The tag e2e costs nothing, since only tests have
-# it; the tag invariants would compile everything again for two files of one package, so it is
-# limited to that package.
-STRICT := -tags $(TAGS),invariants ./shiva/tensor
-
-# Checks joined by + run at once: soaks, tests of sockets and processes, and checks that fetch
-# packages mostly wait. Programs that several of them start are built before; staticcheck, which
-# never waits, uses the processor time that they leave.
-CHECKS := fmt scripts tidy vet+venv+chromium unit race reuse+fuzz+build soak+python+e2e+page-test+staticcheck
-
-.PHONY: help run run-selection run-ocr test quick $(subst +, ,$(CHECKS)) imports mutants seeds redis programs prometheus dashboards collector k8s upgrade-test arm64 gst-test c-test c-fuzz bench bench-goodput bench-cores bench-deadlines bench-streams bench-frames bench-pictures bench-reliability bench-scale bench-scheduler bench-sim bench-soak dist dist-check clean
+.PHONY: help build run run-selection run-ocr test nightly $(TEST) $(NIGHTLY) programs bench dist clean
 
 help: ## print this
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The workspace has the dependency versions that its modules agree on; the programs have those of
 # go.mod.
 build: ## build bin/shivad, bin/shivactl, their licences, and the examples
 	@mkdir -p bin
 	@test -x bin/shivad || echo "building: the first time, Go fetches and compiles some 500 packages, which takes minutes on two cores"
-	@GOWORK=off $(BUILD) bin/ ./cmd/shivad ./cmd/shivactl $(PROGRESS)
-	@cd examples; for example in digits selection; do \
-	  $(BUILD) ../bin/$$example-container ./$$example/container $(PROGRESS); \
-	  $(BUILD) ../bin/$$example-run ./$$example/run $(PROGRESS); \
+	@GOWORK=off go build -o bin/ ./cmd/shivad ./cmd/shivactl
+	@for example in digits selection; do \
+	  for program in container run; do go build -o bin/$$example-$$program ./examples/$$example/$$program; done; \
 	done
 	@.ci/notice >bin/NOTICE
 
@@ -96,234 +77,126 @@ run-selection: build ## serve an application that learns which of three models t
 run-ocr: build ## read 50 pictures and eight cameras with three models (fetches 100 MB); OCRFLAGS="--seconds 0"
 	@exec examples/ocr/run $(OCRFLAGS)
 
-# The checks compile everything three times, and nothing of it is debugged: without DWARF that is a
-# fifth less work, and with a compiler that seldom collects its garbage a third less again.
-quick test: export GOFLAGS := $(GOFLAGS) -gcflags=all=-dwarf=false -toolexec=$(CURDIR)/.ci/tool
+test: ## what a change needs, and CI runs: the parts below down to e2e
+	+@$(call each,$(TEST))
 
-# For a quick check of a change, a package is compiled only if its sources have changed, or the
-# declarations of its imports (.ci/compile.go). Line numbers in these objects may be stale, so only
-# "make quick" in this folder uses them: Go keeps them separate by a flag (-D) that only relative
-# imports would need. The compiler is different, too (.ci/by-name). Without the note about its
-# inputs (-B), a program that the change did not reach has the same bytes, and Go reuses its test
-# results. Seven packages at once: most of the remaining work is tests that wait. With GOGC they
-# take an eighth less processor time; tests that bound memory collect their garbage first.
-QUICK := -gcflags=all=-dwarf=false -gcflags=./...='-dwarf=false -D=$(CURDIR)/by-name' -ldflags=-B=none
-quick: AT_ONCE := -p 7
-quick: export GOGC := 400
-quick: ## go test ./... as "make test" compiles it, without vet: what a change broke, in half a minute to a minute
-	@go build -o bin/quick/compile .ci/compile.go .ci/declared.go
-	@compiler=bin/quick/by-name-$$(go env GOVERSION); test -x $$compiler || .ci/by-name $$compiler
-	@go test -toolexec=$(CURDIR)/bin/quick/compile $(QUICK) $(AT_ONCE) -vet=off $(LONGEST) ./...
+nightly: ## everything else: the parts below e2e (hours; as root on Debian)
+	+@$(call each,$(NIGHTLY))
 
-test: ## every check below, with the time that each took
-	@all=$$SECONDS; for checks in $(CHECKS); do \
-	  case $$checks in *+*) at_once="-j --output-sync=recurse" ;; *) at_once= ;; esac; \
-	  $(MAKE) --no-print-directory $$at_once timed-$${checks//+/ timed-}; \
-	done; echo "== all checks: ok, $$((SECONDS - all)) s"
+each = all=$$SECONDS; for part in $(1); do echo "== make $$part"; start=$$SECONDS; \
+  $(MAKE) --no-print-directory $$part; echo "== make $$part: ok, $$((SECONDS - start)) s"; \
+  done; echo "== make $@: ok, $$((SECONDS - all)) s"
 
-timed-%:
-	@echo "== make $*"; start=$$SECONDS; \
-	$(MAKE) --no-print-directory $* || { echo "== make $* FAILED after $$((SECONDS - start)) s"; exit 1; }; \
-	echo "== make $*: ok, $$((SECONDS - start)) s"
-
-fmt: ## gofmt would change nothing; no file, function or comment is too long
+fmt: ## gofmt would change nothing, nothing is too long, shell scripts parse, go.mod lists what is used
 	@.ci/lengths
 	@bad=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); if [ -n "$$bad" ]; then echo "not as gofmt writes it:"; echo "$$bad"; exit 1; fi
+	@for f in $$(grep -rlE --exclude-dir=.git --exclude-dir=$(VENV) '^#!.*bash' .); do bash -n "$$f"; done
+	@for module in $(MODULES); do go -C $$module mod tidy -diff; done
+	GOWORK=off go mod verify
 
 vet: ## go vet, with the tags that tests use
 	go vet -tags $(TAGS),e2e $(PACKAGES)
-	go vet $(STRICT)
+	go vet -tags $(TAGS),invariants ./shiva/tensor
 
 staticcheck: ## staticcheck, with the tags that tests use
-	nice go run $(STATICCHECK) -tags $(TAGS),e2e $(PACKAGES)
-	nice go run $(STATICCHECK) $(STRICT)
+	$(STATICCHECK) -tags $(TAGS),e2e $(PACKAGES)
+	$(STATICCHECK) -tags $(TAGS),invariants ./shiva/tensor
 
-tidy: ## go.mod and go.sum list exactly what is used; the modules match go.sum
-	@for module in $(MODULES); do echo "go mod tidy -diff (in $$module)"; (cd $$module && go mod tidy -diff) || exit 1; done
-	GOWORK=off go mod verify
-
-scripts: ## shell scripts parse; "make quick" compiles what it must
-	@for f in $$(grep -rlE --exclude-dir=.git --exclude-dir=$(VENV) '^#!.*bash' .); do bash -n "$$f"; done
-	go test .ci/compile.go .ci/declared.go .ci/compile_test.go
-
-imports: ## packages import only what their room may
-	go test -run 'TestImportDirections|TestTopLevel|TestOneFileKnowsGnet' ./server/layout
-
-# -vet=off: the target vet has checked everything. "go test ./..." does a part of two simulations
-# that take as long as the other tests of their package, and a twentieth of the repetitions of other
-# tests; here they are complete, and run once. The tag poll makes the load generator wait as it does
-# on systems other than Linux.
-LONG := ^(TestNoAbsorbingState|TestNewestFrame|TestCallersFromAnyBelief)$$
+# -vet=off: "make vet" has checked everything. The tag poll makes the load generator wait as it does
+# on systems other than Linux, and purego has the byte order without assembly.
 unit: programs ## unit tests, golden vectors and allocation budgets
-	SHIVA_ROUNDS=all go test $(AT_ONCE) -vet=off -skip '$(LONG)' $(LONGEST) $(PACKAGES)
-	go test -vet=off -run '$(LONG)' ./scheduler -all -frames 1000000
+	go test -vet=off $(PACKAGES)
 	go test -vet=off -tags $(TAGS),poll -run 'Loop|Streams|EarlyEnd' ./bench/load
-	go test -vet=off -tags purego -run Swap ./shiva/tensor
+	go test -vet=off -tags $(TAGS),purego -run Swap ./shiva/tensor
 
-arm64: ## the byte order on arm64, under qemu-user, which it installs (Debian, as root)
-	@.ci/qemu
-	GOARCH=arm64 go vet ./shiva/tensor
-	GOARCH=arm64 go test -vet=off $(if $(filter arm64,$(shell go env GOHOSTARCH)),,-exec qemu-aarch64) -run 'Swap|Golden' ./shiva/tensor ./shiva
-
-# The race detector finds nothing in tests with one goroutine, and makes them ten times slower,
-# which was a third of its time. "unit" runs these tests; those with buffers to poison run again
-# without the race detector.
-SERIAL := ^(TestGoldenCuts|TestGoldenTruncated|TestDeadlineAgainstAllWindows|TestGoodputProfiles|TestReasonsNameTheBound|$\
-  TestQueueAgainstSlice|TestManyStreams|TestProfileIsMonotone|TestPaperCollapses|TestSwapCopy|TestMutate|$\
-  TestPromises|TestBanditsLearn|TestProbabilities|TestNumbersStayFinite|TestUsersLearn|$\
-  TestFleetBelowCapacity|TestFleetOracle|TestFleetEvents|$\
-  TestDefaultIsBest|TestSplitIsSticky|TestDebtsOfAddressesAreBounded)$$
-
-# With buffers that are poisoned on release, and not reused, every later read is a race.
-#
-# Left out are the module that draws charts, which has one goroutine, packages without tests, and
-# packages that neither start anything concurrent nor have buffers to poison: all would be compiled.
-# go-redis has 20,000 methods, most of which only call others: inlining them takes half of half a
-# minute.
-RACE := CGO_ENABLED=1 go test -race -vet=off -tags $(TAGS),invariants -gcflags=all=-dwarf=false -gcflags=github.com/redis/go-redis/v9='-l -dwarf=false'
-CONCURRENT := ^[[:space:]]*(defer )?go |\.Go\(|Parallel\(|"sync|synctest|"net|"os/exec|shiva/tensor"
-race: PACKAGES := $(LONGEST) ./... ./examples/...
+# With the tag invariants, buffers are poisoned when they are released and never reused, so that
+# every later read is a race.
+RACE := CGO_ENABLED=1 go test -race -vet=off -tags $(TAGS),invariants
 race: programs ## the same under the race detector, with buffers poisoned when released
-	$(RACE) $(AT_ONCE) -skip '$(SERIAL)' $$(go list -tags $(TAGS),invariants -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' $(PACKAGES) | \
-	  while read -r package dir; do if grep -qE '$(CONCURRENT)' $$dir/*.go; then echo $$package; fi; done)
-	go test -vet=off -tags $(TAGS),invariants -run '$(SERIAL)' ./shiva
-
-# The same build, with its checks turned off (-count=1, since the cache of results ignores that).
-reuse: ## races where messages and buffers are reused instead of poisoned, in the packages that do it
-	SHIVA_INVARIANTS=off $(RACE) -count=1 -skip '$(SERIAL)|^TestMisuse$$' ./server/tcp ./shiva/... ./containers/arena
-
-# Both mostly wait, so they run at once.
-soak: ## the scheduler under the race detector, and the whole server, for SOAKTIME (1m)
-	@SHIVA_INVARIANTS=off $(RACE) -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME) & scheduler=$$!; \
-	server=0; go run ./bench/soak -length $(SOAKTIME) || server=$$?; wait $$scheduler; exit $$server
-
-fuzz: ## fuzz targets that match FUZZ (all) for FUZZTIME (2s) each; FUZZ_CORPUS is where inputs are kept
-	.ci/fuzz $(FUZZTIME) '$(FUZZ)' $(PACKAGES)
-
-mutants: ## a million nearly valid requests to each door, each with a time budget (minutes)
-	go test -count=1 -timeout 2h ./server/rest ./server/grpc ./server/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)
-
-venv: $(VENV)/ready ## .venv, the Python that other checks use
-
-seeds: ## the whole server on virtual time for SEEDS (10000) seeds from FROM (1) on, then bugs planted in it (fifteen minutes)
-	go test -count=1 -timeout 2h -vet=off ./server -run 'TestSeeds$$' -seeds $(SEEDS) -from $(FROM)
-	go test -count=1 -timeout 2h -vet=off -v ./server -run 'TestPlantedBugs$$' -plants $(PLANTS)
+	$(RACE) ./... ./examples/...
 
 python: $(VENV)/ready ## the SDK, the client and the examples in Python: ruff, mypy, pytest
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
 	@for package in $(PYTHON_PACKAGES); do echo "mypy, pytest (in $$package)"; \
-	  (cd $$package && $(PYTHON) -m mypy && $(PYTHON) -m pytest) || exit 1; \
+	  (cd $$package; $(PYTHON) -m mypy; $(PYTHON) -m pytest); \
 	done
 
-e2e: build programs $(VENV)/ready ## real processes and sockets: server, containers, clients
-	go test -count=1 -tags $(TAGS),e2e -run E2E $$(grep -rlE --include='*_test.go' --exclude-dir=examples '^//go:build .*e2e' . | xargs -n1 dirname | sort -u)
-	go test -C examples -count=1 -tags $(TAGS),e2e -run E2E ./...
+e2e: build programs $(VENV)/ready ## real processes and sockets: server, containers, clients; the page in Chromium
+	go test -count=1 -vet=off -tags $(TAGS),e2e -run E2E ./server/e2e ./examples/digits/run ./examples/selection/run
+	$(PYTHON) -m pytest -q server/e2e/page
 
-dashboards: prometheus ## Prometheus scrapes a loaded server: names, every query of the dashboard, every alert
+fuzz: ## fuzz targets that match FUZZ (all) for FUZZTIME (2m) each; FUZZ_CORPUS is where inputs are kept
+	.ci/fuzz $(FUZZTIME) '$(FUZZ)' $(PACKAGES)
+
+soak: ## long simulations, buffers reused under the race detector, the server for SOAKTIME (10m), a million requests of MUTANTS
+	go test -count=1 -vet=off -run '^(TestNoAbsorbingState|TestNewestFrame|TestCallersFromAnyBelief)$$' ./scheduler -all -frames 1000000
+	SHIVA_INVARIANTS=off $(RACE) -count=1 -skip '^TestMisuse$$' ./server/tcp ./shiva/... ./containers/arena
+	SHIVA_INVARIANTS=off $(RACE) -count=1 -timeout 2h ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME)
+	go run ./bench/soak -length $(SOAKTIME)
+	go test -count=1 -timeout 2h ./server/rest ./server/grpc ./server/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)
+
+seeds: ## the whole server on virtual time for SEEDS (10000) seeds from FROM (1) on, then bugs planted in it
+	go test -count=1 -vet=off ./bench/reliability -run 'TestFaults$$' -plants
+	go test -count=1 -timeout 2h -vet=off ./server -run 'TestSeeds$$' -seeds $(SEEDS) -from $(FROM)
+	go test -count=1 -timeout 2h -vet=off -v ./server -run 'TestPlantedBugs$$' -plants $(PLANTS)
+
+upgrade-test: build programs $(VENV)/ready ## the previous release alongside this one, under load, up and down; UPGRADE_FROM=COMMIT
+	.ci/upgrade $(UPGRADE_FROM)
+
+dashboards: ## Prometheus scrapes a loaded server: names, every query of the dashboard, every alert
+	@.ci/install prometheus promtool=prometheus
 	promtool check rules server/metrics/grafana/alerts.yml
 	promtool test rules server/metrics/grafana/alerts_test.yml
 	go test -count=1 -vet=off ./server -run 'TestDashboards$$' -dashboards
 
-upgrade-test: build redis $(VENV)/ready ## the previous release alongside this one, under load, up and down (minutes); UPGRADE_FROM=COMMIT
-	.ci/upgrade $(UPGRADE_FROM)
+# The Collector is a module of its own, since it needs 150 others.
+collector: ## the tests of traces with an OpenTelemetry Collector, which is built
+	@GOWORK=off go build -C server/internal/trace/testdata/collector -o $(CURDIR)/bin/collector .
+	go test -count=1 -vet=off ./server -run 'TestTrace' -collector $(CURDIR)/bin/collector
 
-page-test: build chromium $(VENV)/ready ## the page of the admin door, driven in Chromium and checked by axe
-	$(PYTHON) -m pytest -q server/e2e/page
+# libFuzzer counts in seconds.
+devices: ## the client in C on big-endian and Cortex-M machines, its size and stack, cppcheck, libFuzzer; arm64's byte order
+	@.ci/install cc=gcc,libc6-dev s390x-linux-gnu-gcc=gcc-s390x-linux-gnu,libc6-dev-s390x-cross qemu-s390x=qemu-user \
+	  arm-none-eabi-gcc=gcc-arm-none-eabi,libnewlib-arm-none-eabi qemu-system-arm cppcheck clang=clang,libclang-rt-dev
+	go test -count=1 -vet=off -v -run 'TestC$$' ./shiva -cross
+	GOARCH=arm64 go vet ./shiva/tensor
+	GOARCH=arm64 go test -vet=off $(if $(filter arm64,$(shell go env GOHOSTARCH)),,-exec qemu-aarch64) -run 'Swap|Golden' ./shiva/tensor ./shiva
+	@mkdir -p bin/c-fuzz/corpus
+	clang -std=c99 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -o bin/c-fuzz/fuzz $(addprefix shiva/c/,test/fuzz.c test/memory.c shiva.c)
+	cd bin/c-fuzz && ./fuzz -max_total_time=$$(( $(subst m,*60,$(FUZZTIME:s=)) )) corpus ../../shiva/testdata/golden
 
-gst-test: build $(VENV)/ready ## the GStreamer element in pipelines of gst-launch-1.0 (Debian, as root, installs GStreamer)
+gst-test: build $(VENV)/ready ## the GStreamer element in pipelines of gst-launch-1.0
 	@.ci/gstreamer
 	$(PYTHON) -m pytest -q server/e2e/gstreamer
 	go test -count=1 -tags $(TAGS),e2e ./server/e2e -run 'TestE2EPages$$' -page examples/gstreamer/README.md
 
-c-test: ## the client in C: on a big-endian machine and a Cortex-M, its size and stack, cppcheck (Debian, as root, installs them)
-	@.ci/devices
-	go test -count=1 -vet=off -v -run 'TestC$$' ./shiva -cross
-
-# libFuzzer counts in seconds.
-c-fuzz: ## libFuzzer, which it installs (Debian, as root), on the client in C for FUZZTIME (2s)
-	@.ci/devices
-	@mkdir -p bin/c-fuzz
-	clang -std=c99 -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -o bin/c-fuzz/fuzz $(addprefix shiva/c/,test/fuzz.c test/memory.c shiva.c)
-	cd bin/c-fuzz && mkdir -p corpus && nice ./fuzz -max_total_time=$$(( $(subst m,*60,$(FUZZTIME:s=)) )) corpus ../../shiva/testdata/golden
-
-# The Collector is a module of its own, since it needs 150 others.
-collector: ## the tests of traces with an OpenTelemetry Collector, which is built (minutes)
-	@cd server/internal/trace/testdata/collector && GOWORK=off $(BUILD) $(CURDIR)/bin/collector . $(PROGRESS)
-	go test -count=1 -vet=off ./server -run 'TestTrace' -collector $(CURDIR)/bin/collector
-
 # A kube-apiserver is 1,800 packages, and the controller has 400 that the server does not have: both
 # are modules of their own, as is their test.
 K8S := examples/kubernetes/test/apiserver examples/kubernetes/test cmd/shiva-controller
-k8s: build redis $(VENV)/ready ## chart, probes, controller and the KServe runtime against a real kube-apiserver, which is built (a quarter of an hour)
-	@for module in $(K8S); do (cd $$module && GOWORK=off go mod tidy -diff) || exit 1; done
-	@cd examples/kubernetes/test/apiserver && GOWORK=off $(BUILD) $(CURDIR)/bin/k8s/kube-apiserver . $(PROGRESS)
-	@cd cmd/shiva-controller && GOWORK=off $(BUILD) $(CURDIR)/bin/k8s/shiva-controller . $(PROGRESS)
+k8s: build programs $(VENV)/ready ## chart, probes, controller and the KServe runtime against a real kube-apiserver, which is built
+	@for module in $(K8S); do GOWORK=off go -C $$module mod tidy -diff; done
+	@GOWORK=off go build -C examples/kubernetes/test/apiserver -o $(CURDIR)/bin/k8s/kube-apiserver .
+	@GOWORK=off go build -C cmd/shiva-controller -o $(CURDIR)/bin/k8s/shiva-controller .
 	cd cmd/shiva-controller && GOWORK=off go vet . && GOWORK=off go test .
 	cd examples/kubernetes/test && GOWORK=off go vet . && GOWORK=off go test -count=1 -timeout 60m . -noise 5m
 	cd examples/kubernetes/models && $(PYTHON) -m pytest -q
 
-bench: $(VENV)/ready ## against the limits of this machine; BENCHFLAGS="-short -only door"
-	go run ./bench/run $(BENCHFLAGS)
-	$(if $(findstring -only,$(BENCHFLAGS)),,go run ./bench/streams $(filter -short -markdown,$(BENCHFLAGS)))
-
-bench-goodput: ## goodput of the batching strategies, simulated and on the wire (half an hour)
-	go run ./bench/goodput
-	go test ./scheduler/sim -run TestFaults -count=1 -all
-	go test ./scheduler -count=1 -timeout 0 -v -run TestNoAbsorbingState -all -beliefs 1112
-	go run ./bench/goodput -wire
-
-bench-deadlines: ## lateness of a million random deadlines at twice the capacity (six minutes)
-	go run ./bench/goodput -deadlines
-
-bench-sim: ## servers that share containers, simulated (three minutes); SIMFLAGS="-bursts"
-	go run ./bench/sim $(SIMFLAGS)
-
-bench-scale: ## 1,000 servers and 5,000 containers, simulated (ten minutes, 8 GB); SCALEFLAGS="-servers 64 -only events"
-	go run ./bench/sim/scale $(SCALEFLAGS)
-
-bench-streams: ## four or five cameras on a slow model (two minutes); STREAMSFLAGS="-short"
-	go run ./bench/streams $(STREAMSFLAGS)
-
-bench-frames: $(VENV)/ready ## video frames on every way (nine minutes); FRAMESFLAGS="-short"
-	go run ./bench/frames $(FRAMESFLAGS)
-
-bench-pictures: build $(VENV)/ready ## 1080p as JPEG and as pixels over 100 Mbit/s (as root, a minute); PICTURESFLAGS="-rounds 1"
-	$(PYTHON) bench/pictures/pictures.py $(PICTURESFLAGS)
-
-bench-cores: ## how it scales with 1 to 16 processors, and profiles of locks (six minutes); CORESFLAGS="-dir /tmp/cores"
-	go run ./bench/cores $(CORESFLAGS)
-
-bench-reliability: build $(VENV)/ready ## the bars of reliability (twenty minutes); RELIABILITYFLAGS="-only R2 -break"
-	go run ./bench/reliability $(RELIABILITYFLAGS)
-
-bench-scheduler: ## cost of a request in the scheduler: submit, pick, refuse, memory
-	go test ./scheduler -run '^$$' -bench 'RequestRatio|Pick|Learn|Waiting|Refused'
-
-bench-soak: ## leaks after two hours of churn; SOAKFLAGS="-length 1h"
-	go run ./bench/soak $(SOAKFLAGS)
-
 # Packages are built with any Python, so that .venv is not needed.
 dist dist-check: export PYTHON := python3
+dist-check: ## two clones make the same bytes, and every package installs, runs, upgrades and goes
+	.ci/dist-check
+
 dist: ## archives, .deb, wheels, images, SBOM and checksums of this commit in DIST (bin/dist)
 	.ci/dist $(DIST)
 
-dist-check: ## two clones make the same bytes, and every package works (as root on Debian; minutes)
-	.ci/dist-check
+bench: $(VENV)/ready ## against the limits of this machine (half an hour); BENCHFLAGS="-short -only door"; others are in bench/README.md
+	go run ./bench/run $(BENCHFLAGS)
 
 clean: ## remove what the other targets made
 	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info") $(PYTHON_PACKAGES:=/build)
 
-redis: ## install the redis-server that tests start, if there is none (Debian, as root)
-	@.ci/redis
-
-programs: redis ## install the shells and the stunnel that tests use, if they are missing (Debian, as root)
-	@.ci/programs
-
-chromium: ## install the Chromium of "make page-test", if it is missing (Debian, as root)
-	@.ci/chromium
-
-prometheus: ## install the prometheus and promtool of "make dashboards", if they are missing (Debian, as root)
-	@.ci/prometheus
+programs: ## install what tests start: a Redis, shells, stunnel, Chromium (as root on Debian, if they are missing)
+	@.ci/install redis-server zsh fish stunnel=stunnel4 chromium-headless-shell
 
 $(VENV)/ready: .ci/venv .ci/requirements.txt $(PYTHON_PACKAGES:=/pyproject.toml)
 	.ci/venv $(VENV)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/hosttest"
 )
 
 // TestKill: of several processes the one that holds the other end of a connection is killed and
@@ -126,6 +127,7 @@ func TestOrigin(t *testing.T) {
 // ended and another one has the socket, so it is no stranger's.
 func TestOriginOfTheDead(t *testing.T) {
 	t.Parallel()
+	hosttest.Need(t, "python3")
 	ear, err := net.Listen("unix", t.TempDir()+"/s")
 	if err != nil {
 		t.Fatal(err)

@@ -56,7 +56,7 @@ func learnCells(p sim.Profile, length time.Duration) []sim.Cell {
 // TestNoAbsorbingState: from any profile, and after any light load, a container under heavy load
 // and with any fault reaches nearly the oracle's goodput within seconds. The share of one profile
 // over ten seconds varies by some hundredths, as the oracle's does. All kinds take longer than the
-// other tests of this package together: go test takes one of them, make unit all (-all). The long
+// other tests of this package together: go test takes one of them, make soak all (-all). The long
 // form is go test ./scheduler -run TestNoAbsorbingState -all -beliefs 1112, ten thousand profiles
 // in all.
 func TestNoAbsorbingState(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 // TestCallersFromAnyBelief: whatever a profile believes, clients that ask again on each answer come
 // to meet: two and three of them always, and larger groups in the mean, within half a minute. What
 // larger groups lack are profiles that have not been corrected yet: a trial of 64 rows that take
-// 120 ms comes every few seconds. All kinds of containers are in make unit (-all).
+// 120 ms comes every few seconds. All kinds of containers are in make soak (-all).
 func TestCallersFromAnyBelief(t *testing.T) {
 	const think = 300 * time.Microsecond
 	many := max(*beliefs, 4)

@@ -23,6 +23,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/hosttest"
 	"github.com/shivad/shivad/shiva/tensor"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -103,6 +104,7 @@ func TestUnixSockets(t *testing.T) {
 
 // A common command.
 func TestCurlOnASocket(t *testing.T) {
+	hosttest.Need(t, "curl")
 	s, dir := onSockets(t, nil, nil)
 	out, err := exec.Command("curl", "-sf", "--max-time", "10", "--unix-socket", filepath.Join(dir, "rest"), "http://localhost/v2/models/echo/infer",
 		"-d", `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[3,4]}]}`).CombinedOutput()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/hosttest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -75,9 +76,10 @@ func TestC(t *testing.T) {
 // compiled runs a compiler, or another tool, and returns its output.
 func compiled(t *testing.T, command []string, args ...string) string {
 	t.Helper()
+	hosttest.Need(t, command[0])
 	out, err := exec.Command(command[0], append(command[1:len(command):len(command)], args...)...).CombinedOutput()
 	if err != nil {
-		t.Fatalf("%s, which \"make c-test\" installs but for cc: %v %v: %v\n%s", command[0], command, args, err, out)
+		t.Fatalf("%v %v: %v\n%s", command, args, err, out)
 	}
 	return string(out)
 }

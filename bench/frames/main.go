@@ -11,7 +11,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -49,7 +48,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 9, "number of `rounds`, in each of which all systems take their turns")
 	flag.DurationVar(&o.duration, "duration", time.Second/2, "measured `time` of one turn")
 	short := flag.Bool("short", false, "two rounds of a fifth of a second: for a quick check, not for figures")
-	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
+	flag.StringVar(&o.python, "python", process.Python(), "Python `interpreter` that has shiva_container: $PYTHON, or that of make")
 	flag.StringVar(&o.peers, "peers", "", "also measure the servers that bench/peers/install has installed in this `directory`")
 	flag.StringVar(&o.chart, "chart", "", "draw the figures into this `file`")
 	flag.BoolVar(&o.pages, "pages", false, "write the tables into README.md and bench/README.md")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -46,7 +45,7 @@ func main() {
 	only := flag.String("only", "", "measure only the parts that match this `regexp`: "+names())
 	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
-	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
+	flag.StringVar(&o.python, "python", process.Python(), "Python `interpreter` that has shiva_container: $PYTHON, or that of make")
 	flag.IntVar(&o.echoLoops, "echo-loops", runtime.NumCPU(), "event `loops` of the bare echo")
 	flag.Parse()
 	err := process.AtTop()

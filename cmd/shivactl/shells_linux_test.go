@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/hosttest"
 )
 
 // In each shell, Tab completes the candidates of shivactl: names followed by a space, keys without,
@@ -42,15 +44,12 @@ shivactl completion fish | source
 	} {
 		t.Run(shell.name, func(t *testing.T) {
 			t.Parallel()
-			path, err := exec.LookPath(shell.name)
-			if err != nil {
-				t.Fatalf("%v: `make programs` installs it", err)
-			}
+			hosttest.Need(t, shell.name)
 			home := t.TempDir()
 			write(t, filepath.Join(home, shell.file), shell.setup)
 			write(t, filepath.Join(home, "state.json"), "{}")
 			w := openTerminal(t, 120, 24)
-			cmd := exec.Command(path, shell.args...)
+			cmd := exec.Command(shell.name, shell.args...)
 			cmd.Dir = home
 			cmd.Env = []string{"HOME=" + home, "ZDOTDIR=" + home, "TERM=xterm", "LC_ALL=C.UTF-8", "PATH=" + os.Getenv("PATH"), "PROGRAM=" + os.Args[0], adminEnv + "=" + at}
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = w.device, w.device, w.device

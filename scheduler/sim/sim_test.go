@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// span returns how long a simulation lasts: d, or four times d in "make unit".
+// span returns how long a simulation lasts: d, or four times d in "make test".
 func span(d time.Duration) time.Duration {
 	if budgettest.Whole() {
 		return 4 * d

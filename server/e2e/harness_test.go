@@ -6,6 +6,7 @@ package e2e
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -52,9 +53,9 @@ func binary(t *testing.T, name string) string {
 // python returns the interpreter that has the SDK and the clients installed.
 func python(t *testing.T) string {
 	t.Helper()
-	path := os.Getenv("PYTHON")
-	if path == "" {
-		t.Fatal("PYTHON is not set: run the end-to-end tests with `make e2e`")
+	path := cmp.Or(os.Getenv("PYTHON"), filepath.Join(root(t), ".venv", "bin", "python"))
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: run the end-to-end tests with `make e2e`", err)
 	}
 	return path
 }

@@ -33,7 +33,7 @@ import (
 // A page of commands that take minutes or hours, or need rare equipment, is exempt, with the
 // reason, unless -page names it.
 var exempt = map[string]string{
-	"bench/README.md":               "benchmarks and soaks; make test runs their short forms",
+	"bench/README.md":               "benchmarks and soaks, which take minutes to hours",
 	"examples/gstreamer/README.md":  "it needs GStreamer; make gst-test installs that and runs it",
 	"examples/kubernetes/README.md": "its commands need a cluster; make k8s reads what they name",
 }

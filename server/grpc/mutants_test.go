@@ -31,7 +31,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Requests for inference that are nearly right: TestMutants in a short form, "make mutants" a
+// Requests for inference that are nearly right: TestMutants in a short form, "make soak" a
 // million of them, and FuzzMutants guided by coverage. The target in codec_test.go changes bytes:
 // hardly any of its requests gets past the reading of its fields, which is all that it tests.
 

@@ -27,7 +27,7 @@ import (
 
 // Nearly valid conversations: messages to models, to the server itself and with feedback, whose
 // metadata, tensors and order are mutated as trees and lists instead of as bytes. TestMutants is
-// the short form, "make mutants" runs a million of them, and FuzzMutants is guided by coverage.
+// the short form, "make soak" runs a million of them, and FuzzMutants is guided by coverage.
 
 // A sample is a valid message.
 type sample struct {

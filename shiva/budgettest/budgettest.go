@@ -49,13 +49,13 @@ func Until(t testing.TB, what string, ok func() bool) {
 }
 
 // slower is the slowdown of repeated work under the race detector, at least; fewer is how many
-// times as often a test repeats its work in "make unit" as in "go test ./...".
+// times as often a test repeats its work in "make test" as in "go test ./...".
 const slower, fewer = 5, 20
 
 // Whole reports whether a test does all of its work. It does a part under the race detector, and
-// unless SHIVA_ROUNDS=all is in the environment, as in "make unit": so "go test ./..." checks a
-// change in half a minute, and "make test" does everything.
-func Whole() bool { return !Race && os.Getenv("SHIVA_ROUNDS") == "all" }
+// unless SHIVA_REQUIRE=all is in the environment, as in "make test": so a plain "go test ./..."
+// checks a change soon.
+func Whole() bool { return !Race && os.Getenv("SHIVA_REQUIRE") == "all" }
 
 // Rounds returns how often a test repeats its work, or how much it does at once: n times, a fifth
 // of that under the race detector, and a twentieth in a plain "go test"; at least once.

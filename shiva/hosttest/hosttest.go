@@ -1,6 +1,6 @@
 // Package hosttest provides what tests need of the machine where the obvious way is a race: a
 // process that has stopped, a port for a server that cannot use port 0, an address that refuses
-// connections.
+// connections; and programs and rights that not every machine has.
 package hosttest
 
 import (
@@ -8,9 +8,30 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"syscall"
 	"testing"
 )
+
+// Need skips a test for which this machine lacks a program, as [Lacks] does.
+func Need(t testing.TB, programs ...string) {
+	t.Helper()
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			Lacks(t, err.Error())
+		}
+	}
+}
+
+// Lacks skips a test for which this machine lacks something. With SHIVA_REQUIRE=all in the
+// environment, as in "make test", the test fails instead: a test that is always skipped is none.
+func Lacks(t testing.TB, what string) {
+	t.Helper()
+	if os.Getenv("SHIVA_REQUIRE") == "all" {
+		t.Fatal(what + `: "make programs" installs what tests start, and root has the rights that they need`)
+	}
+	t.Skip(what)
+}
 
 // Stop sends SIGSTOP to a child of this process and waits until the child has stopped: right after
 // the signal its threads on other cores may still run. SIGCONT resumes it, and SIGKILL ends it.

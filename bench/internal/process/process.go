@@ -2,6 +2,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,16 @@ func AtTop() error {
 			return err
 		}
 	}
+}
+
+// Python returns the interpreter for programs that need our packages: $PYTHON, or the one that make
+// has made, or the system's.
+func Python() string {
+	made, err := filepath.Abs(".venv/bin/python")
+	if _, missing := os.Stat(made); err != nil || missing != nil {
+		made = ""
+	}
+	return cmp.Or(os.Getenv("PYTHON"), made, "python3")
 }
 
 // Build builds commands into dir. They are directories relative to the top of the source tree,

@@ -214,7 +214,7 @@ func newRedis(t *testing.T) (values string, stop func()) {
 	redis := exec.Command("redis-server", "--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--save", "", "--dir", t.TempDir())
 	redis.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := redis.Start(); err != nil {
-		t.Fatalf("%v: \"make redis\" installs it", err)
+		t.Fatalf("%v: \"make programs\" installs it", err)
 	}
 	stop = func() { _ = redis.Process.Kill(); _ = redis.Wait() }
 	t.Cleanup(stop)

@@ -1,6 +1,6 @@
 """A server with models, load and identities, and Chromium to open its page.
 
-`make page-test` builds the programs. PAGE_PICTURES is a folder to which the pictures of the
+`make e2e` builds the programs. PAGE_PICTURES is a folder to which the pictures of the
 README are written; by default they are not kept.
 """
 
@@ -181,7 +181,7 @@ def heldout() -> list[tuple[list[list[int]], int]]:
 def browser() -> Iterator[Browser]:
     with sync_playwright() as p:
         shell = shutil.which("chromium-headless-shell")
-        assert shell, "there is no chromium-headless-shell, of Debian's package of that name: make chromium"
+        assert shell, "there is no chromium-headless-shell, of Debian's package of that name: make programs"
         # Chromium's own sandbox does not run as root.
         b = p.chromium.launch(executable_path=shell, args=["--no-sandbox"])
         yield b

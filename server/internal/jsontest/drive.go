@@ -12,7 +12,7 @@ import (
 )
 
 // count is how many requests Drive makes: the default of each test keeps "make test" short; "make
-// mutants" requests a million.
+// soak" requests a million.
 var count = flag.Int("mutants", 0, "requests that tests make of random choices; 0: as many as each test says")
 
 // budget is how long one request may take. Most take less than a millisecond.

@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/shiva/hosttest"
 )
 
 // made returns a registry of at most two regions, and its directory with files of 64 bytes.
@@ -28,6 +29,17 @@ func made(t *testing.T, files ...string) (*Registry, string) {
 	g := New(Settings{Directory: dir, RegionBytes: 64, Regions: 2}, nil)
 	t.Cleanup(g.Close)
 	return g, dir
+}
+
+// giveAway gives a file to another user.
+func giveAway(t *testing.T, path string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		hosttest.Lacks(t, "only root may give files away")
+	}
+	if err := os.Chown(path, 12345, -1); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func names(t *testing.T, g *Registry) (list []string) {
@@ -45,10 +57,10 @@ func names(t *testing.T, g *Registry) (list []string) {
 // Anything but a regular file of a permitted owner is refused for what it is, without being opened.
 func TestWhatIsNoRegion(t *testing.T) {
 	g, dir := made(t, "file", "foreign")
+	giveAway(t, filepath.Join(dir, "foreign"))
 	path := func(name string) string { return filepath.Join(dir, name) }
 	for name, err := range map[string]error{
 		"link": os.Symlink(path("file"), path("link")), "directory": os.Mkdir(path("directory"), 0o700), "fifo": unix.Mkfifo(path("fifo"), 0o600),
-		"foreign": os.Chown(path("foreign"), 12345, -1),
 	} {
 		if err != nil {
 			t.Fatal(name, err)
@@ -195,9 +207,7 @@ func TestWhoseFile(t *testing.T) {
 // Registered regions are counted, and refusals by reason.
 func TestUsage(t *testing.T) {
 	g, dir := made(t, "a", "b", "foreign")
-	if err := os.Chown(filepath.Join(dir, "foreign"), 12345, -1); err != nil {
-		t.Fatal(err)
-	}
+	giveAway(t, filepath.Join(dir, "foreign"))
 	s := g.Settings()
 	s.Owners = []uint32{uint32(os.Geteuid())}
 	g.Configure(s)

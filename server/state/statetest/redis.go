@@ -31,7 +31,8 @@ type Redis struct {
 	output  *bytes.Buffer
 }
 
-// NewRedis starts a Redis, with additional arguments.
+// NewRedis starts a Redis, with additional arguments. A test is skipped where there is no
+// redis-server (see [hosttest.Need]).
 func NewRedis(t *testing.T, args ...string) *Redis {
 	t.Helper()
 	r := StoppedRedis(t, args...)
@@ -42,6 +43,7 @@ func NewRedis(t *testing.T, args ...string) *Redis {
 // StoppedRedis prepares a Redis that is not running yet.
 func StoppedRedis(t *testing.T, args ...string) *Redis {
 	t.Helper()
+	hosttest.Need(t, "redis-server")
 	dir, err := os.MkdirTemp("", "redis") // a socket's path must be short, and t.TempDir's is long
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +88,7 @@ func (r *Redis) Start(t *testing.T) {
 	}()
 	if err := <-started; err != nil {
 		r.process = nil
-		t.Fatalf("%v: make redis installs it", err)
+		t.Fatal(err)
 	}
 	r.ended = ended
 	listens := false
