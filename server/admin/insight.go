@@ -19,6 +19,13 @@ type Batches struct {
 	Failed  uint64  `json:"failed"`       // batches
 	// Closed counts batches by the reason why they were not larger, in the words of the metrics.
 	Closed map[string]uint64 `json:"closed"`
+	// Waits counts waits of idle replicas for clients that ask again on each answer, and WaitedRows
+	// the rows that came during them. LastWait is the end of a sentence about the latest one; "":
+	// there was none.
+	Waits       uint64 `json:"waits"`
+	WaitedRows  uint64 `json:"waited_rows"`
+	WaitsInVain uint64 `json:"waits_in_vain"` // fewer than half of the expected rows came
+	LastWait    string `json:"last_wait"`
 	// Outcomes counts requests by how they ended: ok, or the reason why there is no result.
 	Outcomes map[string]uint64 `json:"outcomes"`
 }

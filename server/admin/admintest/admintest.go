@@ -112,6 +112,7 @@ func (s report) Batches() (list []admin.Batches) {
 		list = append(list, admin.Batches{
 			Name: m.Name, Version: m.Version, Span: 60, Batches: 10, Rows: 40, Failed: 1,
 			Closed: map[string]uint64{"idle": 9, "full": 1}, Outcomes: map[string]uint64{"ok": 39, "queue_rows": 1},
+			Waits: 4, WaitedRows: 12, WaitsInVain: 1, LastWait: "waited 1ms for 4 rows",
 		})
 	}
 	return list

@@ -19,7 +19,7 @@ export function model(page, name, version) {
   const load = plot({ title: 'Requests and failures a second', height: 170, y: { value: rate }, series: [{ label: 'requests/s', n: 0, fill: true }, { label: 'failed/s', n: 3 }], empty: 'No requests yet.' });
   const queue = plot({ title: 'Waiting rows', height: 170, y: { value: rate, range: (_, low, high) => [0, Math.max(1, high)] }, series: [{ label: 'rows', n: 1, fill: true }] });
   const sizes = plot({ title: 'Rows of the last batches, by why each was closed', height: 200, values: false, y: { value: rate, range: (_, low, high) => [0, Math.max(2, high * 1.1)] }, series: [], empty: 'No batches yet.' });
-  const closed = bars('Batches by why they were not larger', 'No batches yet.');
+  const closed = bars('Batches by why they were not larger', 'No batches yet.'), waits = waited();
   const profiles = el('div', { class: 'columns' });
   const replicas = table('Replicas', [
     { name: 'Replica', head: true, cell: (r) => r.name },
@@ -53,7 +53,7 @@ export function model(page, name, version) {
   stops.className = 'danger';
   const ofModels = [
     panel('Requests', el('div', { class: 'columns broad' }, latency, inTime, load, queue)),
-    panel('Batches', el('div', { class: 'columns' }, sizes, el('div', {}, el('h3', {}, 'Why they were not larger, ', whens[0]), closed))),
+    panel('Batches', el('div', { class: 'columns' }, sizes, el('div', {}, el('h3', {}, 'Why they were not larger, ', whens[0]), closed, waits))),
     panel('Replicas', replicas, profiles),
     streamPanel,
   ];
@@ -91,8 +91,8 @@ export function model(page, name, version) {
     const recent = batches?.models.find((b) => b.name === name && b.version === version);
     if (recent) {
       for (const when of whens) setText(when, recent.ago_seconds ? `in the last minute with requests, ${took(recent.ago_seconds)} ago` : 'last minute');
-      closed.fill(Object.entries(recent.closed).filter(([, n]) => n).sort((a, b) => b[1] - a[1])
-        .map(([reason, n]) => ({ name: reason, value: n, text: `${share(n / recent.batches)} · ${count(n)}` })));
+      closed.fill(notLarger(recent));
+      waits.fill(recent);
       reasons.fill(withoutResult([recent]));
     }
     if (insight?.name !== name) return;
@@ -127,6 +127,24 @@ function about(health, m) {
   }
   if (health?.slo_seconds) parts.push(`in time means ${took(health.slo_seconds)}`);
   return parts.join(' · ');
+}
+
+// notLarger counts batches by the reason why they were not larger.
+function notLarger(recent) {
+  return Object.entries(recent.closed).filter(([, n]) => n).sort((a, b) => b[1] - a[1])
+    .map(([reason, n]) => ({ name: reason, value: n, text: `${share(n / recent.batches)} · ${count(n)}` }));
+}
+
+// waited says what waits for clients that ask again on each answer brought.
+function waited() {
+  const node = el('p', { class: 'quiet' });
+  node.fill = (recent) => {
+    const vain = recent.waits_in_vain ? `, ${share(recent.waits_in_vain / recent.waits)} of them in vain` : '';
+    const last = recent.last_wait ? ` The last one ${recent.last_wait}.` : '';
+    setText(node, `${plural(recent.waits, 'wait')} for clients that ask again on each answer brought ${plural(recent.waited_rows, 'row')}${vain}.${last}`);
+    show(node, recent.waits > 0);
+  };
+  return node;
 }
 
 // bySize makes the columns of batches by size, a series for each reason.

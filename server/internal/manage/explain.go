@@ -134,6 +134,7 @@ func sentences(s scheduler.Stats, crowded string) []string {
 		say("%s %d batches were sent, of %.1f rows on average; with the strategy %s a batch may have up to %d rows now.",
 			accepted, n.Batches, float64(n.Rows)/float64(n.Batches), s.Config.Strategy, mostRows(s))
 		out = append(out, explainSizes(s)...)
+		out = append(out, explainWaits(s)...)
 	}
 	out = append(out, throughput(s, crowded)...)
 	out = append(out, refusals(s)...)
@@ -274,7 +275,7 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 	case scheduler.CloseTrial:
 		return "try a size other than the best known one, to measure it. Such trials get little time unless they pay off."
 	case scheduler.CloseTogether:
-		return "waited for clients that ask again on each answer, or left some of them to a replica that has fewer: " + lastWait(s)
+		return "waited for clients that ask again on each answer, or left some of them to a replica that has fewer, so that all answer equally many."
 	case scheduler.CloseRetry:
 		return "repeat rows of failed batches, or probe a replica that did not answer."
 	case scheduler.CloseStream:
@@ -287,27 +288,6 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 
 // mostlyBusy is the share of its time that a replica executes from which on the load is not light.
 const mostlyBusy = 0.8
-
-// lastWait tells of the latest wait for clients that ask again on each answer.
-func lastWait(s scheduler.Stats) string {
-	w := s.LastWait
-	if w.Took == 0 {
-		return "so all replicas answer equally many of them."
-	}
-	text := fmt.Sprintf("the last one waited %v for %d rows", round(w.Took), w.Hoped)
-	switch {
-	case w.Gain == 0:
-		text += fmt.Sprintf("; %d came, to measure a batch of that size.", w.Came)
-	case w.Came >= w.Hoped:
-		text += fmt.Sprintf(", which came; that answers %.1f times as many a second.", w.Gain)
-	default:
-		text += fmt.Sprintf("; %d came. That was expected to answer %.1f times as many a second.", w.Came, w.Gain)
-	}
-	if n := s.Recent.WaitsInVain; 20*n > s.Recent.Waits {
-		text += fmt.Sprintf(" %s of the waits were in vain.", percent(n, s.Recent.Waits))
-	}
-	return text
-}
 
 // throughput says what the replicas can do.
 func throughput(s scheduler.Stats, crowded string) (out []string) {

@@ -129,29 +129,30 @@ func TestSentencesUnbatched(t *testing.T) {
 }
 
 // TestExplainWaits: the latest wait for clients that ask again on each answer is told with what
-// came of it, and a busy replica is not said to be lightly loaded.
+// came of it, however few batches waited, and a busy replica is not said to be lightly loaded.
 func TestExplainWaits(t *testing.T) {
 	busy := scheduler.Stats{Span: time.Minute, Recent: scheduler.Counts{Batches: 50}, Replicas: []scheduler.ReplicaStats{
 		{State: "live", Concurrency: 1, Measured: []scheduler.Measurement{{Rows: 2, Took: 1100 * time.Millisecond}}}}}
-	wait := func(inVain uint64, w scheduler.Wait) scheduler.Stats {
-		return scheduler.Stats{Recent: scheduler.Counts{Waits: 40, WaitsInVain: inVain}, LastWait: w}
+	if got, want := closeReason(busy, scheduler.CloseIdle), "the replicas are busy nearly all the time"; !strings.Contains(got, want) {
+		t.Errorf("want %q in %q", want, got)
 	}
 	for _, c := range []struct {
-		stats  scheduler.Stats
-		reason scheduler.CloseReason
+		inVain uint64
+		wait   scheduler.Wait
 		want   string
 	}{
-		{busy, scheduler.CloseIdle, "the replicas are busy nearly all the time"},
-		{wait(0, scheduler.Wait{Took: 600 * time.Microsecond, Hoped: 16, Came: 15, Gain: 1.9}), scheduler.CloseTogether,
-			"the last one waited 600µs for 16 rows; 15 came. That was expected to answer 1.9 times as many a second."},
-		{wait(10, scheduler.Wait{Took: time.Millisecond, Hoped: 3, Came: 3, Gain: 1.5}), scheduler.CloseTogether,
-			"for 3 rows, which came; that answers 1.5 times as many a second. 25 % of the waits were in vain."},
-		{wait(0, scheduler.Wait{Took: time.Millisecond, Hoped: 1}), scheduler.CloseTogether, "0 came, to measure a batch of that size"},
-		{scheduler.Stats{}, scheduler.CloseTogether, "so all replicas answer equally many of them"},
+		{0, scheduler.Wait{Took: 600 * time.Microsecond, Hoped: 16, Came: 15, Gain: 1.9},
+			"waited 600µs for 16 rows whose clients ask again on each answer; 15 came, which answers 1.9 times as many a second. There were 40 such waits, which brought 600 rows."},
+		{10, scheduler.Wait{Took: time.Millisecond, Hoped: 3, Came: 1, Gain: 1.5}, "1 came, so it was in vain. There were 40 such waits, which brought 600 rows; 25 % of them were in vain."},
+		{0, scheduler.Wait{Took: time.Millisecond, Hoped: 1}, "0 came, to measure a batch of that size."},
 	} {
-		if got := closeReason(c.stats, c.reason); !strings.Contains(got, c.want) {
+		s := scheduler.Stats{Live: 1, Recent: scheduler.Counts{Batches: 1000, Waits: 40, WaitedRows: 600, WaitsInVain: c.inVain}, LastWait: c.wait}
+		if got := strings.Join(sentences(s, ""), "\n"); !strings.Contains(got, c.want) {
 			t.Errorf("want %q in %q", c.want, got)
 		}
+	}
+	if got := explainWaits(scheduler.Stats{}); got != nil {
+		t.Errorf("without waits: %q", got)
 	}
 }
 

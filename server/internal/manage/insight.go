@@ -19,6 +19,7 @@ func (r *Report) Batches() []admin.Batches {
 		one := admin.Batches{
 			Name: target.ID.Name, Version: target.ID.Version, Span: s.Span.Seconds(), Ago: s.Ago.Seconds(), Batches: n.Batches, Rows: n.Rows, Failed: n.BatchesFailed,
 			Closed: map[string]uint64{}, Outcomes: map[string]uint64{},
+			Waits: n.Waits, WaitedRows: n.WaitedRows, WaitsInVain: n.WaitsInVain, LastWait: lastWait(s),
 		}
 		for reason, count := range n.Closed {
 			one.Closed[reason.String()] = count
