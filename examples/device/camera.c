@@ -18,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LINES = 8, COLUMNS = 8, FRAMES = 30, PER_SECOND = 30 };
+enum { LINES = 8, COLUMNS = 8, FRAMES = 30, PER_SECOND = 30, SECONDS = 10 };
 
 static struct shiva_transport wire;
 static int superseded; /* frames */
@@ -89,8 +89,9 @@ static enum shiva_status look(struct shiva *s, int64_t *label)
 int main(int argc, char **argv)
 {
     FILE *sensor = argc == 3 ? fopen(argv[2], "rb") : NULL;
-    int fd = sensor != NULL ? shiva_connect(argv[1], 10) : -1;
+    int fd = sensor != NULL ? shiva_connect(argv[1], SECONDS) : -1;
     unsigned char buffer[64];
+    struct shiva_socket link;
     struct pollfd answers;
     struct shiva_transport modem;
     struct shiva s;
@@ -104,7 +105,7 @@ int main(int argc, char **argv)
     }
     answers.fd = fd;
     answers.events = POLLIN;
-    modem = wire = shiva_socket(fd);
+    modem = wire = shiva_socket(&link, fd, SECONDS);
     modem.send = one_byte;
     shiva_init(&s, modem, buffer, sizeof buffer);
     for (sent = 0; sent < FRAMES && status == SHIVA_OK; sent++) {

@@ -117,6 +117,8 @@ enum shiva_status shiva_begin(struct shiva *s, unsigned tensors, size_t route, u
         return fail_out(s, SHIVA_ORDER);
     if (tensors > UINT8_MAX || route > UINT8_MAX || metadata > INT32_MAX || s->out.room == 0)
         return fail_out(s, SHIVA_LIMIT);
+    if (s->transport.sending != NULL)
+        s->transport.sending(s->transport.device);
     s->out.inside = 1;
     s->out.tensors = (uint8_t)tensors;
     s->out.route = (uint8_t)route;
@@ -271,6 +273,8 @@ enum shiva_status shiva_answer(struct shiva *s, struct shiva_answer *answer)
         return s->in.fault;
     if (s->in.inside)
         return fail_in(s, SHIVA_ORDER);
+    if (s->transport.receiving != NULL)
+        s->transport.receiving(s->transport.device);
     receive(s, header, sizeof header);
     if (s->in.fault != SHIVA_OK)
         return s->in.fault;
@@ -608,7 +612,7 @@ static void write_rune(struct text *t, uint32_t rune)
 static const char *read_escape(struct text *t, const char *at)
 {
     static const char escapes[] = "\"\"\\\\//b\bf\fn\nr\rt\t";
-    uint32_t rune, low;
+    uint32_t rune;
     size_t i;
 
     for (i = 0; escapes[i] != 0; i += 2)
@@ -621,7 +625,8 @@ static const char *read_escape(struct text *t, const char *at)
         return NULL;
     at += 5;
     if (rune >= 0xd800 && rune < 0xdc00 && at[0] == '\\' && at[1] == 'u') {
-        low = read_hex(at + 2);
+        uint32_t low = read_hex(at + 2);
+
         if (low >= 0xdc00 && low < 0xe000) {
             rune = 0x10000 + ((rune - 0xd800) << 10) + (low - 0xdc00);
             at += 6;

@@ -83,15 +83,20 @@ enum shiva_dtype {
 };
 
 /*
- * How bytes get to the server and back. Both functions may block, must move at least one byte and
+ * How bytes get to the server and back. send and recv may block, must move at least one byte and
  * at most n, and return how many. send returns 0 or less if it failed; recv returns 0 if the server
- * closed the connection, and less if it failed or timed out. device is passed to both unchanged.
- * shiva_posix.h has a transport for sockets.
+ * closed the connection, and less if it failed or timed out. device is passed to all unchanged.
+ *
+ * A transport that bounds how long a whole request or answer takes starts its clocks in sending,
+ * which is called as a request begins, and receiving, as the wait for an answer begins. Without
+ * such bounds they are NULL. shiva_posix.h has a transport for sockets.
  */
 struct shiva_transport {
     void *device;
     ptrdiff_t (*send)(void *device, const void *bytes, size_t n);
     ptrdiff_t (*recv)(void *device, void *bytes, size_t n);
+    void (*sending)(void *device);
+    void (*receiving)(void *device);
 };
 
 /* A connection. Its fields are private to shiva.c. */

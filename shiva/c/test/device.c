@@ -4,7 +4,7 @@
  *     device ADDRESS SECONDS [text KEY TEXT] [number KEY NUMBER] [ask ROUTE HEIGHT WIDTH]
  *         [raw HEX] [answer] ...
  *
- * No call waits longer than SECONDS; 0: no limit. text and number add metadata to the next ask,
+ * Connecting, a request and an answer wait for SECONDS each; 0: no limit. text and number add metadata to the next ask,
  * which sends a black picture, line by line. raw sends bytes unchanged. answer waits for an answer,
  * and prints its status and metadata.
  */
@@ -75,6 +75,7 @@ int main(int argc, char **argv)
 {
     unsigned char buffer[64];
     struct shiva_transport transport;
+    struct shiva_socket wire;
     struct shiva s;
     int i, fd = argc > 2 ? shiva_connect(argv[1], number(argv[2])) : -1;
 
@@ -82,7 +83,7 @@ int main(int argc, char **argv)
         perror("device");
         return 1;
     }
-    transport = shiva_socket(fd);
+    transport = shiva_socket(&wire, fd, number(argv[2]));
     shiva_init(&s, transport, buffer, sizeof buffer);
     for (i = 3; i < argc;) {
         const char *what = argv[i++];

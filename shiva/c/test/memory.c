@@ -63,9 +63,24 @@ static ptrdiff_t memory_recv(void *device, void *bytes, size_t n)
     return (ptrdiff_t)n;
 }
 
+static void memory_sending(void *device)
+{
+    struct memory *m = device;
+
+    m->requests++;
+}
+
+static void memory_receiving(void *device)
+{
+    struct memory *m = device;
+
+    m->answers++;
+}
+
 struct shiva_transport memory_transport(struct memory *m)
 {
-    struct shiva_transport transport = {NULL, memory_send, memory_recv};
+    struct shiva_transport transport = {NULL, memory_send, memory_recv, memory_sending,
+                                        memory_receiving};
 
     transport.device = m;
     return transport;

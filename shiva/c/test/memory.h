@@ -12,6 +12,7 @@ struct memory {
     size_t piece;  /* the most bytes of one call */
     size_t fails;  /* bytes, in both directions, after which the transport fails */
     uint32_t hash; /* of the bytes sent */
+    size_t requests, answers; /* begun */
 };
 
 void memory_init(struct memory *m, const void *in, size_t coming, void *out, size_t room);

@@ -57,7 +57,7 @@ static void sending(void)
             shiva_init(&s, memory_transport(&m), buffer, room);
             CHECK(send_request(&s) == SHIVA_OK);
             CHECK(send_request(&s) == SHIVA_OK);
-            CHECK(m.sent == sizeof out);
+            CHECK(m.sent == sizeof out && m.requests == 2);
             CHECK(memcmp(out, request, sizeof request) == 0);
             CHECK(memcmp(out + sizeof request, request, sizeof request) == 0);
         }
@@ -263,7 +263,7 @@ static void receiving(void)
             memory_init(&m, answers, sizeof answers, NULL, 0);
             m.piece = n;
             shiva_init(&s, memory_transport(&m), NULL, 0);
-            CHECK(read_both(&s, parts) == SHIVA_REFUSED);
+            CHECK(read_both(&s, parts) == SHIVA_REFUSED && m.answers == 2);
             CHECK(shiva_answer(&s, &a) == SHIVA_CLOSED);
         }
     /* Wherever the connection ends, and whether it is closed or fails. */
@@ -371,7 +371,7 @@ static void liars(void)
     int more;
 
     for (more = 0; more < 2; more++) {
-        struct shiva_transport liar = {NULL, liar_send, liar_recv};
+        struct shiva_transport liar = {NULL, liar_send, liar_recv, NULL, NULL};
         unsigned char buffer[16];
         struct shiva s;
         struct shiva_answer a;
