@@ -95,7 +95,7 @@ func (q *request) parse(t *text) error {
 	if err := t.end(); err != nil {
 		return err
 	}
-	if !inputs {
+	if !inputs && q.takesInputs() {
 		return gate.Invalid(`expected "inputs", which is missing`)
 	}
 	if p := q.inputPass.end(); p != nil {
@@ -105,6 +105,12 @@ func (q *request) parse(t *text) error {
 		q.pass.add([]byte(outputParameters), p)
 	}
 	return nil
+}
+
+// takesInputs reports whether the model is not known to be one without inputs.
+func (q *request) takesInputs() bool {
+	m, err := q.call.service().Model(q.call.model, q.call.version)
+	return err != nil || len(m.Inputs) > 0 || len(m.Outputs) == 0
 }
 
 // tensors reads a list of inputs or outputs.

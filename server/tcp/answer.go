@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -54,7 +55,7 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 		return append(b, c.control[len("{"):]...), nil // an object with members
 	}
 	if c.question.own && !c.gate.Bridge {
-		b = c.question.appendOwn(b)
+		b = c.question.appendOwn(b, c)
 	}
 	if c.gate.Choice != nil {
 		b = appendChoice(b, c.gate.Choice)
@@ -69,7 +70,7 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 		b = fmt.Appendf(b, `"timing":{"queue_us":%d,"execute_us":%d,"batch_rows":%d,"total_us":%d},`,
 			t.Queue.Microseconds(), t.Exec.Microseconds(), t.BatchRows, time.Since(c.arrived).Microseconds())
 	}
-	if c.gate.Bridge {
+	if c.gate.Bridge || c.inBothForms() {
 		l.lists = make([]tensor.Shape, len(c.gate.Outputs))
 	}
 	if a := c.gate.Target.Spec.Adapter; a == nil {
@@ -93,11 +94,15 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 	default:
 		b = c.gate.Target.AppendAnswer(b, l.tensors)
 	}
-	if err == nil && c.gate.Bridge {
+	if err == nil && (c.gate.Bridge || c.inBothForms()) {
 		b, err = l.appendFields(b, c)
 	}
 	return b, err
 }
+
+// inBothForms reports whether the answer has the fields of bridge form beside the plain one: a
+// request to a model without inputs looks the same in both.
+func (c *call) inBothForms() bool { return len(c.gate.Target.Spec.Inputs) == 0 && c.shared == nil }
 
 // answerKeys are the keys that an answer may have of its own. A client that sends its last answer
 // as its next request has them, too.
@@ -111,10 +116,13 @@ var answerKeys = map[string]bool{
 }
 
 // appendOwn appends the members of the question that mean nothing to the server, as the reference's
-// servers return them.
-func (q *question) appendOwn(b []byte) []byte {
+// servers return them. Outputs replace those of their names in an answer that has them as fields.
+func (q *question) appendOwn(b []byte, c *call) []byte {
+	isField := func(key []byte) bool {
+		return c.inBothForms() && slices.ContainsFunc(c.gate.Target.Spec.Outputs, func(s tensor.Spec) bool { return s.Name == string(key) })
+	}
 	for key, value := range jsontext.Members(q.Metadata) {
-		if !answerKeys[string(key)] && parameters[string(key)] == nil {
+		if !answerKeys[string(key)] && parameters[string(key)] == nil && !isField(key) {
 			b = append(jsontext.AppendString(b, key), ':')
 			b = append(append(b, value...), ',')
 		}
@@ -218,7 +226,7 @@ func (l *loop) appendTexts(b []byte, c *call) ([]byte, error) {
 
 // appendFields turns the metadata of an answer into bridge form: it adds the fields of all outputs,
 // which refer to their tensors or are their texts. A field replaces a member of the server with the
-// same name.
+// same name; an answer in both forms stays plain instead.
 func (l *loop) appendFields(b []byte, c *call) (_ []byte, err error) {
 	outputs := c.gate.Outputs
 	isText := func(i int) bool { return outputs[i].DType == tensor.Bytes && len(l.texts) > 0 }
@@ -246,7 +254,10 @@ func (l *loop) appendFields(b []byte, c *call) (_ []byte, err error) {
 	ours := bytes.Clone(b)
 	b = append(b[:0], '{')
 	for key, value := range jsontext.Members(ours) {
-		if jsontext.Field(fields, string(key)) == nil {
+		switch clash := jsontext.Field(fields, string(key)) != nil; {
+		case clash && !c.gate.Bridge:
+			return append(b[:0], ours...), nil
+		case !clash:
 			b = append(append(jsontext.AppendString(b, key), ':'), value...)
 			b = append(b, ',')
 		}

@@ -127,6 +127,34 @@ func TestAnswersNestAsQuestions(t *testing.T) {
 	}
 }
 
+// The answer of a model without inputs has both forms: a bridge's request to it looks like any
+// other. A member of the server with the name of an output keeps the answer plain.
+func TestFieldsOfModelsWithoutInputs(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("silent", scheduler.Spec{Outputs: outputs("pair", "score", "label")}, answers)
+	r.model("odd", scheduler.Spec{Outputs: outputs("id", "score", "label")}, answers)
+	c := r.dial()
+	const plain = `"__texts__":{"pair":["a","b"],"label":"a"},"model_name":"silent","model_version":"1","__tensors__":["score"]`
+	const fields = `,"pair":["a","b"],"score":"__tensor__0","label":"a"}`
+	for _, tt := range []struct{ model, metadata, want string }{
+		{"silent", ``, `{` + plain + fields},
+		{"silent", `{"id":7,"k":1,"label":"null"}`, `{"id":7,"k":1,` + plain + fields},
+		{"odd", `{}`, `{"__texts__":{"id":["a","b"],"label":"a"},"model_name":"odd","model_version":"1","__tensors__":["score"],"id":["a","b"],"score":"__tensor__0","label":"a"}`},
+		{"odd", `{"id":7}`, `{"id":7,"__texts__":{"id":["a","b"],"label":"a"},"model_name":"odd","model_version":"1","__tensors__":["score"]}`},
+	} {
+		c.send(&shiva.Message{Namespace: tt.model, Metadata: []byte(tt.metadata)})
+		if m := c.next(); m == nil || string(m.Metadata) != tt.want || len(m.Tensors) != 1 || len(m.Tensors[0].Shape) != 0 {
+			t.Errorf("%s %s: got %s, expected %s", tt.model, tt.metadata, describeMessage(m), tt.want)
+		}
+	}
+	// Only a bridge refers to tensors.
+	number, _ := tensor.FromSlice(tensor.Shape{}, []float32{1})
+	c.send(&shiva.Message{Namespace: "silent", Metadata: []byte(`{"a":"__tensor__0"}`), Tensors: []tensor.Tensor{number}})
+	if m := c.next(); m == nil || !strings.Contains(string(m.Metadata), `field \"a\" refers to a tensor, but matches no input; the model takes no inputs`) {
+		t.Errorf("a tensor in bridge form: %s", describeMessage(m))
+	}
+}
+
 // A request without tensors whose keys name inputs is a bridge's, too.
 func TestFieldsWithoutTensors(t *testing.T) {
 	r := newRig(t, nil)

@@ -79,6 +79,7 @@ func (p *Predictions) Keep(app, user, id string, made time.Time, predictions []s
 		}
 	}
 	for _, in := range inputs {
+		n.inputBytes += 128 // a model may have none
 		for _, t := range in.Tensors {
 			n.inputBytes += len(t.Data) + 128
 		}

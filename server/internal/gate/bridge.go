@@ -228,7 +228,7 @@ func (b *bridge) take(key string) (forwarded bool) {
 		return false
 	case ok:
 	case b.byKey && isReference(value):
-		b.Fail(fmt.Errorf("%w: field %.200q refers to a tensor, but matches no input; the inputs are %s", scheduler.ErrInvalidInput, b.path, list(b.specs)))
+		b.Fail(fmt.Errorf("%w: field %.200q refers to a tensor, but matches no input; the model takes %s", scheduler.ErrInvalidInput, b.path, list(b.specs)))
 	}
 	b.rest = append(b.rest, value...)
 	return true

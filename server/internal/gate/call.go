@@ -35,7 +35,7 @@ type Call struct {
 	// to the answer.
 	Target   *Target
 	Inputs   []tensor.Tensor // in the order of the model's declaration
-	Rows     int             // of each
+	Rows     int             // of each; 1 if there are none
 	Deadline time.Time
 	Squeeze  bool // one row sent without its batch dimension: the answer has none either
 	Bridge   bool // request and answer are in bridge form

@@ -30,6 +30,9 @@ func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (e
 	}
 	// Alongside tensors or texts, the key is the client's own.
 	if p.Inputs != nil && adapter == nil && !c.Bridge && len(tensors) == 0 && p.Texts == nil {
+		if len(c.Target.Spec.Inputs) == 0 {
+			return fmt.Errorf("%w: metadata \"inputs\": model %q takes no inputs", scheduler.ErrInvalidInput, c.Target.ID.Name)
+		}
 		return fmt.Errorf("%w: metadata \"inputs\" is only for containers of RPC v0 to v3; model %q takes texts by name in %q, an object that gives each input a text or nested lists of texts; its inputs are %s",
 			scheduler.ErrInvalidInput, c.Target.ID.Name, shiva.TextsKey, list(c.Target.Spec.Inputs))
 	}
@@ -114,8 +117,10 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 		c.Rows, c.Squeeze = 1, true // even if all inputs were omitted
 		return nil
 	}
-	c.Rows = rows
-	c.Squeeze = squeezed == len(specs)
+	c.Rows, c.Squeeze = rows, squeezed == len(specs)
+	if len(specs) == 0 {
+		c.Rows = 1 // nothing else counts them
+	}
 	return nil
 }
 
@@ -219,6 +224,9 @@ func indexByName(tensors []tensor.Tensor, name string) int {
 
 func (c *Call) wrongCount(got int) error {
 	specs := c.Target.Spec.Inputs
+	if len(specs) == 0 {
+		return fmt.Errorf("%w: model %q takes no tensors, got %d", scheduler.ErrInvalidInput, c.Target.ID.Name, got)
+	}
 	least := len(specs) // without names, only those at the end can be left out
 	for least > 0 && specs[least-1].Optional {
 		least--
@@ -246,6 +254,9 @@ func (c *Call) expected(spec *tensor.Spec) string {
 }
 
 func list(specs []tensor.Spec) string {
+	if len(specs) == 0 {
+		return "no inputs"
+	}
 	return Join(specs, func(s tensor.Spec) string { return fmt.Sprintf("%q %s %s", s.Name, s.DType, s.Shape) }, ", ")
 }
 

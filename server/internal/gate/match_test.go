@@ -78,6 +78,13 @@ func TestMatch(t *testing.T) {
 		{"text for a number", one, nil, Params{Texts: raw(`{"x":"a"}`)}, `input "x" takes no text: expected float32`},
 		{"old texts for a new model", text, nil, Params{Inputs: raw(`["a"]`)}, `takes texts by name in "__texts__"`},
 
+		{"no inputs", nil, nil, Params{}, "1 true"},
+		{"no inputs, and members", nil, nil, Params{Forward: raw(`{"k":1}`)}, "1 true"},
+		{"a tensor for no inputs", nil, []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, `model "m" takes no tensors, got 1`},
+		{"a name for no inputs", nil, []tensor.Tensor{zeros("x", tensor.Float32, 4)}, Params{}, `no input "x"; model "m" takes no inputs`},
+		{"a text for no inputs", nil, nil, Params{Texts: raw(`{"s":"a"}`)}, `no input "s"; model "m" takes no inputs`},
+		{"old texts for no inputs", nil, nil, Params{Inputs: raw(`["a"]`)}, `metadata "inputs": model "m" takes no inputs`},
+
 		{"none", one, nil, Params{}, `expected 1 tensors ("x" float32 [-1, 4]), got 0`},
 		{"too many", one, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Float32, 4)}, Params{}, "expected 1 tensors"},
 		{"too few, one is optional", append(slices.Clone(two), optional("z")), []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, `expected 2 or 3 tensors ("x"`},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -171,6 +172,9 @@ func valuesByName(text []byte, specs []tensor.Spec) (byName map[string]json.RawM
 		if _, isBytes := jsontext.Unquote(byName["b64"]); !isBytes || len(specs) != 1 {
 			return byName, nil
 		}
+	}
+	if len(specs) == 0 {
+		return nil, errors.New("expected {}, since the model takes no inputs")
 	}
 	if len(specs) != 1 {
 		return nil, fmt.Errorf("expected an object with a value for each of the %d inputs", len(specs))
