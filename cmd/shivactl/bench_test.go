@@ -264,6 +264,22 @@ func TestBenchRandom(t *testing.T) {
 	}
 }
 
+// The request of a model without inputs is the same each time.
+func TestBenchWithoutInputs(t *testing.T) {
+	d := declaration{Name: "m", Outputs: []declaredTensor{{Name: "y", Datatype: "FP32", Shape: []int{-1}}}}
+	m, err := d.model("m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, door := range doors {
+		o := &benchOptions{door: door}
+		b := &bench{cli: &cli{}, o: o, config: o.config("x")}
+		if err := b.load(m); err != nil || len(b.config.Frames) != 1 || b.inputs[0] != "no inputs" {
+			t.Errorf("over %s: %v, %d requests of %v", door.name, err, len(b.config.Frames), b.inputs)
+		}
+	}
+}
+
 // The printed report, of results that are always the same.
 func TestBenchReport(t *testing.T) {
 	result := &load.Result{Offered: 500, Elapsed: 10 * time.Second, Answered: 4980, Lost: 2, Faults: []load.Fault{

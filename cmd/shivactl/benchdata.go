@@ -156,11 +156,13 @@ func (c *cli) askGRPC(addr, route string) (d declaration, err error) {
 	return d, nil
 }
 
-// unmarshalProto reads the inputs (field 4) of a ModelMetadataResponse: their names, datatypes and
-// shapes are fields 1, 2 and 3.
+// unmarshalProto reads the inputs and outputs (fields 4 and 5) of a ModelMetadataResponse: their
+// names, datatypes and shapes are fields 1, 2 and 3.
 func (d *declaration) unmarshalProto(message []byte) error {
+	lists := map[protowire.Number]*[]declaredTensor{4: &d.Inputs, 5: &d.Outputs}
 	return eachField(message, func(number protowire.Number, value []byte, _ uint64) error {
-		if number != 4 {
+		list := lists[number]
+		if list == nil {
 			return nil
 		}
 		t := declaredTensor{Shape: tensor.Shape{}}
@@ -183,7 +185,7 @@ func (d *declaration) unmarshalProto(message []byte) error {
 			}
 			return nil
 		})
-		d.Inputs = append(d.Inputs, t)
+		*list = append(*list, t)
 		return err
 	})
 }
@@ -308,6 +310,9 @@ func (b *bench) files(m model) ([]item, error) {
 			return nil, unfit("", "--data %s: there is no file in the directory", b.o.data)
 		}
 	}
+	if len(m.inputs) == 0 {
+		return nil, usage("bench", "--data: %s takes no inputs", m.route)
+	}
 	l := &loader{stdin: b.stdin, model: m}
 	var items []item
 	for _, name := range names {
@@ -323,6 +328,10 @@ func (b *bench) files(m model) ([]item, error) {
 
 // random makes items by the model's declaration. Sizes that the declaration leaves open are 1.
 func (b *bench) random(m model) ([]item, error) {
+	if len(m.inputs) == 0 {
+		b.inputs = []string{"no inputs"}
+		return []item{m.silent()}, nil
+	}
 	size := 0
 	for _, s := range m.inputs {
 		n, ok := openShape(s).Elements()

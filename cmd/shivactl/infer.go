@@ -15,7 +15,7 @@ import (
 )
 
 var inferCommand = command{
-	name: "infer", args: "ROUTE FILE...", short: "ask a model for predictions",
+	name: "infer", args: "ROUTE [FILE...]", short: "ask a model for predictions",
 	help: `ROUTE is NAME, NAME/VERSION or v2/models/NAME[/versions/VERSION]. The server is asked what the model
 takes, and each FILE is turned into just that:
 
@@ -29,8 +29,9 @@ takes, and each FILE is turned into just that:
 Nothing is lost on the way unless --lossy allows it. For a model of several inputs a FILE is
 NAME=FILE,NAME=FILE or a JSON object with a key for each input.
 
-Every FILE is a request of its own, all at once on one connection; --batch sends them as one. --id names the
-request, which must then be the only one, for shivactl feedback; --user names the user whom an application serves.
+Every FILE is a request of its own, all at once on one connection; --batch sends them as one. A model without
+inputs takes no FILE. --id names the request, which must then be the only one, for shivactl feedback; --user
+names the user whom an application serves.
 
   shivactl infer digits images/*.png
   shivactl infer --text sentiment "what a day"
@@ -69,8 +70,6 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 	switch {
 	case len(args) == 0:
 		return usage("infer", "which model? shivactl models lists them")
-	case len(args) == 1:
-		return usage("infer", "which file? - is standard input")
 	case o.top < 1:
 		return usage("infer", "--top must be at least 1, got %d", o.top)
 	case o.id != "" && len(args) > 2 && !o.batch:
@@ -93,12 +92,15 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := canAsk(m, o, scale); err != nil {
+	if err := canAsk(m, o, scale, args[1:]); err != nil {
 		return err
 	}
 
 	l := &loader{stdin: c.stdin, model: m, text: o.text, lossy: o.lossy, scale: scale}
 	items := make([]item, len(args)-1)
+	if len(m.inputs) == 0 {
+		items = []item{m.silent()}
+	}
 	for i, arg := range args[1:] {
 		// Check all files before sending the first: half of the answers are useless.
 		if items[i], err = l.load(arg); err != nil {
@@ -120,8 +122,16 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 	return c.printResults(m, results, o)
 }
 
-// canAsk refuses options that no file can satisfy.
-func canAsk(m model, o *inferOptions, scale float64) error {
+// canAsk refuses options that no file can satisfy, and files that no input takes.
+func canAsk(m model, o *inferOptions, scale float64, files []string) error {
+	switch none := len(m.inputs) == 0; {
+	case none && len(files) > 0:
+		return usage("infer", "%s takes no inputs, and so no %s", m.route, files[0])
+	case none && (o.batch || o.text || scale != 0):
+		return usage("infer", "%s takes no inputs: expected neither --batch nor --text nor --scale", m.route)
+	case !none && len(files) == 0:
+		return usage("infer", "which file? - is standard input")
+	}
 	for _, s := range m.inputs {
 		if _, err := appendFloat(nil, wire(s), 0); scale != 0 && err != nil {
 			return usage("infer", "--scale makes fractions, but %s", wants(s))
@@ -321,7 +331,8 @@ func message(m model, it item, what request) (*shiva.Message, error) {
 }
 
 // outputs returns the named tensors of an answer, with its texts as tensors of Bytes, in memory of
-// their own.
+// their own. The answer of a batched model without inputs is one row without its dimension, which
+// is added.
 func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
 	var metadata struct {
 		Names []string `json:"__tensors__"`
@@ -367,6 +378,9 @@ func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
 	out := make([]tensor.Tensor, len(order))
 	for i, name := range order {
 		out[i] = byName[name]
+		if at := place(m, name); len(m.inputs) == 0 && at < len(m.outputs) && batched(m.outputs[at]) && m.outputs[at].Ragged == "" {
+			out[i].Shape = append(tensor.Shape{1}, out[i].Shape...)
+		}
 	}
 	return out, nil
 }

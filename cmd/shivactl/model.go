@@ -59,8 +59,8 @@ func (c *cli) describe(client *shiva.Client, route string) (model, error) {
 
 // model converts the declaration to this program's datatypes.
 func (d *declaration) model(route string) (model, error) {
-	if len(d.Inputs) == 0 {
-		return model{}, &failure{"undeclared", route + " declares no inputs, so shivactl cannot know what to send",
+	if len(d.Inputs)+len(d.Outputs) == 0 {
+		return model{}, &failure{"undeclared", route + " declares neither inputs nor outputs, so shivactl cannot know what to send",
 			"a client that knows sends it: see the model's own documentation", exitRefused}
 	}
 	m := model{route: route, whole: d.Batched != nil && !*d.Batched}
@@ -76,6 +76,9 @@ func (d *declaration) model(route string) (model, error) {
 	}
 	return m, nil
 }
+
+// silent returns the only request that a model without inputs takes.
+func (m model) silent() item { return item{name: m.route, rows: 1} }
 
 // metadataRoute turns the route of a model, in any of its forms, into that of its metadata.
 func metadataRoute(route string) string {
