@@ -10,6 +10,7 @@ export function trial(page, name, version) {
   const drawn = drawing();
   const file = el('input', { type: 'file', accept: 'image/*', 'aria-label': 'Choose a picture' });
   const preview = el('canvas', { 'aria-label': 'What is sent', role: 'img', hidden: true, class: 'preview' });
+  const none = el('p', { class: 'quiet', hidden: true }, 'This model takes no inputs.');
   const drop = el('div', { class: 'drop' }, el('p', {}, 'Drop a picture here, or choose one.'), file, preview);
   const send = el('button', { type: 'button', class: 'primary' }, 'Send');
   const fault = el('p', { class: 'bad', role: 'alert' });
@@ -17,7 +18,7 @@ export function trial(page, name, version) {
   const answer = result();
   const boxes = { draw: el('div', {}, drawn), image: drop, json };
   const names = { draw: 'Draw', image: 'Picture', json: 'JSON' };
-  const node = panel('Try it', kinds, ...Object.values(boxes), el('div', { class: 'buttons' }, send), fault, note, answer);
+  const node = panel('Try it', kinds, none, ...Object.values(boxes), el('div', { class: 'buttons' }, send), fault, note, answer);
   node.setAttribute('aria-label', 'Try it');
   let kind = 'json', input = null, picture = null, chosen = false, inputs = null;
 
@@ -86,6 +87,11 @@ export function trial(page, name, version) {
     input = inputs.find(pictured) ?? null;
     buttons[0].hidden = buttons[1].hidden = !input;
     json.value = example(inputs);
+    if (inputs.length === 0) {
+      show(none, true);
+      show(kinds, false);
+      show(json, false);
+    }
     if (input && !chosen) choose(input.datatype === 'BYTES' || input.image ? 'image' : 'draw');
   };
   answer.hidden = true;

@@ -207,15 +207,22 @@ def pixels(image):
 def files(image):
     return __import__("numpy").array(image.shape, "int64")
 
+@model(name="clock", version="1", inputs=[], outputs=[Tensor("hands", "INT64", [3])])
+def clock():
+    return __import__("numpy").array([9, 41, 7], "int64")
+
 serve()
 """
 
 
 def test_try_open_sizes(open_page: Open, loaded: Server, tmp_path: Path) -> None:
-    """An unbatched model of open size takes pictures, is told what was shrunk, and an input of pictures gets the file."""
+    """An unbatched model of open size takes pictures, is told what was shrunk, and an input of pictures gets the file.
+
+    A model without inputs is asked by the button alone.
+    """
     (tmp_path / "open.py").write_text(OPEN_SIZES)
     loaded.run(sys.executable, str(tmp_path / "open.py"))
-    until("the models", lambda: loaded.replicas("pixels") and loaded.replicas("files"))
+    until("the models", lambda: all(map(loaded.replicas, ("pixels", "files", "clock"))))
     cv2 = pytest.importorskip("cv2")
     large = tmp_path / "large.png"
     cv2.imwrite(str(large), np.zeros(1500 * 1200 * 3, "uint8").reshape(1200, 1500, 3))
@@ -227,6 +234,12 @@ def test_try_open_sizes(open_page: Open, loaded: Server, tmp_path: Path) -> None
         box.get_by_role("button", name="Send").click()
         expect(page.locator(".result pre")).to_contain_text(size)
         expect(box.get_by_role("note")).to_contain_text(note)
+    page = open_page("#/model/clock/1")
+    box = page.get_by_role("region", name="Try it")
+    expect(box).to_contain_text("This model takes no inputs.")
+    expect(box.get_by_role("textbox")).to_have_count(0)
+    box.get_by_role("button").click()
+    expect(page.locator(".result pre")).to_contain_text("9,41,7")
 
 
 def test_shows(open_page: Open, loaded: Server) -> None:
