@@ -179,7 +179,6 @@ k8s: build programs $(VENV)/ready ## chart, probes, controller and the KServe ru
 	@GOWORK=off go build -C cmd/shiva-controller -o $(CURDIR)/bin/k8s/shiva-controller .
 	cd cmd/shiva-controller && GOWORK=off go vet . && GOWORK=off go test .
 	cd examples/kubernetes/test && GOWORK=off go vet . && GOWORK=off go test -count=1 -timeout 60m . -noise 5m
-	cd examples/kubernetes/models && $(PYTHON) -m pytest -q
 
 # Packages are built with any Python, so that .venv is not needed.
 dist dist-check: export PYTHON := python3

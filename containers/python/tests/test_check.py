@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shiva_container.check import main
+from shiva_container.command import main
 
 GOOD = """
 import numpy as np

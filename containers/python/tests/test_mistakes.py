@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from shiva_container import Batch, Container, DeclarationError, Tensor, model, serve
 from shiva_container.addresses import Address, Resolver
-from shiva_container.check import main
+from shiva_container.command import main
 from shiva_container.models import error_text
 
 X = Tensor("x", "FP32", [-1, 2])

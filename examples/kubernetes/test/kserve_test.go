@@ -41,7 +41,7 @@ func runtimePod(t *testing.T, name, folder string) *pod {
 	}
 	c.Args = c.Command[1:]
 	settings := strings.NewReplacer(
-		`"python3"`, quoted(t, python(t)), `"/opt/shivad/loader.py"`, quoted(t, "../models/loader.py"), `"/mnt/models"`, quoted(t, folder),
+		`"python3"`, quoted(t, python(t)), `"/mnt/models"`, quoted(t, folder),
 		"/tmp/containers.sock", filepath.Join(t.TempDir(), "s"),
 	).Replace(string(read(t, "../kserve/shivad.toml")))
 	p := newPod(t, corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{c}}}, nil)

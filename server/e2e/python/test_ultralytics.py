@@ -23,12 +23,12 @@ import dots
 
 @pytest.fixture(scope="module", autouse=True)
 def files(server: Server, start: Start, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The networks that containers of the example serve, by name."""
+    """The networks that are served, by name."""
     folder = tmp_path_factory.mktemp("networks")
     made = {name: folder / f"{name}.onnx" for name in ("dots", "still_dots")}
     for name, path in made.items():
         path.write_bytes(dots.network(static=name == "still_dots").SerializeToString())
-        start(str(EXAMPLE / "container.py"), str(path))
+        start("-m", "shiva_container", "serve", str(path))
     start("ultralytics_models.py")
     server.wait_ready("dots/1", "still_dots/1", "ultra_half/1", "ultra_rows/1", "ultra_many/1")
     return made

@@ -1,5 +1,5 @@
-"""``python -m shiva_container``: see check.py."""
+"""``python -m shiva_container``: see command.py."""
 
-from .check import main
+from .command import main
 
 raise SystemExit(main())

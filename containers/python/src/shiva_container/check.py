@@ -1,4 +1,4 @@
-"""``python -m shiva_container check model.py`` runs a file's models on made-up rows.
+"""Runs models on made-up rows, for ``python -m shiva_container check``.
 
 It shows in advance the faults of production: a function that cannot be called with its declared
 inputs, outputs of another dtype or shape, a hook that fails, rows whose answers depend on the
@@ -7,7 +7,6 @@ number of other rows in the batch.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import inspect
@@ -24,32 +23,6 @@ import numpy as np
 from .container import set_checking
 from .models import Batch, Model, declared_models, error_text
 from .tensors import Array, Tensor, TensorError, decode, describe, encode
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0 if every model in the file is fit to serve."""
-    parser = argparse.ArgumentParser(prog="python -m shiva_container")
-    commands = parser.add_subparsers(dest="command", required=True)
-    check = commands.add_parser("check", help="run the models of a file on made-up rows, without a server")
-    check.add_argument("file", help="the Python file that declares the models; its serve() does nothing here")
-    check.add_argument("--rows", type=int, default=4, help="rows in the larger batch that is tried (default 4)")
-    check.add_argument("--dim", type=int, default=4, help="size for dimensions declared as -1 (default 4)")
-    options = parser.parse_args(arguments)
-    if options.rows < 1 or options.dim < 0:
-        parser.error("--rows must be at least 1, --dim at least 0")
-    if not os.path.isfile(options.file):
-        print(f"{options.file}: there is no such file", file=sys.stderr)
-        return 1
-    try:
-        models = load(options.file)
-    except (Exception, SystemExit):
-        traceback.print_exc()
-        print(f"{options.file}: cannot be loaded", file=sys.stderr)
-        return 1
-    if not models:
-        print(f"{options.file}: no function is decorated with @model", file=sys.stderr)
-        return 1
-    return int(not all([check_model(model, options.rows, options.dim) for model in models]))
 
 
 def load(path: str) -> list[Model[..., Any]]:

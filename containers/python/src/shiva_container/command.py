@@ -1,0 +1,182 @@
+"""The command ``python -m shiva_container``.
+
+python -m shiva_container serve yolo11n.onnx     a model file, a Python file, or a folder
+python -m shiva_container check model.py         the same without a server, on made-up rows
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .check import check_model, load
+from .container import serve
+from .files import READERS, Options, Unusable, processors, read
+from .models import Model
+from .proof import MOST, Verdict, prove, unproven
+from .served import serving
+from .tensors import DeclarationError
+
+log = logging.getLogger("shiva_container")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 0 if every model in the file is fit to serve, or has been served to the end."""
+    parser = argparse.ArgumentParser(prog="python -m shiva_container")
+    commands = parser.add_subparsers(dest="command", required=True)
+    served = commands.add_parser("serve", help="serve a model file, or the models that a Python file declares")
+    checked = commands.add_parser("check", help="run the models of a file on made-up rows, without a server")
+    for one in (served, checked):
+        _describe(one)
+    served.add_argument("--replicas", type=int, default=1, help="processes that serve it (default 1)")
+    checked.add_argument("--rows", type=int, default=4, help="rows in the larger batch that is tried (default 4)")
+    checked.add_argument("--dim", type=int, default=4, help="size for dimensions declared as -1 (default 4)")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        if options.command == "check":
+            if options.rows < 1 or options.dim < 0:
+                parser.error("--rows must be at least 1, --dim at least 0")
+            return _check(options)
+        if options.replicas < 1:
+            parser.error("--replicas must be at least 1")
+        if options.replicas > 1:
+            return _replicate(sys.argv[1:] if arguments is None else arguments, options.replicas)
+        return _serve(options)
+    except (Unusable, DeclarationError) as e:
+        print(e, file=sys.stderr)
+        return 1
+
+
+def _describe(parser: argparse.ArgumentParser) -> None:
+    kinds = ", ".join(f"*{one}" for one in READERS)
+    parser.add_argument("file", type=Path, help=f"*.py, {kinds}, or a folder with one of them")
+    parser.add_argument(
+        "--name",
+        default=os.environ.get("MODEL_NAME", ""),
+        help="name of the model (default: $MODEL_NAME, or that of the file)",
+    )
+    parser.add_argument(
+        "--version",
+        default=os.environ.get("MODEL_VERSION") or "1",
+        help="version of the model (default: $MODEL_VERSION, or 1)",
+    )
+    parser.add_argument(
+        "--device", default="auto", help="cpu, cuda:0, openvino:GPU; auto: the best that works (default)"
+    )
+    parser.add_argument(
+        "--batch",
+        default="auto",
+        type=_batch,
+        help="auto: what a proof shows (default); a number: that, and at most so many rows; off: one request at a "
+        "time; force: rows share batches without a proof",
+    )
+    parser.add_argument("--trust", action="store_true", help="read files that execute code while they are read")
+
+
+def _batch(text: str) -> str:
+    if text not in ("auto", "off", "force") and not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected auto, off, force, or a number of rows")
+    return text
+
+
+def _serve(options: argparse.Namespace) -> int:
+    path = find(options.file)
+    if path.suffix != ".py":
+        model, verdict = _network(path, options)
+        log.info("%s on %s, %s", model, model.parameters["device"], verdict)
+        serve(model)
+        return 0
+    serve(*_python(path, options))
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    path = find(options.file)
+    if path.suffix == ".py":
+        try:
+            models = _python(path, options)
+        except Unusable:
+            raise
+        except (Exception, SystemExit):
+            traceback.print_exc()
+            print(f"{path}: cannot be loaded", file=sys.stderr)
+            return 1
+        return int(not all([check_model(model, options.rows, options.dim) for model in models]))
+    model, verdict = _network(path, options)
+    print(f"model {model}: {model.platform} on {model.parameters['device']}")
+    for kind, tensors in (("in ", model.inputs), ("out", model.outputs)):
+        for tensor in tensors:
+            print(f"  {kind} {tensor}")
+    print(f"  {verdict}")
+    return 0
+
+
+def find(path: Path) -> Path:
+    """The file to serve: in a folder model.py, or else the only model file."""
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise Unusable(f"{path}: there is no such file or folder")
+    if (path / "model.py").is_file():
+        return path / "model.py"
+    fitting = sorted(one for one in path.iterdir() if one.is_file() and one.suffix.lower() in READERS)
+    if len(fitting) > 1:
+        raise Unusable(f"{path}: {', '.join(one.name for one in fitting)}: expected one of them")
+    if not fitting:
+        there = ", ".join(sorted(one.name for one in path.iterdir())) or "nothing"
+        kinds = ", ".join(f"*{one}" for one in READERS)
+        raise Unusable(f"{path}: expected model.py, or a file {kinds}, and there is {there}")
+    return fitting[0]
+
+
+def _python(path: Path, options: argparse.Namespace) -> list[Model[..., Any]]:
+    """The models that a file declares. A single model takes the given name."""
+    models = load(str(path))
+    if not models:
+        raise Unusable(f"{path}: no function is decorated with @model")
+    if options.name and len(models) == 1:
+        models[0].name = options.name
+    elif options.name and options.name not in [one.name for one in models]:
+        log.warning("%s declares %s, and none is called %s", path, ", ".join(map(str, models)), options.name)
+    return models
+
+
+def _network(path: Path, options: argparse.Namespace) -> tuple[Model[..., Any], Verdict]:
+    network = read(path, Options(device=options.device, trust=options.trust))
+    most = int(options.batch) if options.batch.isdecimal() else 0
+    verdict = (
+        unproven(network, options.batch) if options.batch in ("off", "force") else prove(network, most=most or MOST)
+    )
+    if most and verdict.most == 0:
+        verdict = replace(verdict, most=most)
+    return serving(network, verdict, name=options.name or path.stem, version=options.version), verdict
+
+
+def _replicate(arguments: Sequence[str], replicas: int) -> int:
+    """Serve from several processes until one of them ends, or until SIGTERM or SIGINT."""
+    environment = dict(os.environ)
+    environment.setdefault("SHIVA_CPUS", f"{processors() / replicas:g}")
+    command = [sys.executable, "-m", "shiva_container", *arguments, "--replicas", "1"]
+    processes = [subprocess.Popen(command, env=environment, start_new_session=True) for _ in range(replicas)]
+
+    def forward(number: int, _: object) -> None:
+        for one in processes:
+            one.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, forward)
+    while all(one.poll() is None for one in processes):
+        time.sleep(0.1)
+    forward(signal.SIGTERM, None)
+    return max((abs(one.wait()) for one in processes), default=0)

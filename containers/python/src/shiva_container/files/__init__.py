@@ -1,0 +1,62 @@
+"""Model files as networks: functions on numpy arrays with the names and types that they declare.
+
+:func:`read` chooses the reader by the file's name:
+
+    *.onnx                  ONNX Runtime, or OpenVINO if the device says so
+    *.xml (with its .bin)   OpenVINO
+    *.tflite                LiteRT
+    *.skops                 scikit-learn
+    *.joblib *.pkl *.pickle scikit-learn; reading one runs code from it, so that it needs ``trust``
+    *.ubj, *.json           XGBoost
+    *.txt                   LightGBM
+
+Each reader needs a package of its own: ``pip install 'shiva-container[onnx]'`` and so on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from .network import Network, Options, Port, Unusable, line, processors
+
+READERS = {
+    ".onnx": "onnx",
+    ".xml": "openvino",
+    ".tflite": "tflite",
+    ".skops": "sklearn",
+    ".joblib": "sklearn",
+    ".pkl": "sklearn",
+    ".pickle": "sklearn",
+    ".ubj": "xgboost",
+    ".json": "xgboost",
+    ".txt": "lightgbm",
+}
+"""The reader of each kind of file: a module of this package, and an extra of the distribution."""
+
+
+def read(path: str | os.PathLike[str], options: Options | None = None) -> Network:
+    """The network in a file; :class:`Unusable` with the reason if it cannot be served."""
+    path, options = Path(path), options or Options()
+    kind = READERS.get(path.suffix.lower())
+    if kind is None:
+        raise Unusable(f"{path}: expected a file {', '.join(f'*{one}' for one in READERS)}")
+    if not path.is_file():
+        raise Unusable(f"{path}: there is no such file")
+    if kind == "onnx" and options.device.startswith("openvino:"):
+        kind = "openvino"
+    try:
+        reader: Callable[[Path, Options], Network] = importlib.import_module(f".{kind}", __name__).read
+    except ModuleNotFoundError as e:
+        raise Unusable(f"{path}: {e.name} is not installed: pip install 'shiva-container[{kind}]'") from e
+    try:
+        return reader(path, options)
+    except Unusable:
+        raise
+    except Exception as e:  # whatever the runtimes raise for a file that they cannot read
+        raise Unusable(f"{path}: {line(e)}") from e
+
+
+__all__ = ["READERS", "Network", "Options", "Port", "Unusable", "line", "processors", "read"]

@@ -1,0 +1,337 @@
+"""Readers of model files, and the command that serves them."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from shiva_container import Batch, Model, command, models
+from shiva_container.files import Options, Unusable, read
+from shiva_container.proof import prove
+from shiva_container.served import serving
+from sklearn.datasets import load_iris
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.linear_model import LinearRegression, LogisticRegression
+
+DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "digits.onnx"
+PICKLES = (".joblib", ".pkl", ".pickle")
+
+
+@pytest.fixture(autouse=True)
+def no_models_left_over() -> Iterator[None]:
+    yield
+    models._declared.clear()
+
+
+def one(path: Path, **options: Any) -> Model[..., Any]:
+    network = read(path, Options(**options))
+    return serving(network, prove(network), name=path.stem)
+
+
+def onnx_file(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: Any = ()) -> Path:
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def value(name: str, shape: list[Any], kind: int = TensorProto.FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def test_a_network_whose_first_dimension_counts_rows() -> None:
+    made = one(DIGITS)
+    assert (str(made), made.batched, made.max_batch, made.platform) == ("digits/1", True, 0, "onnxruntime")
+    assert [str(tensor) for tensor in made.inputs] == ["image UINT8 [-1, 8, 8]"]
+    assert [str(tensor) for tensor in made.outputs] == ["scores FP32 [-1, 10]", "label INT64 [-1]"]
+    scores, label = made.run([np.zeros((3, 8, 8), np.uint8)], Batch(3))
+    assert (scores.shape, label.shape) == ((3, 10), (3,))
+    assert str(made.parameters["proof"]).startswith("rows: 2, 3 and 8 random rows together had the answers")
+    assert made.parameters["device"] == "cpu"
+
+
+def test_a_batch_of_one_is_one_row_at_a_time(tmp_path: Path) -> None:
+    path = onnx_file(
+        tmp_path / "fixed.onnx", [helper.make_node("Neg", ["x"], ["y"])], [value("x", [1, 3])], [value("y", [1, 3])]
+    )
+    made = one(path)
+    assert (made.batched, made.max_batch, made.inputs[0].shape) == (True, 1, (-1, 3))
+    assert made.run([np.float32([[1, 2, 3]])], Batch(1))[0].tolist() == [[-1, -2, -3]]
+
+
+def test_text_goes_in_and_out_of_a_network(tmp_path: Path) -> None:
+    text = TensorProto.STRING
+    path = onnx_file(
+        tmp_path / "text.onnx",
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [value("x", ["n"], text)],
+        [value("y", ["n"], text)],
+    )
+    made = one(path)
+    assert made.run([np.array([b"a", "ü".encode()], object)], Batch(2))[0].tolist() == ["a", "ü"]
+
+
+def test_what_an_exporter_wrote_is_a_parameter(tmp_path: Path) -> None:
+    path = onnx_file(
+        tmp_path / "m.onnx", [helper.make_node("Neg", ["x"], ["y"])], [value("x", ["n"])], [value("y", ["n"])]
+    )
+    file = onnx.load(path)
+    helper.set_model_props(file, {"task": "detect", "names": "{0: 'dot'}"})
+    onnx.save(file, path)
+    said = str(one(path).parameters["metadata"])
+    assert ast.literal_eval(said) == {"task": "detect", "names": "{0: 'dot'}"}
+
+
+@pytest.mark.parametrize("suffix", PICKLES)
+def test_a_classifier_with_labels(tmp_path: Path, suffix: str) -> None:
+    iris, path = load_iris(), tmp_path / f"iris{suffix}"
+    joblib.dump(LogisticRegression(max_iter=500).fit(iris.data, iris.target_names[iris.target]), path)
+    with pytest.raises(Unusable, match=f"reading a {suffix} file runs code from it"):
+        read(path)
+    made = one(path, trust=True)
+    assert [str(tensor) for tensor in made.inputs] == ["input-0 FP64 [-1, 4]"]
+    assert [tensor.datatype for tensor in made.outputs] == ["BYTES", "FP64"]
+    assert list(made.outputs[1].labels) == list(iris.target_names)
+    species, shares = made.run([iris.data[:2]], Batch(2))
+    assert species.tolist() == ["setosa", "setosa"]
+    assert np.allclose(shares.sum(axis=1), 1)
+
+
+def test_skops_needs_trust_only_for_types_that_it_does_not_know(tmp_path: Path) -> None:
+    from skops import io
+
+    x, y = trees()
+    io.dump(LinearRegression().fit(x, y), tmp_path / "line.skops")
+    made = one(tmp_path / "line.skops")
+    assert [str(tensor) for tensor in made.outputs] == ["predict FP64 [-1]"]
+    assert np.allclose(made.run([x], Batch(len(x)))[0], y)
+    io.dump(RandomForestRegressor(n_estimators=2).fit(x, x[:, :2]), tmp_path / "forest.skops")
+    with pytest.raises(Unusable, match=r"does not know to be harmless .*Tree.*: say trust"):
+        read(tmp_path / "forest.skops")
+    made = one(tmp_path / "forest.skops", trust=True)
+    assert [str(tensor) for tensor in made.outputs] == ["predict FP64 [-1, 2]"]
+
+
+def trees() -> tuple[Any, Any]:
+    random = np.random.default_rng(0)
+    x = random.random((200, 3))
+    return x, (x @ [1.0, 2.0, 3.0])
+
+
+def test_xgboost(tmp_path: Path) -> None:
+    import xgboost
+
+    x, y = trees()
+    booster = xgboost.train({"max_depth": 3}, xgboost.DMatrix(x, y), 5)
+    for suffix in ("ubj", "json"):
+        booster.save_model(tmp_path / f"trees.{suffix}")
+        made = one(tmp_path / f"trees.{suffix}")
+        assert ([str(t) for t in (*made.inputs, *made.outputs)], made.platform) == (
+            ["input-0 FP32 [-1, 3]", "predict FP32 [-1]"],
+            "xgboost",
+        )
+        rows = x[:5].astype(np.float32)
+        assert made.run([rows], Batch(5))[0].tolist() == booster.predict(xgboost.DMatrix(rows)).tolist()
+        models._declared.clear()
+
+
+def test_lightgbm(tmp_path: Path) -> None:
+    import lightgbm
+
+    x, y = trees()
+    booster = lightgbm.train({"verbose": -1, "num_threads": 1}, lightgbm.Dataset(x, y), 5)
+    booster.save_model(tmp_path / "trees.txt")
+    made = one(tmp_path / "trees.txt")
+    assert [str(t) for t in (*made.inputs, *made.outputs)] == ["input-0 FP64 [-1, 3]", "predict FP64 [-1]"]
+    assert made.run([x[:5]], Batch(5))[0].tolist() == booster.predict(x[:5]).tolist()
+
+
+def test_openvino(tmp_path: Path) -> None:
+    import openvino
+
+    openvino.save_model(openvino.convert_model(DIGITS), tmp_path / "digits.xml")
+    made = one(tmp_path / "digits.xml")
+    assert (made.platform, made.batched) == ("openvino", True)
+    rows = np.random.default_rng(1).integers(0, 17, (4, 8, 8)).astype(np.uint8)
+    scores = made.run([rows], Batch(4))[0]
+    models._declared.clear()
+    assert one(DIGITS, device="openvino:CPU").platform == "openvino"
+    models._declared.clear()
+    assert np.allclose(scores, one(DIGITS).run([rows], Batch(4))[0], atol=1e-2)  # the file has FP16 weights
+
+
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ("cuda:0", "this onnxruntime has .*CPUExecutionProvider, and not CUDAExecutionProvider"),
+        ("openvino:GPU", "OpenVINO has .*CPU.* here, and not GPU"),
+        ("abacus", "expected auto, cpu, cuda"),
+    ],
+)
+def test_a_device_is_a_promise(device: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["check", str(DIGITS), "--device", device]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    with pytest.raises(Unusable, match=text):
+        read(DIGITS, Options(device=device))
+    assert device.partition(":")[0] in line
+
+
+def test_a_missing_package_names_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    (tmp_path / "a.tflite").write_bytes(b"")
+    sys.modules.pop("shiva_container.files.tflite", None)
+    with pytest.raises(Unusable, match=r"pip install 'shiva-container\[tflite\]'"):
+        read(tmp_path / "a.tflite")
+
+
+def test_threads_are_the_share_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHIVA_CPUS", "3")
+    assert Options().share == 3
+    monkeypatch.setenv("SHIVA_CPUS", "0.5")
+    assert Options().share == 1
+    monkeypatch.setenv("SHIVA_CPUS", "many")
+    with pytest.raises(Unusable, match="SHIVA_CPUS=many: expected a number"):
+        _ = Options().share
+    monkeypatch.delenv("SHIVA_CPUS")
+    assert Options().share == len(os.sched_getaffinity(0))
+
+
+PYTHON = """
+from shiva_container import Tensor, model, serve
+import beside
+
+X = Tensor("x", "FP32", [-1, 2])
+
+
+@model(name="double", inputs=[X], outputs=[Tensor("y", "FP32", [-1, 2])])
+def double(x):
+    return x * beside.FACTOR
+
+MORE
+serve()
+"""
+
+
+@pytest.fixture
+def python_file(tmp_path: Path) -> Any:
+    (tmp_path / "beside.py").write_text("import numpy as np\nFACTOR = np.float32(2)\n")
+    (tmp_path / "weights.onnx").write_bytes(b"belongs to model.py")
+
+    def write(more: str = "") -> Path:
+        sys.modules.pop("beside", None)
+        (tmp_path / "model.py").write_text(PYTHON.replace("MORE", more))
+        return tmp_path
+
+    return write
+
+
+def checked(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert command.main(["check", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_python_file_goes_before_what_lies_beside_it(python_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "model mine/1: batched" in checked(capsys, python_file(), "--name", "mine")
+    models._declared.clear()
+    assert "model double/1: batched" in checked(capsys, python_file())
+
+
+def test_a_python_file_with_two_models_keeps_their_names(
+    python_file: Any, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = '@model(name="half", inputs=[X], outputs=[X])\ndef half(x):\n    return x / 2\n'
+    said = checked(capsys, python_file(more), "--name", "mine")
+    assert "model double/1" in said
+    assert "model half/1" in said
+    assert "none is called mine" in caplog.text
+
+
+def test_check_tells_the_proof(capsys: pytest.CaptureFixture[str]) -> None:
+    said = checked(capsys, DIGITS, "--name", "mine", "--version", "4")
+    assert "model mine/4: onnxruntime on cpu\n" in said
+    assert "  in  image UINT8 [-1, 8, 8]\n" in said
+    assert "  rows: 2, 3 and 8 random rows together" in said
+    assert "  one at a time: batch = off" in checked(capsys, DIGITS, "--batch", "off", "--name", "b")
+    assert "  rows: batch = force" in checked(capsys, DIGITS, "--batch", "force", "--name", "c")
+    assert "  rows: 2, 3 and 5 random rows" in checked(capsys, DIGITS, "--batch", "5", "--name", "d")
+    assert [made.max_batch for made in models.declared_models()] == [0, 0, 0, 5]
+    assert not models.declared_models()[1].batched
+
+
+@pytest.mark.parametrize(
+    ("files", "text"),
+    [
+        ({}, "expected model.py, or a file .*, and there is nothing"),
+        ({"weights.pt": b""}, "and there is weights.pt"),
+        ({"a.onnx": b"", "b.onnx": b""}, "a.onnx, b.onnx: expected one of them"),
+        ({"model.py": b"pass"}, "no function is decorated with @model"),
+        ({"a.onnx": b"not a network"}, "a.onnx: .*"),
+        ({"a.xml": b"<no/>"}, "a.xml: .*"),
+        ({"a.tflite": b"no"}, "a.tflite: .*"),
+        ({"a.skops": b"no"}, "a.skops: .*"),
+        ({"a.ubj": b"no"}, "a.ubj: .*"),
+        ({"a.txt": b"no"}, "a.txt: .*"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_one_line(
+    tmp_path: Path, files: dict[str, bytes], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    for verb in ("check", "serve"):
+        assert command.main([verb, str(tmp_path)]) == 1
+        said = capsys.readouterr().err.strip().splitlines()
+        assert re.search(text, said[-1]), said
+
+
+def test_other_refusals(tmp_path: Path) -> None:
+    joblib.dump({"no": "estimator"}, tmp_path / "m.pkl")
+    with pytest.raises(Unusable, match=r"expected a fitted estimator .* got dict"):
+        read(tmp_path / "m.pkl", Options(trust=True))
+    joblib.dump(LogisticRegression(), tmp_path / "m.pkl")
+    with pytest.raises(Unusable, match="got LogisticRegression"):
+        read(tmp_path / "m.pkl", Options(trust=True))
+    with pytest.raises(Unusable, match="there is no such file or folder"):
+        command.find(tmp_path / "nowhere")
+    with pytest.raises(Unusable, match="there is no such file"):
+        read(tmp_path / "nowhere.onnx")
+    with pytest.raises(Unusable, match="expected a file"):
+        read(Path(__file__).with_name("pyproject.toml"))
+    for wrong in (["--batch", "-1"], ["--batch", "some"], ["--replicas", "0"]):
+        with pytest.raises(SystemExit):
+            command.main(["serve", str(DIGITS), *wrong])
+
+
+def test_replicas_are_processes_that_end_together(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import os, pathlib\n"
+        f"pathlib.Path({str(tmp_path)!r}, f'pid{{os.getpid()}}').write_text(os.environ['SHIVA_CPUS'])\n" + PYTHON
+    )
+    (tmp_path / "beside.py").write_text("FACTOR = 2\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "shiva_container", "serve", str(tmp_path), "--replicas", "2"],
+        env=os.environ | {"SHIVA_SERVERS": f"ipc://{tmp_path}/nobody", "SHIVA_CPUS": "4"},
+    ) as parent:
+        end = time.monotonic() + 120
+        while len(found := list(tmp_path.glob("pid*"))) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        assert {one.read_text() for one in found} == {"4"}
+        parent.send_signal(signal.SIGTERM)
+        assert parent.wait(60) in (0, signal.SIGTERM)
+    for one in found:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(one.name[3:]), 0)
