@@ -63,10 +63,14 @@ def test_a_network_that_was_exported(remote: Any, files: dict[str, Path], name: 
 def test_another_size_is_refused(remote: Any) -> None:
     with pytest.raises(InferenceServerException, match=r"got float32 \[1, 3, 64, 64\]"):
         remote("dots")(np.zeros((1, 3, 64, 64), np.float32))
-    with pytest.raises(InferenceServerException, match=r"\[2, 3, 320, 320\]"):
-        remote("still_dots")(pictures(2))
     with pytest.raises(InferenceServerException, match="nobody"):
         remote("nobody")
+
+
+def test_a_network_of_one_picture_takes_several_in_turn(remote: Any) -> None:
+    (still,), (dynamic,) = remote("still_dots")(pictures(2)), remote("dots")(pictures(2))
+    assert still.shape == dynamic.shape
+    assert np.allclose(still, dynamic)
 
 
 def test_outputs_are_in_the_order_of_their_names(remote: Any) -> None:
