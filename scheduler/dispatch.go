@@ -194,7 +194,7 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 	case b.leftOut && b.Rows < w.rows:
 		why = CloseStream
 	case w.bestTime > 0: // a trial
-	case c.gathering.replica == rep && c.rows == 0 && b.Rows < p.max:
+	case (c.gathering.replica == rep || rep.sharing.gathered) && c.rows == 0 && b.Rows < p.max:
 		why = CloseTogether
 	case c.rows == 0 && c.cfg.Delay > 0 && b.Rows < p.max:
 		why = CloseDelay

@@ -17,6 +17,8 @@ type gathering struct {
 	replica *Replica // nil: none waits
 	began   int64
 	until   int64
+	due     int     // rows of callers that are owed a request
+	from    int64   // when the newest of them were answered
 	asked   uint64  // rows ever asked for when it began
 	hoped   float64 // rows that were expected to come
 	gain    float64 // factor by which more callers' rows are expected to be answered in a second
@@ -62,7 +64,7 @@ func (c *core) gather(rep *Replica, q *queue, w *window, p *plan, now int64, fx 
 	if c.allowance <= 0 {
 		return now
 	}
-	next := gathering{replica: rep, began: now, asked: cs.asking}
+	next := gathering{replica: rep, began: now, due: cs.due, from: cs.newest.since, asked: cs.asking}
 	if w.rows < w.room {
 		c.bestWait(&next, p, w.room, false)
 	}
@@ -94,6 +96,46 @@ func (c *core) gatherLate(rep *Replica, start, now int64, fx *effects) (until in
 	return c.gather(rep, q, &window{at: q.start(), room: n, cap: n}, p, now, fx)
 }
 
+// gatherOffer decides until when the offer of a shared replica waits for callers; now: it is made;
+// never: the answer to the replica's batch decides. It may answer rows. Its batch is made at the
+// grant, which waits for nobody.
+func (c *core) gatherOffer(rep *Replica, now int64, fx *effects) (until int64) {
+	if !c.gathers() || len(c.buckets.ordered) == 0 {
+		return now
+	}
+	b := c.buckets.ordered[0]
+	_, q := b.top()
+	p := rep.plan(c, now, b.rowBytes)
+	p.granted = false
+	n := rep.strategy.limit(p)
+	w := &window{at: q.start(), rows: min(q.rows, n), room: n, cap: n}
+	if !rep.busy() {
+		return c.gather(rep, q, w, p, now, fx)
+	}
+	back := rep.callersExecuting()
+	if back == 0 || c.allowance <= 0 {
+		return now
+	}
+	next := gathering{began: now, due: c.sources.due + back, from: now}
+	c.bestWait(&next, p, n, false)
+	if end := rep.next().at; next.until == 0 || end == never || q.head().deadline-p.planned(w.rows+next.due) < end+next.until-now {
+		return now
+	}
+	return never
+}
+
+// callersExecuting is how many rows of callers its batches have.
+func (r *Replica) callersExecuting() (rows int) {
+	for _, b := range r.inflight {
+		for i := range b.spans {
+			if s := &b.spans[i]; s.req != nil && s.req.source.caller {
+				rows += s.hi - s.lo
+			}
+		}
+	}
+	return rows
+}
+
 // bestWait sets the end of the wait that gains most, for a batch of at most room rows, or leaves it
 // 0 if none gains enough.
 //
@@ -113,14 +155,14 @@ func (c *core) bestWait(g *gathering, p *plan, room int, probe bool) {
 	cs := &c.sources.callers
 	waiting := min(cs.queued, c.rows)
 	others := float64(c.rows - waiting)
-	callers, most := float64(waiting+cs.due), max(float64(room)-others, 1)
+	callers, most := float64(waiting+g.due), max(float64(room)-others, 1)
 	size := func(f float64) float64 { return min(callers/(2-f), most) }
 	x0 := size(0)
 	t0 := p.mean(x0 + others)
 	if t0 <= 0 {
 		return
 	}
-	from, best, came := cs.newest.since, leastGain, 0.0
+	best, came := leastGain, 0.0
 	for class := range cs.delays.counts {
 		n := cs.delays.counts[class]
 		wait := delayEdge(class)
@@ -142,7 +184,7 @@ func (c *core) bestWait(g *gathering, p *plan, room int, probe bool) {
 		faster := x / t / (x0 / t0)
 		if gain := ((faster-1)*x - (t/t0-1)*others) / (x + others); gain > best {
 			best = gain
-			g.until, g.hoped, g.gain, g.probe = from+wait, float64(cs.due)*f, faster, probe
+			g.until, g.hoped, g.gain, g.probe = g.from+wait, float64(g.due)*f, faster, probe
 		}
 	}
 }
@@ -150,7 +192,10 @@ func (c *core) bestWait(g *gathering, p *plan, room int, probe bool) {
 // mean is the mean time of a batch of n rows. A size beyond the largest measured one counts as fast
 // as that one.
 func (p *plan) mean(n float64) float64 {
-	whole := n * float64(p.whole(1))
+	whole := n
+	if p.remote > 0 {
+		whole *= 1 + float64(p.remote)/float64(p.local)
+	}
 	t := p.prof.typical(min(max(int(whole), 1), max(p.prof.largest, 1)))
 	if lo := int(whole); lo >= 1 && lo < p.prof.largest {
 		t += (whole - float64(lo)) * (p.prof.typical(lo+1) - t)

@@ -18,6 +18,8 @@ import (
 // server, and its times are those of the whole execution (plan.whole). The replica's profile, too,
 // goes by the rows of whole executions, which answers report.
 //
+// Rows of clients that ask again on each answer are offered together (gatherOffer).
+//
 // No state is absorbing. An offer without an answer is repeated (repeatOffer), which also ends a
 // grant that was lost. A container that grants nothing is reported as silent after the same time as
 // one that answers nothing. Stale measurements count for nothing (profile.dropStale).
@@ -47,6 +49,7 @@ type sharing struct {
 	offered   int64  // time of the latest offer
 	repeats   int64  // consecutive repetitions of the offer
 	paused    int64  // until this time nothing is offered
+	gathered  bool   // the latest offer waited for callers
 	share            // of the latest grant
 	target    int    // rows of its execution that all servers expect; 0: unknown
 }
@@ -127,6 +130,11 @@ func (c *core) offer(now int64, fx *effects) {
 		case !s.announced || now >= s.offered+repeatOffer:
 			if s.announced {
 				s.repeats++
+			} else if until := c.gatherOffer(r, now, fx); until > now {
+				c.wakeAt(until)
+				continue
+			} else if s.gathered = c.gathering.replica == r; s.gathered {
+				c.gathered(now)
 			}
 			s.announced, s.offered = true, now
 			o := Offer{Rows: c.rows}

@@ -208,3 +208,51 @@ func TestNeedOfShared(t *testing.T) {
 		t.Errorf("a container that executes 10 rows in 20 ms is worth %.0f rows a second", n.Worth)
 	}
 }
+
+// TestOfferWaitsForCallers: rows of clients that ask again on each answer are offered once the last
+// of these clients has asked, or while a batch of others executes, after its answer.
+func TestOfferWaitsForCallers(t *testing.T) {
+	x := newShared(t, 0)
+	grant := uint64(0)
+	askFrom := func(sources ...uint64) {
+		for _, source := range sources {
+			x.clock.Advance(200 * time.Microsecond)
+			x.sched.Submit(&scheduler.Request{Model: x.rep.Model(), Inputs: rowOf(t, 1), Rows: 1, Source: source, Owner: ownerFunc(func(*scheduler.Request) {})})
+		}
+	}
+	execute := func(rows int, meanwhile ...uint64) {
+		t.Helper()
+		grant++
+		x.offers = nil
+		x.rep.Grant(grant, rows, 0, 0)
+		if n := x.worker.Pending(); len(n) != 1 || n[0] != rows {
+			t.Fatalf("batches %v, want one of %d rows", n, rows)
+		}
+		askFrom(meanwhile...)
+		x.clock.Advance(20 * time.Millisecond)
+		if err := x.worker.Answer(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	askFrom(1) // ... and 2 while that executes, and so on
+	for range 8 {
+		execute(1, 2)
+		execute(1, 1)
+	}
+	execute(1, 2)
+	x.sent(17, 0) // what waits is offered after the answer
+	askFrom(1)
+	x.sent(0, 1)
+	for range 5 {
+		execute(2)
+		askFrom(1)
+		x.sent(1, 0)
+		askFrom(2)
+		x.sent(0, 1)
+	}
+	execute(2)
+	askFrom(2) // in vain: source 1 is gone
+	x.sent(1, 0)
+	x.clock.Advance(5 * time.Millisecond)
+	x.sent(0, 1)
+}

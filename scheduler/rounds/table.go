@@ -8,12 +8,12 @@
 //
 //	offer: rows wait here ──► grant: send now ──► batch, or the grant back ──► execution of all
 //
-// A round begins when the container can execute and has been offered rows: every server that has
-// offered some is granted a batch, and told how many rows wait elsewhere. It makes its batch then,
-// of the rows that have arrived by then. The round ends when each server has sent a batch or given
-// its grant back, or when the round's patience runs out. The batches that have arrived are executed
-// together, as far as there is room and the inputs can be joined; the rest go first in the next
-// execution.
+// A round begins when the container can execute and has been offered rows, or a little later where
+// servers are about to offer some (see callers.go): every server that has offered some is granted a
+// batch, and told how many rows wait elsewhere. It makes its batch then, of the rows that have
+// arrived by then. The round ends when each server has sent a batch or given its grant back, or
+// when the round's patience runs out. The batches that have arrived are executed together, as far
+// as there is room and the inputs can be joined; the rest go first in the next execution.
 //
 // Where an execution has no room for all servers, those with the most urgent deadlines get grants,
 // but servers that are ahead of another by more than [Lead] executions' rows come last. So a server
@@ -98,6 +98,7 @@ type Seat[B any] struct {
 	served  float64       // rows executed, counted from the least of all seats at its joining
 	round   uint64        // the latest round in which it was granted
 	waited  bool          // the open round waits for its answer
+	habit
 }
 
 // A Table has the seats of a container, and the batches that they have sent. The zero value is not
@@ -116,6 +117,7 @@ type Table[B any] struct {
 	took   time.Duration // the latest execution
 	size   float64       // rows of an execution, smoothed
 	best   float64       // rows of an execution that servers find best, smoothed; 0: unknown
+	costs  costs
 }
 
 // New returns a table for a container that executes lanes batches at once, each of at most max
@@ -161,6 +163,7 @@ func (t *Table[B]) Offer(s *Seat[B], rows int, due, now time.Duration) {
 	if s.grant != 0 && now-s.asked > time.Second {
 		s.grant = 0 // it has no grant any more, or it would not offer
 	}
+	s.returns(now, t.took)
 	s.wants, s.offered, s.due = s.grants, max(1, s.believed(rows)), 0
 	if due > 0 {
 		s.due = now + due
@@ -213,6 +216,10 @@ func (t *Table[B]) Done(e *Execution[B], now time.Duration) {
 	t.busy--
 	t.took = now - e.began
 	t.size += (float64(e.Rows) - t.size) / 8
+	t.costs.add(e.Rows, t.took)
+	for i := range e.Batches {
+		e.Batches[i].seat.answers(now)
+	}
 }
 
 // Idle reports whether no batch is queued or being executed.
@@ -222,6 +229,9 @@ func (t *Table[B]) Idle() bool { return t.busy == 0 && len(t.queue) == 0 }
 // neither grants nor an execution. wake is when to call it again at the latest; 0: it need not be
 // called.
 func (t *Table[B]) Next(now time.Duration) (grants []Grant[B], e *Execution[B], wake time.Duration) {
+	if until := t.hold(now); until > now {
+		return nil, nil, until
+	}
 	if t.busy < t.lanes || t.busy == t.lanes && t.took < quick {
 		if len(t.queue) > 0 {
 			t.begins(now)
@@ -337,6 +347,7 @@ func (t *Table[B]) begin(now time.Duration) *Execution[B] {
 		e.Batches = append(e.Batches, b)
 		e.Rows += b.Rows
 		b.seat.served += float64(b.Rows)
+		b.seat.executing++
 	}
 	if of > 0 {
 		if t.best == 0 {

@@ -26,6 +26,12 @@ type Loops struct {
 	Open        float64 // rows per second of the open loop
 	OpenSources int     // connections among which they are spread; 0: one
 
+	// Servers share the replicas, as in a Fleet whose containers grant, and have equally many
+	// clients. 0: one server, without transport.
+	Servers int
+	Delay   time.Duration // of a message, one way
+	Jitter  time.Duration // mean of an additional, exponential delay
+
 	Warm, Length time.Duration // not counted, and counted
 	Seed         uint64
 
@@ -83,34 +89,22 @@ func (l *Latencies) done(length time.Duration) {
 
 // RunLoops simulates the scheduler with a configuration.
 func RunLoops(l Loops, cfg scheduler.ModelConfig) (*LoopsResult, error) {
-	clock := schedtest.NewClock()
-	sched, err := scheduler.New(scheduler.Config{Clock: clock, Default: cfg})
-	if err != nil {
-		return nil, fmt.Errorf("sim: %w", err)
-	}
-	outs, err := outputs()
-	if err != nil {
-		return nil, err
-	}
 	if l.Deadline == 0 {
 		l.Deadline = 30 * time.Second
 	}
-	cell := Cell{Profile: l.Profile, Warm: l.Warm, Length: l.Length, Seed: l.Seed, Replica: l.Replica}
-	stage := &stage{Cell: cell, clock: clock, start: clock.Now(), sched: sched, outs: outs}
-	for i, w := range cell.clockworks() {
-		stage.add(i, w)
-	}
-	if stage.err != nil {
-		return nil, stage.err
-	}
-	r := &loops{Loops: l, clock: clock, start: clock.Now(), stage: stage, rng: rand.New(rand.NewPCG(l.Seed, 7))}
+	clock := schedtest.NewClock()
+	r := &loops{Loops: l, clock: clock, began: clock.Now(), rng: rand.New(rand.NewPCG(l.Seed, 7))}
 	r.Rows = max(1, r.Rows)
+	var err error
 	if r.rows, err = tensor.FromSlice(tensor.Shape{r.Rows, 4}, make([]uint8, 4*r.Rows)); err != nil {
 		return nil, fmt.Errorf("sim: %w", err)
 	}
+	if err = r.start(cfg); err != nil {
+		return nil, err
+	}
 	for i := range l.Clients {
 		for range max(1, l.InFlight) {
-			q := &loopRequest{run: r, into: &r.result.Closed, source: uint64(1 + i)}
+			q := &loopRequest{run: r, into: &r.result.Closed, source: uint64(1 + i), server: r.servers[i%len(r.servers)]}
 			clock.AfterFunc(time.Duration(r.rng.Int64N(int64(50*time.Millisecond))), q.ask)
 		}
 	}
@@ -121,25 +115,70 @@ func RunLoops(l Loops, cfg scheduler.ModelConfig) (*LoopsResult, error) {
 		clock.AfterFunc(time.Duration(r.rng.Int64N(int64(cameraInterval))), func() { r.film(i) })
 	}
 	clock.Advance(l.Warm + l.Length)
-	r.result.Stats = stage.model.Stats()
+	r.result.Stats = r.servers[0].model.Stats()
 	r.over = true
 	clock.Advance(time.Minute)
-	sched.Close()
+	for _, s := range r.servers {
+		s.sched.Close()
+	}
 	r.result.Closed.done(l.Length)
 	r.result.Open.done(l.Length)
-	return &r.result, stage.err
+	return &r.result, r.failed()
 }
 
 // loops is one run of Loops.
 type loops struct {
 	Loops
-	clock  *schedtest.Clock
-	start  time.Time
-	stage  *stage
-	rng    *rand.Rand
-	rows   tensor.Tensor // of a request
-	result LoopsResult
-	over   bool
+	clock   *schedtest.Clock
+	began   time.Time
+	servers []*server
+	failed  func() error // of the simulation itself
+	rng     *rand.Rand
+	rows    tensor.Tensor // of a request
+	result  LoopsResult
+	over    bool
+}
+
+// A server is what clients submit to.
+type server struct {
+	sched *scheduler.Scheduler
+	model *scheduler.Model
+}
+
+// start makes the servers and their replicas.
+func (r *loops) start(cfg scheduler.ModelConfig) error {
+	cell := Cell{Profile: r.Profile, Warm: r.Warm, Length: r.Length, Seed: r.Seed, Replica: r.Replica}
+	outs, err := outputs()
+	if err != nil {
+		return err
+	}
+	if r.Servers > 0 {
+		x := &fleet{Fleet: Fleet{Cell: cell, Servers: r.Servers, Grants: true, Delay: r.Delay, Jitter: r.Jitter},
+			clock: r.clock, start: r.began, rng: rand.New(rand.NewPCG(r.Seed, 4)), outs: outs, res: &FleetResult{Result: &Result{cell: cell}}}
+		for _, w := range cell.clockworks() {
+			x.containers = append(x.containers, newHost(x, w))
+		}
+		r.failed = func() error { return nil }
+		for n := range r.Servers {
+			d, err := x.server(n, cfg, nil)
+			if err != nil {
+				return err
+			}
+			r.servers = append(r.servers, &server{d.sched, d.model})
+		}
+		return nil
+	}
+	sched, err := scheduler.New(scheduler.Config{Clock: r.clock, Default: cfg})
+	if err != nil {
+		return fmt.Errorf("sim: %w", err)
+	}
+	stage := &stage{Cell: cell, clock: r.clock, start: r.began, sched: sched, outs: outs}
+	for i, w := range cell.clockworks() {
+		stage.add(i, w)
+	}
+	r.failed = func() error { return stage.err }
+	r.servers = []*server{{sched, stage.model}}
+	return stage.err
 }
 
 // A loopRequest is one place in a client's loop, or a request of the open loop.
@@ -148,6 +187,7 @@ type loopRequest struct {
 	run    *loops
 	into   *Latencies
 	source uint64
+	server *server
 	asked  time.Time
 }
 
@@ -163,7 +203,7 @@ func (r *loops) arrive() {
 
 // open makes a request that does not follow an answer, of a source.
 func (r *loops) open(source int) *loopRequest {
-	return &loopRequest{run: r, into: &r.result.Open, source: uint64(source)}
+	return &loopRequest{run: r, into: &r.result.Open, source: uint64(source), server: r.servers[source%len(r.servers)]}
 }
 
 // film submits a camera's frames, one at a time; of each only the newest waits.
@@ -189,15 +229,15 @@ func (q *loopRequest) ask() {
 	if q.Inputs == nil {
 		q.Inputs = []tensor.Tensor{r.rows}
 	}
-	q.Model, q.Rows, q.Owner, q.Source, q.Deadline = r.stage.model, r.Rows, q, q.source, q.asked.Add(r.Deadline)
-	r.stage.sched.Submit(&q.Request)
+	q.Model, q.Rows, q.Owner, q.Source, q.Deadline = q.server.model, r.Rows, q, q.source, q.asked.Add(r.Deadline)
+	q.server.sched.Submit(&q.Request)
 }
 
 // Complete counts the answer, after which the client thinks and asks again.
 func (q *loopRequest) Complete(answered *scheduler.Request) {
 	r := q.run
 	now := r.clock.Now()
-	if at := now.Sub(r.start); !r.over && at >= r.Warm && at < r.Warm+r.Length {
+	if at := now.Sub(r.began); !r.over && at >= r.Warm && at < r.Warm+r.Length {
 		if answered.Err == nil {
 			q.into.all = append(q.into.all, now.Sub(q.asked))
 		} else {

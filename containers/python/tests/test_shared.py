@@ -55,6 +55,42 @@ def test_all_servers_with_rows_are_granted_the_same_execution() -> None:
     assert (again.seat, again.target) == (a, 8)
 
 
+def loop(
+    one: Shared, seats: list[Seat], count: int, now: float, quiet: tuple[Seat, ...] = ()
+) -> tuple[list[int], float]:
+    """The rows of executions of 20 ms, 1 ms after whose answers servers offer a row again."""
+    offers = {seat: now + 0.002 * i for i, seat in enumerate(seats) if seat not in quiet}
+    sizes: list[int] = []
+    while len(sizes) < count:
+        for seat in [seat for seat, at in offers.items() if at <= now]:
+            del offers[seat]
+            one.offer(seat, 1, 0, now)
+        grants, execution, wake = one.next(now)
+        for grant in grants:
+            one.arrive(Sent(grant.seat, 1, 0), grant.number, 0, now)
+        if execution is not None:
+            sizes.append(execution.rows)
+            now += 0.02
+            for seat in [seat for seat, at in offers.items() if at < now]:
+                one.offer(seat, 1, 0, offers.pop(seat))
+            one.done(execution, now)
+            offers |= {sent.seat: now + 0.001 for sent in execution.batches if sent.seat not in quiet}
+        elif not grants:
+            now = min([wake, *offers.values()])
+    return sizes, now
+
+
+def test_servers_whose_clients_ask_on_each_answer_share_executions() -> None:
+    one, seats = table(seats=3)
+    sizes, now = loop(one, seats, 50, 0)
+    assert sizes[0] == 1
+    assert sizes[-10:] == [3] * 10
+    # One of them does not ask again: it is waited for once, and no longer than an execution.
+    sizes, end = loop(one, seats, 10, now, (seats[0],))
+    assert sizes[-8:] == [2] * 8
+    assert end - now < 10 * 0.021 + 0.02
+
+
 def test_a_server_that_does_not_answer_costs_the_others_their_patience_once() -> None:
     one, (a, b) = table()
     one.offer(a, 1, 0, 0)

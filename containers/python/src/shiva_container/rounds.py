@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from .callers import MOST_LATER, MOSTLY, Costs, Habit
+
 LEAD = 4
 """By how many executions' worth of rows a server may be ahead of others."""
 _TRUST, _TRUST_MORE = 4, 16
@@ -40,6 +42,7 @@ class Seat:
     served: float = 0.0
     round: int = 0
     waited: bool = False
+    habit: Habit = field(default_factory=Habit)
 
     @property
     def claim(self) -> int:
@@ -109,6 +112,7 @@ class Table(Generic[Body]):
         self._round = self._number = 0
         self._took = _QUICK
         self._size = self._best = 0.0
+        self._costs = Costs()
 
     @property
     def idle(self) -> bool:
@@ -130,6 +134,7 @@ class Table(Generic[Body]):
         """Rows wait at a server, the most urgent for ``due``; 0: they have no deadline."""
         if seat.grant and now - seat.asked > _FORGIVEN:
             seat.grant = 0
+        seat.habit.returns(now, self._took)
         seat.wants, seat.offered = seat.grants, max(1, seat.believed(rows))
         seat.due = now + due if due > 0 else 0.0
 
@@ -153,10 +158,15 @@ class Table(Generic[Body]):
         self._busy -= 1
         self._took = now - execution.began
         self._size += (execution.rows - self._size) / 8
+        self._costs.add(execution.rows, self._took)
+        for one in execution.batches:
+            one.seat.habit.answers(one.seat.wants, now)
 
     def next(self, now: float) -> tuple[list[Grant], Execution[Body] | None, float]:
         """The next step after any of the above, until there is none; and when to ask again."""
         never = float("inf")
+        if (until := self._hold(now)) > now:
+            return [], None, until
         if self._busy < self._lanes or (self._busy == self._lanes and self._took < _QUICK):
             if self._queue:
                 self._begin_round(now)
@@ -176,6 +186,26 @@ class Table(Generic[Body]):
             seat.grant = 0
             seat.reply += (min(now - seat.asked, _MOST_PATIENCE) - seat.reply) / 8
             seat.waited = False
+
+    def _hold(self, now: float) -> float:
+        """Until when the next round waits for servers that are about to offer rows; now: not."""
+        if self._open or self._queue or self._busy != self._lanes - 1:
+            return now
+        fixed, each = self._costs.line()
+        until, waiting, coming, others = now, 0, 0, False
+        for seat in self._seats:
+            habit = seat.habit
+            if seat.wants:
+                waiting += seat.claim
+                others = others or habit.asks < MOSTLY
+            elif habit.expected and habit.asks > MOSTLY and habit.end - now < habit.asks * fixed:
+                until = max(until, habit.end)
+                coming += seat.claim
+        took = fixed + each * (waiting + coming)
+        if not waiting or (others and until - now + took > MOST_LATER * (fixed + each * waiting)):
+            return now
+        urgent = min((seat.due for seat in self._seats if seat.wants and seat.due), default=float("inf"))
+        return max(now, min(until, urgent - 1.25 * took))
 
     def _begin_round(self, now: float) -> None:
         if not self._open:
@@ -217,6 +247,7 @@ class Table(Generic[Body]):
             execution.batches.append(one)
             execution.rows += one.rows
             one.seat.served += one.rows
+            one.seat.habit.executing += 1
             if one.best:
                 best, of = best + one.best * one.rows, of + one.rows
         if of:
