@@ -90,6 +90,10 @@ type ModelConfig struct {
 	// Keep is how many frames of a stream may wait if its frames do not set Frame.Keep; one more
 	// supersedes the oldest. Default: all.
 	Keep setting.Keep
+	// StreamInterval is how often each stream that keeps only its newest frames shall have an
+	// answer, as far as it sends frames. [Need] counts the replicas for it, and nothing else
+	// depends on it. Default 0: as often as the replicas can, and they are enough.
+	StreamInterval time.Duration
 	// Streams bounds the streams of one client that the model knows. For one more, the client's
 	// oldest silent stream is forgotten; if none is silent, the new one is refused. Default 1,024.
 	Streams int
@@ -183,6 +187,7 @@ func (c ModelConfig) Faults() (fs setting.Faults) {
 	setting.Between(&fs, "queue_bytes", queueBytes, 1, setting.MaxBytes)
 	setting.Between(&fs, "execution_timeout", c.ExecTimeout, time.Millisecond, setting.MaxWait)
 	setting.Between(&fs, "slots", c.Slots, 0, MaxSlots)
+	setting.Between(&fs, "stream_interval", c.StreamInterval, 0, setting.MaxWait)
 	setting.Between(&fs, "streams_per_client", c.Streams, 1, maxStreams)
 	if !c.Keep.Valid() {
 		fs.Add("keep", "expected %s, got %s", setting.KeepValues, cmp.Or(c.Keep.String(), `""`))

@@ -126,7 +126,11 @@ func (c *core) wakeAt(t int64) { c.wake = min(c.wake, t) }
 // submit accepts or refuses a request.
 func (c *core) submit(r *Request, now int64, fx *effects) {
 	r.submitted = now
-	c.stats.arrive(r, r.Frame != nil && c.keepOf(r.Frame) > 0, now)
+	newest := r.Frame != nil && c.keepOf(r.Frame) > 0
+	c.stats.arrive(r, now)
+	if !newest {
+		c.stats.want(r.Rows)
+	}
 	if c.draining {
 		c.refuse(r, OutcomeDraining, errDraining, fx)
 		return
@@ -156,6 +160,10 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 			return
 		}
 		defer c.streams.fallSilent(s)
+		if newest && s.due(c.cfg.StreamInterval, now) {
+			c.stats.want(r.Rows)
+			c.stats.promised += uint64(r.Rows)
+		}
 	}
 	if !c.admit(r, s, now, fx) {
 		return

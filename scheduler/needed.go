@@ -3,6 +3,7 @@ package scheduler
 import (
 	"math"
 	"sort"
+	"time"
 )
 
 // A Need is how many replicas like the live ones would meet the deadlines of the arriving requests,
@@ -14,11 +15,13 @@ import (
 // 1 the queue grows without bound. Arriving includes the rows of refused requests, which more
 // replicas could serve.
 //
-// Frames of streams that keep only their newest frames do not count as arriving or waiting: they
-// are served as fast as the replicas are, and a camera that sends more than that needs no more.
-// Load is at most as many requests as were unanswered at once in the last minute: the rate of
-// clients that wait for each answer is the replicas' own, and more of them would get nothing. This
-// bound does not apply while requests are refused.
+// Of streams that keep only their newest frames, one frame in each [ModelConfig].StreamInterval
+// counts as arriving, and none as waiting. Without a StreamInterval none counts: they are served as
+// fast as the replicas are, and a camera that sends more than that needs no more.
+//
+// All other load is at most as many requests as were unanswered at once in the last minute: the
+// rate of clients that wait for each answer is the replicas' own, and more of them would get
+// nothing. This bound does not apply while requests are refused.
 //
 // Load does not follow noise: it begins as the mean of the first four seconds, and then changes
 // only by more than chance explains. It rises within seconds, and falls with the rate over a
@@ -197,10 +200,17 @@ func (c *core) need(now int64) Need {
 		d.load = (long.mean + waiting) / perReplica
 	}
 	d.load = min(max(d.load, (least+waiting)/perReplica), (most+waiting)/perReplica, math.MaxInt32)
-	n.Load = min(d.load, c.parallel(now))
+	n.Load = min(d.load, d.load*c.promised(now)+c.parallel(now))
 	n.Arriving = 1e9 * max(0, d.load*perReplica-waiting)
 	n.Replicas = max(1, int(math.Ceil(n.Load-1e-9)))
 	return n
+}
+
+// promised returns the share of the last minute's wanted rows that frames of streams are which keep
+// only their newest.
+func (c *core) promised(now int64) float64 {
+	from, _ := c.past.recent(now, &c.stats)
+	return float64(c.stats.promised-from.promised) / max(1, float64(c.stats.wanted-from.wanted))
 }
 
 // parallel returns how many replicas could have executed something at once in the last minute: one
@@ -289,17 +299,27 @@ func (r *Replica) capacity(c *core, patience float64) float64 {
 	return 0
 }
 
-// arrive counts a request, however it ends. latest: it is a frame of a stream that keeps only its
-// newest frames.
-func (c *counters) arrive(r *Request, latest bool, now int64) {
-	rows := uint64(r.Rows)
-	c.arrived += rows
-	if !latest {
-		c.wanted += rows
-		c.squares += rows * rows
-	}
+// arrive counts a request, however it ends.
+func (c *counters) arrive(r *Request, now int64) {
+	c.arrived += uint64(r.Rows)
 	if r.deadline != never && r.deadline > now {
 		c.bound++
 		c.timeLeft += uint64(r.deadline-now) / 1e3
 	}
+}
+
+// want counts the rows of a request as load.
+func (c *counters) want(rows int) {
+	c.wanted += uint64(rows)
+	c.squares += uint64(rows) * uint64(rows)
+}
+
+// due reports whether a frame that arrives now is the one that is to be answered in this interval
+// (0: there is none). On average that is one in each interval, also if frames arrive unevenly.
+func (s *stream) due(interval time.Duration, now int64) bool {
+	if interval == 0 || now < s.next {
+		return false
+	}
+	s.next = max(s.next, now-int64(interval)) + int64(interval)
+	return true
 }

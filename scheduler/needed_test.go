@@ -249,23 +249,60 @@ func TestNeededWithoutAnswers(t *testing.T) {
 	}
 }
 
-// TestCamerasNeedNoMore: streams that keep their newest frame need one replica, however many frames
-// they send, and whether or not requests arrive besides.
-func TestCamerasNeedNoMore(t *testing.T) {
-	s, clock := newVirtual(t, scheduler.Config{})
-	model := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(50*time.Millisecond, 50*time.Millisecond)}).Model()
-	done := ownerFunc(func(*scheduler.Request) {})
-	for i := range 30 * 30 {
-		for _, camera := range []string{"a", "b", "c"} {
-			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: done, Frame: &scheduler.Frame{Stream: camera, Keep: 1}, Deadline: clock.Now().Add(time.Second)})
+// TestCamerasNeed: streams that keep their newest frame need as many replicas as answer one of
+// their frames in each stream_interval, and without one a single replica, however many frames they
+// send, and whether or not requests arrive besides. The replicas needed keep the promise.
+func TestCamerasNeed(t *testing.T) {
+	batches, rows := schedtest.Linear(50*time.Millisecond, 50*time.Millisecond), schedtest.Linear(0, 200*time.Millisecond)
+	for _, tt := range []struct {
+		exec     func(rows int) time.Duration
+		interval time.Duration
+		cameras  string // one letter each
+		fps      int
+		arriving float64 // rows per second
+		replicas int
+	}{
+		{batches, 0, "abc", 30, 1, 1},
+		{batches, time.Second, "abc", 30, 3 + 1, 1},
+		{batches, 100 * time.Millisecond, "abc", 30, 3*10 + 1, 3}, // one answers 13 a second
+		{batches, 100 * time.Millisecond, "abc", 8, 3*8 + 1, 3},   // no more than they send
+		{batches, 60 * time.Millisecond, "abc", 30, 3/0.06 + 1, 5},
+		{rows, 50 * time.Millisecond, "a", 30, 20 + 1, 6}, // far more than are unanswered at once
+	} {
+		s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{StreamInterval: tt.interval}})
+		add := func() *scheduler.Model {
+			return addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: tt.exec}).Model()
 		}
-		if i%30 == 0 {
-			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: done, Deadline: clock.Now().Add(time.Second)})
+		model := add()
+		answered := 0
+		done := ownerFunc(func(r *scheduler.Request) {
+			if r.Frame != nil && r.Err == nil {
+				answered++
+			}
+		})
+		film := func(seconds int) {
+			answered = 0
+			for i := range seconds * tt.fps {
+				for _, camera := range tt.cameras {
+					s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: done, Frame: &scheduler.Frame{Stream: string(camera), Keep: 1}, Deadline: clock.Now().Add(time.Second)})
+				}
+				if i%tt.fps == 0 {
+					s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: done, Deadline: clock.Now().Add(time.Second)})
+				}
+				clock.Advance(time.Second / time.Duration(tt.fps))
+			}
 		}
-		clock.Advance(time.Second / 30)
-	}
-	if n := model.Stats().Need; n.Replicas != 1 || n.Arriving > 2 {
-		t.Errorf("need %+v, want one replica", n)
+		film(30)
+		if n := model.Stats().Need; n.Replicas != tt.replicas || n.Arriving > 1.1*tt.arriving || n.Arriving < 0.9*tt.arriving {
+			t.Errorf("an answer each %v at %d frames/s: need %+v, expected %d replicas for %.1f rows/s", tt.interval, tt.fps, n, tt.replicas, tt.arriving)
+		}
+		for range tt.replicas - 1 {
+			add()
+		}
+		film(30)
+		if promised := 30 * int(tt.arriving-1); answered < promised {
+			t.Errorf("an answer each %v at %d frames/s: %d replicas gave %d of %d answers", tt.interval, tt.fps, tt.replicas, answered, promised)
+		}
 	}
 }
 

@@ -98,6 +98,7 @@ type stream struct {
 	captured       int64  // earliest capture time of those frames
 	queued         int    // items in queues
 	served         int64  // when a frame was sent last
+	next           int64  // when the next interval of the model's StreamInterval begins
 	number         uint64 // position in the order in which streams became known
 	priority       int    // of the turns that it is in
 	turn           int    // index in those turns, or -1
@@ -195,7 +196,7 @@ func (ss *streams) get(r *Request, most int, now int64) *stream {
 	}
 	ss.known++
 	key.client, key.name = strings.Clone(key.client), strings.Clone(key.name)
-	s := &stream{key: key, client: c, number: ss.known, turn: -1, seq: -1, served: now, active: now}
+	s := &stream{key: key, client: c, number: ss.known, turn: -1, seq: -1, served: now, next: now, active: now}
 	s.recent.begin(now)
 	// A new stream joins half-way: it should not wait for all other streams, and clients that name
 	// a new stream in each frame must not keep other streams from their turn. The stream that has

@@ -24,7 +24,7 @@ model, and its settings in effect.
 
 models set digits objective=20ms max_batch=64 changes how all versions of a model are batched, while it serves:
 at once, all settings or none. The settings are strategy, objective, max_batch, batch_bytes, delay, queue_rows,
-queue_bytes, execution_timeout, retry, shed, together, slots, keep, streams_per_client, pad, default_version, retire_after, cache and
+queue_bytes, execution_timeout, retry, shed, together, slots, keep, stream_interval, streams_per_client, pad, default_version, retire_after, cache and
 cache_ttl. It prints the settings in effect. They go over those of the server's file, which is not written; with --state on the server they survive
 its end and hold in all servers that share the state.
 

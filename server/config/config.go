@@ -432,6 +432,7 @@ type Policy struct {
 	Together         bool          `toml:"together"`
 	Slots            int           `toml:"slots"`
 	Keep             setting.Keep  `toml:"keep"`
+	StreamInterval   time.Duration `toml:"stream_interval"`
 	StreamsPerClient int           `toml:"streams_per_client"`
 	Pad              bool          `toml:"pad"`
 	Batched          bool          `toml:"batched" default:"true" file:"only" restart:"replicas have registered by it"`
@@ -442,22 +443,23 @@ type Policy struct {
 // Scheduler returns the scheduler's part of a policy.
 func (p Policy) Scheduler() scheduler.ModelConfig {
 	return scheduler.ModelConfig{
-		Strategy:    p.Strategy,
-		Objective:   p.Objective,
-		MaxBatch:    p.MaxBatch,
-		BatchBytes:  int64(p.BatchBytes),
-		Delay:       p.Delay,
-		QueueRows:   p.QueueRows,
-		QueueBytes:  int64(p.QueueBytes),
-		ExecTimeout: p.ExecutionTimeout,
-		Retry:       &p.Retry,
-		Shed:        &p.Shed,
-		Together:    &p.Together,
-		Slots:       p.Slots,
-		Keep:        p.Keep,
-		Streams:     p.StreamsPerClient,
-		Batched:     &p.Batched,
-		Pad:         p.Pad,
+		Strategy:       p.Strategy,
+		Objective:      p.Objective,
+		MaxBatch:       p.MaxBatch,
+		BatchBytes:     int64(p.BatchBytes),
+		Delay:          p.Delay,
+		QueueRows:      p.QueueRows,
+		QueueBytes:     int64(p.QueueBytes),
+		ExecTimeout:    p.ExecutionTimeout,
+		Retry:          &p.Retry,
+		Shed:           &p.Shed,
+		Together:       &p.Together,
+		Slots:          p.Slots,
+		Keep:           p.Keep,
+		Streams:        p.StreamsPerClient,
+		Batched:        &p.Batched,
+		Pad:            p.Pad,
+		StreamInterval: p.StreamInterval,
 	}
 }
 
@@ -616,6 +618,7 @@ func Default() Config {
 			Shed:             *policy.Shed,
 			Together:         *policy.Together,
 			Keep:             policy.Keep,
+			StreamInterval:   policy.StreamInterval,
 			StreamsPerClient: policy.Streams,
 		},
 		Models: map[string]Model{},

@@ -98,7 +98,10 @@ func newerFrames(s scheduler.Stats, worst scheduler.StreamStats, does float64) s
 		if s.Config.MaxBatch == 1 && !s.Unbatched {
 			text += "; so do batches, which have a frame of each stream: max_batch is 1"
 		}
-		return text + "."
+		if s.Config.StreamInterval == 0 {
+			return text + ". The number of replicas needed counts these streams only if stream_interval says how often they shall have an answer."
+		}
+		return text + fmt.Sprintf(". The number of replicas needed counts an answer for each of them every %v (stream_interval).", s.Config.StreamInterval)
 	}
 	return fmt.Sprintf("With keep = %v a frame waits behind up to %d older ones; keep = \"latest\" answers newer ones.", worst.Keep, worst.Keep-1)
 }

@@ -39,7 +39,9 @@ func TestSentencesOfStreams(t *testing.T) {
 			`Stream "cam-3" gets answers for frames 430ms old: the model answers 10 frames a second, its streams send 120.`,
 			"The connection from 10.0.0.7:5001 gets answers for frames 420ms old",
 			"The 4 streams take turns, so each gets an answer about every 400ms. More replicas, a faster model or fewer streams give answers for newer frames.",
+			"counts these streams only if stream_interval says how often they shall have an answer.",
 		}, "keep="},
+		"promised": {func(s *scheduler.Stats, _ []scheduler.StreamStats) { s.Config.StreamInterval = time.Second }, []string{"an answer for each of them every 1s"}, "only if"},
 		"keep is all": {func(_ *scheduler.Stats, l []scheduler.StreamStats) {
 			l[0].Keep, l[0].Age = setting.KeepAll, 29*time.Second
 		}, []string{
