@@ -1,4 +1,4 @@
-"""Models of a vision cell, whose requests may have no tensors, and one whose answer is its next
+"""Models of a vision cell, whose requests have no tensors, and one whose answer is its next
 request."""
 
 from __future__ import annotations
@@ -8,24 +8,30 @@ import itertools
 import numpy as np
 from shiva_container import Batch, Tensor, model, serve
 
-NOTHING = [Tensor("any", "UINT8", [-1], optional=True)]
 FRAMES = [Tensor("left", "UINT8", [-1, -1, 3]), Tensor("right", "UINT8", [-1, -1, 3]), Tensor("counter", "INT64", [-1])]
 FOUND = itertools.cycle([0, 3])
 
 
-@model(name="describe", batched=False, inputs=NOTHING, outputs=[Tensor("n", "INT64", [1])])
-def describe(any: np.ndarray | None) -> np.ndarray:
+@model(name="describe", inputs=[], outputs=[Tensor("n", "INT64", [1])])
+def describe() -> np.ndarray:
     return np.array([7])
 
 
-@model(name="detect", batched=False, inputs=NOTHING, outputs=[Tensor("rows", "FP32", [-1, 26])])
-def detect(any: np.ndarray | None) -> np.ndarray:
+@model(name="detect", batched=False, inputs=[], outputs=[Tensor("rows", "FP32", [-1, 26])])
+def detect() -> np.ndarray:
     return np.zeros((next(FOUND), 26), np.float32)
 
 
-@model(name="switch-format", batched=False, inputs=NOTHING, outputs=[Tensor("seen", "BYTES", [1])])
-def switch(any: np.ndarray | None, batch: Batch) -> np.ndarray:
+@model(name="switch-format", inputs=[], outputs=[Tensor("seen", "BYTES", [1])])
+def switch(batch: Batch) -> np.ndarray:
     return np.array([str(batch.requests[0].parameters)], object)
+
+
+@model(name="level", batched=True, inputs=[], outputs=[Tensor("mm", "FP32", [-1, 2]), Tensor("tank", "BYTES", [-1])])
+def level(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """A sensor: its requests form batches. The answer is from the parameters."""
+    tanks = [str(one.parameters.get("tank", "north")) for one in batch.requests]
+    return np.float32([[len(tank), batch.rows] for tank in tanks]), np.array(tanks, object)
 
 
 @model(name="inspect", batched=False, inputs=FRAMES, outputs=FRAMES)

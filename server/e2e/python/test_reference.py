@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import shiva_client
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
 from conftest import Server, Start
 
 import shiva
@@ -19,7 +22,7 @@ Ask = Callable[..., Awaitable[Any]]
 @pytest.fixture(scope="module", autouse=True)
 def models(server: Server, start: Start) -> None:
     start("reference_models.py")
-    server.wait_ready("describe/1", "detect/1", "switch-format/1", "inspect/1", "rounded/1")
+    server.wait_ready("describe/1", "detect/1", "switch-format/1", "level/1", "inspect/1", "rounded/1")
 
 
 def talk(server: Server, talk: Callable[[Ask], Awaitable[None]]) -> None:
@@ -46,6 +49,67 @@ def test_requests_without_tensors(server: Server) -> None:
         assert ident in str(switched.metadata["__texts__"])
 
     talk(server, cell)
+
+
+def test_a_bridge_without_tensors(server: Server) -> None:
+    """A bridge finds its fields in the answer of a model without inputs, whatever it sends."""
+
+    class Nothing(shiva.ShivaBridge):
+        pass
+
+    class Tank(shiva.ShivaBridge):
+        tank: str
+        mm: np.ndarray | None = None
+
+    async def cell(ask: Ask) -> None:
+        for question, tank in (Nothing(), "north"), (Tank(tank="southwest"), "southwest"):
+            message = question.to_shiva_message("level")
+            answer = Tank.from_shiva_message(await ask(namespace="level", metadata=message.metadata))
+            assert (answer.tank, answer.mm.tolist()) == (tank, [len(tank), 1])
+
+    talk(server, cell)
+
+
+def test_models_without_inputs_through_our_clients(server: Server) -> None:
+    with shiva_client.Client(server.tcp) as client, shiva_client.Client(server.unix, shared_memory=1 << 20) as near:
+        for one in client, near, near:
+            for given in (), ({},):
+                answer = one.infer("level", *given, parameters={"tank": "a"})
+                assert (answer["mm"].shape, answer["mm"][0], answer["tank"].tolist()) == ((2,), 1, "a")
+        with pytest.raises(shiva_client.ShivaError, match="takes no tensors, got 1"):
+            client.infer("level", np.zeros(2, np.float32))
+        with client.stream("level", "sensor") as stream:
+            stream.push(())
+            assert next(iter(stream)).answer["tank"].tolist() == "north"
+
+    async def many() -> None:
+        async with shiva_client.AsyncClient(server.tcp) as client:
+            tanks = ["x" * (1 + i % 7) for i in range(200)]
+            answers = await asyncio.gather(*(client.infer("level", parameters={"tank": tank}) for tank in tanks))
+            assert [(a["tank"].tolist(), a["mm"][0]) for a in answers] == [(tank, len(tank)) for tank in tanks]
+            assert max(a["mm"][1] for a in answers) > 1, "requests form batches"
+
+    asyncio.run(many())
+
+
+def test_models_without_inputs_through_stock_clients(server: Server) -> None:
+    with triton_http.InferenceServerClient(server.rest) as web:
+        assert web.get_model_metadata("level")["inputs"] == []
+        assert web.get_model_config("level")["input"] == []
+        answer = web.infer("level", [], parameters={"tank": "ab"})
+        assert (answer.as_numpy("mm")[0], answer.as_numpy("tank").tolist()) == (2, b"ab")
+        with pytest.raises(triton_http.InferenceServerException, match='no input "x"; model "level" takes no inputs'):
+            web.infer("level", [triton_http.InferInput("x", [1], "FP32").set_data_from_numpy(np.zeros(1, "f4"))])
+    with triton_grpc.InferenceServerClient(server.grpc) as rpc:
+        assert len(rpc.get_model_metadata("level").inputs) == 0
+        assert rpc.infer("level", [], parameters={"tank": "ab"}).as_numpy("mm")[0] == 2
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        rpc.start_stream(lambda result, error: answers.put((result, error)))
+        rpc.async_stream_infer("level", [], parameters={"tank": "abc"})
+        result, error = answers.get(timeout=60)
+        assert error is None
+        assert result.as_numpy("mm")[0] == 3
+        rpc.stop_stream()
 
 
 def test_an_answer_is_the_next_request(server: Server) -> None:
