@@ -72,6 +72,19 @@ func TestWithoutInputsThroughEveryDoor(t *testing.T) {
 		}
 
 		answers := map[string]func() (string, error){
+			"our client": func() (string, error) {
+				m, err := shiva.NewRequest(name, []byte(`{"n":5}`))
+				if err != nil {
+					return "", err
+				}
+				a, err := tcp.client.Do(t.Context(), m)
+				if err != nil {
+					return "", err
+				}
+				defer a.Release()
+				y, err := a.Output("y")
+				return render(y), err
+			},
 			"tcp": func() (string, error) {
 				a, err := tcp.client.Do(t.Context(), &shiva.Message{Namespace: name, Metadata: []byte(`{"n":5}`)})
 				if err != nil {
@@ -199,7 +212,24 @@ func TestWithoutInputsInCacheAndStream(t *testing.T) {
 	if rows := executed(c); rows != 4 {
 		t.Errorf("%d rows were executed for 4 different requests", rows)
 	}
-	ask(`{"stream":"a","seq":1,"keep":"latest","n":7}`, "[2] [7 -7]")
+	stream, err := client.Stream(t.Context(), shiva.StreamConfig{Model: "silent", Name: "sensor"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if _, err := stream.Push(t.Context(), shiva.Frame{Metadata: []byte(`{"n":7}`)}); err != nil {
+		t.Fatal(err)
+	}
+	for a, err := range stream.Answers(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if y, err := a.Output("y"); err != nil || strings.TrimSpace(render(y)) != "[2] [7 -7]" {
+			t.Errorf("a frame is answered with %v, %v", y, err)
+		}
+		a.Release()
+		break
+	}
 }
 
 // TestWithoutInputsInAnApplication: an application of models without inputs answers and learns, and
