@@ -64,6 +64,7 @@ type registration struct {
 	pauses             bool   // an interpreter lock may keep it from answering PINGs
 	arena              bool   // it takes tensors in shared memory
 	grants             bool   // it grants batches while several servers have it
+	waits              bool   // it may be told to wait for its place
 	subset             Subset // its servers, of those that it knows; zero: all of them
 	token              string // "": it shows none, or its generation has none
 }

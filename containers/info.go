@@ -13,7 +13,8 @@ import (
 // are bounded and printable.
 type SessionInfo struct {
 	Number uint64 `json:"number"` // counts connections from 1
-	// Connecting, serving, failing (every batch), hung (no answer), draining, leaving.
+	// Connecting, waiting (for the place of its version), serving, failing (every batch), hung (no
+	// answer), draining, leaving.
 	State string `json:"state"`
 	// RPC is the protocol that the container speaks, as a word for operators: v0, v1, v1b, v2, v2a,
 	// v3, v4; empty until its first message.
@@ -60,6 +61,8 @@ type SessionInfo struct {
 	// Messages dropped because earlier feedback was unread.
 	FeedbackDropped uint64 `json:"feedback_dropped,omitempty"`
 
+	// Waiting says what keeps it, or kept it, from registering at once; "": nothing.
+	Waiting     string `json:"waiting,omitempty"`
 	LastFailure string `json:"last_failure,omitempty"`
 	Reason      string `json:"reason,omitempty"` // why it is ending
 }

@@ -35,7 +35,8 @@ type Listener struct {
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
-	fresh    []*session // sessions that have not registered, oldest first
+	fresh    []*session            // sessions that have not registered, oldest first
+	waiting  map[*session]struct{} // sessions that wait for a place, see mostWaiting
 	number   uint64
 	closed   bool
 	counts   Stats
@@ -62,7 +63,7 @@ func Listen(cfg Config) (*Listener, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), replicas: make(map[scheduler.ModelID]int), subsets: make(map[scheduler.ModelID]Subset), stopped: make(chan struct{}), empty: make(chan struct{})}
+	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), waiting: make(map[*session]struct{}), replicas: make(map[scheduler.ModelID]int), subsets: make(map[scheduler.ModelID]Subset), stopped: make(chan struct{}), empty: make(chan struct{})}
 	l.settings.Store(new(cfg.Settings.withDefaults()))
 	if l.areas = cfg.Pool; cfg.Pool.Budget() > 0 {
 		l.areas = cfg.Pool.Part(cfg.Pool.Budget() / outputsShare)
@@ -274,6 +275,7 @@ func (l *Listener) forget(s *session) {
 	registered := !info.Registered.IsZero()
 	l.mu.Lock()
 	delete(l.sessions, s)
+	delete(l.waiting, s)
 	l.dropFreshLocked(s)
 	if registered {
 		l.counts.Registered--
@@ -291,6 +293,8 @@ func (l *Listener) forget(s *session) {
 			f(info)
 		}
 		s.log(slog.LevelInfo, "container gone", "reason", info.Reason, "batches", info.Batches, "failures", info.Failures)
+	} else if info.Waiting != "" {
+		s.log(slog.LevelInfo, "container no longer waits", "reason", info.Reason)
 	} else {
 		s.log(slog.LevelWarn, "connection ended before it registered", "reason", info.Reason)
 	}
@@ -375,14 +379,15 @@ func (l *Listener) Drain(among func(net.Conn) bool) <-chan struct{} {
 	return done
 }
 
-// Review asks [Config].Allow about every registered container again and dismisses those that it
-// refuses: they get no more batches, and after the last answer a goodbye with the reason. They may
-// reconnect with another token, or once they are allowed again. Those of generations without a
-// goodbye lose their connection. Review returns the number of containers that it dismissed.
+// Review asks [Config].Allow again about every container that has registered, or waits to register,
+// and dismisses those that it refuses: they get no more batches, and after the last answer a
+// goodbye with the reason. They may reconnect with another token, or once they are allowed again.
+// Those of generations without a goodbye lose their connection. Review returns the number of
+// containers that it dismissed.
 func (l *Listener) Review() (parted int) {
 	for _, s := range l.all() {
 		i := s.snapshot()
-		if i.Registered.IsZero() {
+		if i.Registered.IsZero() && i.Waiting == "" {
 			continue
 		}
 		if err := s.allow(i.Model); err != nil {

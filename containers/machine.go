@@ -15,6 +15,9 @@ import (
 //	fresh ------------> serving ------------> draining ------------> leaving --> ended
 //	  |                    |                      |                     |
 //	  +--------------------+--- fault, silence, or the socket's end ---+
+//
+// A container whose version is served with another declaration is waiting instead of serving, and
+// leaves when there is a place for it.
 type machine struct {
 	clocks clocks
 	phase  phase
@@ -64,7 +67,8 @@ func (m *machine) silence(heard time.Time) time.Time {
 type phase uint8
 
 const (
-	fresh phase = iota
+	fresh   phase = iota
+	waiting       // for the place of its version, without a replica
 	serving
 	draining
 	leaving
@@ -72,7 +76,7 @@ const (
 )
 
 func (p phase) String() string {
-	return [...]string{"connecting", "serving", "draining", "leaving", "ended"}[p]
+	return [...]string{"connecting", "waiting", "serving", "draining", "leaving", "ended"}[p]
 }
 
 // An event is something that happens to a session.
@@ -93,6 +97,7 @@ const (
 	evRetire                 // the server dismisses the container
 	evDrained                // the last batch has been answered
 	evRefused                // the registration was refused, and the container told
+	evWaits                  // the container was told to wait for its place
 )
 
 // An action is what the shell must do, possibly several at once.
@@ -141,6 +146,9 @@ func (m *machine) step(e event, now time.Time) (action, error) {
 	case evRefused:
 		m.leave(now)
 		return 0, nil
+	case evWaits:
+		m.phase = waiting
+		return 0, nil
 	}
 
 	// The remaining events are messages from the container.
@@ -169,7 +177,7 @@ func (m *machine) step(e event, now time.Time) (action, error) {
 		return actRepeat, nil
 	case e == evResult && m.phase != fresh:
 		return actDeliver, nil
-	case e == evDraining && m.phase == serving:
+	case e == evDraining && m.phase != fresh:
 		return m.drain(), nil
 	case e == evArena:
 		return actArena, nil
@@ -180,7 +188,7 @@ func (m *machine) step(e event, now time.Time) (action, error) {
 }
 
 func (m *machine) drain() action {
-	if m.phase != serving {
+	if m.phase != serving && m.phase != waiting {
 		return 0
 	}
 	m.phase = draining
@@ -268,7 +276,7 @@ func later(a, b time.Time) time.Time {
 // checkRate checks the rate of a message of which the given bytes have arrived since it began. A
 // container that computes may be silent, but a partial message holds memory.
 func (m *machine) checkRate(now, since time.Time, bytes int64) error {
-	if since.IsZero() || m.phase != serving && m.phase != draining {
+	if since.IsZero() || m.phase == fresh || m.phase >= leaving {
 		return nil // other states have short timeouts of their own
 	}
 	limit := m.clocks.dead

@@ -59,6 +59,7 @@ type session struct {
 	calls            []*call            // batches in flight
 	spare            []*call
 	last             goodbye
+	wants            scheduler.Spec // while it waits: what it declares
 	info             SessionInfo
 	lessons          int      // feedback messages that wait to be written
 	unread           int      // bytes of those
@@ -258,7 +259,7 @@ func (s *session) register(r registration) error {
 	}
 	replica, err := s.listener.cfg.Scheduler.AddReplica(r.model, r.spec, s, options)
 	if err != nil {
-		return s.refuse(err)
+		return s.unplaced(r, err)
 	}
 	r.spec = replica.Model().Spec() // the configuration may have changed it
 	s.bind(r)
@@ -505,7 +506,7 @@ func (s *session) beat() {
 	s.say(func(o *zmtp.Outgoing) bool { return s.codec.heartbeat(o, registered) })
 }
 
-// drain lets the replica finish its batches and then says goodbye.
+// drain lets the replica, if there is one yet, finish its batches and then says goodbye.
 func (s *session) drain(f goodbye) {
 	s.mu.Lock()
 	s.last = f
@@ -513,6 +514,8 @@ func (s *session) drain(f goodbye) {
 	s.mu.Unlock()
 	if replica != nil {
 		replica.Drain(s.drained)
+	} else {
+		s.drained()
 	}
 }
 
@@ -538,7 +541,7 @@ func (s *session) drained() {
 // answer. It returns false if the container is leaving already.
 func (s *session) retire(f goodbye) bool {
 	s.mu.Lock()
-	if s.replica == nil {
+	if s.replica == nil && s.machine.phase != waiting {
 		s.mu.Unlock()
 		s.kill(errors.New(f.reason))
 		return true
@@ -571,6 +574,7 @@ func (s *session) tick() {
 	if err == nil && !next.IsZero() {
 		s.timer.Reset(next.Sub(now))
 	}
+	waits := s.machine.phase == waiting
 	s.mu.Unlock()
 	if err != nil {
 		s.kill(err)
@@ -583,6 +587,9 @@ func (s *session) tick() {
 	// queue.
 	if do&actBeat != 0 && !s.conn.Waiting() {
 		s.beat()
+	}
+	if waits {
+		s.look()
 	}
 	s.recount()
 }

@@ -473,8 +473,18 @@ func welcomeMessage(server string, s *Settings) wire.WelcomeMessage {
 	return wire.WelcomeMessage{
 		Protocol:        wire.Version,
 		Server:          server,
-		HeartbeatMS:     int64(math.Ceil(float64(s.Heartbeat) / float64(time.Millisecond))),
-		DeadAfterMS:     int64(math.Ceil(float64(missedBeats*s.Heartbeat) / float64(time.Millisecond))),
+		HeartbeatMS:     wholeMillis(s.Heartbeat),
+		DeadAfterMS:     wholeMillis(missedBeats * s.Heartbeat),
 		MaxMessageBytes: s.Limits.MessageBytes,
 	}
+}
+
+// waitMessage is the answer to a v4 registration that has to wait.
+func waitMessage(reason error, s *Settings) wire.WaitMessage {
+	return wire.WaitMessage{Error: reason.Error(), HeartbeatMS: wholeMillis(s.Heartbeat), DeadAfterMS: wholeMillis(missedBeats * s.Heartbeat)}
+}
+
+// wholeMillis is a time in milliseconds, rounded up.
+func wholeMillis(d time.Duration) int64 {
+	return int64(math.Ceil(float64(d) / float64(time.Millisecond)))
 }

@@ -75,9 +75,9 @@ func (s *Scheduler) now() int64 { return int64(s.clock.Now().Sub(s.epoch)) }
 const MaxAbsent = 256
 
 // AddReplica registers a worker as a replica of a model, which it creates if it is new. It fails
-// with ErrInvalidInput if the spec is invalid or its contract (inputs, outputs, batching) differs
-// from that of the live replicas, and with ErrDraining after Drain or Close. If no replica is
-// live, another contract starts a new Model.
+// with ErrInvalidInput if the spec is invalid, with a *[TakenError] if its contract (inputs,
+// outputs, batching) differs from that of the live replicas, and with ErrDraining after Drain or
+// Close. If no replica is live, another contract starts a new Model.
 func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOptions) (*Replica, error) {
 	if id.Name == "" || id.Version == "" {
 		return nil, fmt.Errorf("%w: expected a model's name and version, got %q and %q", ErrInvalidInput, id.Name, id.Version)
@@ -102,12 +102,7 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 	if m != nil && !m.spec.sameContract(spec) {
 		if m.Replicas() > 0 {
 			s.mu.Unlock()
-			served, declared := m.spec.String(), spec.String()
-			if served == declared {
-				declared += ", but " + m.spec.differingLabel(spec)
-			}
-			return nil, fmt.Errorf("%w: model %s is served with %s; this replica declares %s; register it as another version, or stop the %d that serve this one",
-				ErrInvalidInput, id, served, declared, m.Replicas())
+			return nil, m.taken(spec)
 		}
 		s.retired = append(s.retired, m)
 		m, replaced = nil, m

@@ -10,12 +10,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/journal"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // audited are the actions of the table that change something, with the trail's entry for each.
@@ -113,6 +115,22 @@ func TestAudit(t *testing.T) {
 	}
 	if text := g.log.String(); strings.Count(text, "audit: ") < len(audited) {
 		t.Error("the log lacks entries")
+	}
+}
+
+// A container whose version is served with other shapes leaves an entry, with the reason.
+func TestAuditOfOtherShapes(t *testing.T) {
+	s := start(t, nil)
+	join(t, s, "m", tensor.Float32, tensor.Shape{-1, 3}, nil)
+	other := []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}}
+	c, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "m", Version: "1", Inputs: other, Outputs: other})
+	if err == nil {
+		c.Close()
+		t.Fatal("it was registered")
+	}
+	list := s.trail.List(100)
+	if e := list[len(list)-1]; e.Action != "register" || !e.Refused || e.Name != "m/1" || !strings.Contains(e.Error, "stop the 1 that serve this one") {
+		t.Errorf("the last entry is %+v", e)
 	}
 }
 

@@ -147,7 +147,7 @@ func (m *Model) hello(token string, choice *wire.SubsetMessage) ([]byte, error) 
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
 		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance, User: m.User, Metadata: m.Metadata,
-		Feedback: m.Feedback != nil, Arena: !m.Bytes, Grants: true, Subset: choice, Token: token,
+		Feedback: m.Feedback != nil, Arena: !m.Bytes, Grants: true, Waits: true, Subset: choice, Token: token,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container: model %q: %w", m.Name, err)

@@ -273,6 +273,9 @@ func (s *server) link(ctx context.Context, a address, st *linkState) {
 		case errors.As(err, &refused):
 			wait = min(max(2*wait, firstRefused), maxRefused)
 			log.Error("container: the server refuses this model", "reason", refused.reason, "again_in", wait)
+		case errors.Is(err, errWaited):
+			wait = firstBackoff
+			log.Info("container: registering again after the wait", "reason", err)
 		case errors.Is(err, errServed):
 			wait, down = firstBackoff, true
 			log.Warn("container: session ended", "reason", err, "again_in", wait)

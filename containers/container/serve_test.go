@@ -593,3 +593,39 @@ func TestConcurrency(t *testing.T) {
 		}
 	})
 }
+
+// TestWaitsForPlace: a model whose version is served with other shapes waits on its connection, as
+// long as it takes, and registers within a second or two after the other one has left; the reason
+// is said once. One that is ended while it waits returns at once.
+func TestWaitsForPlace(t *testing.T) {
+	bubble(t, func(t *testing.T, n *network, s *server) {
+		other := containertest.Model{Name: "m", Version: "1", Inputs: []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 2}}},
+			Outputs: []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 2}}}}
+		first, err := containertest.Join(s, other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log := new(text)
+		m := model(n, nil)
+		m.Log = slog.New(slog.NewTextHandler(log, nil))
+		stop := serving(m, nil, "10.0.0.1:7000")
+		leaver := serving(model(n, nil), nil, "10.0.0.1:7000")
+		time.Sleep(10 * time.Minute)
+		if err := leaver(); err != nil || n.dials.Load() != 2 {
+			t.Errorf("%v; %d connections", err, n.dials.Load())
+		}
+		first.Close()
+		time.Sleep(1200 * time.Millisecond)
+		if out, err := s.ask(&scheduler.Request{Inputs: []tensor.Tensor{row(1, 2)}}); err != nil {
+			t.Errorf("not served after the other one has left: %v", err)
+		} else {
+			out[0].Release()
+		}
+		if said := log.String(); strings.Count(said, "stop the 1 that serve this one") != 1 || strings.Contains(said, "cannot connect") {
+			t.Errorf("the log: %s", said)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -21,6 +21,8 @@ var (
 	errServed = errors.New("container: session")
 	// errDismissed: the server said goodbye without reconnect.
 	errDismissed = errors.New("container: goodbye")
+	// errWaited marks the end of a session that has waited to register.
+	errWaited = errors.New("container: wait")
 )
 
 // A refusedError is the server's refusal of a registration.
@@ -154,13 +156,23 @@ func (n *session) greet(hello []byte) (wire.WelcomeMessage, error) {
 	defer timer.Stop()
 	var m zmtp.Message
 	defer m.Release()
+	waited := false
 	for {
 		if err := n.conn.Receive(&m); err != nil {
+			if waited {
+				err = fmt.Errorf("%w: %w", errWaited, err)
+			}
 			return wire.WelcomeMessage{}, err
 		}
 		var w wire.WelcomeMessage
 		var r wire.RefusedMessage
 		switch f := m.Frames; string(f[0].Data) {
+		case wire.Wait:
+			if err := n.wait(f); err != nil {
+				return w, err
+			}
+			waited = true
+			timer.Stop()
 		case wire.Welcome:
 			if len(f) < 2 || json.Unmarshal(f[1].Data, &w) != nil || w.Protocol != wire.Version || w.HeartbeatMS <= 0 || w.DeadAfterMS <= 0 {
 				return w, fmt.Errorf("container: welcome is not one of protocol %d", wire.Version)
@@ -171,13 +183,10 @@ func (n *session) greet(hello []byte) (wire.WelcomeMessage, error) {
 			for _, note := range w.Notes {
 				n.log.Info("container: note from the server", "note", note)
 			}
-			n.beat, n.silent = time.Duration(w.HeartbeatMS)*time.Millisecond, time.Duration(w.DeadAfterMS)*time.Millisecond
 			if w.Arena != nil {
 				n.share(*w.Arena)
 			}
-			n.mu.Lock()
-			n.timer = time.AfterFunc(n.beat/2, n.tick)
-			n.mu.Unlock()
+			n.keepAlive(w.HeartbeatMS, w.DeadAfterMS)
 			return w, nil
 		case wire.Refused:
 			if len(f) < 2 || json.Unmarshal(f[1].Data, &r) != nil {
@@ -185,9 +194,34 @@ func (n *session) greet(hello []byte) (wire.WelcomeMessage, error) {
 			}
 			return w, &refusedError{r.Error}
 		case wire.Goodbye:
+			if waited {
+				return w, fmt.Errorf("%w: %w", errWaited, readGoodbye(f))
+			}
 			return w, readGoodbye(f)
 		}
 		m.Release()
+	}
+}
+
+// wait keeps the session alive until the server has a place for the model, which it tells by a
+// goodbye.
+func (n *session) wait(f []zmtp.Frame) error {
+	var w wire.WaitMessage
+	if len(f) < 2 || json.Unmarshal(f[1].Data, &w) != nil || w.HeartbeatMS <= 0 || w.DeadAfterMS <= 0 {
+		return fmt.Errorf("container: wait is not one of protocol %d", wire.Version)
+	}
+	n.log.Error("container: the server has no place for this model; waiting until it has", "reason", w.Error)
+	n.keepAlive(w.HeartbeatMS, w.DeadAfterMS)
+	return nil
+}
+
+// keepAlive starts to send heartbeats, and to expect them.
+func (n *session) keepAlive(heartbeatMS, deadAfterMS int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.beat, n.silent = time.Duration(heartbeatMS)*time.Millisecond, time.Duration(deadAfterMS)*time.Millisecond
+	if n.timer == nil {
+		n.timer = time.AfterFunc(n.beat/2, n.tick)
 	}
 }
 
@@ -384,6 +418,7 @@ func (n *session) tick() {
 		return
 	}
 	n.timer.Reset(n.beat / 2)
+	silent := n.silent
 	deaf := !n.since.IsZero()
 	if deaf && time.Since(n.since) > fastPredict {
 		n.since = time.Time{}
@@ -393,7 +428,7 @@ func (n *session) tick() {
 	}
 	n.mu.Unlock()
 	// Without a reader silence proves nothing: there may be unread bytes.
-	if quiet := time.Since(n.conn.LastByte()); quiet > n.silent && !deaf {
+	if quiet := time.Since(n.conn.LastByte()); quiet > silent && !deaf {
 		n.conn.Abort(fmt.Errorf("the server has been silent for %v", quiet.Round(time.Millisecond)))
 		return
 	}

@@ -27,6 +27,7 @@ type Model struct {
 	Instance        string
 	Parameters      json.RawMessage
 	Feedback        bool // it requests feedback, and ignores it
+	Waits           bool // it says that it knows how to wait for its place
 	// Size and number of servers of its subset; 0: it has sessions with all.
 	Subset, Servers int
 	Token           string
@@ -162,7 +163,7 @@ func Hello(m Model) []byte {
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
 		Batched: m.Batched, MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
-		Feedback: m.Feedback, Grants: m.Grant != nil, Subset: subset, Token: m.Token,
+		Feedback: m.Feedback, Waits: m.Waits, Grants: m.Grant != nil, Subset: subset, Token: m.Token,
 	})
 	if err != nil {
 		return []byte(err.Error())

@@ -23,6 +23,7 @@ const (
 	Hello     = "hello"     // C->S | JSON
 	Welcome   = "welcome"   // S->C | JSON
 	Refused   = "refused"   // S->C | JSON
+	Wait      = "wait"      // S->C | JSON
 	Heartbeat = "heartbeat" // both
 	Batch     = "batch"     // S->C | id | JSON | a frame for each input
 	Result    = "result"    // C->S | id | JSON | a frame for each output
@@ -57,6 +58,7 @@ type HelloMessage struct {
 	User       bool            `json:"user,omitempty"`     // it wants the user of each request
 	Metadata   bool            `json:"metadata,omitempty"` // it wants the metadata of each request
 	Feedback   bool            `json:"feedback,omitempty"` // it wants feedback on its answers
+	Waits      bool            `json:"waits,omitempty"`    // it may be told to wait for its place
 	Parameters json.RawMessage `json:"parameters,omitempty"`
 	Instance   string          `json:"instance,omitempty"`
 	Subset     *SubsetMessage  `json:"subset,omitempty"` // nil: it has sessions with all servers
@@ -230,6 +232,13 @@ const (
 // RefusedMessage answers a hello that was refused.
 type RefusedMessage struct {
 	Error string `json:"error"`
+}
+
+// WaitMessage answers a hello that another container's declaration keeps from being accepted.
+type WaitMessage struct {
+	Error       string `json:"error"`
+	HeartbeatMS int64  `json:"heartbeat_ms"` // as in welcome
+	DeadAfterMS int64  `json:"dead_after_ms"`
 }
 
 // GoodbyeMessage ends a session.

@@ -154,6 +154,54 @@ def test_after_a_refusal_the_next_try_is_far_away() -> None:
         assert container._links[0].wake() - time.monotonic() > link.REFUSED_RETRY_SECONDS / 3
 
 
+def test_a_model_waits_for_its_place(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """It stays connected, with heartbeats, and registers as soon as the server calls it."""
+    monkeypatch.setattr(link, "REFUSED_RETRY_SECONDS", 3600)
+    wait = json.dumps({"error": "stop the 1 that serve it", "heartbeat_ms": 20, "dead_after_ms": 20_000}).encode()
+    with Fake(welcome=False) as fake, Container(echo(), servers=fake.endpoint) as container:
+        for n in (1, 2):
+            peer, head = fake.hello(n)
+            assert head["waits"] is True
+            fake.send(peer, b"wait", wait)
+            fake.wait(lambda peer=peer: fake.seen(b"heartbeat").count((peer, [b"heartbeat"])) > 2, "heartbeats")
+            assert not container.wait_ready(0)
+            fake.goodbye(peer, reconnect=True, reason="there is a place now")
+        peer, _ = fake.hello(3)
+        fake.send(peer, b"welcome", json.dumps(fake._welcome).encode())
+        assert container.wait_ready(20)
+        assert "outputs" in fake.result(ask(fake, peer))[0]
+    assert caplog.text.count("no place yet: stop the 1 that serve it") == 2
+
+
+@pytest.mark.parametrize("leave", ["close", "drain", "goodbye"])
+def test_a_wait_that_ends(leave: str) -> None:
+    wait = json.dumps({"error": "taken", "heartbeat_ms": 20, "dead_after_ms": 20_000}).encode()
+    with Fake(welcome=False) as fake, Container(echo(), servers=fake.endpoint) as container:
+        peer, _ = fake.hello()
+        fake.send(peer, b"wait", wait)
+        fake.wait_for(b"heartbeat")
+        if leave == "goodbye":
+            fake.goodbye(peer, reconnect=False)
+        elif leave == "drain":
+            container.drain()
+        if leave != "close":
+            assert container.wait(20)
+
+
+def test_a_server_that_is_lost_while_a_model_waits(caplog: pytest.LogCaptureFixture) -> None:
+    endpoint = kept()
+    wait = json.dumps({"error": "taken", "heartbeat_ms": 20, "dead_after_ms": 20_000}).encode()
+    with Fake(endpoint, welcome=False) as fake, Container(echo(), servers=endpoint) as container:
+        peer, _ = fake.hello()
+        fake.send(peer, b"wait", wait)
+        fake.wait_for(b"heartbeat")
+        fake.close()
+        with Fake(endpoint) as again:
+            again.hello()
+            assert container.wait_ready(20)
+    assert "the connection was lost while the model waited" in caplog.text
+
+
 def test_goodbye_with_reconnect() -> None:
     with Fake() as fake, Container(echo(), servers=fake.endpoint) as container:
         peer, _ = fake.hello()

@@ -53,6 +53,7 @@ func (ss *Sessions) Listen(c config.Containers) error {
 			ss.processes.registered(conn, i.Model)
 			ss.note(i, "register")
 		},
+		Refused:   ss.refused,
 		Returns:   ss.processes.returns,
 		Served:    ss.processes.served,
 		Left:      func(i containers.SessionInfo) { ss.note(i, "leave") },
@@ -130,6 +131,18 @@ func (ss *Sessions) note(i containers.SessionInfo, action string) {
 	}{i.RPC, i.Label, i.Reason}
 	ss.cfg.Trail.Add(audit.Entry{Source: sourceOf(i.Party, i.Remote),
 		Action: action, What: "container", Name: i.Model.String(), After: audit.Text(about)})
+}
+
+// refused records that a container could not register, and tells the process that it is.
+func (ss *Sessions) refused(i containers.SessionInfo, reason error) {
+	ss.cfg.Trail.Add(audit.Entry{Source: sourceOf(i.Party, i.Remote),
+		Action: "register", What: "container", Name: i.Model.String(), Refused: true, Error: reason.Error()})
+	if i.Party.Process == "" {
+		return
+	}
+	if p, err := ss.processes.lookup(i.Party.Process); err == nil {
+		p.refuse(reason)
+	}
 }
 
 // Review disconnects the containers whose identities may no longer serve their models.

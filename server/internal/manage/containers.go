@@ -129,7 +129,7 @@ func Sessions(list []containers.SessionInfo) []admin.Session {
 			Failures:  int64(i.Failures),
 
 			LastFailure: i.LastFailure,
-			Reason:      i.Reason,
+			Reason:      cmp.Or(i.Reason, i.Waiting),
 
 			Arena:    i.Arena,
 			Readable: i.Readable,

@@ -54,6 +54,7 @@ def hello(
         "concurrency": min(model.concurrency, wire.MAX_SLOTS),
         "pauses": True,
         "grants": True,
+        "waits": True,
         "instance": instance,
     }
     if model.concurrency > 1:

@@ -264,6 +264,13 @@ class Link:
             log.info("model %s registered with %s at %s", self.model, session.server or "a server", self.endpoint)
             self._logged = ""
             self._arbiter.join(self, session)
+        elif was is State.HELLO and session.state is State.WAITING:
+            log.error(
+                "model %s, server %s: no place yet: %s (waiting until there is)",
+                self.model,
+                self.endpoint,
+                session.waits_for,
+            )
 
     def _flush(self, session: Session) -> None:
         connection = self._connection
@@ -284,6 +291,8 @@ class Link:
         """Why there is no session any more, as far as the connection shows."""
         if self.session is not None and self.session.welcomed is not None:
             return f"connection lost: {what}" if what else "connection lost"
+        if self.session is not None and self.session.waits_for:
+            return "the connection was lost while the model waited" + (f": {what}" if what else "")
         connection = self._connection
         if connection is not None and connection.reached and not connection.connected:
             return what or "the server closed the connection during the TLS handshake"
@@ -314,6 +323,8 @@ class Link:
             delay = REFUSED_RETRY_SECONDS if self._token.read() == self._sent_token else FIRST_RETRY_SECONDS
         elif end.outcome is Outcome.DRAINED:
             delay = 0.0
+        elif end.outcome is Outcome.WAITED:
+            delay = FIRST_RETRY_SECONDS
         else:
             delay = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**self._attempts)
             self._attempts = min(self._attempts + 1, 16)

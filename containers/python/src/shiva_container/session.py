@@ -6,6 +6,7 @@ and ``ended`` says when and why it is over. The shell around it is in link.py.
     hello --> welcome --> LIVE --> draining --> goodbye --> last result --> ended
       |                    |  goodbye ------------------------^
       +--> refused         +--> silence, bad message: ended
+      +--> WAITING --> goodbye: ended, to register again
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ HANDSHAKE_SECONDS = 10.0
 """How long a server may take to answer hello."""
 SLOWEST = 16 << 10
 """Bytes a second: no message is expected to arrive more slowly."""
-_KNOWN = (wire.WELCOME, wire.REFUSED, wire.HEARTBEAT, wire.FEEDBACK)
+_KNOWN = (wire.WELCOME, wire.REFUSED, wire.WAIT, wire.HEARTBEAT, wire.FEEDBACK)
 
 
 class State(enum.Enum):
     """The state of a session."""
 
     HELLO = "hello"
+    WAITING = "waiting"
+    """The server has no place for the model yet."""
     LIVE = "live"
     DRAINING = "draining"
     LEAVING = "leaving"
@@ -52,6 +55,8 @@ class Outcome(enum.Enum):
 
     LOST = "lost"
     """Try again soon."""
+    WAITED = "waited"
+    """The wait for a place is over: try again at once."""
     REFUSED = "refused"
     """Try again, but not soon: an operator has to change something first."""
     RETIRED = "retired"
@@ -119,6 +124,8 @@ class Session:
         self.welcomed: float | None = None
         self._shapes_matter = shapes_matter
         self.server = ""
+        self.waits_for = ""
+        """What kept the server from registering the model at once."""
         self.replicas = 0
         """Sessions of the model that the server has, including this one; 0: it does not say."""
         self.grants = False
@@ -166,6 +173,8 @@ class Session:
                 return Offer(wire.from_json(_frame(frames, 1)))
             if kind == wire.WELCOME and self.state is State.HELLO:
                 self._welcome(wire.from_json(_frame(frames, 1)), now)
+            elif kind == wire.WAIT and self.state is State.HELLO:
+                self._wait(wire.from_json(_frame(frames, 1)), now)
             elif kind == wire.REFUSED and self.state is State.HELLO:
                 self._end(Outcome.REFUSED, str(wire.from_json(_frame(frames, 1)).get("error", "no reason given")))
             elif kind == wire.ARENA and self.arena is not None and self.state is not State.HELLO:
@@ -201,7 +210,7 @@ class Session:
 
     def drain(self, reason: str) -> None:
         """Ask the server to send no more; the session ends with the server's goodbye."""
-        if self.state is State.HELLO:
+        if self.state in (State.HELLO, State.WAITING):
             self._end(Outcome.DRAINED, reason)
         elif self.state is State.LIVE:
             self.state = State.DRAINING
@@ -214,7 +223,7 @@ class Session:
         While this session's own batch is computed the server is patient anyway.
         """
         self._excused = now + 2 * EXCUSE_SECONDS
-        if self.state in (State.LIVE, State.DRAINING) and now - self._pause_sent >= EXCUSE_SECONDS:
+        if self.state in (State.WAITING, State.LIVE, State.DRAINING) and now - self._pause_sent >= EXCUSE_SECONDS:
             self._pause_sent = now
             self.outbox.append(_PAUSE)
 
@@ -252,10 +261,7 @@ class Session:
     def _welcome(self, head: dict[str, object], now: float) -> None:
         if head.get("protocol") != wire.PROTOCOL:
             raise wire.WireError(f"protocol {wire.PROTOCOL} expected, got {head.get('protocol')!r}")
-        times = [head.get(key) for key in ("heartbeat_ms", "dead_after_ms")]
-        if not all(isinstance(value, int | float) and value > 0 for value in times):
-            raise wire.WireError(f"heartbeat_ms and dead_after_ms must be positive, got {times}")
-        self._heartbeat, self._dead_after = (float(str(value)) / 1000 for value in times)
+        self._keep_times(head)
         limit = head.get("max_message_bytes")
         self._max_message = limit if isinstance(limit, int) else 0
         self.server = str(head.get("server", ""))
@@ -280,13 +286,26 @@ class Session:
         if now < self._excused:
             self.excuse(now)
 
+    def _keep_times(self, head: dict[str, object]) -> None:
+        times = [head.get(key) for key in ("heartbeat_ms", "dead_after_ms")]
+        if not all(isinstance(value, int | float) and value > 0 for value in times):
+            raise wire.WireError(f"heartbeat_ms and dead_after_ms must be positive, got {times}")
+        self._heartbeat, self._dead_after = (float(str(value)) / 1000 for value in times)
+
+    def _wait(self, head: dict[str, object], now: float) -> None:
+        """Stay connected until the server has a place for the model, which it tells by goodbye."""
+        self._keep_times(head)
+        self._heard = now
+        self.state = State.WAITING
+        self.waits_for = str(head.get("error", "no reason given"))
+
     def _count(self, head: dict[str, object]) -> None:
         replicas = head.get("replicas")
         if isinstance(replicas, int) and replicas > 0:
             self.replicas = replicas
 
     def _batch(self, frames: Sequence[Buffer], now: float) -> Delivery | None:
-        if self.state is State.HELLO:
+        if self.state in (State.HELLO, State.WAITING):
             raise wire.WireError("a batch before welcome")
         if len(frames) < 3:
             raise wire.WireError(f"{len(frames)} frames, at least 3 expected")
@@ -301,7 +320,9 @@ class Session:
 
     def _take_leave(self, head: dict[str, object]) -> None:
         reason = str(head.get("reason", "goodbye"))
-        if self.state is not State.DRAINING:
+        if self.state is State.WAITING and head.get("reconnect"):
+            self._goodbye = End(Outcome.WAITED, reason)
+        elif self.state is not State.DRAINING:
             self._goodbye = End(Outcome.LOST if head.get("reconnect") else Outcome.RETIRED, reason)
         self.state = State.LEAVING
         self._leave_if_done()

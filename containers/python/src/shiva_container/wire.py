@@ -20,6 +20,7 @@ MAX_SLOTS = 64
 HELLO = b"hello"
 WELCOME = b"welcome"
 REFUSED = b"refused"
+WAIT = b"wait"
 HEARTBEAT = b"heartbeat"
 BATCH = b"batch"
 RESULT = b"result"
