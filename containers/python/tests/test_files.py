@@ -318,7 +318,8 @@ def test_other_refusals(tmp_path: Path) -> None:
 def test_replicas_are_processes_that_end_together(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(
         "import os, pathlib\n"
-        f"pathlib.Path({str(tmp_path)!r}, f'pid{{os.getpid()}}').write_text(os.environ['SHIVA_CPUS'])\n" + PYTHON
+        f"pathlib.Path({str(tmp_path)!r}, f'pid{{os.getpid()}}').write_text(os.environ['SHIVA_CPUS'])\n"
+        + PYTHON.replace("MORE", "")
     )
     (tmp_path / "beside.py").write_text("FACTOR = 2\n")
     with subprocess.Popen(

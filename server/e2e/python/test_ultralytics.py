@@ -28,7 +28,7 @@ def files(server: Server, start: Start, tmp_path_factory: pytest.TempPathFactory
     made = {name: folder / f"{name}.onnx" for name in ("dots", "still_dots")}
     for name, path in made.items():
         path.write_bytes(dots.network(static=name == "still_dots").SerializeToString())
-        start("-m", "shiva_container", "serve", str(path))
+        start("-m", "shiva_container", "serve", str(path), "--as", "raw")
     start("ultralytics_models.py")
     server.wait_ready("dots/1", "still_dots/1", "ultra_half/1", "ultra_rows/1", "ultra_many/1")
     return made

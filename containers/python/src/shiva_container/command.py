@@ -21,10 +21,11 @@ from typing import Any
 
 from .check import check_model, load
 from .container import serve
-from .files import READERS, Options, Unusable, processors, read
+from .files import READERS, Options, Unusable, is_model, processors, read
 from .models import Model
 from .proof import MOST, Verdict, prove, unproven
 from .served import serving
+from .tasks import TASKS, form, seeing
 from .tensors import DeclarationError
 
 log = logging.getLogger("shiva_container")
@@ -81,6 +82,13 @@ def _describe(parser: argparse.ArgumentParser) -> None:
         help="auto: what a proof shows (default); a number: that, and at most so many rows; off: one request at a "
         "time; force: rows share batches without a proof",
     )
+    parser.add_argument(
+        "--as",
+        dest="task",
+        default="auto",
+        choices=("auto", "raw", *TASKS),
+        help="what the network is for: as its metadata says (auto), or the network as it is (raw), or one of the tasks",
+    )
     parser.add_argument("--trust", action="store_true", help="read files that execute code while they are read")
 
 
@@ -92,12 +100,12 @@ def _batch(text: str) -> str:
 
 def _serve(options: argparse.Namespace) -> int:
     path = find(options.file)
-    if path.suffix != ".py":
-        model, verdict = _network(path, options)
-        log.info("%s on %s, %s", model, model.parameters["device"], verdict)
-        serve(model)
+    if path.suffix == ".py":
+        serve(*_python(path, options))
         return 0
-    serve(*_python(path, options))
+    models, verdict = _network(path, options)
+    log.info("%s on %s, %s", ", ".join(map(str, models)), models[0].parameters["device"], verdict)
+    serve(*models)
     return 0
 
 
@@ -113,11 +121,12 @@ def _check(options: argparse.Namespace) -> int:
             print(f"{path}: cannot be loaded", file=sys.stderr)
             return 1
         return int(not all([check_model(model, options.rows, options.dim) for model in models]))
-    model, verdict = _network(path, options)
-    print(f"model {model}: {model.platform} on {model.parameters['device']}")
-    for kind, tensors in (("in ", model.inputs), ("out", model.outputs)):
-        for tensor in tensors:
-            print(f"  {kind} {tensor}")
+    models, verdict = _network(path, options)
+    for model in models:
+        print(f"model {model}: {model.platform} on {model.parameters['device']}")
+        for kind, tensors in (("in ", model.inputs), ("out", model.outputs)):
+            for tensor in tensors:
+                print(f"  {kind} {tensor}")
     print(f"  {verdict}")
     return 0
 
@@ -130,7 +139,7 @@ def find(path: Path) -> Path:
         raise Unusable(f"{path}: there is no such file or folder")
     if (path / "model.py").is_file():
         return path / "model.py"
-    fitting = sorted(one for one in path.iterdir() if one.is_file() and one.suffix.lower() in READERS)
+    fitting = sorted(one for one in path.iterdir() if one.is_file() and is_model(one))
     if len(fitting) > 1:
         raise Unusable(f"{path}: {', '.join(one.name for one in fitting)}: expected one of them")
     if not fitting:
@@ -152,7 +161,9 @@ def _python(path: Path, options: argparse.Namespace) -> list[Model[..., Any]]:
     return models
 
 
-def _network(path: Path, options: argparse.Namespace) -> tuple[Model[..., Any], Verdict]:
+def _network(path: Path, options: argparse.Namespace) -> tuple[list[Model[..., Any]], Verdict]:
+    """The models of a model file: the network and, where it is known what it is for, one that gets
+    pictures and has the name, so that the network is NAME-raw."""
     network = read(path, Options(device=options.device, trust=options.trust))
     most = int(options.batch) if options.batch.isdecimal() else 0
     verdict = (
@@ -160,7 +171,18 @@ def _network(path: Path, options: argparse.Namespace) -> tuple[Model[..., Any], 
     )
     if most and verdict.most == 0:
         verdict = replace(verdict, most=most)
-    return serving(network, verdict, name=options.name or path.stem, version=options.version), verdict
+    name, version = options.name or path.stem, options.version
+    found = None if options.task == "raw" else form(network, path, "" if options.task == "auto" else options.task)
+    if found is None and (task := network.metadata.get("task")) and options.task == "auto":
+        log.info(
+            "%s: its task is %s, and %s are known: the network is served as it is", path, task, " and ".join(TASKS)
+        )
+    if found is None:
+        return [serving(network, verdict, name=name, version=version)], verdict
+    return [
+        seeing(network, verdict, found, name=name, version=version),
+        serving(network, verdict, name=f"{name}-raw", version=version),
+    ], verdict
 
 
 def _replicate(arguments: Sequence[str], replicas: int) -> int:

@@ -76,6 +76,14 @@ def yolox(output: Floats, width: int, height: int, score: float = 0.3, overlap: 
     pixels and the logarithms of its sides, the score for any object, and the scores of the classes.
     For score and overlap see yologeneric.
     """
+    return _rows(
+        _distinct(b, s, width, height, score, overlap) for b, s in zip(*yolox_boxes(output, width, height), strict=True)
+    )
+
+
+def yolox_boxes(output: Floats, width: int, height: int) -> tuple[Floats, Floats]:
+    """The boxes of all cells of YOLOX's output, [rows, cells, 4] as centre, width and height in
+    pixels, and their scores for each class, [rows, cells, classes]."""
     grid, stride = _grids(width, height)
     if output.ndim != 3 or output.shape[1] != len(grid) or output.shape[2] < 6:
         raise ValueError(
@@ -84,9 +92,7 @@ def yolox(output: Floats, width: int, height: int, score: float = 0.3, overlap: 
     output = output.astype(np.float32)
     centres = (output[..., :2] + grid) * stride
     sides = np.exp(output[..., 2:4]) * stride
-    boxes = np.concatenate([centres, sides], axis=2)
-    scores = output[..., 4:5] * output[..., 5:]
-    return _rows(_distinct(b, s, width, height, score, overlap) for b, s in zip(boxes, scores, strict=True))
+    return np.concatenate([centres, sides], axis=2), output[..., 4:5] * output[..., 5:]
 
 
 _Found = tuple[Floats, Floats, Floats]
@@ -156,4 +162,4 @@ def _expect(name: str, array: Floats, dimensions: int, last: int) -> None:
         raise ValueError(f"{name}: expected {dimensions} dimensions, the last of {last}, got {list(array.shape)}")
 
 
-__all__: Sequence[str] = ["ROWS", "ssd", "suppress", "yologeneric", "yolox"]
+__all__: Sequence[str] = ["ROWS", "ssd", "suppress", "yologeneric", "yolox", "yolox_boxes"]

@@ -151,8 +151,7 @@ class _Trial:
     def run(self, rows: Sequence[list[Array]]) -> list[Array]:
         """The outputs for rows that are executed together."""
         inputs = [np.concatenate(parts) if len(rows) > 1 else parts[0] for parts in zip(*rows, strict=True)]
-        # Copies, since runtimes may use their memory again.
-        return [np.array(one) for one in self.network.run(inputs)]
+        return [np.asarray(one) for one in self.network.run(inputs)]
 
     def ports(self) -> list[Port]:
         """The outputs, with the sizes that the first execution does not contradict."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ def serving(network: Network, verdict: Verdict, *, name: str, version: str = "1"
     Its parameters have the sentence of the proof as "proof", the device, and the text of the file's
     own metadata, as Ultralytics' client reads it: a Python dict.
     """
-    batched = verdict.counted
+    batched, execute = verdict.counted, executing(network, verdict)
     parameters: dict[str, object] = {"proof": str(verdict), "device": network.device}
     if network.metadata:
         parameters["metadata"] = str(dict(network.metadata))
@@ -34,9 +35,7 @@ def serving(network: Network, verdict: Verdict, *, name: str, version: str = "1"
         parameters=parameters,
     )
     def run(*inputs: Array, batch: Batch) -> Any:
-        if verdict.way is Way.PADDED:
-            return tuple(one[: batch.rows] for one in network.run([_filled(one, verdict.most) for one in inputs]))
-        answers = network.run(inputs)
+        answers = execute(inputs, batch.rows)
         if verdict.way is not Way.INDEXED:
             return tuple(answers)
         return tuple(
@@ -45,6 +44,18 @@ def serving(network: Network, verdict: Verdict, *, name: str, version: str = "1"
         )
 
     return run
+
+
+def executing(network: Network, verdict: Verdict) -> Callable[[Sequence[Array], int], Sequence[Array]]:
+    """A function that executes inputs of as many rows as it is told, from any thread."""
+
+    def execute(inputs: Sequence[Array], rows: int) -> Sequence[Array]:
+        with network.lock:
+            if verdict.way is not Way.PADDED:
+                return network.run(inputs)
+            return [one[:rows] for one in network.run([_filled(one, verdict.most) for one in inputs])]
+
+    return execute
 
 
 def _tensor(port: Port, batched: bool) -> Tensor:

@@ -37,6 +37,11 @@ READERS = {
 """The reader of each kind of file: a module of this package, and an extra of the distribution."""
 
 
+def is_model(path: Path) -> bool:
+    """Whether a file is a model by its name. Names of classes may be beside it: see tasks.py."""
+    return path.suffix.lower() in READERS and not path.name.endswith("labels.txt")
+
+
 def read(path: str | os.PathLike[str], options: Options | None = None) -> Network:
     """The network in a file; :class:`Unusable` with the reason if it cannot be served."""
     path, options = Path(path), options or Options()
@@ -59,4 +64,4 @@ def read(path: str | os.PathLike[str], options: Options | None = None) -> Networ
         raise Unusable(f"{path}: {line(e)}") from e
 
 
-__all__ = ["READERS", "Network", "Options", "Port", "Unusable", "line", "processors", "read"]
+__all__ = ["READERS", "Network", "Options", "Port", "Unusable", "is_model", "line", "processors", "read"]

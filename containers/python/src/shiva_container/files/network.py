@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -46,9 +47,11 @@ class Network:
     inputs: Sequence[Port]
     outputs: Sequence[Port]
     run: Callable[[Sequence[Array]], Sequence[Array]]
-    """The outputs for the inputs, both in order. One call at a time, from any thread."""
+    """The outputs for the inputs, both in order. One call at a time, from any thread: see lock."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """What the exporter wrote into the file."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held during an execution by models that share the network."""
 
 
 @dataclass(frozen=True)

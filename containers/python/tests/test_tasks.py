@@ -1,0 +1,197 @@
+"""Networks that are served as detectors and classifiers of pictures."""
+
+from __future__ import annotations
+
+import logging
+import runpy
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from shiva_container import Batch, command, models
+from shiva_container.files import Network, Port, Unusable, read
+from shiva_container.proof import Verdict, Way, prove
+from shiva_container.tasks import form, seeing
+
+DOTS = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "ultralytics" / "dots.py"))
+RED, GREEN, BLUE = (210, 40, 40), (40, 170, 60), (50, 80, 220)
+
+
+@pytest.fixture(autouse=True)
+def no_models_left_over() -> Iterator[None]:
+    yield
+    models._declared.clear()
+
+
+@pytest.fixture(params=[False, True], ids=["dynamic", "static"])
+def dots(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "dots.onnx"
+    path.write_bytes(DOTS["network"](static=request.param).SerializeToString())
+    return path
+
+
+def scene(height: int, width: int, *inks: tuple[int, int, int]) -> Any:
+    """A grey picture with a dot of radius 30 for each ink, the nth at x = 100 + 150 n, y = 120."""
+    picture = np.full((height, width, 3), 225, np.uint8)
+    for n, ink in enumerate(inks):
+        cv2.circle(picture, (100 + 150 * n, 120), 30, ink, -1, cv2.LINE_AA)
+    return picture
+
+
+def ask(made: Any, *pictures: Any) -> list[Any]:
+    """Boxes, scores, classes and labels of each picture, which are sent as PNG files."""
+    files = [cv2.imencode(".png", picture[:, :, ::-1])[1].tobytes() for picture in pictures]
+    rows = np.array([*files, None], object)[:-1]
+    *parts, counts = made.run([rows], Batch(len(files)))
+    ends = np.cumsum(counts)[:-1]
+    return list(zip(*(np.split(part, ends) for part in parts), strict=True))
+
+
+def made(path: Path) -> Any:
+    network = read(path)
+    found = form(network, path)
+    assert found is not None
+    return seeing(network, prove(network), found, name="m")
+
+
+def test_boxes_in_the_pixels_of_the_client_s_picture(dots: Path) -> None:
+    detector = made(dots)
+    pictures = [scene(480, 640, RED, BLUE), scene(640, 500, GREEN), scene(320, 320)]
+    if detector.max_batch == 1:
+        answers = [ask(detector, picture)[0] for picture in pictures]
+    else:
+        answers = ask(detector, *pictures)
+    for (boxes, scores, classes, labels), inks in zip(answers, (["red", "blue"], ["green"], []), strict=True):
+        assert sorted(labels) == sorted(inks)
+        assert (scores[:-1] >= scores[1:]).all()
+        for box, label, kind in zip(boxes, labels, classes, strict=True):
+            x = 100 + 150 * inks.index(label)
+            assert np.abs(box - [x - 30, 90, x + 30, 150]).max() < 8, (label, box)
+            assert kind == ["red", "green", "blue"].index(label)
+
+
+def test_the_command_serves_both(dots: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["check", str(dots)]) == 0
+    said = capsys.readouterr().out
+    assert "model dots/1: " in said
+    assert "rgb pictures, letterbox to 320 x 320" in said
+    assert "model dots-raw/1: " in said
+    models._declared.clear()
+    assert command.main(["check", str(dots), "--as", "raw"]) == 0
+    said = capsys.readouterr().out
+    assert "images FP32 [-1, 3, 320, 320]" in said
+    assert "raw" not in said
+
+
+def test_labels_beside_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    graph = helper.make_graph(
+        [helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    assert form(read(path), path) is None
+    (tmp_path / "labels.txt").write_text("reddish\ngreenish\nbluish\n")
+    assert command.find(tmp_path) == path
+    network = read(path)
+    found = form(network, path, "classify")
+    assert found is not None
+    classifier = seeing(network, prove(network), found, name="m")
+    assert list(classifier.outputs[0].labels) == ["reddish", "greenish", "bluish"]
+    picture = np.zeros((1, 20, 30, 3), np.uint8)
+    picture[..., 1] = 255
+    assert np.allclose(classifier.run([picture], Batch(1))[0], [[0, 1, 0]], atol=1e-3)
+
+
+PICTURE = Port("images", "FP32", ("n", 3, 64, 64))
+
+
+def stub(outputs: Sequence[Any], port: Port = PICTURE, **metadata: str) -> Any:
+    """The detector of a network that has the same answer for each row."""
+    ports = [Port(f"o{i}", "FP32", ("n", *one.shape[1:])) for i, one in enumerate(outputs)]
+    network = Network("test", "cpu", [port], ports, lambda _: list(outputs), metadata)
+    found = form(network, Path("net.onnx"), "" if metadata else "detect")
+    assert found is not None
+    return seeing(network, Verdict(Way.ROWS, "", outputs=ports), found, name="m")
+
+
+def test_yolo_end_to_end() -> None:
+    rows = np.zeros((1, 300, 6), np.float32)
+    rows[0, :3] = [[10, 10, 20, 20, 0.5, 1], [0, 0, 8, 8, 0.9, 0], [1, 1, 2, 2, 0.1, 0]]
+    detector = stub([rows], task="detect", names="['cat', 'dog']", imgsz="64")
+    ((boxes, scores, classes, labels),) = ask(detector, np.zeros((128, 128, 3), np.uint8))
+    assert boxes.tolist() == [[0, 0, 16, 16], [20, 20, 40, 40]]
+    assert scores.tolist() == [np.float32(0.9), 0.5]
+    assert (classes.tolist(), labels.tolist()) == ([0, 1], ["cat", "dog"])
+
+
+def test_yolox() -> None:
+    cells = np.full((1, 64 + 16 + 4, 6), -9, np.float32)
+    cells[..., 4:] = 0
+    cells[0, 9] = [0.5, 0.5, np.log(2), np.log(2), 0.9, 1]  # column 1, row 1 of the grid of 8 pixels
+    detector = stub([cells])
+    assert "bgr" in str(detector.inputs[0])
+    ((boxes, scores, classes, labels),) = ask(detector, np.zeros((64, 64, 3), np.uint8))
+    assert boxes.tolist() == [[4, 4, 20, 20]]
+    assert (np.round(scores, 3).astype(float).round(3).tolist(), classes.tolist(), labels.tolist()) == (
+        [0.9],
+        [0],
+        ["0"],
+    )
+
+
+def test_ssd() -> None:
+    outputs = [
+        np.float32([[[0, 0.5, 0.5, 1], [0, 0, 1, 1], [0, 0, 1, 1]]]),
+        np.float32([[2, 1, 1]]),
+        np.float32([[0.75, 0.5, 0.9]]),
+        np.float32([2]),
+    ]
+    for order in ([0, 1, 2, 3], [2, 0, 3, 1]):  # converters order them as they like
+        detector = stub([outputs[i] for i in order], Port("x", "UINT8", ("n", 32, 32, 3)))
+        ((boxes, scores, classes, _),) = ask(detector, np.zeros((100, 200, 3), np.uint8))
+        assert boxes.tolist() == [[100, 0, 200, 50], [0, 0, 200, 100]]
+        assert (scores.tolist(), classes.tolist()) == ([0.75, 0.5], [2, 1])
+        models._declared.clear()
+
+
+def test_boxes_of_one_class_are_distinct() -> None:
+    cells = np.zeros((1, 6, 10), np.float32)  # centre, sides, two classes
+    cells[0, :4, :4] = np.float32([[20, 20, 10, 10], [21, 20, 10, 10], [20, 20, 10, 10], [50, 50, 4, 4]]).T
+    cells[0, 4:, :4] = np.float32([[0.9, 0], [0.8, 0], [0, 0.7], [0.2, 0.1]]).T
+    detector = stub([cells], task="detect", names="{0: 'cat', 1: 'dog'}")
+    ((boxes, _, _, labels),) = ask(detector, np.zeros((64, 64, 3), np.uint8))
+    assert boxes.tolist() == [[15, 15, 25, 25]] * 2
+    assert labels.tolist() == ["cat", "dog"]
+
+
+def test_a_task_without_a_known_form(tmp_path: Path) -> None:
+    network = Network("test", "cpu", [PICTURE], [Port("y", "FP32", ("n", 7))], lambda arrays: arrays)
+    with pytest.raises(Unusable, match=r"no known form of detect: .* images FP32 \[n, 3, 64, 64\]; y FP32"):
+        form(network, tmp_path / "a.onnx", "detect")
+    segment = Network("test", "cpu", [PICTURE], [Port("y", "FP32", ("n", 7))], lambda a: a, {"task": "segment"})
+    assert form(segment, tmp_path / "a.onnx") is None
+
+
+@pytest.mark.parametrize("names", ["", "no python", "{'a': 1}", "[1, 2]", "{0: 'x', 10000000000: 'y'}"])
+def test_names_that_a_file_may_have(names: str) -> None:
+    detector = stub([np.zeros((1, 300, 6), np.float32)], task="detect", names=names)
+    ((boxes, *_),) = ask(detector, np.zeros((64, 64, 3), np.uint8))
+    assert boxes.shape == (0, 4)
+
+
+def test_an_unknown_task_is_served_raw(dots: Path, caplog: pytest.LogCaptureFixture, capsys: Any) -> None:
+    file = onnx.load(dots)
+    helper.set_model_props(file, {"task": "pose"})
+    onnx.save(file, dots)
+    with caplog.at_level(logging.INFO):
+        assert command.main(["check", str(dots)]) == 0
+    assert "model dots/1" in capsys.readouterr().out
+    assert "its task is pose, and detect and classify are known: the network is served as it is" in caplog.text
