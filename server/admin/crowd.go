@@ -36,7 +36,8 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &boundedConn{Conn: c, listener: b, peer: intake.PeerAddr(c)}
+	k := &boundedConn{HTTPConn: &intake.HTTPConn{Conn: c}, listener: b}
+	k.host, k.peer = intake.PeerOf(c)
 	k.certificate = sync.OnceValue(func() *identity.Certificate { return identity.NewCertificate(secure.PeerCertificate(c)) })
 	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
 		k.address = at.Addr().Unmap()
@@ -89,8 +90,9 @@ func (b *boundedListener) yieldLocked() *boundedConn {
 
 // A boundedConn is a connection that tracks since when it is idle.
 type boundedConn struct {
-	net.Conn
+	*intake.HTTPConn
 	listener *boundedListener
+	host     intake.Host
 	peer     net.Addr
 	address  netip.Addr
 	busy     atomic.Bool  // a request is in progress
@@ -107,7 +109,7 @@ func (k *boundedConn) RemoteAddr() net.Addr { return k.peer }
 func (k *boundedConn) touch() { k.active.Store(time.Now().UnixNano()) }
 
 func (k *boundedConn) Read(p []byte) (int, error) {
-	n, err := k.Conn.Read(p)
+	n, err := k.HTTPConn.Read(p)
 	if n > 0 {
 		k.touch()
 	}
@@ -115,7 +117,7 @@ func (k *boundedConn) Read(p []byte) (int, error) {
 }
 
 func (k *boundedConn) Write(p []byte) (int, error) {
-	n, err := k.Conn.Write(p)
+	n, err := k.HTTPConn.Write(p)
 	if n > 0 {
 		k.touch()
 	}
@@ -128,7 +130,7 @@ func (k *boundedConn) Close() error {
 	k.listener.mu.Lock()
 	delete(k.listener.held, k)
 	k.listener.mu.Unlock()
-	return k.Conn.Close()
+	return k.HTTPConn.Close()
 }
 
 type connKey struct{}

@@ -45,6 +45,11 @@ func Listen(addr string, access unixsocket.Access, open intake.Opener, config fu
 	s := &Server{listener: l, failed: make(chan error, 1), http: http.Server{
 		Handler:     serving(h),
 		ConnContext: withConn,
+		ConnState: func(c net.Conn, s http.ConnState) {
+			if s == http.StateIdle {
+				c.(*boundedConn).NextRequest()
+			}
+		},
 		// Clients send only a few header lines here. How long an answer may take is set for each
 		// request, in serve: a profile takes as long as was asked.
 		ReadTimeout:    10 * time.Second,

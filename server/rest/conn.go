@@ -33,7 +33,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		c := &conn{Conn: in, door: l.door, source: l.door.predict.NewSource(), client: gate.ClientOf(in.RemoteAddr().String()),
 			certificate: identity.NewCertificate(in.PeerCertificate()), head: time.Now()}
 		if l.door.add(c) {
-			return c, nil
+			return &intake.HTTPConn{Conn: c}, nil
 		}
 		c.Close()
 	}
@@ -85,6 +85,9 @@ type conn struct {
 
 // connKey finds the conn in a request's context.
 type connKey struct{}
+
+// below returns the conn of a connection that net/http has.
+func below(c net.Conn) *conn { return c.(*intake.HTTPConn).Conn.(*conn) }
 
 // Read gives a client header_timeout for the head of a request, and idle_timeout to begin one.
 // net/http has both timeouts, but its own cannot change while it serves.

@@ -88,11 +88,14 @@ func Listen(cfg Config) (*Door, error) {
 		MaxHeaderBytes:               headerBytes,
 		DisableGeneralOptionsHandler: true, // its answer is not JSON
 		ErrorLog:                     slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
-		ConnContext:                  func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, below(c))
+		},
 		ConnState: func(c net.Conn, s http.ConnState) {
-			k := c.(*conn)
+			k := below(c)
 			if k.state.Store(int32(s)); s == http.StateIdle {
 				k.answering, k.head = false, time.Time{}
+				c.(*intake.HTTPConn).NextRequest()
 			}
 		},
 	}

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+
+	"github.com/shivad/shivad/server/internal/quota"
 )
 
 // A Host is the unit in which connections are counted: an IPv4 address, an IPv6 /64 network (all of
@@ -37,15 +39,15 @@ func (h Host) String() string {
 	return h.addr.String()
 }
 
-// PeerAddr returns the address of the other end. On a Unix socket it names the client's process,
-// "uid=1000,pid=4711".
-func PeerAddr(c net.Conn) net.Addr {
-	_, peer := peerOf(c)
-	return peer
+// Enter counts one more connection of the host for its quota account, and returns that.
+// Addresses.Leave of its name undoes it.
+func (h Host) Enter(a *quota.Addresses) *quota.Account {
+	return a.Enter(h.String(), h == Host{} || h.isLocal())
 }
 
-// peerOf returns the host and the address of the other end of a connection.
-func peerOf(c net.Conn) (Host, net.Addr) {
+// PeerOf returns the host and the address of the other end of a connection. On a Unix socket the
+// address names the client's process, "uid=1000,pid=4711".
+func PeerOf(c net.Conn) (Host, net.Addr) {
 	if s, ok := c.(*net.UnixConn); ok {
 		return userOf(s)
 	}

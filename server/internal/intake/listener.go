@@ -182,7 +182,7 @@ func (l *Listener) accept(from net.Listener) {
 		pause = first
 		l.Metrics.Opened()
 		c := &Conn{Conn: raw, listener: l, door: from.Addr(), socket: raw}
-		c.host, c.peer = peerOf(raw)
+		c.host, c.peer = PeerOf(raw)
 		_, encrypted := c.door.(secure.Addr)
 		if why, err := l.enter(c.host); err != nil {
 			l.Metrics.Closed(why)
@@ -194,7 +194,7 @@ func (l *Listener) accept(from net.Listener) {
 			continue
 		}
 		if l.Addresses != nil {
-			c.account = l.Addresses.Enter(c.host.String(), c.host == Host{} || c.host.isLocal())
+			c.account = c.host.Enter(l.Addresses)
 		}
 		if !encrypted {
 			l.offer(c)
