@@ -73,6 +73,7 @@ func (s *Server) sources() admin.Sources {
 		Version:      Version,
 		Await:        s.awaitOpen,
 		Identities:   &s.identities,
+		Addresses:    &s.addresses,
 		Access:       s.settings.Access,
 		Report:       s.report,
 		Settings:     configuration{s.settings, s},

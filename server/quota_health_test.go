@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -24,9 +25,9 @@ func TestHealthIsNoUpload(t *testing.T) {
 	load := []tensor.Tensor{zeros(size / 8)}
 	long := fmt.Appendf(nil, `{"note":%q}`, strings.Repeat("x", size))
 	send := func(m *shiva.Message) func() error { return func() error { return p.shiva(m) } }
-	get := func(method, path string, body []byte) func() error {
+	at := func(door net.Addr, method, path string, body io.Reader) func() error {
 		return func() error {
-			q, err := http.NewRequestWithContext(t.Context(), method, "http://"+p.Addrs().REST[0].String()+path, bytes.NewReader(body))
+			q, err := http.NewRequestWithContext(t.Context(), method, "http://"+door.String()+path, body)
 			if err != nil {
 				return err
 			}
@@ -37,6 +38,9 @@ func TestHealthIsNoUpload(t *testing.T) {
 			}
 			return err
 		}
+	}
+	get := func(method, path string, body []byte) func() error {
+		return at(p.Addrs().REST[0], method, path, bytes.NewReader(body))
 	}
 	health := healthpb.NewHealthClient(p.conn)
 	check := func(service string) func() error {
@@ -58,6 +62,7 @@ func TestHealthIsNoUpload(t *testing.T) {
 		"Shiva, !ready":         send(&shiva.Message{Namespace: shiva.ReadyNamespace}),
 		"Shiva, v2/health/live": send(&shiva.Message{Namespace: "v2/health/live"}),
 		"HTTP":                  get("GET", "/v2/health/ready", nil),
+		"HTTP, /livez":          at(p.Addrs().Admin, "GET", "/livez", nil),
 		"gRPC, Check":           check(""),
 		"gRPC, ServerLive":      func() error { _, err := p.rpc.ServerLive(t.Context(), &pb.ServerLiveRequest{}); return err },
 	} {
@@ -75,6 +80,9 @@ func TestHealthIsNoUpload(t *testing.T) {
 		"HTTP, /v2/health/live by POST":          get("POST", "/v2/health/live", long),
 		"HTTP, /v2/health/anything with a body":  get("POST", "/v2/health/anything", long),
 		"HTTP, a path that does not exist":       get("POST", "/nosuch", long),
+		"admin, /livez with a body":              at(p.Addrs().Admin, "GET", "/livez", bytes.NewReader(long)),
+		"admin, /readyz by POST":                 at(p.Addrs().Admin, "POST", "/readyz", bytes.NewReader(long)),
+		"admin, a path that does not exist":      at(p.Addrs().Admin, "PUT", "/nosuch", bytes.NewReader(long)),
 		"gRPC, Check of a long name":             check(strings.Repeat("x", size)),
 	} {
 		if requests, bytes := charged(what, ask); requests != 1 || bytes < size {

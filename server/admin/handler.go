@@ -216,10 +216,15 @@ func HealthHandler(s Sources) http.Handler {
 	return s.guard(mux)
 }
 
-// guard refuses requests of other sites' pages. It answers in JSON where a handler panics, and
-// where the mux would redirect in HTML.
+// guard refuses requests of other sites' pages, and sees to bodies that nobody reads. It answers in
+// JSON where a handler panics, and where the mux would redirect in HTML.
 func (s Sources) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body != nil && r.Body != http.NoBody {
+			u := &upload{ResponseWriter: w, ReadCloser: r.Body, sources: &s, request: r}
+			defer u.finish()
+			w, r.Body = u, u
+		}
 		defer func() {
 			if p := recover(); p != nil {
 				if p == http.ErrAbortHandler {
@@ -297,23 +302,9 @@ func (s Sources) serve(t route) http.HandlerFunc {
 		if t.most != nil {
 			most = t.most()
 		}
-		sent := r.Body
-		r.Body = http.MaxBytesReader(w, sent, most)
+		r.Body = http.MaxBytesReader(w, r.Body, most)
 		v, err := h(r)
 		s.answer(w, r, v, err)
-		if isStatus(err, http.StatusRequestEntityTooLarge) {
-			readOn(w, sent)
-		}
-	}
-}
-
-// readOn reads what is left of a body that was too large. Many clients read no answer before they
-// have sent everything, and would find the connection reset.
-func readOn(w http.ResponseWriter, body io.Reader) {
-	const most = 10 * time.Second
-	c := http.NewResponseController(w)
-	if c.Flush() == nil && c.SetReadDeadline(time.Now().Add(most)) == nil {
-		_, _ = io.Copy(io.Discard, body)
 	}
 }
 

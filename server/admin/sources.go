@@ -9,6 +9,7 @@ import (
 	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/journal"
+	"github.com/shivad/shivad/server/internal/quota"
 )
 
 // Sources are what the door shows and changes. Their methods may be called from several goroutines
@@ -23,6 +24,9 @@ type Sources struct {
 	// Identities has the identities of operators; nil: none is declared, and every client has all
 	// rights.
 	Identities *identity.Registry
+
+	// Addresses has the quota accounts of client addresses; nil: bodies are not charged.
+	Addresses *quota.Addresses
 
 	Access       func() Access // nil: by addresses and localhost alone, and without profiles
 	Report       Report

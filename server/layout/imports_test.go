@@ -77,7 +77,7 @@ server/internal/trace:      server/internal/wake scheduler google.golang.org/pro
 server/internal/trace/tracetest: go.opentelemetry.io/proto/slim/otlp google.golang.org/protobuf
 server/internal/parameter:  server/internal/trace scheduler shiva/jsontext scheduler/setting
 server/config:              server/internal/trace server/internal/parameter server/internal/quota server/internal/identity scheduler scheduler/naming shiva/nearest server/internal/secure shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
-server/admin:               server/internal/journal server/internal/audit server/internal/intake server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/parameter scheduler/setting shiva/jsontext
+server/admin:               server/internal/journal server/internal/audit server/internal/intake server/internal/identity server/internal/quota server/internal/secure shiva/unixsocket server/internal/browser server/internal/parameter scheduler/setting shiva/jsontext
 server/admin/admintest:     server/admin server/internal/audit server/internal/identity server/internal/journal
 server/internal/cgroup:
 server/memory:              server/internal/cgroup
