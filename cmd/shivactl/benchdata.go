@@ -101,16 +101,15 @@ func notTheDoor(addr, name, got string) *failure {
 	return &failure{"protocol", fmt.Sprintf("%s does not answer as the %s door of a server does: %s", addr, name, got), "check --addr " + addr, exitUnreachable}
 }
 
-// askGRPC asks for the metadata of a model over gRPC: a ModelMetadataRequest has its name and
-// version as fields 1 and 2. A gRPC library would be most of this program.
+// askGRPC asks for the metadata of a model over gRPC, and for its configuration, which tells what
+// the metadata has no field for. A server without configurations is taken by the metadata alone. A
+// gRPC library would be most of this program.
 func (c *cli) askGRPC(addr, route string) (d declaration, err error) {
-	const prefix = 5 // compression flag and length
 	name, version := modelOf(route)
 	question := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
 	if version != "" {
 		question = protowire.AppendString(protowire.AppendTag(question, 2, protowire.BytesType), version)
 	}
-	body := string(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(question))), question...))
 	client, base, err := c.httpClient(addr)
 	if err != nil {
 		return d, err
@@ -120,21 +119,40 @@ func (c *cli) askGRPC(addr, route string) (d declaration, err error) {
 	transport.Protocols = new(http.Protocols)
 	transport.Protocols.SetHTTP2(true)
 	transport.Protocols.SetUnencryptedHTTP2(true)
-	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, base+"/inference.GRPCInferenceService/ModelMetadata", strings.NewReader(body))
+	answer, err := c.callGRPC(transport, base, addr, "ModelMetadata", question)
 	if err != nil {
-		return d, usage("bench", "--addr %s: %v", addr, err)
+		return d, err
+	}
+	if err := d.readMetadata(answer); err != nil {
+		return d, notTheDoor(addr, "grpc", err.Error())
+	}
+	if answer, err = c.callGRPC(transport, base, addr, "ModelConfig", question); err == nil {
+		if err := d.readConfig(answer); err != nil {
+			return d, notTheDoor(addr, "grpc", err.Error())
+		}
+	}
+	return d, nil
+}
+
+// callGRPC calls a method of the Predict Protocol, and returns its answer.
+func (c *cli) callGRPC(t *http.Transport, base, addr, method string, question []byte) ([]byte, error) {
+	const prefix = 5 // compression flag and length
+	body := string(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(question))), question...))
+	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, base+"/inference.GRPCInferenceService/"+method, strings.NewReader(body))
+	if err != nil {
+		return nil, usage("bench", "--addr %s: %v", addr, err)
 	}
 	r.Header.Set("Content-Type", "application/grpc")
 	r.Header.Set("Te", "trailers")
 	show(r, c.token)
-	resp, err := transport.RoundTrip(r)
+	resp, err := t.RoundTrip(r)
 	if err != nil {
-		return d, err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxMetadata))
 	if err != nil {
-		return d, err
+		return nil, err
 	}
 	status, message := resp.Trailer.Get("Grpc-Status"), resp.Trailer.Get("Grpc-Message")
 	if status == "" { // an error without a message has its trailers in the headers
@@ -142,23 +160,20 @@ func (c *cli) askGRPC(addr, route string) (d declaration, err error) {
 	}
 	switch {
 	case status == "":
-		return d, notTheDoor(addr, "grpc", resp.Status)
+		return nil, notTheDoor(addr, "grpc", resp.Status)
 	case status == "5":
-		return d, &failure{"refused", message, remoteHints[shiva.NotFound], exitRefused}
+		return nil, &failure{"refused", message, remoteHints[shiva.NotFound], exitRefused}
 	case status != "0":
-		return d, &failure{"refused", fmt.Sprintf("%s (status %s)", message, status), "", exitRefused}
+		return nil, &failure{"refused", fmt.Sprintf("%s (status %s)", message, status), "", exitRefused}
 	case len(answer) < prefix:
-		return d, notTheDoor(addr, "grpc", "an answer without a message")
+		return nil, notTheDoor(addr, "grpc", "an answer without a message")
 	}
-	if err := d.unmarshalProto(answer[prefix:]); err != nil {
-		return d, notTheDoor(addr, "grpc", err.Error())
-	}
-	return d, nil
+	return answer[prefix:], nil
 }
 
-// unmarshalProto reads the inputs and outputs (fields 4 and 5) of a ModelMetadataResponse: their
+// readMetadata reads the inputs and outputs (fields 4 and 5) of a ModelMetadataResponse: their
 // names, datatypes and shapes are fields 1, 2 and 3.
-func (d *declaration) unmarshalProto(message []byte) error {
+func (d *declaration) readMetadata(message []byte) error {
 	lists := map[protowire.Number]*[]declaredTensor{4: &d.Inputs, 5: &d.Outputs}
 	return eachField(message, func(number protowire.Number, value []byte, _ uint64) error {
 		list := lists[number]
@@ -188,6 +203,56 @@ func (d *declaration) unmarshalProto(message []byte) error {
 		*list = append(*list, t)
 		return err
 	})
+}
+
+// readConfig reads the ModelConfig (field 1) of a ModelConfigResponse: whether the model is batched
+// (field 4, the largest batch, is above 0), which inputs are optional (field 5, of which fields 1
+// and 8 are name and flag), and which take files of pictures (field 14, of which field 1 is
+// "image." and the name).
+func (d *declaration) readConfig(message []byte) error {
+	batched, optional, images := false, map[string]bool{}, map[string]bool{}
+	err := eachField(message, func(number protowire.Number, config []byte, _ uint64) error {
+		if number != 1 {
+			return nil
+		}
+		return eachField(config, func(number protowire.Number, value []byte, most uint64) error {
+			switch number {
+			case 4:
+				batched = most > 0
+			case 5:
+				name, flag, err := named(value, 8)
+				optional[name] = flag
+				return err
+			case 14:
+				name, _, err := named(value, 0)
+				images[name] = true
+				return err
+			}
+			return nil
+		})
+	})
+	d.Batched = &batched
+	for i := range d.Inputs {
+		in := &d.Inputs[i]
+		if in.Optional = optional[in.Name]; images["image."+in.Name] {
+			in.Image = "pixels"
+		}
+	}
+	return err
+}
+
+// named reads the name of a message, field 1, and a flag.
+func named(message []byte, flag protowire.Number) (name string, set bool, err error) {
+	err = eachField(message, func(number protowire.Number, value []byte, varint uint64) error {
+		switch number {
+		case 1:
+			name = string(value)
+		case flag:
+			set = varint != 0
+		}
+		return nil
+	})
+	return name, set, err
 }
 
 // eachField calls f with the fields of a message: with value for length-delimited fields, with

@@ -112,10 +112,12 @@ func (s *shivad) big(t *testing.T) {
 // serve serves a model of at most four rows that takes that long and answers with zeros, as bytes.
 func (s *shivad) serve(t *testing.T, m container.Model, takes time.Duration) {
 	m.Version, m.MaxBatch = "1", 4
-	m.Predict = func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
-		time.Sleep(takes)
-		y, err := tensor.New(tensor.Uint8, tensor.Shape{b.Rows, m.Outputs[0].Shape[1]}, make([]byte, b.Rows*m.Outputs[0].Shape[1]))
-		return []tensor.Tensor{y}, err
+	if m.Predict == nil {
+		m.Predict = func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+			time.Sleep(takes)
+			y, err := tensor.New(tensor.Uint8, tensor.Shape{b.Rows, m.Outputs[0].Shape[1]}, make([]byte, b.Rows*m.Outputs[0].Shape[1]))
+			return []tensor.Tensor{y}, err
+		}
 	}
 	serving := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
