@@ -110,10 +110,12 @@ unit: programs ## unit tests, golden vectors and allocation budgets
 	go test -vet=off -tags $(TAGS),purego -run Swap ./shiva/tensor
 
 # With the tag invariants, buffers are poisoned when they are released and never reused, so that
-# every later read is a race.
+# every later read is a race. Long tests of one goroutine are skipped (budgettest.OneGoroutine);
+# those with buffers to poison run without the detector.
 RACE := CGO_ENABLED=1 go test -race -vet=off -tags $(TAGS),invariants
 race: programs ## the same under the race detector, with buffers poisoned when released
 	$(RACE) ./... ./examples/...
+	go test -vet=off -tags $(TAGS),invariants -run Golden ./shiva
 
 python: $(VENV)/ready ## the SDK, the client and the examples in Python: ruff, mypy, pytest
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)

@@ -10,6 +10,7 @@ import (
 // TestDeadlineAgainstAllWindows compares the strategy with trying every run of waiting rows, each
 // with every execution time of the spread.
 func TestDeadlineAgainstAllWindows(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	for seed := range uint64(budgettest.Rounds(500)) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		prof := newProfile(1 + rng.IntN(40))

@@ -39,6 +39,7 @@ func TestGoodputUnderOverload(t *testing.T) {
 // TestDefaultIsBest runs the table of DESIGN.md: in no cell is another strategy better than the
 // default by more than a hundredth of the offered rows.
 func TestDefaultIsBest(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	no := false
 	loads := []float64{0.5, 0.8, 0.95, 1.1, 1.5, 2.5}
 	if !budgettest.Whole() {
@@ -66,6 +67,7 @@ func TestDefaultIsBest(t *testing.T) {
 // paper's AIMD answers next to nothing in time at 1.5 times the capacity, though it does well
 // below it.
 func TestPaperCollapses(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	no := false
 	for _, c := range []struct{ load, least, most float64 }{{0.8, 0.98, 1}, {1.5, 0, 0.1}} {
 		s := cell("aimd", c.load)
@@ -79,6 +81,7 @@ func TestPaperCollapses(t *testing.T) {
 // TestGoodputProfiles: with other models and arrivals, too, goodput reaches the capacity at 1.5
 // times the capacity, except for noise, and hardly a row is late at half the capacity.
 func TestGoodputProfiles(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	for name, s := range map[string]simulation{
 		"fixed cost":    {a: 5 * time.Millisecond, b: 50 * time.Microsecond, noise: 0.1, slo: 20 * time.Millisecond, replicas: 1},
 		"small and few": {a: 500 * time.Microsecond, b: 200 * time.Microsecond, noise: 0.1, slo: 20 * time.Millisecond, replicas: 1},

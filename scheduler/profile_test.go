@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 const ms = int64(1_000_000)
@@ -242,6 +244,7 @@ func TestStallsAdd(t *testing.T) {
 // TestProfileIsMonotone: a larger batch is never predicted to be faster, whatever the
 // measurements.
 func TestProfileIsMonotone(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	rng := rand.New(rand.NewPCG(5, 5))
 	p := newProfile(200)
 	for i := range 3000 {

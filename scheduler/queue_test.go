@@ -10,6 +10,7 @@ import (
 
 // TestQueueAgainstSlice applies the same operations to a queue and to a sorted slice.
 func TestQueueAgainstSlice(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	for seed := range uint64(budgettest.Rounds(20)) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		var q queue

@@ -23,6 +23,7 @@ func (again anotherRequest) Complete(r *scheduler.Request) {
 // TestReasonsNameTheBound: with clients in a closed loop, most batches have the close reason of
 // the bound in effect.
 func TestReasonsNameTheBound(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	steps := func(rows int) time.Duration { return time.Duration((rows+15)/16) * 10 * time.Millisecond }
 	linear := func(rows int) time.Duration { return time.Millisecond + time.Duration(rows)*500*time.Microsecond }
 	for _, c := range []struct {

@@ -429,6 +429,7 @@ func TestStreamsOfClients(t *testing.T) {
 // TestManyStreams: an endless number of streams, all of one client or each of its own, are
 // forgotten as new ones arrive.
 func TestManyStreams(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	for _, clients := range []bool{false, true} {
 		most := 1024
 		if clients {

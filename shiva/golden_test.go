@@ -263,6 +263,7 @@ func reencoded(t *testing.T, g golden) []byte {
 
 // TestGoldenCuts: the outcome does not depend on how the bytes are split.
 func TestGoldenCuts(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	pool := tensor.NewPool(0)
 	cfg := shiva.DecoderConfig{Limits: wide, Pool: pool}
 	for _, g := range readGoldens(t) {
@@ -315,6 +316,7 @@ func cuts(n int) iter.Seq[int] {
 // TestGoldenTruncated: cutting a vector of one message at any offset gives a clean end or a
 // truncation error.
 func TestGoldenTruncated(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	pool := tensor.NewPool(0)
 	for _, g := range readGoldens(t) {
 		if !g.Valid || len(g.Segments) > 0 {

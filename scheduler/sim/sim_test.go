@@ -18,6 +18,7 @@ func span(d time.Duration) time.Duration {
 
 // TestPromises checks, in the few hardest cells, the promises that bench/goodput checks in all.
 func TestPromises(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	profiles := Profiles()
 	if !budgettest.Whole() { // there is one goroutine
 		profiles = profiles[1:2]

@@ -12,6 +12,7 @@ import (
 // After a million equal losses, without forgetting, numbers are finite, shares sum to 1, and the
 // JSON can be read. The test calls only Learn, which changes the numbers.
 func TestNumbersStayFinite(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	for _, c := range []struct {
 		policy string
 		params map[string]any

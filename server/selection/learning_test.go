@@ -168,6 +168,7 @@ func (l learner) upper(t *testing.T, losses [][]float64) float64 {
 // keep the bound in its comment, with the parameters that minimize it. Without learning all of
 // these checks fail.
 func TestBanditsLearn(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	losses := stream(t)
 	fixed, switching := hindsight(losses)
 	const k, changes, gamma, share = 3., 1, 0.01, 1. / rounds
@@ -204,6 +205,7 @@ func TestBanditsLearn(t *testing.T) {
 // The bounds leave a tenth above the measured values. With Exp3.S and gamma 0.1, the former
 // defaults, the six ratios were 0.90, 0.82, 0.71, 0.59, 0.96 and 0.82.
 func TestUsersLearn(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	losses := stream(t)
 	for _, c := range []struct {
 		feedbacks int

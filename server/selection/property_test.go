@@ -78,6 +78,7 @@ func walk(t *testing.T, p *selection.Policy, s selection.State, r *rand.Rand, n 
 // floor, a plan's probability is the model's share, and the first model of a combining plan is the
 // heaviest.
 func TestProbabilities(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	for _, v := range variants() {
 		p := parse(t, v.policy, v.params)
 		for _, k := range []int{2, 3, 8, 20} {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // users returns the model of each of n users.
@@ -37,6 +38,7 @@ func moved(before, after []selection.Model) map[[2]string]int {
 // Users are split by the weights, stay with their model whatever the random number, and move only
 // as far as a change of weights or models requires.
 func TestSplitIsSticky(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	const n = 20000
 	m := models(3)
 	split := func(weights map[string]any, salt string) *selection.Policy {

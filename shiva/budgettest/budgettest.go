@@ -69,6 +69,15 @@ func Rounds(n int) int {
 	return max(1, n/fewer)
 }
 
+// OneGoroutine skips a long test of one goroutine under the race detector, which finds nothing in
+// it and makes it take ten times as long.
+func OneGoroutine(t testing.TB) {
+	t.Helper()
+	if Race {
+		t.Skip("one goroutine has no races")
+	}
+}
+
 // atOnce is how many tests RunWaiting runs at the same time.
 const atOnce = "8"
 

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 var widths = []int{1, 2, 4, 8, 16}
@@ -29,6 +31,7 @@ var kernels = map[string]func(dst, src []byte, width int){
 // TestSwapCopy: all widths, lengths around every block size of the kernels, and alignments of both
 // sides; no byte beyond is written.
 func TestSwapCopy(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	const longest, margin = 2200, 128 // longer than where width 1 starts to use the kernel
 	src := make([]byte, longest+margin)
 	rnd := rand.New(rand.NewPCG(1, 2))

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // Operators see what an account has in use, what it was refused, and how long ago.
@@ -217,6 +219,7 @@ func TestAddressesInUse(t *testing.T) {
 
 // Addresses without a connection are kept while they owe, but not without bound.
 func TestDebtsOfAddressesAreBounded(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	synctest.Test(t, func(t *testing.T) {
 		var d Addresses
 		d.Configure(only(RequestsPerSecond, 1), false)
