@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -94,14 +93,10 @@ func burntTurn(ctx context.Context, o options, s *system, bin string, a attack, 
 // besideTurn returns the p50 of an open loop of few requests, all of which must be answered.
 func besideTurn(ctx context.Context, o options, s *system, name string, seed uint64) (time.Duration, error) {
 	w := workloads[single]
-	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, Rate: besideLoad, Seed: seed,
-		Warmup: besideWarmup, Duration: o.duration, Check: load.SameTensors})
-	if err := errors.Join(err, s.Alive()); err != nil {
+	got, err := s.offer(ctx, "Beside/attack="+name, load.Config{Frames: w.frames, Conns: w.conns, Rate: besideLoad, Seed: seed,
+		Warmup: besideWarmup, Duration: o.duration})
+	if err != nil {
 		return 0, err
-	}
-	fmt.Print(got.Line("Beside/attack=" + name))
-	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
-		return 0, fmt.Errorf("run: %s: %d answered, %d failed, %d lost: %s", name, got.Answered, got.Failed, got.Lost, got.Failure)
 	}
 	return got.Latency.Quantile(0.5), nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -77,7 +76,8 @@ func (d *driven) measure(ctx context.Context, o options, bin string) (r ratio.Ra
 		return r, err
 	}
 	defer l.Close()
-	if err := d.start(&s.Group, bin, l.Addr().String()); err != nil {
+	container := d.command(bin, l.Addr().String())
+	if err := s.Start(bin, container[0], container[1:]...); err != nil {
 		return r, err
 	}
 	c, err := direct.Take(ctx, l)
@@ -90,47 +90,24 @@ func (d *driven) measure(ctx context.Context, o options, bin string) (r ratio.Ra
 		return r, err
 	}
 	length := directTurns * o.duration
-	ways := []func() (float64, error){
-		func() (float64, error) { return c.Drive(ctx, d.rows(best), o.duration/5, length) },
-		func() (float64, error) { return d.through(ctx, s, o.duration/5, length) },
-	}
-	for round := range o.rounds {
-		var rates [2]float64
-		for turn := range ways {
-			way := (turn + round) % 2
-			if rates[way], err = ways[way](); err != nil {
-				return r, err
-			}
-		}
-		fmt.Printf("BenchmarkDirect/%s/batch=%d\t1\t%10.1f direct-req/s\t%10.1f req/s\n", d.key(), best, rates[0], rates[1])
-		r.Rounds = append(r.Rounds, rates[1]/rates[0])
-	}
-	return r, nil
+	r.Rounds, err = contrast(o.rounds,
+		func(uint64) (float64, error) { return d.through(ctx, s, o.duration/5, length) },
+		func(uint64) (float64, error) { return c.Drive(ctx, d.rows(best), o.duration/5, length) })
+	return r, err
 }
 
 // serve starts a server with the container and waits until it answers.
 func (d *driven) serve(ctx context.Context, bin string) (_ *system, err error) {
-	var addrs [2]string
-	for i := range addrs {
-		if addrs[i], err = process.FreeAddr(); err != nil {
-			return nil, err
-		}
-	}
-	s := &system{name: "driven", addr: addrs[0], containers: addrs[1]}
-	err = s.Start(bin, filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", "", "--grpc", "", "--admin", "", "--containers", s.containers)
-	if err == nil {
-		err = errors.Join(d.start(&s.Group, bin, s.containers), s.await(ctx, []*workload{&d.workload}))
-	}
+	s, server, err := bare("driven", bin)
 	if err != nil {
-		s.Stop()
 		return nil, err
 	}
-	return s, nil
+	return s, s.launch(ctx, bin, load.Config{Frames: d.frames}, server, d.command(bin, s.containers))
 }
 
-// start starts the container, which connects to an address.
-func (d *driven) start(g *process.Group, bin, servers string) error {
-	return g.Start(bin, filepath.Join(bin, "sleeper"), "-servers", servers, "-a", d.a.String(), "-b", d.b.String(), "-max-batch", strconv.Itoa(d.batch), d.declaration())
+// command starts the container, which connects to an address.
+func (d *driven) command(bin, servers string) []string {
+	return []string{filepath.Join(bin, "sleeper"), "-servers", servers, "-a", d.a.String(), "-b", d.b.String(), "-max-batch", strconv.Itoa(d.batch), d.declaration()}
 }
 
 // best returns the size of batch that has the highest rate directly: the largest, a half or a
@@ -162,12 +139,9 @@ func (d *driven) rows(n int) tensor.Tensor {
 
 // through offers the load to the server, and returns the answers per second.
 func (d *driven) through(ctx context.Context, s *system, warmup, length time.Duration) (float64, error) {
-	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: d.frames, Conns: d.conns, InFlight: d.inFlight, Warmup: warmup, Duration: length, Check: load.SameTensors})
-	if err := errors.Join(err, s.Alive()); err != nil {
+	got, err := s.offer(ctx, "Direct/"+d.key(), load.Config{Frames: d.frames, Conns: d.conns, InFlight: d.inFlight, Warmup: warmup, Duration: length})
+	if err != nil {
 		return 0, err
-	}
-	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
-		return 0, fmt.Errorf("%d answered, %d failed, %d lost: %s", got.Answered, got.Failed, got.Lost, got.Failure)
 	}
 	return got.Rate(), nil
 }

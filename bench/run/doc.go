@@ -22,6 +22,8 @@
 //	overhead latency at 30 % of the rate, against two round trips to the bare echo
 //	direct   rate of a container at its limit, against a program that drives it directly
 //	unread   p99 of requests beside clients that read no answers, against the same without them
+//	identities, traced
+//	         rate with a hundred identities and quotas, or with traces, against the same without
 //	log      p99 of requests with a log that nobody reads, against one in a file
 //	tls      the TCP door over TLS, against a bare crypto/tls echo
 //	handshakes

@@ -127,7 +127,7 @@ func (s *doorSystem) turn(ctx context.Context, o options, l *doorLoad, f load.Fo
 		c.Conns, c.InFlight = l.conns*l.inFlight, 1
 	}
 	if first {
-		if err := s.listening(ctx, c); err != nil {
+		if err := s.answers(ctx, c); err != nil {
 			return doorTurn{}, err
 		}
 	}
@@ -137,15 +137,11 @@ func (s *doorSystem) turn(ctx context.Context, o options, l *doorLoad, f load.Fo
 		return doorTurn{}, err
 	}
 	client := ownCPU()
-	r, err := load.Run(ctx, c)
+	r, err := s.offer(ctx, fmt.Sprintf("Doors/form=%s/model=%s/conns=%d/inflight=%d", f.Name, l.model, c.Conns, c.InFlight), c)
 	client = ownCPU() - client
 	after, cpuErr := s.CPU()
-	if err := errors.Join(err, <-profiled, s.Alive(), cpuErr); err != nil {
+	if err := errors.Join(err, <-profiled, cpuErr); err != nil {
 		return doorTurn{}, err
-	}
-	fmt.Print(r.Line(fmt.Sprintf("Doors/form=%s/model=%s/conns=%d/inflight=%d", f.Name, l.model, c.Conns, c.InFlight)))
-	if r.Failed > 0 || r.Lost > 0 || r.Answered == 0 {
-		return doorTurn{}, fmt.Errorf("%d answered, %d failed, %d lost: %s", r.Answered, r.Failed, r.Lost, r.Failure)
 	}
 	n := float64(r.Taken)
 	return doorTurn{
@@ -153,20 +149,6 @@ func (s *doorSystem) turn(ctx context.Context, o options, l *doorLoad, f load.Fo
 		server: time.Duration(float64(after-server) / n), client: time.Duration(float64(client) / n),
 		wire: float64(r.Wrote+r.Read) / n,
 	}, nil
-}
-
-// listening returns when the door of c answers.
-func (s *doorSystem) listening(ctx context.Context, c load.Config) error {
-	c.Conns, c.Warmup, c.Duration = 1, 0, 5*time.Millisecond
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		r, err := load.Run(ctx, c)
-		if err == nil && r.Latency.Count() > 0 {
-			return nil
-		}
-		if time.Now().After(end) || ctx.Err() != nil || s.Alive() != nil {
-			return errors.Join(fmt.Errorf("it does not answer: %w", err), ctx.Err(), s.Alive())
-		}
-	}
 }
 
 func elements(s tensor.Shape) int {

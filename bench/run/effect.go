@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -110,8 +109,7 @@ func (s *system) besides(ctx context.Context, o options, c load.Config, name str
 		defer p.Kill()
 		under.Group = append(under.Group, p)
 	}
-	c.TLS, c.Rate, c.Warmup, c.Duration = s.tls, effectLoad, besideWarmup, o.duration
-	c.Piece = p99Piece
+	c.TLS, c.Rate, c.Warmup, c.Duration, c.Piece = s.tls, effectLoad, besideWarmup, o.duration, p99Piece
 	server, err := s.CPU()
 	if err != nil {
 		return turn, err
@@ -121,11 +119,11 @@ func (s *system) besides(ctx context.Context, o options, c load.Config, name str
 		return turn, err
 	}
 	began := time.Now()
-	got, err := load.Run(ctx, c)
-	took := time.Since(began).Seconds()
-	if err := errors.Join(err, under.Alive()); err != nil {
+	got, err := under.offer(ctx, "Effect/"+name, c)
+	if err != nil {
 		return turn, err
 	}
+	took := time.Since(began).Seconds()
 	after, err := under.CPU()
 	if err != nil {
 		return turn, err
@@ -133,10 +131,6 @@ func (s *system) besides(ctx context.Context, o options, c load.Config, name str
 	now, err := s.CPU()
 	if err != nil {
 		return turn, err
-	}
-	fmt.Print(got.Line("Effect/" + name))
-	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
-		return turn, fmt.Errorf("run: %s: %d answered, %d failed, %d lost: %s", name, got.Answered, got.Failed, got.Lost, got.Failure)
 	}
 	return effectTurn{p99Of(got), got.Latency.Quantile(0.99), (after - before).Seconds() / took, (now - server).Seconds() / took}, over()
 }

@@ -8,12 +8,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/shivad/shivad/bench/internal/hostile"
 	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/internal/ratio"
-	"github.com/shivad/shivad/bench/load"
 )
 
 const (
@@ -28,8 +26,7 @@ const (
 )
 
 // besideHostile measures the effect of hostile peers at the containers' address on the p99 of
-// requests to a well-behaved container. Turns with and without peers alternate, every other round
-// in reverse order. It fails if a peer is missing in the server's log.
+// requests to a well-behaved container. It fails if a peer is missing in the server's log.
 func besideHostile(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
 	r = ratio.Ratio{What: "p99 beside hostile containers / without them", Bound: ratio.AtMost, Limit: 1.2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {
@@ -40,23 +37,14 @@ func besideHostile(ctx context.Context, o options, bin string) (r ratio.Ratio, e
 		return r, err
 	}
 	defer s.Stop()
-	order := []bool{false, true}
-	for round := range hostileRounds * o.rounds {
-		p99 := map[bool]time.Duration{}
-		for _, beside := range order {
-			if p99[beside], err = hostileTurn(ctx, o, s, bin, beside, uint64(round)); err != nil {
-				return r, err
-			}
+	turn := func(s *system, name string, seed uint64) (float64, error) {
+		got, err := s.offer(ctx, "Hostile/beside="+name, openLoop(o, hostileLoad, seed))
+		if err != nil {
+			return 0, err
 		}
-		r.Rounds = append(r.Rounds, float64(p99[true])/float64(p99[false]))
-		slices.Reverse(order)
+		return float64(p99Of(got)), nil
 	}
-	return r, named(s.Group[0].Output())
-}
-
-// hostileTurn returns the p99 of an open loop, with or without hostile peers.
-func hostileTurn(ctx context.Context, o options, s *system, bin string, beside bool, seed uint64) (time.Duration, error) {
-	if beside {
+	r.Rounds, err = contrast(hostileRounds*o.rounds, func(round uint64) (float64, error) {
 		p, err := process.Start(bin, filepath.Join(bin, "hostile"), "-containers", s.containers, "-clients", s.addr, "-rate", hostileRate)
 		if err != nil {
 			return 0, err
@@ -64,19 +52,12 @@ func hostileTurn(ctx context.Context, o options, s *system, bin string, beside b
 		defer p.Stop()
 		peers := *s
 		peers.Group = append(slices.Clone(s.Group), p)
-		s = &peers
+		return turn(&peers, "true", round)
+	}, func(round uint64) (float64, error) { return turn(s, "false", round) })
+	if err != nil {
+		return r, err
 	}
-	w := workloads[deep]
-	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, Rate: hostileLoad, Seed: seed,
-		Warmup: 500 * time.Millisecond, Duration: o.duration, Piece: p99Piece, Check: load.SameTensors})
-	if err := errors.Join(err, s.Alive()); err != nil {
-		return 0, err
-	}
-	fmt.Print(got.Line(fmt.Sprintf("Hostile/beside=%t", beside)))
-	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
-		return 0, fmt.Errorf("run: beside hostile containers: %d answered, %d failed, %d lost: %s", got.Answered, got.Failed, got.Lost, got.Failure)
-	}
-	return p99Of(got), nil
+	return r, named(s.Group[0].Output())
 }
 
 var sessionOf = regexp.MustCompile(` session=\d+ `)

@@ -163,14 +163,10 @@ func (s *system) collect(ctx context.Context) error {
 
 // idleTurn returns the p99 of an open loop on idleOthers connections.
 func idleTurn(ctx context.Context, o options, s *system, beside bool, seed uint64) (time.Duration, error) {
-	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: workloads[deep].frames, Conns: idleOthers, Rate: idleRate, Seed: seed,
-		Warmup: 500 * time.Millisecond, Duration: 5 * o.duration, Check: load.SameTensors})
-	if err := errors.Join(err, s.Alive()); err != nil {
+	got, err := s.offer(ctx, fmt.Sprintf("Idle/beside=%t", beside), load.Config{Frames: workloads[deep].frames, Conns: idleOthers, Rate: idleRate,
+		Seed: seed, Warmup: besideWarmup, Duration: 5 * o.duration})
+	if err != nil {
 		return 0, err
-	}
-	fmt.Print(got.Line(fmt.Sprintf("Idle/beside=%t", beside)))
-	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
-		return 0, fmt.Errorf("run: beside idle connections: %d answered, %d failed, %d lost: %s", got.Answered, got.Failed, got.Lost, got.Failure)
 	}
 	return got.Latency.Quantile(0.99), nil
 }

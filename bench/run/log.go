@@ -3,17 +3,14 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"syscall"
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/internal/ratio"
-	"github.com/shivad/shivad/bench/load"
 )
 
 const (
@@ -31,8 +28,8 @@ command = ["sh", "-c", "text=$(head -c 4000 /dev/zero | tr '\\0' x); while sleep
 )
 
 // besideLog measures the effect of a log that nobody reads on the p99 of requests, while peers
-// cause lines at the Shiva door. Turns of two servers alternate, every other round in reverse
-// order. It fails unless the second server has lost lines of its log in all of its turns.
+// cause lines at the Shiva door. It fails unless the server whose log it is has lost lines of it in
+// all of its turns.
 func besideLog(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
 	r = ratio.Ratio{What: "p99 with a log that nobody reads / with one in a file", Bound: ratio.AtMost, Limit: 1.2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
@@ -57,16 +54,11 @@ func besideLog(ctx context.Context, o options, bin string) (r ratio.Ratio, err e
 	if err := systems[1].losesLines(ctx, 0); err != nil {
 		return r, err
 	}
-	order := []int{0, 1}
-	for round := range logRounds * o.rounds {
-		var p99 [2]time.Duration
-		for _, i := range order {
-			if p99[i], err = logTurn(ctx, o, systems[i], uint64(round)); err != nil {
-				return r, err
-			}
-		}
-		r.Rounds = append(r.Rounds, float64(p99[1])/float64(p99[0]))
-		slices.Reverse(order)
+	r.Rounds, err = contrast(logRounds*o.rounds,
+		func(round uint64) (float64, error) { return logTurn(ctx, o, systems[1], round) },
+		func(round uint64) (float64, error) { return logTurn(ctx, o, systems[0], round) })
+	if err != nil {
+		return r, err
 	}
 	lost, err := systems[1].metrics(ctx, logLost)
 	if err != nil {
@@ -87,22 +79,16 @@ func (s *system) losesLines(ctx context.Context, more float64) error {
 }
 
 // logTurn returns the p99 of an open loop beside peers whose faults are lines of the log.
-func logTurn(ctx context.Context, o options, s *system, seed uint64) (time.Duration, error) {
+func logTurn(ctx context.Context, o options, s *system, seed uint64) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	faults := make(chan error, 1)
 	go func() { faults <- fail(ctx, s.addr) }() // joined below
-	w := workloads[deep]
-	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, Rate: hostileLoad, Seed: seed,
-		Warmup: besideWarmup, Duration: o.duration, Piece: p99Piece, Check: load.SameTensors})
+	got, err := s.offer(ctx, "Log/"+s.name, openLoop(o, hostileLoad, seed))
 	cancel()
-	if err := errors.Join(err, <-faults, s.Alive()); err != nil {
+	if err := errors.Join(err, <-faults); err != nil {
 		return 0, err
 	}
-	fmt.Print(got.Line("Log/" + s.name))
-	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
-		return 0, fmt.Errorf("run: %s: %d answered, %d failed, %d lost: %s", s.name, got.Answered, got.Failed, got.Lost, got.Failure)
-	}
-	return p99Of(got), nil
+	return float64(p99Of(got)), nil
 }
 
 // fail connects again and again, and sends what is no message, until ctx ends.

@@ -127,9 +127,8 @@ var parts = slices.Concat([]part{
 	{"identities", func(ctx context.Context, o options, bin string) (findings, error) {
 		return one(guarded(ctx, o, bin))
 	}},
-	{followed, func(ctx context.Context, o options, bin string) (f findings, err error) {
-		f.ratios, err = traced(ctx, o, bin)
-		return f, err
+	{followed, func(ctx context.Context, o options, bin string) (findings, error) {
+		return one(traced(ctx, o, bin))
 	}},
 	{"tls", func(ctx context.Context, o options, bin string) (f findings, err error) {
 		f.head = systemHead

@@ -47,7 +47,7 @@ func systems(ctx context.Context, o options, bin string, names []string, loads [
 	for round := range o.rounds {
 		for i, w := range loads {
 			for _, s := range running {
-				got, err := turn(ctx, o, s, w, round == 0)
+				got, err := turn(ctx, o, s, w, 0, round == 0)
 				if err != nil {
 					return nil, fmt.Errorf("run: %s, %s: %w", s.name, w.name, err)
 				}
@@ -59,17 +59,17 @@ func systems(ctx context.Context, o options, bin string, names []string, loads [
 	return all, nil
 }
 
-// turn offers one workload to one system.
-func turn(ctx context.Context, o options, s *system, w *workload, first bool) (sample, error) {
+// turn offers one workload to one system, as a closed loop or at a rate.
+func turn(ctx context.Context, o options, s *system, w *workload, rate float64, first bool) (sample, error) {
 	profiled := s.startProfile(ctx, o, first, fmt.Sprintf("%s-%s-%dx%d-%t", s.name, w.model, w.conns, w.inFlight, w.gather))
 	before, err := s.CPU()
 	if err != nil {
 		return sample{}, err
 	}
 	own := ownCPU()
-	r, err := load.Run(ctx, load.Config{Addr: s.addr, TLS: s.tls, Frames: w.frames, Conns: w.conns, InFlight: w.inFlight, Gather: w.gather, Poll: w.poll,
-		Warmup: o.duration / 10, Duration: o.duration, Check: load.SameTensors})
-	if err := errors.Join(err, <-profiled, s.Alive()); err != nil {
+	r, err := s.offer(ctx, "Serve/system="+s.name+"/"+w.key(), load.Config{Frames: w.frames, Conns: w.conns, InFlight: w.inFlight, Rate: rate,
+		Gather: w.gather, Poll: w.poll, Warmup: o.duration / 10, Duration: o.duration})
+	if err := errors.Join(err, <-profiled); err != nil {
 		return sample{}, err
 	}
 	after, err := s.CPU()
@@ -77,10 +77,6 @@ func turn(ctx context.Context, o options, s *system, w *workload, first bool) (s
 		return sample{}, err
 	}
 	own = ownCPU() - own
-	fmt.Print(r.Line("Serve/system=" + s.name + "/" + w.key()))
-	if r.Failed > 0 || r.Lost > 0 || r.Answered == 0 {
-		return sample{}, fmt.Errorf("%d answered, %d failed, %d lost: %s", r.Answered, r.Failed, r.Lost, r.Failure)
-	}
 	return sample{
 		rate: r.Rate(), mbps: float64(r.Bytes) / 1e6 / r.Elapsed.Seconds(),
 		p50: r.Latency.Quantile(0.5), p99: r.Latency.Quantile(0.99), p999: r.Latency.Quantile(0.999),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -20,6 +21,22 @@ PASS
 `))
 	if len(got) != 2 || got[benchDecode]["MB/s"] != 10485.76 || got[benchDecode]["allocs/op"] != 0 || got[benchCopy]["ns/op"] != 50000 {
 		t.Errorf("got %v", got)
+	}
+}
+
+// Turns alternate, every other round in reverse order, so that steady drift affects both alike; a
+// ratio is of one round.
+func TestContrast(t *testing.T) {
+	turns := ""
+	with := func(round uint64) (float64, error) { turns += "+"; return float64(3 * (round + 1)), nil }
+	without := func(round uint64) (float64, error) { turns += "-"; return float64(round + 1), nil }
+	got, err := contrast(3, with, without)
+	if err != nil || turns != "-++--+" || !slices.Equal(got, []float64{3, 3, 3}) {
+		t.Errorf("%s: %v, %v", turns, got, err)
+	}
+	failed := func(uint64) (float64, error) { return 0, errFloor }
+	if _, err := contrast(1, failed, without); !errors.Is(err, errFloor) {
+		t.Errorf("a turn that fails: %v", err)
 	}
 }
 

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/internal/ratio"
@@ -53,7 +51,7 @@ func overhead(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]st
 		}
 		running = append(running, s)
 	}
-	most, err := turn(ctx, o, running[1], overheadLoads[0], false)
+	most, err := turn(ctx, o, running[1], overheadLoads[0], 0, false)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -65,7 +63,7 @@ func overhead(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]st
 				if i == 0 {
 					rate = ofSaturation * most.rate
 				}
-				got, err := overheadTurn(ctx, o, s, w, rate)
+				got, err := turn(ctx, o, s, w, rate, false)
 				if err != nil {
 					return nil, nil, fmt.Errorf("run: overhead: %s, %s: %w", s.name, w.name, err)
 				}
@@ -75,32 +73,6 @@ func overhead(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]st
 		slices.Reverse(running)
 	}
 	return all.overheadRatios(), all.table(names, overheadLoads), nil
-}
-
-// overheadTurn offers a rate of requests to one system; 0: one after the other.
-func overheadTurn(ctx context.Context, o options, s *system, w *workload, rate float64) (sample, error) {
-	before, err := s.CPU()
-	if err != nil {
-		return sample{}, err
-	}
-	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, InFlight: w.inFlight, Rate: rate,
-		Warmup: o.duration / 10, Duration: o.duration, Check: load.SameTensors})
-	if err := errors.Join(err, s.Alive()); err != nil {
-		return sample{}, err
-	}
-	after, err := s.CPU()
-	if err != nil {
-		return sample{}, err
-	}
-	fmt.Print(got.Line("Overhead/system=" + s.name + "/" + w.key()))
-	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
-		return sample{}, fmt.Errorf("%d answered, %d failed, %d lost: %s", got.Answered, got.Failed, got.Lost, got.Failure)
-	}
-	return sample{
-		rate: got.Rate(), mbps: float64(got.Bytes) / 1e6 / got.Elapsed.Seconds(),
-		p50: got.Latency.Quantile(0.5), p99: got.Latency.Quantile(0.99), p999: got.Latency.Quantile(0.999),
-		cpuPerRequest: time.Duration(float64(after-before) / float64(got.Taken)),
-	}, nil
 }
 
 // overheadRatios compares each latency with that of two round trips to the bare echo.

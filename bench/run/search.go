@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -49,22 +48,24 @@ func search(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 	}
 	defer generator.stop()
 	least := ratio.Ratio{What: "highest rate with p99 < 250 ms: shivactl bench / MLPerf LoadGen", Bound: ratio.AtLeast, Limit: 0.95}
-	order := []string{"shivactl", "loadgen"}
-	for range max(1, o.rounds/3) {
-		found := map[string]float64{}
-		for _, name := range order {
-			if name == "shivactl" {
-				found[name], err = searchByTool(ctx, bin, s.addr)
-			} else {
-				found[name], _, err = load.Search(ctx, searchPromise, searchFrom, searchFor, generator.trial)
-			}
+	found := func(by string, search func() (float64, error)) func(uint64) (float64, error) {
+		return func(uint64) (float64, error) {
+			rate, err := search()
 			if err = errors.Join(err, s.Alive()); err != nil {
-				return nil, fmt.Errorf("run: searching by %s: %w", name, err)
+				return 0, fmt.Errorf("run: searching by %s: %w", by, err)
 			}
-			fmt.Printf("BenchmarkSearch/by=%s\t1\t%10.1f req/s\n", name, found[name])
+			fmt.Printf("BenchmarkSearch/by=%s\t1\t%10.1f req/s\n", by, rate)
+			return rate, nil
 		}
-		least.Rounds = append(least.Rounds, found["shivactl"]/found["loadgen"])
-		slices.Reverse(order)
+	}
+	least.Rounds, err = contrast(max(1, o.rounds/3),
+		found("shivactl", func() (float64, error) { return searchByTool(ctx, bin, s.addr) }),
+		found("loadgen", func() (float64, error) {
+			rate, _, err := load.Search(ctx, searchPromise, searchFrom, searchFor, generator.trial)
+			return rate, err
+		}))
+	if err != nil {
+		return nil, err
 	}
 	most := least
 	most.Bound, most.Limit = ratio.AtMost, 1.05
@@ -72,32 +73,17 @@ func search(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 }
 
 // startSearched starts a server and the model.
-func startSearched(ctx context.Context, bin string) (_ *system, err error) {
-	var addrs [2]string
-	for i := range addrs {
-		if addrs[i], err = process.FreeAddr(); err != nil {
-			return nil, err
-		}
-	}
-	s := &system{name: "search", addr: addrs[0], containers: addrs[1]}
-	for _, args := range [][]string{
-		{"shivad", "--tcp", s.addr, "--rest", "", "--grpc", "", "--admin", "", "--containers", s.containers},
-		{"sleeper", "-servers", s.containers, "-a", "15ms", "-b", "1ms", searched + ":FP32:16"},
-	} {
-		if err := s.Start(bin, filepath.Join(bin, args[0]), args[1:]...); err != nil {
-			s.Stop()
-			return nil, fmt.Errorf("run: search: %w", err)
-		}
-	}
-	frame, err := searchFrame()
-	if err == nil {
-		err = s.answers(ctx, frame)
-	}
+func startSearched(ctx context.Context, bin string) (*system, error) {
+	s, server, err := bare("search", bin)
 	if err != nil {
-		s.Stop()
 		return nil, err
 	}
-	return s, nil
+	frame, err := searchFrame()
+	if err != nil {
+		return nil, err
+	}
+	return s, s.launch(ctx, bin, load.Config{Frames: [][]byte{frame}}, server,
+		[]string{filepath.Join(bin, "sleeper"), "-servers", s.containers, "-a", "15ms", "-b", "1ms", searched + ":FP32:16"})
 }
 
 func searchFrame() ([]byte, error) {
@@ -195,18 +181,15 @@ func stall(ctx context.Context, o options, bin string) (r ratio.Ratio, err error
 	if err != nil {
 		return r, err
 	}
-	s := &system{name: "stall", addr: addr}
-	if err := s.Start(bin, filepath.Join(bin, "door"), "-listen", addr, searched+":FP32:16"); err != nil {
-		return r, fmt.Errorf("run: stall: %w", err)
-	}
-	defer s.Stop()
 	frame, err := searchFrame()
-	if err == nil {
-		err = s.answers(ctx, frame)
-	}
 	if err != nil {
 		return r, err
 	}
+	s := &system{name: "stall", addr: addr}
+	if err := s.launch(ctx, bin, load.Config{Frames: [][]byte{frame}}, []string{filepath.Join(bin, "door"), "-listen", addr, searched + ":FP32:16"}); err != nil {
+		return r, err
+	}
+	defer s.Stop()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "shivactl"), "bench", searched, "--addr", addr, "--rate", "300", "--for", length.String(), "--json")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, os.Stderr

@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/load"
@@ -85,18 +83,6 @@ func startSystem(ctx context.Context, o options, name, bin string, loads []*work
 		}
 	}
 	s := &system{name: name, addr: addrs[0], profile: addrs[1], containers: addrs[2]}
-	defer func() {
-		if err != nil {
-			s.Stop()
-		}
-	}()
-	begin := func(args ...string) error {
-		args = slices.Concat(o.under, args)
-		if err := s.Start(bin, args[0], args[1:]...); err != nil {
-			return fmt.Errorf("run: %s: %w", name, err)
-		}
-		return nil
-	}
 	for _, a := range attacks {
 		switch {
 		case a.name != name:
@@ -135,41 +121,42 @@ func startSystem(ctx context.Context, o options, name, bin string, loads []*work
 			models = append(models, d)
 		}
 	}
+	var commands [][]string
 	switch name {
 	case "echo", echoOfTLS:
 		s.profile = ""
-		err = begin(append([]string{filepath.Join(bin, "echo"), "-listen", s.addr, "-loops", strconv.Itoa(o.echoLoops)}, certificate...)...)
+		commands = [][]string{append([]string{filepath.Join(bin, "echo"), "-listen", s.addr, "-loops", strconv.Itoa(o.echoLoops)}, certificate...)}
 	case "door", doorOfTLS:
-		err = begin(slices.Concat([]string{filepath.Join(bin, "door"), "-listen", listen, "-admin", s.profile}, certificate, models[2:])...)
+		commands = [][]string{slices.Concat([]string{filepath.Join(bin, "door"), "-listen", listen, "-admin", s.profile}, certificate, models[2:])}
 	case "python":
-		err = errors.Join(begin(shivad...), begin(append([]string{o.python, filepath.Join("bench", "noop", "noop.py")}, models...)...))
+		commands = [][]string{shivad, append([]string{o.python, filepath.Join("bench", "noop", "noop.py")}, models...)}
 	default:
-		err = errors.Join(begin(shivad...), begin(append([]string{filepath.Join(bin, "noop")}, models...)...))
+		commands = [][]string{shivad, append([]string{filepath.Join(bin, "noop")}, models...)}
 	}
-	if err != nil {
+	for i := range commands {
+		commands[i] = slices.Concat(o.under, commands[i])
+	}
+	if err := s.launch(ctx, bin, load.Config{Frames: loads[0].frames}, commands...); err != nil {
 		return nil, err
 	}
-	return s, s.await(ctx, loads)
-}
-
-// await returns when the models of all loads answer.
-func (s *system) await(ctx context.Context, loads []*workload) error {
-	last := errors.New("not asked")
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if err := errors.Join(s.Alive(), ctx.Err()); err != nil {
-			return err
-		}
-		last = nil
-		for _, w := range loads {
-			r, err := load.Run(ctx, load.Config{Addr: s.addr, TLS: s.tls, Frames: w.frames[:1], Duration: 5 * time.Millisecond, Check: load.SameTensors})
-			if err == nil && r.Latency.Count() == 0 {
-				err = fmt.Errorf("no answer to %s: %s", w.model, r.Failure)
-			}
-			last = errors.Join(last, err)
-		}
-		if last == nil {
-			return nil
+	for _, w := range loads[1:] {
+		if err := s.answers(ctx, load.Config{Frames: w.frames}); err != nil {
+			s.Stop()
+			return nil, err
 		}
 	}
-	return fmt.Errorf("run: %s does not answer: %w\n%s", s.name, last, s.Output())
+	return s, nil
+}
+
+// bare returns a system of a server with its Shiva door alone, and the command that starts it.
+func bare(name, bin string) (*system, []string, error) {
+	var addrs [2]string
+	for i := range addrs {
+		var err error
+		if addrs[i], err = process.FreeAddr(); err != nil {
+			return nil, nil, err
+		}
+	}
+	s := &system{name: name, addr: addrs[0], containers: addrs[1]}
+	return s, []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", "", "--grpc", "", "--admin", "", "--containers", s.containers}, nil
 }

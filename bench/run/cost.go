@@ -3,10 +3,14 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"github.com/shivad/shivad/bench/internal/ratio"
 )
@@ -46,16 +50,54 @@ func configure(name, bin string) ([]string, error) {
 	return []string{"--config", path}, os.WriteFile(path, []byte(text), 0o600)
 }
 
-// guarded measures the cost of identities at the Shiva door: the rate of small requests to a server
-// with identities, against a server without them, in turns.
-func guarded(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
-	r = ratio.Ratio{What: "identities and quotas on / off: rate, " + workloads[deep].name, Bound: ratio.AtLeast, Limit: 0.97}
-	all, err := systems(ctx, o, bin, []string{"go", "guarded"}, workloads[deep:deep+1])
+// cost measures what a server of another configuration costs at the Shiva door: its rate of small
+// requests against that of a server without, in turns.
+func cost(ctx context.Context, o options, bin, name, what string) (r ratio.Ratio, err error) {
+	r = ratio.Ratio{What: what + " on / off: rate, " + workloads[deep].name, Bound: ratio.AtLeast, Limit: 0.97}
+	all, err := systems(ctx, o, bin, []string{"go", name}, workloads[deep:deep+1])
 	if err != nil {
 		return r, err
 	}
-	for round, with := range all["guarded"][0] {
+	for round, with := range all[name][0] {
 		r.Rounds = append(r.Rounds, with.rate/all["go"][0][round].rate)
 	}
 	return r, nil
+}
+
+// guarded measures the cost of identities and quotas.
+func guarded(ctx context.Context, o options, bin string) (ratio.Ratio, error) {
+	return cost(ctx, o, bin, "guarded", "identities and quotas")
+}
+
+// followed is the system that traces one of a hundred requests.
+const followed = "traced"
+
+// traced measures the cost of tracing one of a hundred requests, including the way to a collector
+// that discards all spans, whose time is part of the cost, since it is in this process.
+func traced(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return r, err
+	}
+	page := make([]byte, 1<<20)
+	var spans atomic.Int64 // bytes of spans
+	collector := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		// The one client sends page after page. Through io.Discard's 8 KiB buffer, reading a page
+		// would take fifty pieces, on the processors that are measured.
+		for {
+			n, err := q.Body.Read(page)
+			spans.Add(int64(n))
+			if err != nil {
+				return
+			}
+		}
+	})}
+	go func() { _ = collector.Serve(l) }() // until Close
+	defer collector.Close()
+	configurations[followed] = fmt.Sprintf("[traces]\nendpoint = \"http://%s\"\none_in = 100\n", l.Addr())
+	r, err = cost(ctx, o, bin, followed, "traces of 1 %")
+	if err == nil && spans.Load() == 0 {
+		err = errors.New("run: traced: the collector got no span")
+	}
+	return r, err
 }
