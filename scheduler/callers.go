@@ -149,6 +149,12 @@ func (cs *callers) answered(s *source, rows int) {
 	}
 }
 
+// expireAt expires answers for an observer, who may come long after the last event.
+func (cs *callers) expireAt(now int64) {
+	cs.begin(now)
+	cs.expire()
+}
+
 // expire counts answers that no request has followed within the horizon.
 func (cs *callers) expire() {
 	for s := cs.oldest; s != nil && s.since < cs.now-cs.horizon; s = cs.oldest {

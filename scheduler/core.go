@@ -173,6 +173,9 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 		c.refuse(r, OutcomeQueueShapes, &OverloadedError{Limit: limitShapes, Value: queueShapes, Needed: queueShapes + 1, RetryAfter: minRetry}, fx)
 		return
 	}
+	if r.source.caller && !newest {
+		c.stats.leaveOut(r.Rows)
+	}
 	b.rowBytes = r.bytes / int64(r.Rows)
 	r.state = stateWaiting
 	r.left = r.Rows

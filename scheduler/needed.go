@@ -9,7 +9,7 @@ import (
 // A Need is how many replicas like the live ones would meet the deadlines of the arriving requests,
 // and why.
 //
-//	Load = (Arriving + Waiting ÷ patience) ÷ (0.8 × Worth)
+//	Load = (Arriving + Waiting ÷ patience) ÷ (0.8 × Worth) + Callers ÷ Group
 //
 // At a load of 0.8, 99 % of the requests are answered in time (see the table in DESIGN.md), and at
 // 1 the queue grows without bound. Arriving includes the rows of refused requests, which more
@@ -19,9 +19,12 @@ import (
 // counts as arriving, and none as waiting. Without a StreamInterval none counts: they are served as
 // fast as the replicas are, and a camera that sends more than that needs no more.
 //
-// All other load is at most as many requests as were unanswered at once in the last minute: the
-// rate of clients that wait for each answer is the replicas' own, and more of them would get
-// nothing. This bound does not apply while requests are refused.
+// Nor do clients count that ask again on each answer, whose rate is the replicas' own: with faster
+// replicas they ask more often, so by their rate they would always need more. They need as many as
+// answer them within the objective, in batches that they share.
+//
+// All load but that of streams is at most as many requests as were unanswered at once in the last
+// minute: more replicas would get nothing. This bound does not apply while requests are refused.
 //
 // Load does not follow noise: it begins as the mean of the first four seconds, and then changes
 // only by more than chance explains. It rises within seconds, and falls with the rate over a
@@ -34,6 +37,11 @@ type Need struct {
 	Load float64
 	// Arriving is the rows per second that Load is computed from.
 	Arriving float64
+	// Callers is how many rows of clients that ask again on each answer were in play at once in the
+	// last minute, and Group how many of them a replica answers within the objective and their
+	// deadlines.
+	Callers int
+	Group   float64
 	// Waiting is the number of rows, beyond the next batch of each replica, that have waited for
 	// seconds.
 	Waiting int
@@ -66,12 +74,13 @@ type demand struct {
 	marks [demandMarks]demandMark
 	load  float64 // the load last reported
 	worth float64 // of a replica, in rows per ns, last known; 0: never known
+	group float64 // of callers, which a replica answers in time; known with worth
 }
 
 type demandMark struct {
 	at                       int64
 	arrived, wanted, squares uint64
-	waiting                  int
+	waiting, callers         int
 }
 
 // note is called at every event, before anything is counted.
@@ -80,7 +89,8 @@ func (d *demand) note(now int64, c *core) {
 		return
 	}
 	d.next = now + demandPause
-	d.marks[d.noted%demandMarks] = demandMark{now, c.stats.arrived, c.stats.wanted, c.stats.squares, c.excess()}
+	c.sources.expireAt(now)
+	d.marks[d.noted%demandMarks] = demandMark{now, c.stats.arrived, c.stats.wanted, c.stats.squares, c.excess(), c.sources.inPlay}
 	d.noted++
 }
 
@@ -157,9 +167,19 @@ func (d *demand) standing(now int64, c *core) int {
 	return rows
 }
 
-// excess returns how many rows wait beyond one full batch for every batch that may execute at once.
+// callers returns how many rows of callers were in play at once since a mark, 0 being the latest.
+func (d *demand) callers(since int, c *core) int {
+	rows := c.sources.inPlay
+	for but := range since + 1 {
+		rows = max(rows, d.mark(but).callers)
+	}
+	return rows
+}
+
+// excess returns how many rows of others than callers wait beyond one full batch for every batch
+// that may execute at once.
 func (c *core) excess() int {
-	rows := c.rows - c.capacity.batch
+	rows := c.rows - min(c.rows, c.sources.queued) - c.capacity.batch
 	if rows > 0 {
 		rows -= c.streams.waitingInTurn()
 	}
@@ -175,9 +195,11 @@ func (c *core) need(now int64) Need {
 		d.load = 0
 		return n
 	}
+	c.sources.expireAt(now)
+	n.Callers = d.callers(first, c)
 	patience := c.patience(now)
 	worth := c.worth(patience)
-	n.Worth = 1e9 * worth
+	n.Worth, n.Group = 1e9*worth, d.group
 	if worth == 0 {
 		d.load = 0
 		n.Load, n.Replicas = 1, 1
@@ -200,7 +222,11 @@ func (c *core) need(now int64) Need {
 		d.load = (long.mean + waiting) / perReplica
 	}
 	d.load = min(max(d.load, (least+waiting)/perReplica), (most+waiting)/perReplica, math.MaxInt32)
-	n.Load = min(d.load, d.load*c.promised(now)+c.parallel(now))
+	load := d.load
+	if n.Callers > 0 {
+		load += float64(n.Callers) / n.Group
+	}
+	n.Load = min(load, d.load*c.promised(now)+c.parallel(now))
 	n.Arriving = 1e9 * max(0, d.load*perReplica-waiting)
 	n.Replicas = max(1, int(math.Ceil(n.Load-1e-9)))
 	return n
@@ -252,27 +278,30 @@ func (c *core) patience(now int64) float64 {
 	return float64(c.cfg.Objective)
 }
 
-// worth returns how many rows per nanosecond an average live replica executes. Replicas that have
-// just started do not count: they have not been tried with large batches yet, and their low numbers
-// would cause further replicas to be started. If there are no other replicas, the worth stays as it
-// was; 0: no replica has answered enough batches.
+// worth returns how many rows per nanosecond an average live replica executes, and notes how many
+// callers it serves. Replicas that have just started do not count: they have not been tried with
+// large batches yet, and their low numbers would cause further replicas to be started. If there are
+// no other replicas, the worth stays as it was; 0: no replica has answered enough batches.
 func (c *core) worth(patience float64) float64 {
-	mean := func(batches int) float64 {
-		sum, n := 0.0, 0
+	mean := func(batches int) (worth, group float64) {
+		n := 0.0
 		for _, r := range c.replicas {
 			if r.state == replicaLive && r.profile.count >= batches {
-				sum += r.capacity(c, patience)
+				worth += r.capacity(c, patience)
+				group += r.group(c, patience)
 				n++
 			}
 		}
-		return sum / float64(max(1, n))
+		return worth / max(1, n), group / max(1, n)
 	}
-	if w := mean(coldBatches); w > 0 {
-		c.demand.worth = w
-	} else if c.demand.worth == 0 {
-		return mean(2) // the first batch includes one-time costs
+	d := &c.demand
+	if worth, group := mean(coldBatches); worth > 0 {
+		d.worth, d.group = worth, group
+	} else if d.worth == 0 {
+		worth, d.group = mean(2) // the first batch includes one-time costs
+		return worth
 	}
-	return c.demand.worth
+	return d.worth
 }
 
 // capacity returns how many rows the replica executes per nanosecond, in batches of which two fit
@@ -292,11 +321,39 @@ func (r *Replica) capacity(c *core, patience float64) float64 {
 	r.sharing.share = share{}
 	limit := r.strategy.limit(r.plan(c, 0, 0))
 	r.sharing.share = saved
-	rows := max(1, sort.Search(limit, func(n int) bool { return float64(r.profile.planned(n+1)) > most }))
+	rows := r.rowsWithin(most, limit)
 	if t := r.profile.typical(rows); t > 0 {
 		return float64(rows*r.concurrency) / t
 	}
 	return 0
+}
+
+// group returns how many rows of callers the replica answers within the objective and patience.
+// They share a batch, or where nothing waits for them two batches: that which executes, and the
+// next. Sizes that were never tried count: with more replicas each is tried only with its share.
+func (r *Replica) group(c *core, patience float64) float64 {
+	p := r.plan(c, 0, 0)
+	allowed, _ := p.allowed()
+	most, batches := min(patience, float64(allowed)), 1
+	if !*c.cfg.Together {
+		batches = 2
+		if half := most / 2; float64(r.profile.planned(1)) <= half {
+			most = half
+		}
+	}
+	return float64(batches * r.rowsWithin(most, p.max) * r.concurrency)
+}
+
+// rowsWithin returns how many rows a batch may have that takes most at most, up to a limit; at
+// least one.
+func (r *Replica) rowsWithin(most float64, limit int) int {
+	return max(1, sort.Search(limit, func(n int) bool { return float64(r.profile.planned(n+1)) > most }))
+}
+
+// leaveOut takes back what counted as wanted: the request of a caller that was accepted.
+func (c *counters) leaveOut(rows int) {
+	c.wanted -= uint64(rows)
+	c.squares -= uint64(rows) * uint64(rows)
 }
 
 // arrive counts a request, however it ends.

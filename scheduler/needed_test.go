@@ -329,3 +329,74 @@ func TestClosedLoopNeedsNoMore(t *testing.T) {
 		s.Close()
 	}
 }
+
+// TestCallersNeed: clients that ask again on each answer need as many replicas as answer them
+// within the objective, 100 ms, and no more of them when there are more.
+func TestCallersNeed(t *testing.T) {
+	slow, accelerator := schedtest.Linear(20*time.Millisecond, time.Millisecond), schedtest.Linear(120*time.Millisecond, 0)
+	off := false
+	for _, c := range []struct {
+		name     string
+		exec     func(rows int) time.Duration
+		clients  int
+		deadline time.Duration
+		together *bool
+		open     int // rows per second of others
+		want     int
+	}{
+		{"all in a batch of 52 ms", slow, 32, time.Second, nil, 0, 1},
+		{"all in a batch of 92 ms", slow, 72, time.Second, nil, 0, 1},
+		{"too many for one batch", slow, 120, time.Second, nil, 0, 2},
+		{"within their deadline", slow, 64, 60 * time.Millisecond, nil, 0, 2},
+		{"two groups of 35 ms", slow, 30, time.Second, &off, 0, 1},
+		{"two groups of 60 ms", slow, 80, time.Second, &off, 0, 2},
+		{"on an accelerator", accelerator, 100, time.Second, nil, 0, 1},
+		{"beside others", slow, 20, time.Second, nil, 600, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Together: c.together}})
+			defer s.Close()
+			add := func() *scheduler.Replica {
+				return addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: c.exec})
+			}
+			model, over := add().Model(), false
+			submit := func(source uint64, owner ownerFunc) {
+				s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Source: source, Owner: owner, Deadline: clock.Now().Add(c.deadline)})
+			}
+			var ask func(source uint64)
+			ask = func(source uint64) {
+				if !over {
+					submit(source, func(*scheduler.Request) { clock.AfterFunc(300*time.Microsecond, func() { ask(source) }) })
+				}
+			}
+			for i := range c.clients {
+				ask(uint64(1 + i))
+			}
+			rest := func(span time.Duration) {
+				for range int(span.Seconds()) * c.open {
+					submit(1000, func(*scheduler.Request) {})
+					clock.Advance(time.Second / time.Duration(c.open))
+				}
+				if c.open == 0 {
+					clock.Advance(span)
+				}
+			}
+			rest(20 * time.Second)
+			if n := model.Stats().Need; n.Replicas != c.want {
+				t.Errorf("one replica: %+v, want %d", n, c.want)
+			}
+			for range c.want {
+				add()
+			}
+			rest(70 * time.Second)
+			if n := model.Stats().Need; n.Replicas > c.want {
+				t.Errorf("one more than needed: %+v, want %d", n, c.want)
+			}
+			over = true
+			clock.Advance(2 * time.Minute)
+			if n := model.Stats().Need; n.Replicas != 0 {
+				t.Errorf("nobody asks: %+v", n)
+			}
+		})
+	}
+}

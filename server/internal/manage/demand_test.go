@@ -2,8 +2,10 @@ package manage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -141,6 +143,76 @@ func TestDemand(t *testing.T) {
 			t.Errorf("stored: %v", list)
 		}
 	})
+}
+
+// TestDemandOfCallers: clients that ask again on each answer, of two servers, need together what
+// answers all of them within the objective, and not what their rate would. The scaler asks for
+// Needed; the metric and the status, from which the controller sums, have each server's load.
+func TestDemandOfCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := state.NewMemory(state.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		a, b := newAsking(t, store, "a"), newAsking(t, store, "b")
+		for _, c := range []struct{ clients, want int }{{30, 1}, {60, 2}, {30, 1}} { // 60 and 120, of 80 in 100 ms
+			clients, want := c.clients, c.want
+			stopA, stopB := a.loop(t, clients), b.loop(t, clients)
+			time.Sleep(20 * time.Second)
+			load := 0.0
+			for _, s := range []*asking{a, b} {
+				if n, err := s.demand.Needed("m", ""); n != want || err != nil {
+					t.Errorf("%d clients at each: %d replicas are needed, %v; expected %d", clients, n, err, want)
+				}
+				t.Logf("%+v", s.sched.Models()[0].Stats().Need)
+				load += s.sched.Models()[0].Stats().Need.Load
+			}
+			if n := int(math.Ceil(load)); n != want {
+				t.Errorf("%d clients at each: a load of %.2f, expected %d", clients, load, want)
+			}
+			stopA()
+			stopB()
+			time.Sleep(2 * time.Minute)
+		}
+	})
+}
+
+// loop adds a replica of m/1 that takes 20 ms and 1 ms a row, and clients that ask again on each of
+// its answers, until stop or the test's end.
+func (s *asking) loop(t *testing.T, clients int) (stop func()) {
+	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1}}}
+	r, err := s.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		time.AfterFunc(20*time.Millisecond+time.Duration(b.Rows)*time.Millisecond, func() {
+			outs, err := tensor.FromSlice(tensor.Shape{b.Rows, 1}, make([]uint8, b.Rows))
+			outs.Name = "x"
+			if err == nil {
+				err = b.Complete([]tensor.Tensor{outs}, nil)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		return nil
+	}), scheduler.ReplicaOptions{Slots: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	for i := range clients {
+		go func() {
+			in := []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 1}, Data: make([]byte, 1)}}
+			for ctx.Err() == nil {
+				_ = s.sched.Infer(ctx, &scheduler.Request{Model: r.Model(), Inputs: in, Rows: 1, Source: uint64(1 + i), Deadline: time.Now().Add(time.Second)})
+				time.Sleep(300 * time.Microsecond)
+			}
+		}()
+	}
+	return func() {
+		cancel()
+		time.Sleep(time.Second) // until they have noticed
+		r.Remove(errors.New("the end"))
+	}
 }
 
 // BenchmarkNeeded measures the cost of computing what a thousand servers need together.

@@ -160,7 +160,11 @@ func explainNeed(s scheduler.Stats, crowded string) []string {
 	if n.Waiting > 0 {
 		text += fmt.Sprintf(", and %d rows wait beyond the next batches", n.Waiting)
 	}
-	text += fmt.Sprintf(". A replica is expected to answer four fifths of %.3g rows/s. Replicas needed: %d (%.2f); live: %d.", n.Worth, n.Replicas, n.Load, s.Live)
+	text += fmt.Sprintf(". A replica is expected to answer four fifths of %.3g rows/s.", n.Worth)
+	if n.Callers > 0 {
+		text += fmt.Sprintf(" Besides, %d rows are in play of clients that ask again on each answer, whose rate is that of the answers; a replica answers %.3g of them within the objective.", n.Callers, n.Group)
+	}
+	text += fmt.Sprintf(" Replicas needed: %d (%.2f); live: %d.", n.Replicas, n.Load, s.Live)
 	if crowded != "" {
 		text += " More processes on this machine do not help: " + crowded + "."
 	}
