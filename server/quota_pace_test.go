@@ -1,6 +1,12 @@
 package server
 
 import (
+	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,4 +45,59 @@ func TestReadInTurns(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Large messages of a client over its rate, or of a stranger over that of its address, are read at
+// about that rate, and another client is served meanwhile.
+func TestLargeMessagesAreReadAtTheRate(t *testing.T) {
+	t.Parallel() // it waits
+	const rate, size, most = 4 << 20, 1 << 20, 200
+	for _, token := range []string{tokenOf("payer"), ""} {
+		s, _ := loaded(t, new(logged), func(c *config.Config) {
+			c.Server.LimitLoopback = true
+			payer := declared("payer", "infer")
+			payer.Quota = quotaOf(quota.BytesPerSecond, rate)
+			c.Identities, c.Limits.PerAddress = []config.Identity{payer, declared("other", "infer")}, payer.Quota.Quota
+		})
+		withSlow(t, s)
+		dial := from("127.0.0.1", s.Addrs().TCP[0])
+		c := payShiva(t, token, dial).(*shivaPayer)
+		if err := c.ask(t.Context(), "echo", fewRows); (err == nil) != (token != "") {
+			t.Fatal(err)
+		}
+		other := payShiva(t, tokenOf("other"), dial)
+		question, began := c.message("unknown", size/8), time.Now()
+		var flood sync.WaitGroup
+		flood.Go(func() {
+			for n := 0; n < most && time.Since(began) < 2*time.Second; n++ {
+				if _, err := c.Write(question); err != nil {
+					t.Error(err)
+				}
+			}
+			_ = c.Conn.(*net.TCPConn).CloseWrite()
+		})
+		flood.Go(func() { _, _ = io.Copy(io.Discard, c) })
+		for range 50 {
+			if err := other.ask(t.Context(), "echo", fewRows); err != nil {
+				t.Fatal("another client: ", err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		flood.Wait()
+		took, n := time.Since(began).Seconds(), receivedOver(t, s, "tcp")
+		if n < size || n > 3*rate*took+4*size {
+			t.Errorf("with the token %q: %.0f KiB were read in %.1f s, at %d KiB/s", token, n/1024, took, rate>>10)
+		}
+	}
+}
+
+// receivedOver returns how many bytes a door has read.
+func receivedOver(t *testing.T, s *Server, door string) (n float64) {
+	w := httptest.NewRecorder()
+	s.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	_, value, _ := strings.Cut(w.Body.String(), fmt.Sprintf("shivad_received_bytes_total{door=%q} ", door))
+	if _, err := fmt.Sscan(value, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

@@ -352,7 +352,8 @@ type Limits struct {
 // Requests above a quota are answered Overloaded. Package quota has the bounds.
 type Quota struct {
 	RequestsPerSecond int `toml:"requests_per_second"`
-	// BytesPerSecond counts the bytes of requests, including their tensors in shared memory.
+	// BytesPerSecond counts the bytes of requests, including their tensors in shared memory. Over
+	// Shiva what is refused is not read faster, either.
 	BytesPerSecond   Bytes `toml:"bytes_per_second" default:"0B"`
 	RequestsInFlight int   `toml:"requests_in_flight"`
 	BytesInFlight    Bytes `toml:"bytes_in_flight" default:"0B"` // of the requests in flight

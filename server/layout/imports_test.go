@@ -308,7 +308,7 @@ func TestSessionsKnowNoSockets(t *testing.T) {
 			know = append(know, filepath.Base(path))
 		}
 	}
-	if want := []string{"door.go", "gnet.go", "pause.go", "pollable.go", "socket.go", "tls.go", "writable.go"}; !slices.Equal(know, want) {
+	if want := []string{"door.go", "gnet.go", "pollable.go", "socket.go", "tls.go", "writable.go"}; !slices.Equal(know, want) {
 		t.Errorf("sockets are known to %v, want %v", know, want)
 	}
 }

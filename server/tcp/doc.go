@@ -16,7 +16,8 @@
 // Concurrency: everything about a session happens in turns of its loop, one at a time. Nearly all
 // turns are the event loop's; other goroutines reach it through its mailbox (loop.post,
 // loop.postRoom). Sessions know only a transport: gnet.go and writable.go implement it for TCP,
-// socket.go for Unix sockets and TLS, where the goroutines that read take the turns.
+// socket.go for Unix sockets, TLS and clients over their rate, where the goroutines that read take
+// the turns.
 //
 // Memory: a message's bytes are copied once, from the loop's read buffer into their tensor, or not
 // at all if the rest of a large body is read straight into place. An answer's tensor bytes are

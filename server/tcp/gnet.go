@@ -7,6 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -33,6 +37,7 @@ type engine struct {
 	mu      sync.Mutex
 	stopped bool
 	loops   map[gnet.EventLoop]*loop
+	moved   sync.WaitGroup // connections that gnet no longer has, see conn.move
 }
 
 // newEngine starts the given number of event loops; 0: DefaultLoops.
@@ -68,9 +73,7 @@ func DefaultLoops(processors int) int { return max(1, processors/2) }
 // stop ends the event loops and the remaining connections.
 func (e *engine) stop() error {
 	e.waiter.close() // first: a loop that has ended must not be woken
-	e.mu.Lock()
-	e.stopped = true
-	e.mu.Unlock()
+	e.stopMoved()
 	err := e.client.Stop()
 	if errors.Is(err, gneterrors.ErrEngineShutdown) {
 		err = nil
@@ -86,6 +89,24 @@ func (e *engine) stop() error {
 		l.turns.Unlock()
 	}
 	return err
+}
+
+// stopMoved ends the connections that gnet no longer has, and moves none from now on.
+func (e *engine) stopMoved() {
+	e.mu.Lock()
+	e.stopped = true
+	loops := slices.Collect(maps.Values(e.loops))
+	e.mu.Unlock()
+	for _, l := range loops {
+		l.begin()
+		for _, s := range l.sessions {
+			if _, moved := s.transport.(*socket); moved {
+				s.close()
+			}
+		}
+		l.end()
+	}
+	e.moved.Wait()
 }
 
 // each schedules f on every loop's event loop.
@@ -144,16 +165,18 @@ func (e *engine) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 	return nil, gnet.None
 }
 
-// OnClose is called when the peer has ended its direction or the connection, or when the server has
-// closed the connection.
+// OnClose is called when the peer has ended its direction or the connection, when the server has
+// closed the connection, and when the client must not be read for a while.
 func (e *engine) OnClose(c gnet.Conn, err error) gnet.Action {
 	k := c.Context().(*conn)
 	l := k.session.loop
 	l.begin() // first: a turn on another goroutine may be about to write to the socket
 	defer l.end()
-	if errors.Is(err, io.EOF) && k.session.due() && k.detach() {
+	switch {
+	case k.rest > 0 && !k.session.ending && k.move():
+	case errors.Is(err, io.EOF) && k.session.due() && k.detach():
 		k.session.hangUp()
-	} else {
+	default:
 		k.closed()
 	}
 	return gnet.None
@@ -167,8 +190,8 @@ func (e *engine) OnTraffic(c gnet.Conn) gnet.Action {
 	}
 	k := c.Context().(*conn)
 	k.session.loop.input(k.session, p)
-	if pause := k.place.Pause(1); pause > 0 {
-		k.pause(pause)
+	if k.rest > 0 {
+		return gnet.Close
 	}
 	return gnet.None
 }
@@ -195,11 +218,9 @@ type conn struct {
 	session  *session
 	gnet     gnet.Conn
 	fd       int
-	watched  bool // the waiter watches it
-	detached bool // fd is the duplicate
-
-	paused bool      // in loop.paused
-	until  time.Time // the end of the pause
+	watched  bool          // the waiter watches it
+	detached bool          // fd is the duplicate
+	rest     time.Duration // before the next read; 0: none
 }
 
 // detach is called in OnClose, before gnet closes its descriptor.
@@ -213,6 +234,46 @@ func (k *conn) detach() bool {
 		k.engine.door.log.Debug("a client that has closed its sending side gets no more answers", "peer", k.Peer(), "error", err)
 	}
 	return err == nil
+}
+
+// move continues on the other transport for sockets, which can wait before it reads. gnet reads
+// whenever a socket has bytes, and cannot be told not to. The connection stays there, with the
+// session in its loop: a client that was over its rate once may be so again. It is called in
+// OnClose, before gnet closes its descriptor.
+func (k *conn) move() bool {
+	to, err := k.duplicate()
+	if err != nil {
+		k.engine.door.log.Debug("closing a connection that is over its rate", "peer", k.Peer(), "error", err)
+		return false
+	}
+	e, s := k.engine, k.session
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stopped {
+		to.place.Conn.Close()
+		return false
+	}
+	e.waiter.forget(s)
+	to.session, to.rest, s.transport = s, k.rest, to
+	s.queue()          // for the room that the waiter does not report any more
+	e.moved.Go(to.run) // ends with the session; stop waits for it
+	return true
+}
+
+// duplicate returns the other transport, on a descriptor of its own.
+func (k *conn) duplicate() (*socket, error) {
+	fd, err := unix.FcntlInt(uintptr(k.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "")
+	defer f.Close()
+	c, err := net.FileConn(f) // duplicates it once more
+	if err != nil {
+		return nil, err
+	}
+	k.place.TakeBack(c)
+	return newSocket(k.place)
 }
 
 // watch asks the waiter to report room from now on. The duplicate is the same open file: it stays
@@ -288,6 +349,8 @@ func queued(fd int, request uint) int {
 }
 
 func (k *conn) Acknowledge() { acknowledge(k.fd) }
+
+func (k *conn) Rest(d time.Duration) { k.rest = d }
 
 // acknowledge asks the kernel to acknowledge now; the kernel returns to delaying by itself.
 func acknowledge(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }

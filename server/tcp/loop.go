@@ -59,7 +59,7 @@ type loop struct {
 	texts      []tensor.Tensor
 	lists      []tensor.Shape // in bridge form: the lengths of the lists of tensors, by output
 	spare      []mail         // the mailbox's other half
-	paused     []*conn        // gnet's connections; only the event loop uses it
+	admitted   int64          // bytes of the messages that quotas admitted during session.traffic
 	gap        trace.Gap
 
 	descriptions map[descriptionKey]description

@@ -96,11 +96,17 @@ func (s *session) traffic(p []byte) {
 	if s.ending {
 		return
 	}
+	l.admitted = 0
+	s.pace(len(p) + s.decode(p))
+}
+
+// decode takes bytes that have arrived, and returns how many more it has read.
+func (s *session) decode(p []byte) (more int) {
 	if s.leaving {
 		s.discarded += int64(len(p))
-		return
+		return 0
 	}
-	d := s.receiver
+	l, d := s.loop, s.receiver
 	if d == nil {
 		d = l.takeReceiver(s)
 		s.receiver = d
@@ -117,7 +123,7 @@ func (s *session) traffic(p []byte) {
 		}
 	}
 	if !s.leaving {
-		s.readInto(d)
+		more = s.readInto(d)
 	}
 	switch {
 	case s.leaving:
@@ -139,6 +145,7 @@ func (s *session) traffic(p []byte) {
 	default:
 		s.giveReceiver()
 	}
+	return more
 }
 
 func (s *session) giveReceiver() {
@@ -156,16 +163,16 @@ func (s *session) dropHalf() {
 }
 
 // readInto reads the rest of a large body: in fewer turns than through gnet's buffer, and straight
-// into the tensor unless its bytes are swapped.
-func (s *session) readInto(d *receiver) {
+// into the tensor unless its bytes are swapped. It returns how many bytes it has read.
+func (s *session) readInto(d *receiver) (total int) {
 	const (
 		worth = 32 << 10 // the next event brings smaller rests
 		turn  = 4 << 20  // after which other sessions of the loop are served
 	)
-	for total := 0; total < turn; {
+	for total < turn {
 		left := d.BodyLeft()
 		if left < worth {
-			return
+			break
 		}
 		if d.Growing() {
 			d.Arrived(s.transport.Unread())
@@ -178,7 +185,7 @@ func (s *session) readInto(d *receiver) {
 		}
 		n := s.transport.Read(dst)
 		if n == 0 {
-			return
+			break
 		}
 		total += n
 		s.clock.Bytes += int64(n)
@@ -191,9 +198,10 @@ func (s *session) readInto(d *receiver) {
 		}
 		if _, m, err := d.Push(dst); m != nil || err != nil {
 			s.handleMessage(m, err)
-			return
+			break
 		}
 	}
+	return total
 }
 
 // handleMessage puts one message, or the error in its place, into the line of answers.
@@ -312,6 +320,7 @@ func (s *session) open(c *call, fault error) error {
 	}
 	m := c.message
 	unreadable := c.question.parse(m.Metadata)
+	first, stranger := !s.identified, s.credentials
 	who, err := s.identify(c.question.token)
 	if err != nil {
 		return err
@@ -322,6 +331,9 @@ func (s *session) open(c *call, fault error) error {
 	c.question.Who = who
 	if err := s.charge(c, who); err != nil {
 		return err
+	}
+	if first {
+		s.repay(stranger, c.bytes)
 	}
 	var ok bool
 	if c.control, ok, err = s.region(who, m); ok {
@@ -402,7 +414,11 @@ func (s *session) charge(c *call, who *identity.Identity) error {
 		}
 		s.account = a
 	}
-	return s.conn.Charge(&c.use, who.Payers(s.conn.Account()), c.bytes, s.loop.now)
+	err := s.conn.Charge(&c.use, who.Payers(s.conn.Account()), c.bytes, s.loop.now)
+	if err == nil {
+		s.loop.admitted += c.bytes
+	}
+	return err
 }
 
 // route turns the message of c, whose inputs are complete, into a call, feedback or an error.

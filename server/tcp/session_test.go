@@ -57,6 +57,7 @@ func (m *memory) Unacknowledged() int { return m.held }
 func (m *memory) Read([]byte) int     { return 0 }
 func (m *memory) Unread() int         { return 0 }
 func (m *memory) Acknowledge()        { m.acks++ }
+func (m *memory) Rest(time.Duration)  {}
 func (m *memory) CloseWrite()         { m.shut = true }
 func (m *memory) Peer() string        { return "memory" }
 

@@ -80,16 +80,11 @@ func (s *sockets) stop() error {
 }
 
 func (s *sockets) enroll(in *intake.Conn) {
-	w, err := pollableOf(in.Socket())
+	k, err := newSocket(in)
 	if err != nil {
 		s.door.log.Debug("a connection failed while it was accepted", "peer", in.RemoteAddr(), "error", err)
 		in.Close()
 		return
-	}
-	k := &socket{place: in, pollable: w, medium: w}
-	cipher := &ciphertext{Conn: in.Socket(), pollable: w}
-	if t := in.TLS(cipher); t != nil {
-		k.medium = &encrypted{tls: t, cipher: cipher}
 	}
 	l := s.loops[int(s.next.Add(1))%len(s.loops)]
 	l.turns.Lock()
@@ -113,6 +108,23 @@ type socket struct {
 	closing  atomic.Bool
 	watched  atomic.Bool // a goroutine waits for room
 	hungUp   bool        // the peer has ended its direction
+
+	rest time.Duration // until the next read; 0: none
+	slow bool          // it has rested: read a buffer at a time
+}
+
+// newSocket makes the transport of a connection, without its session.
+func newSocket(in *intake.Conn) (*socket, error) {
+	w, err := pollableOf(in.Socket())
+	if err != nil {
+		return nil, err
+	}
+	k := &socket{place: in, pollable: w, medium: w}
+	cipher := &ciphertext{Conn: in.Socket(), pollable: w}
+	if t := in.TLS(cipher); t != nil {
+		k.medium = &encrypted{tls: t, cipher: cipher}
+	}
+	return k, nil
 }
 
 // buffers hold input while it is processed: idle connections have none.
@@ -124,7 +136,8 @@ var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 const readers = 4
 
 func (k *socket) run() {
-	_ = k.pollable.AwaitInput(k.input)
+	for k.rested() && k.pollable.AwaitInput(k.input) == nil && k.rest > 0 {
+	}
 	l := k.session.loop
 	l.begin()
 	k.session.closed()
@@ -133,8 +146,31 @@ func (k *socket) run() {
 	k.place.Close()
 }
 
-// input reads the bytes that have arrived, and reports whether the input has ended. It reads until
-// nothing is left: the poller reports each arrival once, and several together as one.
+// rested waits until the client may be read again, and reports whether the connection goes on.
+// Answers leave meanwhile, and a connection that breaks or is closed does not wait.
+func (k *socket) rested() bool {
+	if k.rest == 0 {
+		return true
+	}
+	k.place.Lumps(true)
+	for k.rest > 0 && !k.closing.Load() && !k.pollable.Gone() {
+		_ = k.place.SetReadDeadline(time.Now().Add(k.rest))
+		if !k.closing.Load() { // Close sets a deadline, too
+			_ = k.pollable.AwaitInput(k.pollable.Gone)
+		}
+		k.rest = 0
+		k.session.loop.begin()
+		k.session.paceOn()
+		k.session.loop.end()
+	}
+	k.rest = 0
+	_ = k.place.SetReadDeadline(time.Time{})
+	k.place.Lumps(false)
+	return !k.closing.Load()
+}
+
+// input reads the bytes that have arrived, and reports whether the input has ended or must wait. It
+// reads until nothing is left: the poller reports each arrival once, and several together as one.
 func (k *socket) input() (done bool) {
 	s := k.session
 	for !k.closing.Load() {
@@ -144,7 +180,9 @@ func (k *socket) input() (done bool) {
 		}
 		switch n, err := k.read(); {
 		case n > 0:
-			time.Sleep(k.place.Pause(1))
+			if k.slow = k.rest > 0; k.slow {
+				return true
+			}
 		case err == unix.EAGAIN:
 			return false
 		case err != nil:
@@ -187,6 +225,9 @@ func (k *socket) look() {
 }
 
 func (k *socket) Read(p []byte) int {
+	if k.slow {
+		return 0
+	}
 	n, _ := k.medium.TryRead(p)
 	return max(n, 0) // input finds the same end or error
 }
@@ -218,10 +259,11 @@ func (k *socket) watch() {
 	}
 }
 
-func (k *socket) Unread() int         { return k.medium.Unread() }
-func (k *socket) Unacknowledged() int { return k.pollable.Unacknowledged() }
-func (k *socket) Acknowledge()        { k.pollable.Acknowledge() }
-func (k *socket) CloseWrite()         { _ = k.medium.CloseWrite() }
+func (k *socket) Unread() int          { return k.medium.Unread() }
+func (k *socket) Unacknowledged() int  { return k.pollable.Unacknowledged() }
+func (k *socket) Acknowledge()         { k.pollable.Acknowledge() }
+func (k *socket) Rest(d time.Duration) { k.rest = d }
+func (k *socket) CloseWrite()          { _ = k.medium.CloseWrite() }
 
 // Close ends the wait for input, after which the socket is closed.
 func (k *socket) Close() {

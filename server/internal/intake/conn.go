@@ -122,6 +122,10 @@ func (c *Conn) HandOver() net.Conn {
 	return below
 }
 
+// TakeBack makes below the connection again, for a door that continues on the standard library's
+// sockets with a duplicate of the descriptor.
+func (c *Conn) TakeBack(below net.Conn) { c.Conn, c.socket = below, below }
+
 // Leave removes the connection from the counts without closing it, for a door that has handed its
 // descriptor over. Without a reason (see Because) it counts as closed by the client. Calls after
 // the first have no effect.

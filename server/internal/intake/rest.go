@@ -21,11 +21,16 @@ const Lump = 16 << 10
 // second for a client whose connections were read 400 times. So the kernel reports less than a lump
 // (SO_RCVLOWAT) only on connections that are read without a rest.
 func (c *Conn) Rest(d time.Duration, over <-chan struct{}) {
-	if t, ok := c.socket.(*net.TCPConn); ok && c.rests != (d > 0) {
-		c.rests = d > 0
-		report(t, c.rests)
-	}
+	c.Lumps(d > 0)
 	wake.After(d, over)
+}
+
+// Lumps makes the kernel report lumps only, or each byte, for a door that waits by itself.
+func (c *Conn) Lumps(only bool) {
+	if t, ok := c.socket.(*net.TCPConn); ok && c.rests != only {
+		c.rests = only
+		report(t, only)
+	}
 }
 
 // report makes the kernel report lumps only, or each byte.

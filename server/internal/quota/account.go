@@ -21,6 +21,7 @@ type Account struct {
 	requests, bytes flow                // charged by Use
 	rates           [2]bucket           // RequestsPerSecond, BytesPerSecond
 	expected        bucket              // RequestsPerSecond, including requests that are being read
+	reading         bucket              // BytesPerSecond, of what is not admitted: see reading.go
 	arriving        atomic.Int64        // bytes for requests that are not complete, see Arrival
 	held            [Kinds]atomic.Int64 // UnreadBytes, GRPCStreams and Connections
 	refused         [Kinds]atomic.Uint64
@@ -46,6 +47,7 @@ func (a *Account) limit(l *Limits) {
 		}
 	}
 	a.expected.paid.Store(0)
+	a.reading.paid.Store(0)
 }
 
 // A flow counts amounts that have begun and amounts that have ended.
@@ -217,8 +219,8 @@ func (a *Account) release(k Kind, n int64) {
 
 // idle reports whether replacing the account with a new one would have no visible effect.
 func (a *Account) idle(now time.Time) bool {
-	for k := range a.rates {
-		if a.rates[k].paid.Load() > int64(a.clock(now)) {
+	for _, b := range []*bucket{&a.rates[RequestsPerSecond], &a.rates[BytesPerSecond], &a.reading} {
+		if b.paid.Load() > int64(a.clock(now)) {
 			return false
 		}
 	}

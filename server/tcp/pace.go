@@ -1,0 +1,72 @@
+package tcp
+
+import (
+	"time"
+
+	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/quota"
+)
+
+// A client over a rate is read slowly: after requests that were refused (intake.Conn.Pause), and
+// while more of its bytes are read than its quotas admit (quota.Payers.Read).
+
+// pace has the transport wait before the next read, if it must, after that many bytes were read.
+func (s *session) pace(read int) {
+	if s.conn == nil {
+		return
+	}
+	pause := s.conn.Pause(1)
+	if net := int64(read) - s.loop.admitted; net != 0 || s.halfReceived() {
+		pause = max(pause, s.debt(net))
+	}
+	s.delay(pause)
+}
+
+// paceOn has the transport wait again if it must, after it has waited.
+func (s *session) paceOn() {
+	if !s.gone {
+		s.delay(s.debt(0))
+	}
+}
+
+// debt returns how long the client must not be read, after that many bytes that were not admitted.
+//
+// The first message of a connection says who the client is. Its beginning is free: the quota of an
+// address is for strangers, and every client is one until then.
+func (s *session) debt(bytes int64) time.Duration {
+	const free = 64 << 10
+	half := s.halfReceived()
+	if half && !s.identified && s.clock.Bytes <= free {
+		return 0
+	}
+	unfinished := int64(0)
+	if half && s.receiver.Held() > 0 { // otherwise the message is being discarded
+		unfinished = s.clock.Bytes
+	}
+	return s.payers(s.credentials).Read(bytes, unfinished, s.loop.now)
+}
+
+// repay returns what the first message of a connection has cost the client's address before the
+// message said who the client is.
+func (s *session) repay(stranger *identity.Shown, bytes int64) {
+	if s.conn != nil {
+		s.payers(stranger).Read(-bytes, 0, s.loop.now)
+	}
+}
+
+// payers are the accounts that pay for what a client with these credentials sends.
+func (s *session) payers(shown *identity.Shown) quota.Payers {
+	return s.loop.door.identities.Who(shown).Payers(s.conn.Account())
+}
+
+// delay stops reading for a while, during which the clocks of the client stand still.
+func (s *session) delay(pause time.Duration) {
+	if pause == 0 {
+		return
+	}
+	s.transport.Rest(pause)
+	s.lastInput = s.lastInput.Add(pause)
+	if !s.clock.Began.IsZero() {
+		s.clock.Began = s.clock.Began.Add(pause)
+	}
+}
