@@ -196,9 +196,21 @@ func (c *Call) spread(calls []*Call) []*Call {
 	return c.Fanout.Start(calls)
 }
 
+// checkNoRows returns an error if the answer to zero rows has a size that the declaration leaves
+// open: only an execution determines it, perhaps by the inputs, and there is none.
+func checkNoRows(t *Target) error {
+	for _, output := range t.Spec.Outputs {
+		if slices.Contains(output.Shape[1:], -1) {
+			return fmt.Errorf("%w: no rows: model %q executes nothing for them, and of its output %q %s %s, only an execution determines all sizes; send at least one row",
+				scheduler.ErrInvalidInput, t.ID.Name, output.Name, output.DType, output.Shape)
+		}
+	}
+	return nil
+}
+
 // emptyOutputs makes the answer to zero rows, which needs no container: rows of a batched model are
-// independent, and old containers crash on an empty batch. A dimension that only an execution could
-// determine is 0.
+// independent, and old containers crash on an empty batch. checkNoRows has seen that all other
+// sizes are declared.
 func emptyOutputs(outputs []tensor.Tensor, specs []tensor.Spec) []tensor.Tensor {
 	for _, output := range specs {
 		shape := slices.Clone(output.Shape)

@@ -175,7 +175,10 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	}
 	c.Target, c.metrics = target, target.Metrics
 	c.Inputs = c.inputs[:0]
-	if err = c.arrange(tensors, p, g.cfg.Pool); err != nil {
+	if err = c.arrange(tensors, p, g.cfg.Pool); err == nil && c.Rows == 0 {
+		err = checkNoRows(target)
+	}
+	if err != nil {
 		c.Close()
 		return err
 	}
