@@ -120,7 +120,7 @@ function about(health, m) {
   if (m?.platform) parts.push(m.platform);
   if (m) {
     const tensor = (t) => `${t.name} ${t.datatype} [${t.shape.join(', ')}]`;
-    parts.push(`takes ${m.inputs.map(tensor).join('; ')}`, `gives ${m.outputs.map(tensor).join('; ')}`);
+    parts.push(`takes ${m.inputs.map(tensor).join('; ') || 'no inputs'}`, `gives ${m.outputs.map(tensor).join('; ')}`);
     parts.push(m.batched ? `at most ${plural(m.max_batch, 'row')} in a batch` : 'not batched');
   } else if (health && !health.version) {
     parts.push('an application');

@@ -237,6 +237,7 @@ def test_try_open_sizes(open_page: Open, loaded: Server, tmp_path: Path) -> None
     page = open_page("#/model/clock/1")
     box = page.get_by_role("region", name="Try it")
     expect(box).to_contain_text("This model takes no inputs.")
+    expect(page.locator("main")).to_contain_text("takes no inputs · gives hands INT64 [3]")
     expect(box.get_by_role("textbox")).to_have_count(0)
     box.get_by_role("button").click()
     expect(page.locator(".result pre")).to_contain_text("9,41,7")
