@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ type options struct {
 	file           string
 	version, check bool
 	over           []override // in the order of the command line
+	models         modelFiles // of "shivad serve"
 }
 
 // override is a flag that overrides a setting of the file.
@@ -45,12 +47,20 @@ var settings = []struct{ flag, key, value, help string }{
 const help = `shivad serves machine-learning models to clients that stream tensors over TCP.
 
 Usage: shivad [flags]
+       shivad serve FILE... [flags]
 
   --config FILE                read settings from a TOML file; flags override it
 %s
   --check                      check flags and file, print all settings in effect as TOML, and exit
   --version                    print the version and exit
   -h, --help                   print this and exit
+
+"shivad serve yolo11n.onnx" serves model files until Ctrl-C: of ONNX, OpenVINO, TensorFlow Lite,
+scikit-learn, XGBoost and LightGBM, and Python files with models. It takes the flags above, and these:
+
+%s
+A Python with the package shiva-container reads them: that of --python or $SHIVAD_PYTHON, or else the first
+that has it of .venv beside the file, $VIRTUAL_ENV, the one beside shivad, and python3.
 
 An address has the form host:port, tls://host:port, or unix:PATH for a socket on this machine; the doors of
 clients take several, separated by commas. Port 0 takes a free one, and the log says which; an empty address
@@ -69,6 +79,7 @@ Try it:  shivad, then in another shell:  shivactl status
 // parseFlags reads the command line. Help goes to stdout, and the error is then flag.ErrHelp.
 func parseFlags(args []string, stdout io.Writer) (options, error) {
 	var o options
+	serve := len(args) > 0 && args[0] == "serve"
 	f := flag.NewFlagSet("shivad", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // the caller prints errors, once
 	f.StringVar(&o.file, "config", "", "")
@@ -84,13 +95,23 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 			return nil
 		})
 	}
+	if serve {
+		args = args[1:]
+		o.models.define(f)
+	}
 	err := f.Parse(args)
+	for serve && err == nil && f.NArg() > 0 { // flags may stand before, between and after files
+		o.models.paths = append(o.models.paths, f.Arg(0))
+		err = f.Parse(f.Args()[1:])
+	}
 	switch {
 	case err == flag.ErrHelp:
-		fmt.Fprintf(stdout, help, settingsHelp())
+		fmt.Fprintf(stdout, help, settingsHelp(), serveHelp())
 		return o, err
 	case err != nil:
 		return o, fmt.Errorf("%w; shivad -h lists the flags", err)
+	case serve && o.models.paths == nil:
+		return o, errors.New("serve: expected files with models, as \"shivad serve yolo11n.onnx\"; shivad -h lists the flags")
 	case f.NArg() > 0:
 		return o, fmt.Errorf("unexpected argument %q; a file is given with --config; shivad -h lists the flags", f.Arg(0))
 	}
@@ -128,6 +149,9 @@ func (o options) load(m memory.Limit) (cfg config.Config, lowered string, err er
 		if err := cfg.Set(s.key, s.value, s.flag); err != nil {
 			return cfg, "", err
 		}
+	}
+	if err := o.models.addTo(&cfg); err != nil {
+		return cfg, "", err
 	}
 	if err := cfg.Validate(); err != nil {
 		return cfg, "", err

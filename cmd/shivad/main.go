@@ -77,7 +77,7 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 	if lowered != "" {
 		log.Warn("less memory for payloads than configured", "why", lowered)
 	}
-	return serve(o, cfg, queue, log, level, signals)
+	return serve(o, cfg, queue, log, level, stdout, signals)
 }
 
 // lastLinesLimit bounds how long the end of the process waits for the reader of its log.
@@ -85,7 +85,7 @@ const lastLinesLimit = time.Second
 
 // serve runs a server until a signal arrives or the server fails. SIGHUP makes it load the
 // configuration again.
-func serve(o options, cfg config.Config, queue *logqueue.Queue, log *slog.Logger, level *slog.LevelVar, signals <-chan os.Signal) int {
+func serve(o options, cfg config.Config, queue *logqueue.Queue, log *slog.Logger, level *slog.LevelVar, stdout io.Writer, signals <-chan os.Signal) int {
 	defer runtime.KeepAlive(tuneGC())
 	defer followProcessors(cfg.TCP, processors.Count)()
 	manager := fromEnvironment(log)
@@ -128,6 +128,9 @@ func serve(o options, cfg config.Config, queue *logqueue.Queue, log *slog.Logger
 	over := make(chan struct{})
 	defer close(over)
 	go manager.watch(s.Ready, over) // not joined: a server that is stuck must still end
+	if o.models.paths != nil {
+		go o.models.tell(s, stdout, over) // not joined: a reader of the output may be stuck
+	}
 
 	code := exitOK
 wait:

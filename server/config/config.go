@@ -628,6 +628,13 @@ func Default() Config {
 	return c
 }
 
+// NewContainer returns the table of a container that runs a command, with its defaults.
+func NewContainer(name string, command ...string) Container {
+	c := Container{Name: name, Command: command}
+	setDefaults(reflect.ValueOf(&c).Elem())
+	return c
+}
+
 // setDefaults sets the settings of a table to the values of their tags.
 func setDefaults(v reflect.Value) {
 	for f := range fieldsOf(v) {

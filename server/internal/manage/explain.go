@@ -2,6 +2,7 @@ package manage
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -23,7 +24,8 @@ func (r *Report) Explain(model string) []admin.Explanation {
 	}
 	for _, target := range r.Gate.TargetsOf(model) {
 		stats := target.Model.Stats()
-		about := append(shapes(stats), r.absent(target)...)
+		about := append(shapes(stats), proof(target.Spec.Parameters)...)
+		about = append(about, r.absent(target)...)
 		about = append(about, sentences(stats, r.crowded(model))...)
 		about = append(about, r.explainSubset(stats)...)
 		about = append(about, explainStreams(stats, target.Model.Streams(math.MaxInt))...)
@@ -74,6 +76,16 @@ func shapes(s scheduler.Stats) []string {
 		return nil
 	}
 	return []string{"The model is not batched: each request is one execution, in its own shapes. More replicas, or containers that execute several requests at once, make it faster."}
+}
+
+// proof says what the container of a model file found out about batches before it registered: the
+// package shiva-container puts it into the parameters of the model.
+func proof(parameters []byte) []string {
+	var p struct{ Proof string }
+	if json.Unmarshal(parameters, &p) != nil || p.Proof == "" {
+		return nil
+	}
+	return []string{"Before it registered it was tried whether its rows can share a batch. " + p.Proof + "."}
 }
 
 // absent says that a version has no live replica, and whether that is an outage.
