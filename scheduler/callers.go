@@ -38,6 +38,7 @@ type habit struct {
 
 	hits, extras habitShare
 	caller       bool
+	steady       bool // it asks after each answer: one more tells nothing new
 }
 
 // A habitShare is the share of true observations among the latest ones.
@@ -46,25 +47,17 @@ type habitShare struct {
 	value float32
 }
 
-// observe adds an observation and reports whether the share has changed.
-func (s *habitShare) observe(is bool) (changed bool) {
+// observe adds an observation.
+func (s *habitShare) observe(is bool) {
 	x := float32(0)
 	if is {
 		x = 1
 	}
-	if s.seen < callerFade {
-		s.seen++
-		s.value += (x - s.value) / float32(s.seen)
-		return true
-	}
-	if d := x - s.value; d > settled || d < -settled {
-		s.value += d / callerFade
-		return true
-	}
-	return false
+	s.seen = min(s.seen+1, callerFade)
+	s.value += (x - s.value) / float32(s.seen)
 }
 
-const settled = 1.0 / 1024 // a share that is so near 0 or 1 stays, which saves time
+const settled = 1.0 / 1024 // a share that is so near 0 or 1 counts as that, which saves time
 
 // callers are the sources of a model that ask on answer.
 type callers struct {
@@ -76,13 +69,21 @@ type callers struct {
 	asking uint64 // rows of all accepted requests so far
 	due    int    // rows of callers' answers that no request has followed
 	queued int    // rows of callers in the queue
-	inPlay int    // rows of callers: waiting, executing or due
+	out    int    // ... and with those that execute
 
 	delays delays
 }
 
+// inPlay is how many rows callers have: waiting, executing or due.
+func (cs *callers) inPlay() int { return cs.out + cs.due }
+
 // begin is called at every event, before anything else.
-func (cs *callers) begin(now int64) { cs.now = now }
+func (cs *callers) begin(now int64) {
+	cs.now = now
+	if cs.oldest != nil && cs.oldest.since < now-cs.horizon {
+		cs.expire()
+	}
+}
 
 // asked counts an accepted request.
 func (cs *callers) asked(s *source, rows int) {
@@ -90,27 +91,24 @@ func (cs *callers) asked(s *source, rows int) {
 	s.out += rows
 	cs.asking += uint64(rows)
 	if s.caller {
-		cs.inPlay += rows
+		cs.out += rows
 	}
 	if cs.horizon == 0 || s.id == 0 {
 		return
 	}
-	if cs.oldest != nil && cs.oldest.since < cs.now-cs.horizon {
-		cs.expire()
-	}
-	changed := false
 	switch {
 	case s.owed > 0:
 		if s.caller {
 			cs.delays.add(cs.now - s.since)
 		}
-		changed = s.hits.observe(true)
-		changed = s.extras.observe(false) || changed
+		if !s.steady {
+			s.hits.observe(true)
+			s.extras.observe(false)
+			cs.judge(s)
+		}
 		cs.dropOwed(s, 1)
 	case s.unanswered > 1:
-		changed = s.extras.observe(true)
-	}
-	if changed {
+		s.extras.observe(true)
 		cs.judge(s)
 	}
 }
@@ -122,7 +120,7 @@ func (cs *callers) left(s *source, rows int) {
 	s.unanswered--
 	s.out -= rows
 	if s.caller {
-		cs.inPlay -= rows
+		cs.out -= rows
 	}
 }
 
@@ -145,7 +143,6 @@ func (cs *callers) answered(s *source, rows int) {
 	s.owedRows += rows
 	if s.caller {
 		cs.due += rows
-		cs.inPlay += rows
 	}
 }
 
@@ -171,12 +168,14 @@ func (cs *callers) expire() {
 
 // dropOwed removes the oldest n answers of s that no request had followed.
 func (cs *callers) dropOwed(s *source, n int) {
-	rows := s.owedRows * n / s.owed
+	rows := n
+	if s.owedRows != s.owed { // a division takes as long as all the rest
+		rows = s.owedRows * n / s.owed
+	}
 	s.owed -= n
 	s.owedRows -= rows
 	if s.caller {
 		cs.due -= rows
-		cs.inPlay -= rows
 	}
 	if s.owed > 0 {
 		return
@@ -196,6 +195,7 @@ func (cs *callers) dropOwed(s *source, n int) {
 
 // judge decides whether a source is a caller.
 func (cs *callers) judge(s *source) {
+	s.steady = s.hits.seen == callerFade && s.hits.value > 1-settled && s.extras.value < settled
 	is := s.hits.seen >= callerSeen && s.hits.value > callerHit && s.extras.value < callerExtra
 	if is == s.caller {
 		return
@@ -207,7 +207,7 @@ func (cs *callers) judge(s *source) {
 	}
 	cs.due += sign * s.owedRows
 	cs.queued += sign * s.rows
-	cs.inPlay += sign * (s.out + s.owedRows)
+	cs.out += sign * s.out
 }
 
 // forget removes what a source that is forgotten is owed.

@@ -252,7 +252,7 @@ func (ss *sources) checkCallers(requests map[*Request]int) error {
 		unanswered[r.source]++
 		out[r.source] += r.Rows
 	}
-	owed, due, queued, inPlay := 0, 0, 0, 0
+	owed, due, queued, all := 0, 0, 0, 0
 	for _, s := range ss.byID {
 		if s.unanswered != unanswered[s] || s.out != out[s] {
 			return fmt.Errorf("source %d has %d requests with %d rows, its counts are %d and %d", s.id, unanswered[s], out[s], s.unanswered, s.out)
@@ -261,7 +261,7 @@ func (ss *sources) checkCallers(requests map[*Request]int) error {
 			owed++
 		}
 		if s.caller {
-			due, queued, inPlay = due+s.owedRows, queued+s.rows, inPlay+s.out+s.owedRows
+			due, queued, all = due+s.owedRows, queued+s.rows, all+s.out
 		}
 	}
 	for s := ss.oldest; s != nil; s = s.newer {
@@ -272,8 +272,8 @@ func (ss *sources) checkCallers(requests map[*Request]int) error {
 	switch {
 	case owed != 0:
 		return fmt.Errorf("%d sources are missing among those with answers that no request has followed", owed)
-	case due != ss.due || queued != ss.queued || inPlay != ss.inPlay:
-		return fmt.Errorf("callers have %d rows due, %d queued and %d in play, the counts are %d, %d and %d", due, queued, inPlay, ss.due, ss.queued, ss.inPlay)
+	case due != ss.due || queued != ss.queued || all != ss.callers.out:
+		return fmt.Errorf("callers have %d rows due, %d queued and %d unanswered, the counts are %d, %d and %d", due, queued, all, ss.due, ss.queued, ss.callers.out)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ const (
 )
 
 // gathers reports whether there is anybody to wait for.
-func (c *core) gathers() bool { return c.sources.inPlay > 0 && *c.cfg.Together }
+func (c *core) gathers() bool { return c.sources.inPlay() > 0 && *c.cfg.Together }
 
 // gather decides until when the window w for rep waits; now: it is sent. It may answer rows.
 func (c *core) gather(rep *Replica, q *queue, w *window, p *plan, now int64, fx *effects) (until int64) {
@@ -299,7 +299,7 @@ func (c *core) level() int {
 	if lanes < 2 {
 		return math.MaxInt32 / 2
 	}
-	return (c.sources.inPlay + lanes - 1) / lanes
+	return (c.sources.inPlay() + lanes - 1) / lanes
 }
 
 // otherFree reports whether a replica other than rep could take rows now.

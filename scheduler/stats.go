@@ -163,7 +163,7 @@ func (m *Model) Stats() Stats {
 	for i := range s.Culprits {
 		s.Culprits[i].Ago = time.Duration(now - s.Culprits[i].at)
 	}
-	s.Callers, s.LastWait = c.sources.inPlay, c.lastWait
+	s.Callers, s.LastWait = c.sources.inPlay(), c.lastWait
 	for _, r := range c.replicas {
 		one := r.stats(c, now)
 		s.OldestBatch = max(s.OldestBatch, one.OldestBatch)
