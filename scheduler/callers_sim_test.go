@@ -48,3 +48,23 @@ func TestCallersFromAnyBelief(t *testing.T) {
 		})
 	}
 }
+
+// TestCallersOfServersFromAnyBelief: nor does any belief of servers that share a container keep
+// their clients apart.
+func TestCallersOfServersFromAnyBelief(t *testing.T) {
+	for _, p := range sim.Kinds()[:2] { // linear, constant 120 ms
+		for _, clients := range []int{2, 8} {
+			for i := range max(*beliefs, 4) {
+				l := sim.Loops{Profile: p, Clients: clients, Servers: 2, Delay: 50 * time.Microsecond, Warm: 30 * time.Second, Length: 10 * time.Second, Seed: uint64(i)}
+				l.Replica = func(r *scheduler.Replica) { scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18))) }
+				r, err := sim.RunLoops(l, scheduler.ModelConfig{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if of := r.Closed.Rate / p.Together(clients, 500*time.Microsecond, 0.9); of < 0.9 {
+					t.Errorf("%s, %d clients, belief %d: %.3f of the possible rate, want 0.9", p.Name, clients, i, of)
+				}
+			}
+		}
+	}
+}

@@ -90,7 +90,7 @@ func (d *demand) note(now int64, c *core) {
 	}
 	d.next = now + demandPause
 	c.sources.expireAt(now)
-	d.marks[d.noted%demandMarks] = demandMark{now, c.stats.arrived, c.stats.wanted, c.stats.squares, c.excess(), c.sources.inPlay}
+	d.marks[d.noted%demandMarks] = demandMark{now, c.stats.arrived, c.stats.wanted, c.stats.squares, c.excess(), c.sources.inPlay()}
 	d.noted++
 }
 
@@ -169,7 +169,7 @@ func (d *demand) standing(now int64, c *core) int {
 
 // callers returns how many rows of callers were in play at once since a mark, 0 being the latest.
 func (d *demand) callers(since int, c *core) int {
-	rows := c.sources.inPlay
+	rows := c.sources.inPlay()
 	for but := range since + 1 {
 		rows = max(rows, d.mark(but).callers)
 	}

@@ -26,6 +26,14 @@ type Loops struct {
 	Open        float64 // rows per second of the open loop
 	OpenSources int     // connections among which they are spread; 0: one
 
+	Fault *Fault // of containers, see Cell; nil: none
+	// Change is called with each request of a client before it is submitted; may be nil.
+	Change func(client int, r *scheduler.Request)
+	// Take names the connection of a request, and Give returns it after the answer; nil: each
+	// client, and each source of the open loop, has a connection of its own.
+	Take func(open bool) uint64
+	Give func(connection uint64)
+
 	// Servers share the replicas, as in a Fleet whose containers grant, and have equally many
 	// clients. 0: one server, without transport.
 	Servers int
@@ -104,7 +112,7 @@ func RunLoops(l Loops, cfg scheduler.ModelConfig) (*LoopsResult, error) {
 	}
 	for i := range l.Clients {
 		for range max(1, l.InFlight) {
-			q := &loopRequest{run: r, into: &r.result.Closed, source: uint64(1 + i), server: r.servers[i%len(r.servers)]}
+			q := &loopRequest{run: r, into: &r.result.Closed, source: uint64(1 + i), client: i, server: r.servers[i%len(r.servers)]}
 			clock.AfterFunc(time.Duration(r.rng.Int64N(int64(50*time.Millisecond))), q.ask)
 		}
 	}
@@ -147,7 +155,7 @@ type server struct {
 
 // start makes the servers and their replicas.
 func (r *loops) start(cfg scheduler.ModelConfig) error {
-	cell := Cell{Profile: r.Profile, Warm: r.Warm, Length: r.Length, Seed: r.Seed, Replica: r.Replica}
+	cell := Cell{Profile: r.Profile, Warm: r.Warm, Length: r.Length, Seed: r.Seed, Replica: r.Replica, Fault: r.Fault}
 	outs, err := outputs()
 	if err != nil {
 		return err
@@ -187,6 +195,7 @@ type loopRequest struct {
 	run    *loops
 	into   *Latencies
 	source uint64
+	client int
 	server *server
 	asked  time.Time
 }
@@ -226,16 +235,25 @@ func (q *loopRequest) ask() {
 		return
 	}
 	q.asked = r.clock.Now()
+	if r.Take != nil {
+		q.source = r.Take(q.into == &r.result.Open)
+	}
 	if q.Inputs == nil {
 		q.Inputs = []tensor.Tensor{r.rows}
 	}
 	q.Model, q.Rows, q.Owner, q.Source, q.Deadline = q.server.model, r.Rows, q, q.source, q.asked.Add(r.Deadline)
+	if r.Change != nil && q.into == &r.result.Closed {
+		r.Change(q.client, &q.Request)
+	}
 	q.server.sched.Submit(&q.Request)
 }
 
 // Complete counts the answer, after which the client thinks and asks again.
 func (q *loopRequest) Complete(answered *scheduler.Request) {
 	r := q.run
+	if r.Give != nil {
+		r.Give(q.source)
+	}
 	now := r.clock.Now()
 	if at := now.Sub(r.began); !r.over && at >= r.Warm && at < r.Warm+r.Length {
 		if answered.Err == nil {
