@@ -1,7 +1,9 @@
 package containers_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -89,6 +92,55 @@ func TestCrowd(t *testing.T) {
 		t.Fatalf("it was displaced: %v", err)
 	}
 	c.Close()
+}
+
+// TestToldWhy: who is displaced before it has registered, during its handshake or after it, and who
+// finds all connections taken, is told the limit; but only so many are told at a time, and the
+// others just end.
+func TestToldWhy(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Limits: containers.Limits{Sessions: 9, Handshakes: 2}}})
+	const limit = "more than containers.handshakes = 2 connections waited to; raise containers.handshakes"
+	silent := dial(t, r)
+	budgettest.Until(t, "it to be accepted", func() bool { return r.Stats().Accepted == 1 })
+	greeted, err := containertest.NewPeer(dial(t, r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range uint64(2) {
+		dial(t, r)
+		budgettest.Until(t, "one to be displaced", func() bool { return r.Stats().Displaced == n+1 })
+	}
+	if text, err := io.ReadAll(silent); err != nil || !strings.HasSuffix(string(text), limit+" if one process serves that many models") {
+		t.Errorf("during the handshake it is told %q, %v", text, err)
+	}
+	told := new(zmtp.PeerError)
+	if _, err := greeted.Receive(); !errors.As(err, &told) || !strings.Contains(told.Reason, limit) {
+		t.Errorf("after the handshake it is told %v", err)
+	}
+	silent.Close()
+	greeted.Close()
+
+	var crowd []net.Conn
+	for n := range uint64(containers.MostParting + 5) {
+		crowd = append(crowd, dial(t, r))
+		budgettest.Until(t, "one to be displaced", func() bool { return r.Stats().Displaced == n+3 })
+	}
+	if n := r.Stats().Sessions; n > containers.MostParting+2+5 {
+		t.Errorf("%d sessions", n)
+	}
+	for _, c := range crowd {
+		c.Close()
+	}
+	budgettest.Until(t, "the crowd to leave", func() bool { return r.Stats().Sessions <= 2 })
+
+	for i := range 9 {
+		m := echo(nil)
+		m.Name = fmt.Sprint("m", i)
+		r.join(t, m)
+	}
+	if text, err := io.ReadAll(dial(t, r)); err != nil || !strings.HasSuffix(string(text), "containers.sessions = 9 allows") {
+		t.Errorf("above the limit it is told %q, %v", text, err)
+	}
 }
 
 // TestTooMany: beyond the limits connections are refused, and unregistered ones are displaced by

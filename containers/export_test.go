@@ -17,5 +17,8 @@ func (l *Listener) AddAs(raw net.Conn, d Dialect) bool { return l.add(raw, d, fa
 // Writes returns how many system calls have written to session i.
 func (l *Listener) Writes(i int) int { return l.all()[i].conn.Writes() }
 
-// MostWaiting is the number of containers that may wait.
-const MostWaiting = mostWaiting
+// The bounds on containers that wait, and on connections that are told why they end.
+const (
+	MostWaiting = mostWaiting
+	MostParting = mostParting
+)

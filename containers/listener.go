@@ -37,6 +37,7 @@ type Listener struct {
 	sessions map[*session]struct{}
 	fresh    []*session            // sessions that have not registered, oldest first
 	waiting  map[*session]struct{} // sessions that wait for a place, see mostWaiting
+	parting  map[*session]struct{} // displaced sessions that are told why, see mostParting
 	number   uint64
 	closed   bool
 	counts   Stats
@@ -63,7 +64,7 @@ func Listen(cfg Config) (*Listener, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), waiting: make(map[*session]struct{}), replicas: make(map[scheduler.ModelID]int), subsets: make(map[scheduler.ModelID]Subset), stopped: make(chan struct{}), empty: make(chan struct{})}
+	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), waiting: make(map[*session]struct{}), parting: make(map[*session]struct{}), replicas: make(map[scheduler.ModelID]int), subsets: make(map[scheduler.ModelID]Subset), stopped: make(chan struct{}), empty: make(chan struct{})}
 	l.settings.Store(new(cfg.Settings.withDefaults()))
 	if l.areas = cfg.Pool; cfg.Pool.Budget() > 0 {
 		l.areas = cfg.Pool.Part(cfg.Pool.Budget() / outputsShare)
@@ -202,19 +203,24 @@ func (l *Listener) add(raw net.Conn, d Dialect, encrypted bool) bool {
 		s.remote = "ipc" // client ends of Unix sockets have no name
 	}
 	l.mu.Lock()
-	if l.closed || len(l.sessions) >= limits.Sessions {
+	if l.closed || len(l.sessions)-len(l.parting) >= limits.Sessions {
 		l.counts.Refused++
 		closed := l.closed
 		l.mu.Unlock()
-		raw.Close()
 		if !closed {
-			l.warn("container refused: too many connections", "remote", s.remote, "limit", limits.Sessions)
+			l.warn("container refused: too many connections", "remote", s.remote, "containers.sessions", limits.Sessions)
+			s.turnAway(fmt.Errorf("the server has all the connections that containers.sessions = %d allows", limits.Sessions))
 		}
+		raw.Close()
 		return false
 	}
 	var displaced *session
+	tell := false
 	if len(l.fresh) >= limits.Handshakes {
 		displaced = l.displaceLocked()
+		if tell = len(l.parting) < mostParting; tell {
+			l.parting[displaced] = struct{}{}
+		}
 	}
 	l.number++
 	l.counts.Accepted++
@@ -225,10 +231,9 @@ func (l *Listener) add(raw net.Conn, d Dialect, encrypted bool) bool {
 	l.wg.Go(s.run) // ends with its connection, which Close ends
 	l.mu.Unlock()
 	if displaced != nil {
-		reason := fmt.Errorf("not registered while %d newer connections arrived, which is all that containers.handshakes allows", limits.Handshakes)
-		l.warn("connection ended to make room for others that have not registered", "remote", displaced.remote, "containers.handshakes", limits.Handshakes,
-			"remedy", "raise containers.handshakes if one process serves that many models")
-		displaced.kill(reason)
+		const remedy = "raise containers.handshakes if one process serves that many models"
+		l.warn("connection ended to make room for others that have not registered", "remote", displaced.remote, "containers.handshakes", limits.Handshakes, "remedy", remedy)
+		displaced.displace(fmt.Errorf("it had not registered when more than containers.handshakes = %d connections waited to; %s", limits.Handshakes, remedy), tell)
 	}
 	return true
 }
@@ -276,6 +281,7 @@ func (l *Listener) forget(s *session) {
 	l.mu.Lock()
 	delete(l.sessions, s)
 	delete(l.waiting, s)
+	delete(l.parting, s)
 	l.dropFreshLocked(s)
 	if registered {
 		l.counts.Registered--

@@ -53,6 +53,7 @@ type session struct {
 	machine          machine
 	timer            *time.Timer
 	end              error // the first reason for the end
+	unwanted         error // why it was displaced during its handshake
 	replica          *scheduler.Replica
 	hold             bool               // registering: batches wait for welcome
 	held             []*scheduler.Batch // batches that wait for welcome
@@ -125,6 +126,7 @@ func (s *session) open() error {
 		Pool:             s.listener.cfg.Pool,
 		HandshakeTimeout: set.HandshakeTimeout,
 		WriteTimeout:     set.WriteTimeout,
+		Unwanted:         s.whyUnwanted,
 	})
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/shiva/tensor"
 	"github.com/shivad/shivad/shiva/token"
 )
@@ -243,7 +244,7 @@ func parseAddress(text string) (address, error) {
 // link holds a session with one server until ctx ends or the server dismisses the container.
 func (s *server) link(ctx context.Context, a address, st *linkState) {
 	log := s.model.Log.With("model", s.model.Name, "version", s.model.Version, "server", a.String())
-	wait, down := firstBackoff, false
+	wait, down, said := firstBackoff, false, ""
 	for ctx.Err() == nil {
 		well := s.health.wait(ctx)
 		if well == nil {
@@ -257,6 +258,7 @@ func (s *server) link(ctx context.Context, a address, st *linkState) {
 		unhook()
 		cancel()
 		var refused *refusedError
+		var told *zmtp.PeerError
 		switch {
 		case well.Err() != nil && ctx.Err() == nil:
 			wait = firstBackoff
@@ -279,6 +281,11 @@ func (s *server) link(ctx context.Context, a address, st *linkState) {
 		case errors.Is(err, errServed):
 			wait, down = firstBackoff, true
 			log.Warn("container: session ended", "reason", err, "again_in", wait)
+		case errors.As(err, &told):
+			if told.Reason != said {
+				log.Warn("container: the server ended the connection before the model was registered; retrying", "reason", told.Reason)
+			}
+			said, down = told.Reason, true
 		default:
 			if !down {
 				log.Warn("container: cannot connect; retrying. Is shivad running, and is this its port for containers (containers.listen)?", "err", err)

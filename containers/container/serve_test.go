@@ -629,3 +629,44 @@ func TestWaitsForPlace(t *testing.T) {
 		}
 	})
 }
+
+// TestToldWhy: what a server says when it ends a connection before the registration, in place of
+// its handshake or after it, is the reason in the log, once.
+func TestToldWhy(t *testing.T) {
+	const reason = "more than containers.handshakes = 128 connections waited"
+	for name, answer := range map[string]func(net.Conn){
+		"in its place": func(c net.Conn) { _, _ = c.Write(zmtp.Refusal(errors.New(reason))) },
+		"after it": func(c net.Conn) {
+			if conn, err := zmtp.Server(c, zmtp.Config{}); err == nil {
+				conn.Refuse(errors.New(reason))
+				for m := new(zmtp.Message); conn.Receive(m) == nil; m.Release() {
+				}
+				conn.Close()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *network, s *server) {
+				log := new(text)
+				m := model(n, nil)
+				m.Log = slog.New(slog.NewTextHandler(log, nil))
+				m.Dial = func(context.Context, string, string) (net.Conn, error) {
+					mine, theirs := containertest.Pipe()
+					go func() {
+						answer(theirs)
+						theirs.Close()
+					}()
+					return mine, nil
+				}
+				stop := serving(m, nil, "10.0.0.1:7000")
+				time.Sleep(time.Minute)
+				if said := log.String(); strings.Count(said, reason) != 1 || strings.Contains(said, "cannot connect") {
+					t.Errorf("the log: %s", said)
+				}
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

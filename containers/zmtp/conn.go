@@ -33,6 +33,9 @@ type Config struct {
 	// HandshakeTimeout, and returns the connection that speaks TLS, a *tls.Conn. nil: the
 	// connection is plain.
 	Secure func(net.Conn) (net.Conn, error)
+	// Unwanted, if not nil, is asked when the handshake has ended, or a deadline of raw has passed:
+	// an error is why the connection is not wanted any more, which the peer is told.
+	Unwanted func() error
 }
 
 // Socket types of clients.
@@ -101,6 +104,9 @@ func open(raw net.Conn, cfg Config, server bool) (*Conn, error) {
 		raw.Close()
 		return nil, err
 	}
+	if cfg.Unwanted != nil && cfg.Unwanted() != nil {
+		_ = raw.SetDeadline(time.Now()) // since before it was moved
+	}
 	conn, peer, err := shake(raw, cfg, server)
 	if err != nil {
 		raw.Close()
@@ -135,7 +141,7 @@ func shake(raw net.Conn, cfg Config, server bool) (conn net.Conn, peer Peer, err
 			return nil, Peer{}, err
 		}
 	}
-	if peer, err = handshake(conn, cmp.Or(cfg.Client, Dealer), server); err != nil {
+	if peer, err = handshake(conn, cmp.Or(cfg.Client, Dealer), server, cfg.Unwanted); err != nil {
 		return nil, Peer{}, err
 	}
 	below.timeout = cfg.WriteTimeout
@@ -167,6 +173,14 @@ func (c *Conn) Receiving() (since time.Time, bytes int64) {
 // can still read the last message; the caller goes on receiving until io.EOF and then calls
 // Close. A connection that cannot be half closed is left as it is.
 func (c *Conn) CloseWrite() { c.out.finish() }
+
+// Refuse tells the peer why the connection ends, by ZMTP's ERROR, and is CloseWrite otherwise.
+func (c *Conn) Refuse(reason error) {
+	var o Outgoing
+	o.command("ERROR", errorBody(reason))
+	_ = c.out.send(&o) // Receive returns its error
+	c.out.finish()
+}
 
 // Abort ends the connection without waiting for anything: Receive returns the reason, unless it has
 // failed already. The caller must still call Close.

@@ -3,6 +3,7 @@ package zmtp
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -33,7 +34,9 @@ type Peer struct {
 // The library panics on READY commands without a known Socket-Type and on properties that point
 // past their end, and allocates as much as a length announces. So guard reads and checks both units
 // before the library sees them, and recover catches panics that are still unknown.
-func handshake(raw net.Conn, client string, server bool) (peer Peer, err error) {
+//
+// unwanted is [Config.Unwanted].
+func handshake(raw net.Conn, client string, server bool, unwanted func() error) (peer Peer, err error) {
 	own, want := zmq4.SocketType(client), zmq4.Router
 	if server {
 		own, want = want, own
@@ -45,6 +48,12 @@ func handshake(raw net.Conn, client string, server bool) (peer Peer, err error) 
 		}
 	}()
 	conn, err := zmq4.Open(g, null.Security(), own, nil, server, nil)
+	if unwanted != nil {
+		if reason := unwanted(); reason != nil {
+			g.part(reason)
+			return Peer{}, reason
+		}
+	}
 	if g.err != nil {
 		return Peer{}, g.err // the cause, not the library's error about it
 	}
@@ -72,11 +81,18 @@ type guard struct {
 
 func (g *guard) Write(p []byte) (int, error) {
 	if !g.wrote && len(p) == greetingSize {
-		g.wrote = true
 		p = bytes.Clone(p)
 		p[11] = 1
 	}
-	return g.Conn.Write(p)
+	n, err := g.Conn.Write(p)
+	g.wrote = g.wrote || n > 0
+	if err != nil && g.unit == 1 {
+		// The peer has hung up after its greeting, and may have said why in place of READY.
+		if _, reason := g.next(); errors.As(reason, new(*PeerError)) {
+			g.err = reason
+		}
+	}
+	return n, err
 }
 
 func (g *guard) Read(p []byte) (int, error) {
@@ -92,6 +108,15 @@ func (g *guard) Read(p []byte) (int, error) {
 	n := copy(p, g.unread)
 	g.unread = g.unread[n:]
 	return n, nil
+}
+
+// part tells the peer why its connection is not wanted any more.
+func (g *guard) part(reason error) {
+	text := Refusal(reason)
+	if g.wrote {
+		text = text[greetingSize:]
+	}
+	refuse(g.Conn, text)
 }
 
 func (g *guard) next() ([]byte, error) {
@@ -187,8 +212,7 @@ func checkReady(body []byte, want string) error {
 		return err
 	}
 	if string(name) == "ERROR" {
-		// A length byte, then the text.
-		return protocolError("handshake: peer refused: %.255q", props[min(1, len(props)):])
+		return peerError(props)
 	}
 	if string(name) != "READY" {
 		return protocolError("handshake: command %.32q, expected READY", name)

@@ -55,6 +55,23 @@ var (
 	ErrClosed = errors.New("zmtp: connection closed")
 )
 
+// A PeerError is the reason that the peer gives, by ZMTP's ERROR, for ending the connection. It is
+// an [ErrProtocol].
+type PeerError struct{ Reason string }
+
+func (e *PeerError) Error() string {
+	return fmt.Sprintf("zmtp: the peer ended the connection: %q", e.Reason)
+}
+
+// Is makes the error an [ErrProtocol].
+func (e *PeerError) Is(target error) bool { return target == ErrProtocol }
+
+// peerError reads the body of ERROR: a length byte, then the text.
+func peerError(body []byte) error {
+	text := body[min(1, len(body)):]
+	return &PeerError{string(text[:min(len(text), 255)])}
+}
+
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }

@@ -282,7 +282,7 @@ func (c *Conn) command(size uint64) error {
 		}
 		c.pinged, c.context = true, append(c.context[:0], rest[2:]...)
 	case "ERROR":
-		return protocolError("peer reports %.255q", rest[min(1, len(rest)):])
+		return peerError(rest)
 	}
 	// The arrival of a PONG is all that counts. Other commands are for other socket types.
 	return nil

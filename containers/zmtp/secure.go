@@ -63,7 +63,7 @@ func encrypt(c *carrier, secure func(net.Conn) (net.Conn, error), server bool) (
 	case foreign && server:
 		err = fmt.Errorf("this address speaks TLS (tls://): expected a TLS handshake, got the bytes %q", e.RecordHeader)
 		if e.RecordHeader[0] == greetingMark {
-			refuse(c.Conn, err)
+			refuse(c.Conn, Refusal(err))
 		}
 		return nil, protocolError("handshake: %v", err)
 	case foreign:
@@ -89,10 +89,10 @@ func linger(raw net.Conn) {
 	}
 }
 
-// refuse tells a peer in ZMTP why it is refused.
-func refuse(raw net.Conn, reason error) {
+// refuse tells a peer why it is refused: text is ZMTP.
+func refuse(raw net.Conn, text []byte) {
 	_ = raw.SetWriteDeadline(time.Now().Add(lingerTime))
-	if _, err := raw.Write(Refusal(reason)); err == nil {
+	if _, err := raw.Write(text); err == nil {
 		linger(raw)
 	}
 }
@@ -103,9 +103,14 @@ func Refusal(reason error) []byte {
 	greeting := make([]byte, greetingSize)
 	greeting[0], greeting[9], greeting[10] = greetingMark, 0x7f, 3
 	copy(greeting[12:], "NULL")
+	var o Outgoing
+	o.command("ERROR", errorBody(reason))
+	return append(greeting, o.scratch...)
+}
+
+// errorBody is the body of ERROR: a length byte, then the text.
+func errorBody(reason error) []byte {
 	text := reason.Error()
 	text = text[:min(len(text), 255-len("ERROR")-2)]
-	var o Outgoing
-	o.command("ERROR", append([]byte{byte(len(text))}, text...))
-	return append(greeting, o.scratch...)
+	return append([]byte{byte(len(text))}, text...)
 }

@@ -21,7 +21,7 @@ func TestNotTLS(t *testing.T) {
 		server, client         bool // speak TLS
 		serverSays, clientSays string
 	}{
-		{"a plain client", true, false, `this address speaks TLS (tls://): expected a TLS handshake, got the bytes "\xff`, "peer refused: \"this address speaks TLS (tls://)"},
+		{"a plain client", true, false, `this address speaks TLS (tls://): expected a TLS handshake, got the bytes "\xff`, "the peer ended the connection: \"this address speaks TLS (tls://)"},
 		{"a plain server", false, true, "the peer speaks TLS, and this address is plain", "the server does not answer in TLS, but with the bytes"},
 	} {
 		a, b := socketPair(t, "tcp", "127.0.0.1:0")

@@ -63,6 +63,19 @@ def test_after_welcome_an_error_ends_the_session(caplog: pytest.LogCaptureFixtur
     assert "a command inside a message" in caplog.text
 
 
+@pytest.mark.parametrize("before", [b"", raw.ready()])
+def test_a_server_that_says_why_it_hangs_up(before: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """In place of its handshake or after it, and although it may not have read what was sent."""
+    reason = b"more than containers.handshakes = 128 connections waited"
+    with served() as server:
+        with server.accept() as peer:
+            peer.send(raw.GREETING + before + raw.command(b"ERROR", bytes((len(reason),)) + reason))
+        with server.accept() as peer:
+            peer.serve()
+    assert f"the server ended the connection: {reason.decode()}; trying again" in caplog.text
+    assert "is that the server's port" not in caplog.text
+
+
 @pytest.mark.parametrize("data", [b"", raw.GREETING[:33], raw.GREETING, raw.GREETING + raw.ready() + b"\1"])
 def test_silence_before_welcome_has_an_end(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "HANDSHAKE_SECONDS", 0.3)

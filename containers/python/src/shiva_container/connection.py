@@ -61,6 +61,11 @@ class Connection:
         """Whether bytes have arrived that no poller reports."""
         return isinstance(self.socket, Encrypted) and self.socket.pending
 
+    @property
+    def reported(self) -> str:
+        """Why the server has ended the connection, if it has said so."""
+        return self._decoder.reported
+
     def receive(self) -> list[list[Buffer]] | None:
         """Read once; the messages that this completed, or None if there was nothing to read.
 

@@ -294,6 +294,8 @@ class Link:
         if self.session is not None and self.session.waits_for:
             return "the connection was lost while the model waited" + (f": {what}" if what else "")
         connection = self._connection
+        if connection is not None and connection.reported:
+            return f"the server ended the connection: {connection.reported}"
         if connection is not None and connection.reached and not connection.connected:
             return what or "the server closed the connection during the TLS handshake"
         if connection is None or not connection.connected:

@@ -48,6 +48,8 @@ class Decoder:
         """Whether the peer's READY has arrived, so that messages may be sent."""
         self.error = ""
         """The error, after which no bytes may be fed."""
+        self.reported = ""
+        """Why the peer has ended the connection, if it has said so."""
         self.replies: list[bytes] = []
         """Messages of the protocol itself to be sent; the caller empties it."""
         self.target: memoryview | None = None
@@ -172,6 +174,8 @@ class Decoder:
         """Execute a command; the context of the PING to be answered."""
         name, rest = _named(body, "command")
         if name == b"ERROR":
+            text = rest[1:256].decode(errors="replace")
+            self.reported = "".join(c if c.isprintable() else " " for c in text)
             raise ProtocolError(f"the peer reports {rest[1:256]!r}")
         if not self.ready:
             if name != b"READY":
