@@ -83,7 +83,9 @@ var bars = []bar{
 			and(1, "cmd/shivad/threads.go", "if now := count() + loops; now != last {", "if now := count() + loops; now != last && last == 0 {", `threads for 5 processors`).
 			and(2, "server/internal/fleet/scale.go", "processors.Count()}", "processors.Visible()}", `the process has a share of`)},
 	{"R25", "clients that ask again on each answer share batches: 0.95 of the possible rate; open loops and cameras are as late as without",
-		[]piece{program(regexp.MustCompile(`(?m)^(BROKEN.*| *(?:constant 120|20 \+ 1n).*(?: 8 clients|, 60 ms| 8 cameras).*)$`), "./bench/goodput", "-loops")},
+		[]piece{program(regexp.MustCompile(`(?m)^(BROKEN.*| *(?:constant 120|20 \+ 1n).*(?: 8 clients|, 60 ms| 8 cameras).*)$`), "./bench/goodput", "-loops"),
+			program(lines, "./bench/callers", "-clients", "8,32", "-for", "2s")},
 		breaks("scheduler/callers.go", "s.hits.value > callerHit", "s.hits.value > 1", `BROKEN: .*the clients have`).
+			and(1, "scheduler/callers.go", "s.hits.value > callerHit", "s.hits.value > 1", `BROKEN: 8 clients`).
 			and(0, "scheduler/core.go", "if o == OutcomeSuperseded {", "if o == OutcomeSuperseded && false {", `BROKEN: .*cameras: the open loop has`)},
 }
