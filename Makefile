@@ -5,8 +5,9 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-# The parts of "make test" and of "make nightly", in their order.
-TEST := fmt vet staticcheck unit race python e2e
+# The parts of "make test" and of "make nightly", in their order. Those joined by + run at once: e2e
+# mostly waits, and staticcheck never does.
+TEST := fmt vet unit race python+e2e+staticcheck
 NIGHTLY := fuzz soak seeds upgrade-test dashboards collector devices gst-test k8s dist-check
 
 FUZZ ?= .
@@ -51,7 +52,7 @@ export PYTHON := $(CURDIR)/$(VENV)/bin/python
 PYTHON_PACKAGES := containers/python shiva/python
 PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server .ci/lengths .ci/sbom .ci/manual .ci/image/make .ci/wheel .ci/wheel/make
 
-.PHONY: help build run run-selection run-ocr test nightly $(TEST) $(NIGHTLY) programs bench dist clean
+.PHONY: help build run run-selection run-ocr test nightly $(subst +, ,$(TEST)) $(NIGHTLY) programs bench dist clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,7 +85,8 @@ nightly: ## everything else: the parts below e2e (hours; as root on Debian)
 	+@$(call each,$(NIGHTLY))
 
 each = all=$$SECONDS; for part in $(1); do echo "== make $$part"; start=$$SECONDS; \
-  $(MAKE) --no-print-directory $$part; echo "== make $$part: ok, $$((SECONDS - start)) s"; \
+  jobs=; [[ $$part != *+* ]] || jobs="-j --output-sync=target"; \
+  $(MAKE) --no-print-directory $$jobs $${part//+/ }; echo "== make $$part: ok, $$((SECONDS - start)) s"; \
   done; echo "== make $@: ok, $$((SECONDS - all)) s"
 
 fmt: ## gofmt would change nothing, nothing is too long, shell scripts parse, go.mod lists what is used
@@ -99,8 +101,8 @@ vet: ## go vet, with the tags that tests use
 	go vet -tags $(TAGS),invariants ./shiva/tensor
 
 staticcheck: ## staticcheck, with the tags that tests use
-	$(STATICCHECK) -tags $(TAGS),e2e $(PACKAGES)
-	$(STATICCHECK) -tags $(TAGS),invariants ./shiva/tensor
+	nice $(STATICCHECK) -tags $(TAGS),e2e $(PACKAGES)
+	nice $(STATICCHECK) -tags $(TAGS),invariants ./shiva/tensor
 
 # -vet=off: "make vet" has checked everything. The tag poll makes the load generator wait as it does
 # on systems other than Linux, and purego has the byte order without assembly.
