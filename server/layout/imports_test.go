@@ -33,7 +33,7 @@ import (
 const imports = `
 shiva/tensor:               github.com/x448/float16 golang.org/x/sys
 shiva/jsontext:             | shiva/budgettest github.com/x448/float16
-shiva/unixsocket:
+shiva/unixsocket:           | shiva/hosttest
 shiva/token:
 shiva:                      shiva/token shiva/jsontext shiva/tensor shiva/unixsocket
 shiva/jsontensor:           shiva shiva/jsontext shiva/tensor github.com/x448/float16 | shiva/budgettest

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/hosttest"
 )
 
 // TestMain also runs as a server that will be killed, or one without privileges, for the tests that
@@ -305,7 +307,7 @@ func TestAccess(t *testing.T) {
 	}
 	me, err := user.Current()
 	if err != nil {
-		t.Fatal(err)
+		hosttest.Lacks(t, "this user has no name: "+err.Error())
 	}
 	mustListen(t, filepath.Join(dir, "mine"), Access{Owner: me.Username, Group: me.Gid})
 }
