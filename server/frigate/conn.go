@@ -38,8 +38,9 @@ type conn struct {
 	shaking bool // the handshake is not done; guarded by the door's mutex
 
 	// Owned by the goroutine that reads.
-	due  time.Time // the deadline of reading
-	half unfinished.Message
+	due    time.Time // the deadline of reading
+	half   unfinished.Message
+	sender identity.Shown // as credentials: a Shown belongs to one goroutine
 
 	// Owned by the goroutine that answers.
 	credentials identity.Shown
@@ -138,7 +139,7 @@ func (c *conn) read(messages chan<- *zmtp.Message) {
 // answered, and no more.
 func (c *conn) grant(held, whole int64) error {
 	const forHeader = 4 << 10
-	who := c.door.identities.Who(&c.credentials)
+	who := c.door.identities.Who(&c.sender)
 	err := who.Enter()
 	if !c.half.Begun() {
 		c.door.room.Begin(&c.half, unfinished.Sender{Payers: who.Payers(c.Account()), Stranger: err != nil, InFlight: true, Reader: c})

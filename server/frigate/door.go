@@ -105,6 +105,7 @@ func (d *Door) accept() {
 		c := &conn{Conn: in, door: d, source: d.predict.NewSource(), client: gate.ClientOf(in.RemoteAddr().String())}
 		c.ctx, c.cancel = context.WithCancel(context.Background())
 		c.credentials.Certificate = identity.NewCertificate(in.PeerCertificate())
+		c.sender = c.credentials
 		d.serving.Go(c.serve)
 	}
 }

@@ -319,6 +319,40 @@ func TestStoredFilesAreHidden(t *testing.T) {
 	})
 }
 
+// A detector may send its next message while the last one is answered, and a reload change its
+// rights meanwhile.
+func TestReloadWhileADetectorSends(t *testing.T) {
+	identities := new(identity.Registry)
+	reload := func() {
+		identities.Replace([]identity.Declaration{{Name: identity.Anonymous, May: []string{"infer:yolo"}}})
+	}
+	reload()
+	play(t, func(c *Config) { c.Identities = identities }, func(r *rig) {
+		const messages = 100
+		r.model("yolo", []tensor.Spec{rows}, 0, one)
+		d := r.detector("10.2.0.1:1")
+		defer d.conn.Close()
+		d.about("yolo.onnx")
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			for range messages {
+				d.send(header24, pixels(128))
+				reload()
+			}
+		})
+		for range messages {
+			answer, err := d.receive()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := d.rows(answer); got.kind != "" {
+				t.Errorf("%+v", got)
+			}
+		}
+		sending.Wait()
+	})
+}
+
 func TestWhichModel(t *testing.T) {
 	m := Models{"a.onnx:yolo-generic": "typed", "a.onnx": "named", "*:ssd": "ssd", "b.onnx:yolox": "b/2"}
 	for _, tt := range []struct{ file, kind, model string }{
