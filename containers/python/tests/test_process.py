@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -41,12 +41,14 @@ def start(tmp_path: Path, servers: str, script: str) -> Iterator[subprocess.Pope
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     with process:
         try:
             yield process
         finally:
-            process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with its children
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -213,7 +215,9 @@ def test_a_child_that_a_function_forks_answers_nothing(tmp_path: Path, per_row: 
             sent = np.array([[kind, 0], [kind, 0]], "f4")
             _, (frame,) = fake.result(fake.batch(peer, 2, [("x", "FP32", [2, 2], sent.tobytes())]))
             assert np.frombuffer(frame, "f4").tolist() == (sent + 10).reshape(-1).tolist()
-        while states(process.pid) != ["Z"] * 3 * (1 + per_row):  # all have ended: nobody waits for them
+        limit = time.monotonic() + 20
+        while (now := states(process.pid)) != ["Z"] * 3 * (1 + per_row):  # all have ended: nobody waits for them
+            assert time.monotonic() < limit, now
             time.sleep(0.01)
         process.kill()
         assert process.stderr is not None
