@@ -53,6 +53,7 @@ type core struct {
 	victims     []victim // scratch of displace
 	bad         badRows
 	failing     int // consecutive failed batches, over all replicas
+	deadly      deadly
 	culprits    []Culprit
 
 	wake     int64 // when tick must be called
@@ -563,6 +564,9 @@ func (c *core) giveUp(b *Batch, why error, now int64, fx *effects) {
 		c.partTried(r, now)
 	}
 	b.replica.ceiling.ended(b.Rows, now)
+	if b.state != batchRemoved {
+		c.deadly.ended(b.Rows, now)
+	}
 	fx.lost = append(fx.lost, lostBatch{rows: b.Rows, exec: b.replica.execTime(b, now), predicted: b.predicted, err: why})
 }
 
@@ -590,6 +594,11 @@ func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
 	var lost []*Batch
 	for _, b := range rep.inflight {
 		b.state = batchRemoved
+		if b.began == notStarted {
+			c.deadly.ended(b.Rows, now)
+		} else {
+			c.deadly.died(b.Rows, now)
+		}
 		if b.began != notStarted && b.probe == 0 {
 			lost = append(lost, b)
 		}

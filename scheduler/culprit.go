@@ -93,12 +93,14 @@ func (r *retry) waits(now int64) bool {
 // lose handles the requests of batches that a lost replica was executing. alone: it was executing
 // nothing else. hung: it still exists, and has not answered.
 func (c *core) lose(rep *Replica, lost []*Batch, alone, hung bool, why error, now int64, fx *effects) {
-	requests, live := 0, []span(nil)
+	requests, rows, live := 0, 0, []span(nil)
 	for _, b := range lost {
 		requests += b.requests
+		rows = max(rows, b.Rows)
 		spans, _ := b.takeSpans()
 		live = append(live, spans...)
 		if b.retry != nil && b.retry.apart() {
+			b.retry.failure.failed = true
 			c.acquit(b.retry.failure, now)
 		}
 	}
@@ -120,16 +122,19 @@ func (c *core) lose(rep *Replica, lost []*Batch, alone, hung bool, why error, no
 			again = append(again, s)
 		}
 	}
-	if len(again) > 0 {
-		c.lineUp(rep, again, hung, now)
+	switch {
+	case len(again) > 0:
+		c.lineUp(rep, again, rows, hung, now)
+	case !hung: // nothing tells a request from its size
+		c.deadly.blame(rows, now)
 	}
 	for _, s := range again {
 		c.sources.distrust(s.req.Source)
 	}
 }
 
-// lineUp makes retries of spans, in groups.
-func (c *core) lineUp(rep *Replica, spans []span, hung bool, now int64) {
+// lineUp makes retries of spans of a lost batch of that many rows, in groups.
+func (c *core) lineUp(rep *Replica, spans []span, rows int, hung bool, now int64) {
 	losses := uint8(0)
 	for _, s := range spans {
 		losses = max(losses, s.record.losses)
@@ -145,7 +150,7 @@ func (c *core) lineUp(rep *Replica, spans []span, hung bool, now int64) {
 		n := min(size, len(others))
 		groups, others = append(groups, others[:n]), others[n:]
 	}
-	f := &failure{failed: true, lineup: true}
+	f := &failure{rows: rows, lineup: true, died: !hung}
 	for i, g := range groups {
 		r := c.addRetry(f, g, nil, now)
 		if hung && (i == len(groups)-1 || losses > 1) {

@@ -399,6 +399,7 @@ func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
 	}
 	b.due = b.tightest
 	rep.ceiling.sent(b.Rows)
+	c.deadly.sent(b.Rows)
 	rep.inflight = append(rep.inflight, b)
 	rep.begin(now)
 	c.stats.batches++

@@ -131,7 +131,7 @@ func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
 	if most := p.own(c.sizeLimit(r, start)); most < p.max {
 		p.max, p.maxWhy = most, CloseFailures
 	}
-	if ceiling := r.ceiling.rows; ceiling > 0 && p.max > p.own(ceiling) {
+	if ceiling := c.ceilingOf(r); ceiling > 0 && p.max > p.own(ceiling) {
 		p.ceiling = p.own(ceiling)
 	}
 	if rowBytes > 0 {

@@ -20,13 +20,14 @@ import (
 
 // A failure is a failed batch whose rows are tried again.
 type failure struct {
-	replica *Replica // nil: its rows became a retry for another reason
+	replica *Replica // nil: its batch was lost
 	rows    int
 	took    int64
 	parts   int  // parts that are not tried yet
 	failed  bool // a part has failed as well, or a row was named
 	untried int  // rows without a result: answered meanwhile, or given up
 	lineup  bool // the batch was lost, and its parts are groups, see culprit.go
+	died    bool // its container has ended
 }
 
 // 1/clarity is the largest share of a failed batch's rows that may stay untried for a verdict on
@@ -62,8 +63,10 @@ func (c *core) sizeLimit(rep *Replica, start int64) int {
 	if c.cfg.Pad { // all batches have one size
 		return most
 	}
-	if rep.ceiling.rows > 0 {
-		most = rep.ceiling.most(start)
+	for _, known := range [...]*ceiling{&rep.ceiling, &c.deadly.ceiling} {
+		if known.rows > 0 {
+			most = min(most, known.most(start))
+		}
 	}
 	switch {
 	case c.failing < hopeless:
@@ -74,12 +77,21 @@ func (c *core) sizeLimit(rep *Replica, start int64) int {
 	return most
 }
 
+// ceilingOf returns the largest batch that a replica can execute, as far as is known; 0: any.
+func (c *core) ceilingOf(rep *Replica) int {
+	if own := rep.ceiling.rows; own > 0 && (c.deadly.rows == 0 || own < c.deadly.rows) {
+		return own
+	}
+	return c.deadly.rows
+}
+
 // passed records an answered batch. named: the answer had errors of single rows.
 func (c *core) passed(b *Batch, named bool, now int64) {
 	rep := b.replica
 	c.failing = 0
 	rep.judge(nil)
 	rep.ceiling.passed(b.Rows, rep.max, now)
+	c.deadly.passed(b.Rows, rep.max, now)
 	r := b.retry
 	if r == nil {
 		c.bad.batch(b.Rows-b.padding, false)
@@ -113,7 +125,10 @@ func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
 		c.failing++
 		rep.blame(err, now)
 		rep.ceiling.failed(b.Rows, took, now)
+	} else {
+		rep.ceiling.ended(b.Rows, now)
 	}
+	c.deadly.ended(b.Rows, now)
 	if b.retry != nil {
 		b.retry.failure.failed = true
 		c.partTried(b.retry, now)
@@ -160,7 +175,11 @@ func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
 // tried.
 func (c *core) conclude(f *failure, now int64) {
 	switch {
-	case f.parts > 0 || f.failed || f.replica == nil:
+	case f.parts > 0 || f.failed:
+	case f.lineup:
+		if f.died {
+			c.deadly.blame(f.rows, now)
+		}
 	case f.untried*clarity > f.rows:
 		f.replica.ceiling.unclear(f.rows, f.took, now)
 	default:

@@ -32,7 +32,7 @@ var rewrite = flag.Bool("rewrite", false, "write what happened into the scenario
 //	cancel r1
 //	advance 10ms
 //	answer A after=10ms bad-row=1 nth=2   A answers its oldest batch, or the second
-//	fail A why / wrong A                  … or fails, or answers with a row too many
+//	fail A why / wrong A / refuse A why   … or fails, answers with a row too many, or InvalidInput
 //	remove A why / drain A / break A why  A goes, goes when it is done, or turns out to be gone
 //	end cam connection=1                  the connection that is a stream is closed
 //	forget                                the model, which has no replica
@@ -252,6 +252,8 @@ func (s *story) do(line string) error {
 		return rep.Answer()
 	case "fail":
 		return rep.Fail(why)
+	case "refuse":
+		return rep.Fail(fmt.Errorf("%w: %w", scheduler.ErrInvalidInput, why))
 	case "remove":
 		rep.Drop()
 		rep.rep.Remove(why)

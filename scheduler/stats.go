@@ -208,7 +208,7 @@ func (r *Replica) stats(c *core, now int64) ReplicaStats {
 		Label: r.label, State: r.condition(), InFlight: len(r.inflight), Executing: r.executing(), GivenUp: len(r.overdue),
 		Failed: r.failed, LastError: r.lastError, LastFailed: time.Duration(now - r.lastFailed),
 		Declared: r.declared, AtOnce: max(1, r.options.Concurrency),
-		MaxBatch: r.max, Ceiling: r.ceiling.rows, Concurrency: r.concurrency, Slots: r.slots, Serial: r.options.Serial,
+		MaxBatch: r.max, Ceiling: c.ceilingOf(r), Concurrency: r.concurrency, Slots: r.slots, Serial: r.options.Serial,
 		Limit: r.strategy.limit(p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows, Busy: time.Duration(r.busied),
 		Overhead: time.Duration(r.overhead.value(r.profile.typical(1))),
 	}

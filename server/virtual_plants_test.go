@@ -21,8 +21,8 @@ type plant struct{ name, file, old, new string }
 
 var plants = []plant{
 	{"forgotten retry", "scheduler/culprit.go",
-		"\tif len(again) > 0 {\n",
-		"\tif len(again) > 0 && !PLANTED {\n"},
+		"\tcase len(again) > 0:\n",
+		"\tcase len(again) > 0 && !PLANTED:\n"},
 	{"tried again for ever", "scheduler/culprit.go",
 		"\t\ts.record.losses++\n\t\ttrusted := c.sources.trusts(r.Source)\n",
 		"\t\ts.record.losses++\n\t\ttrusted := PLANTED || c.sources.trusts(r.Source)\n\t\tif PLANTED {\n\t\t\ts.record.losses = 1\n\t\t}\n"},

@@ -27,7 +27,7 @@ var bars = []bar{
 		breaks("shiva/tensor/pool.go", "if out := p.out.Add(n); p.budget > 0 && out > p.budget {", "if out := p.out.Add(n - p.budget); p.budget > 0 && out > p.budget {", `with a budget of|some fits and some does not|EOF|connection re|status: no such file`)},
 	{"R8", "one of three containers is killed, sixty times: all answered, none wrong, at least 99 % with a result",
 		[]piece{lasting(60, "TestE2EKilledUnderLoad")},
-		breaks("scheduler/culprit.go", "if len(again) > 0 {", "if len(again) > 1000 {", `unanswered|have a result|not within 1m0s: more results`)},
+		breaks("scheduler/culprit.go", "case len(again) > 0:", "case len(again) > 1000:", `unanswered|have a result|not within 1m0s: more results`)},
 	{"R9", "one of three containers is stopped, fifteen times: suspected after its timeout, all answered in time",
 		[]piece{lasting(15, "TestE2EStoppedUnderLoad")},
 		breaks("scheduler/suspect.go", "b.overdue(int64(c.cfg.ExecTimeout)) > now {", "b.overdue(int64(c.cfg.ExecTimeout)) > 0 {", `2 replicas of affine|have a result|suspected after`)},
