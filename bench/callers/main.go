@@ -2,6 +2,7 @@
 // model: shivad without its rule for them, shivad with it, and pytriton, whose window the operator
 // guesses, with each of three.
 //
+//	callers -echo [-python PROGRAM] [-for 3s]
 //	callers [-peers DIR] [-python PROGRAM] [-a 20ms] [-b 1ms] [-clients 1,2] [-for 3s] [-svg FILE]
 //
 // The servers, their containers in Python, and the clients are processes of their own. The
@@ -9,6 +10,8 @@
 // bench/peers/install has put the peers, one client of shivad is eyecan-shiva's; without it
 // pytriton is left out. The exit status is 1 if shivad with its rule gets less than 0.9 of what is
 // possible with some number of clients, or less than pytriton with its best window.
+//
+// With -echo 16 clients ask a container that takes no time, beside a bare echo (bench/echo).
 package main
 
 import (
@@ -57,6 +60,7 @@ func main() {
 	flag.DurationVar(&o.b, "b", time.Millisecond, "`time` of each of its rows")
 	flag.DurationVar(&o.length, "for", 3*time.Second, "counted `time` of each number of clients")
 	flag.StringVar(&o.svg, "svg", "", "`file` for a figure")
+	onEcho := flag.Bool("echo", false, "compare a container that takes no time with a bare echo")
 	list := flag.String("clients", "1,2,4,8,16,32", "`numbers` of clients")
 	flag.Parse()
 	for text := range strings.SplitSeq(*list, ",") {
@@ -71,7 +75,11 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	broken, err := o.run(ctx)
+	measure := o.run
+	if *onEcho {
+		measure = o.besideEcho
+	}
+	broken, err := measure(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -100,13 +108,11 @@ type cell struct {
 }
 
 func (o *options) run(ctx context.Context) (broken []string, err error) {
-	if o.dir, err = os.MkdirTemp("", "callers-"); err != nil {
+	remove, err := o.build(ctx, "cmd/shivad")
+	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(o.dir)
-	if err := process.Build(ctx, o.dir, "cmd/shivad"); err != nil {
-		return nil, err
-	}
+	defer remove()
 	systems := []*system{
 		{name: "shivad, together = false", color: "#999999", wire: load.Shiva, start: shivad(false)},
 		{name: "shivad", color: "#0072b2", wire: load.Shiva, start: shivad(true)},
@@ -128,6 +134,14 @@ func (o *options) run(ctx context.Context) (broken []string, err error) {
 		}
 	}
 	return o.broken(systems), nil
+}
+
+// build builds programs into a directory of their own.
+func (o *options) build(ctx context.Context, programs ...string) (remove func(), err error) {
+	if o.dir, err = os.MkdirTemp("", "callers-"); err != nil {
+		return nil, err
+	}
+	return func() { os.RemoveAll(o.dir) }, process.Build(ctx, o.dir, programs...)
 }
 
 // possible is the rate of n clients in one batch.
@@ -194,32 +208,40 @@ func free(n int) (addrs []string, err error) {
 	return addrs, nil
 }
 
-// measure starts the system, and has each number of clients ask it.
-func (s *system) measure(ctx context.Context, o *options) error {
-	var g process.Group
-	defer func() { g.Stop() }()
-	addr, err := s.start(o, &g)
+// begin starts the system, and returns the load of a client once it has answered.
+func (s *system) begin(ctx context.Context, o *options, g *process.Group) (c load.Config, err error) {
+	addr, err := s.start(o, g)
 	if err != nil {
-		return err
+		return c, err
 	}
 	x, err := tensor.FromSlice(tensor.Shape{1, 64}, make([]float32, 64))
 	if err != nil {
-		return err
+		return c, err
 	}
 	x.Name = "x"
 	frame, _, err := (&load.Request{Model: "doubler", Inputs: []tensor.Tensor{x}}).Encode(s.wire)
 	if err != nil {
-		return err
+		return c, err
 	}
-	c := load.Config{Addr: addr, Wire: s.wire, Frames: [][]byte{frame}, Conns: 1, Duration: 10 * time.Millisecond}
+	c = load.Config{Addr: addr, Wire: s.wire, Frames: [][]byte{frame}, Conns: 1, Duration: 10 * time.Millisecond}
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		r, err := load.Run(ctx, c)
 		if err == nil && r.Latency.Count() > 0 {
-			break
+			return c, nil
 		}
 		if ended := errors.Join(g.Alive(), ctx.Err()); ended != nil || time.Now().After(end) {
-			return errors.Join(ended, fmt.Errorf("it does not answer: %w\n%s", err, g.Output()))
+			return c, errors.Join(ended, fmt.Errorf("it does not answer: %w\n%s", err, g.Output()))
 		}
+	}
+}
+
+// measure starts the system, and has each number of clients ask it.
+func (s *system) measure(ctx context.Context, o *options) error {
+	var g process.Group
+	defer func() { g.Stop() }()
+	c, err := s.begin(ctx, o, &g)
+	if err != nil {
+		return err
 	}
 	c.Warmup, c.Duration = warmup, o.length
 	for _, n := range o.clients {
