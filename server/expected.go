@@ -25,10 +25,11 @@ func (s *Server) awaited(id string) (why string) {
 	return cmp.Or(s.report.Awaited(id), s.history.Awaited(id), s.early(id))
 }
 
-// early is awaited for names of which nothing is known but that it is early.
+// early is awaited for names of which nothing is known but that it is early, and that containers
+// may register them.
 func (s *Server) early(id string) string {
 	e := s.expected.Load()
-	if e == nil {
+	if e == nil || len(s.containers.Listener().Addrs()) == 0 || !s.identities.AnyServes(id) {
 		return ""
 	}
 	age := time.Since(e.from)

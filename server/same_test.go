@@ -357,11 +357,17 @@ func TestContainersMayStillBeConnecting(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask("n", early, "this server was reloaded")
+	file.Identities = []config.Identity{{Name: "anonymous", May: []string{"infer", "serve:m", "serve:o/2"}}}
+	if _, err := s.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	ask("n", known, "") // nobody may serve it
+	ask("o", early, "")
 	file.Containers.ExpectedWithin = 0
 	if _, err := s.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	ask("n", known, "")
+	ask("o", known, "")
 }
 
 // sameWhileDraining: while a shutdown waits for requests in flight, no more are admitted, on

@@ -157,22 +157,13 @@ func (ps *Processes) Starting(id string) string {
 			continue
 		}
 		may := func(pattern string) bool {
-			return mayBe(pattern, id) && (len(at.versions) == 0 || !strings.ContainsAny(pattern, `*?[\`))
+			return identity.ServesSome(pattern, id) && (len(at.versions) == 0 || !strings.ContainsAny(pattern, `*?[\`))
 		}
 		if name == cmp.Or(c.Model, c.Name) && len(at.versions) == 0 || slices.ContainsFunc(c.Serve, may) {
 			return c.Name + ": " + p.state().Reason
 		}
 	}
 	return ""
-}
-
-// mayBe reports whether a pattern of serve may mean a model of which a client may have named no
-// version.
-func mayBe(pattern, id string) bool {
-	if name, _, versioned := strings.Cut(pattern, "/"); versioned && !strings.Contains(id, "/") {
-		pattern = name
-	}
-	return identity.Serves(pattern, id)
 }
 
 // Of returns the model of a [[container]] and the state of its processes; ok is false if it has no

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -82,6 +83,14 @@ func (r *Registry) Replace(list []Declaration) {
 
 // Declared reports whether identities are declared. Otherwise every client may do everything.
 func (r *Registry) Declared() bool { return r.table.Load() != nil }
+
+// AnyServes reports whether any identity may serve a model, "name" or "name/version". Without
+// declared identities any container may.
+func (r *Registry) AnyServes(id string) bool {
+	t := r.table.Load()
+	may := func(g grant) bool { return g.pattern == "" || ServesSome(g.pattern, id) }
+	return t == nil || slices.ContainsFunc(t.list, func(i *Identity) bool { return slices.ContainsFunc(i.grants[Serve], may) })
+}
 
 // Usage returns what identities have used of their quotas, by name.
 func (r *Registry) Usage() map[string]quota.Usage { return r.accounts.Usage() }

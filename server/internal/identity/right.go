@@ -89,6 +89,15 @@ func CheckServe(pattern string) error { return grant{Serve, pattern}.check() }
 // Serves reports whether a pattern of [Serve] applies to "name/version".
 func Serves(pattern, model string) bool { return pattern != "" && grant{Serve, pattern}.matches(model) }
 
+// ServesSome is Serves for a model of which a client may have named no version: "name" or
+// "name/version".
+func ServesSome(pattern, id string) bool {
+	if name, _, versioned := strings.Cut(pattern, "/"); versioned && !strings.Contains(id, "/") {
+		pattern = name
+	}
+	return Serves(pattern, id)
+}
+
 func (g grant) String() string {
 	if g.pattern == "" {
 		return g.right.String()
