@@ -196,3 +196,28 @@ func TestSeriesOfApplications(t *testing.T) {
 		t.Errorf("%d series of applications that have gone", n)
 	}
 }
+
+// TestApplicationsNestAsQuestions: an application's answer in bridge form nests as its question, as
+// that of a model does.
+func TestApplicationsNestAsQuestions(t *testing.T) {
+	s := start(t, func(*config.Config) {})
+	version(t, s, "1")
+	budgettest.Until(t, "the model to be ready", func() bool { return serves(s, "rolled", "1") })
+	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "nest", Models: []string{"rolled"}, SLO: "20s"}); err != nil {
+		t.Fatal(err)
+	}
+	x, err := tensor.FromSlice(tensor.Shape{2}, []int32{1, 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	budgettest.Until(t, "the application to answer", func() bool {
+		reply, _ := say(t, s, "nest", `{"frame":{"x":"__tensor__0"}}`, x)
+		if reply["application"] != "nest" {
+			return false
+		}
+		if got := fmt.Sprint(reply["frame"]); got != "map[x:__tensor__0]" {
+			t.Errorf("the answer is %v", reply)
+		}
+		return true
+	})
+}
