@@ -18,9 +18,6 @@ SEEDS ?= 10000
 FROM ?= 1
 PLANTS ?= 500
 DIST ?= bin/dist
-BENCHFLAGS ?=
-RUNFLAGS ?=
-OCRFLAGS ?=
 # The previous release: the last tag, or without tags the last commit before containers decided
 # which server's batch is next.
 UPGRADE_FROM ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo 33dab3f)
@@ -28,7 +25,6 @@ STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Binaries are static. Only the race detector needs cgo.
 export CGO_ENABLED := 0
-
 # Binaries contain no path of the machine that builds them. Nor do they contain grpc-go's pages
 # about calls, which no door shows: templates call methods by name, so the linker would keep every
 # method, and bin/shivad would be half as large again. Checks use the same flags, since otherwise
@@ -60,7 +56,6 @@ help: ## print this
 # The workspace has the dependency versions that its modules agree on; the programs have those of
 # go.mod.
 build: ## build bin/shivad, bin/shivactl, their licences, and the examples
-	@mkdir -p bin
 	@test -x bin/shivad || echo "building: the first time, Go fetches and compiles some 500 packages, which takes minutes on two cores"
 	@GOWORK=off go build -o bin/ ./cmd/shivad ./cmd/shivactl
 	@for example in digits selection; do \
@@ -111,9 +106,8 @@ unit: programs ## unit tests, golden vectors and allocation budgets
 	go test -vet=off -tags $(TAGS),poll -run 'Loop|Streams|EarlyEnd' ./bench/load
 	go test -vet=off -tags $(TAGS),purego -run Swap ./shiva/tensor
 
-# With the tag invariants, buffers are poisoned when they are released and never reused, so that
-# every later read is a race. Long tests of one goroutine are skipped (budgettest.OneGoroutine);
-# those with buffers to poison run without the detector.
+# With the tag invariants, released buffers are poisoned and never reused: a later read is a race.
+# Long tests of one goroutine are skipped (budgettest.OneGoroutine), or run without the detector.
 RACE := CGO_ENABLED=1 go test -race -vet=off -tags $(TAGS),invariants
 race: programs ## the same under the race detector, with buffers poisoned when released
 	$(RACE) ./... ./examples/...

@@ -18,6 +18,7 @@ const OfFaulty = 0.95
 // TestFaults: no fault of a container or of a row degrades a model permanently. Light load comes
 // first, then a load that needs the best sizes, of which the first 5 s do not count.
 func TestFaults(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	few := []string{"linear", "steps of 16 rows"}
 	if !budgettest.Whole() {
 		few = few[:1]

@@ -28,6 +28,7 @@ func runFleet(t *testing.T, f Fleet) *FleetResult {
 // TestShared: servers that share containers answer nearly as much in time as one server does, and
 // without grants they do not. bench/sim has all cells.
 func TestShared(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	for _, c := range []struct {
 		servers, replicas int
 		load, share       float64
@@ -56,6 +57,7 @@ func TestShared(t *testing.T) {
 
 // TestAlone: with one server grants change nothing, not a single answer.
 func TestAlone(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	f := shared(1, 2, 1.2)
 	with := runFleet(t, f)
 	f.Grants = false
@@ -67,6 +69,7 @@ func TestAlone(t *testing.T) {
 // TestLiar: a server that claims a hundred times its rows, with a hundredth of the time left, takes
 // little from the others.
 func TestLiar(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	f := shared(3, 1, 1.5)
 	honest := runFleet(t, f)
 	f.Lies = 100

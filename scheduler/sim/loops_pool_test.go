@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // Which of the free connections a request takes.
@@ -44,6 +46,7 @@ func (l *Loops) pool(n int, which pick, all bool) {
 // of their own get, if the pool prefers those used last, or takes any. In other pools, and behind a
 // load balancer, nobody is worse off than without the rule.
 func TestPools(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	slow := line(20*ms, ms)
 	for _, c := range []struct {
 		name string

@@ -3,11 +3,14 @@ package sim
 import (
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // TestCallersOfSeveralServers: clients of several servers that share a container get nearly what
 // as many get from one server, and open loops are no later.
 func TestCallersOfSeveralServers(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	accelerator, fast := line(120*ms, 0), line(5*ms, ms/2)
 	for _, c := range []struct {
 		name    string

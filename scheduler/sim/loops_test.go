@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // TestLoops: clients that ask again on each answer get their share of the possible rate. Open loops
 // are as late as without the rule; beside such clients a fifth later at most, and only where these
 // gain more.
 func TestLoops(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	all, err := RunLoopCells(t.Context(), LoopCells(5*time.Second, 10*time.Second, 1), runtime.GOMAXPROCS(0))
 	if err != nil {
 		t.Fatal(err)

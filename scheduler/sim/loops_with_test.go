@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // TestCallersWithEverything: clients that ask again on each answer get what is possible, and no
 // less than without the rule, whatever else the model and its requests have.
 func TestCallersWithEverything(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	slow, accelerator := line(20*ms, ms), line(120*ms, 0)
 	stalls := slow
 	stalls.Chance, stalls.Stall = 0.03, 100*ms

@@ -54,6 +54,7 @@ func TestPromises(t *testing.T) {
 // TestStalls: after batches that took ten SLOs longer, the profile is as before, and so is the
 // goodput, except for the time lost.
 func TestStalls(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	c := Cell{Profile: Profiles()[1], Load: 0.8, Warm: 2 * time.Second, Length: 10 * time.Second, Seed: 1}
 	c.Chance, c.Stall = 0.002, 10*c.SLO
 	r, err := Run(c, Strategies()[0])
@@ -67,6 +68,7 @@ func TestStalls(t *testing.T) {
 
 // TestSame: a simulation is deterministic.
 func TestSame(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	c := Cell{Profile: Profiles()[3], Load: 1.3, Bursts: true, Mixed: true, Length: time.Second, Seed: 7}
 	a, err := Run(c, Strategies()[0])
 	if err != nil {
@@ -83,6 +85,7 @@ func TestSame(t *testing.T) {
 
 // TestArrivals: bursts have the given mean rate, with 1.8 and 0.2 times that rate in their halves.
 func TestArrivals(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	c := Cell{Profile: Profiles()[1], Load: 1, Bursts: true, Length: 40 * time.Second, Seed: 3}
 	halves := [2]float64{}
 	for _, a := range c.arrivals() {
@@ -98,6 +101,7 @@ func TestArrivals(t *testing.T) {
 
 // TestNormal: the table agrees with the error function.
 func TestNormal(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	for x := -5.0; x < 5; x += 0.00037 {
 		if got, want := normal(2*x, 2), 0.5*math.Erfc(-x/math.Sqrt2); math.Abs(got-want) > 5e-7 && math.Abs(x) < 4 || math.Abs(got-want) > 4e-5 {
 			t.Errorf("at %g: %g, want %g", x, got, want)
@@ -108,6 +112,7 @@ func TestNormal(t *testing.T) {
 // TestSources: rows on many connections, some of which have fewer rows waiting than others by
 // chance, cost no goodput: making room for these must not empty the queue of fresh rows.
 func TestSources(t *testing.T) {
+	budgettest.OneGoroutine(t)
 	share := func(sources int) float64 {
 		r, err := Run(Cell{Profile: Profiles()[2], Load: 5, Sources: sources, Warm: span(time.Second / 4), Length: span(time.Second / 2), Seed: 1}, Strategies()[0])
 		if err != nil {

@@ -139,6 +139,7 @@ bench/goodput:              bench/internal/figure bench/internal/metrics bench/i
 bench/sim:                  scheduler/sim
 bench/run:                  bench/load bench/internal/direct bench/internal/hostile bench/internal/metrics bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
 bench/frames:               bench/load bench/internal/figure bench/internal/process bench/internal/ratio bench/internal/table shiva/tensor
+bench/callers:              bench/load bench/internal/figure bench/internal/process shiva/tensor
 bench/streams:              bench/load bench/internal/figure bench/internal/metrics bench/internal/process bench/internal/table shiva shiva/tensor
 bench/soak:                 bench/load bench/internal/process bench/internal/ratio containers/container scheduler shiva shiva/tensor
 bench/fuzz:                 bench/internal/process containers/zmtp shiva shiva/jsontext shiva/tensor
