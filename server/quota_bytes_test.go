@@ -187,9 +187,14 @@ func TestQuotasCountWhatIsRead(t *testing.T) {
 // all of them, so that the next one has to wait.
 func TestLargeRequestsPassAndPay(t *testing.T) {
 	p, file := newBytePayer(t, nil)
-	for n, way := range p.ways() {
+	ways := p.ways()
+	for n, way := range ways {
 		if way.bytes < 8<<10 { // Clipper's
 			continue
+		}
+		next := way.ask
+		if way.what == "Shiva" { // a large one would not be read for minutes
+			next = ways[1].ask
 		}
 		// A changed rate begins with a full bucket.
 		file.Identities[0].Quota.BytesPerSecond = config.Bytes(1024 + n)
@@ -199,7 +204,7 @@ func TestLargeRequestsPassAndPay(t *testing.T) {
 		if err := way.ask(); err != nil {
 			t.Errorf("%s: %v", way.what, err)
 		}
-		if got := refusedBy(t, way.ask()); got != "bytes_per_second" {
+		if got := refusedBy(t, next()); got != "bytes_per_second" {
 			t.Errorf("%s: the next one is refused by %q", way.what, got)
 		}
 	}

@@ -334,8 +334,10 @@ func TestReloadWhileADetectorSends(t *testing.T) {
 		defer d.conn.Close()
 		d.about("yolo.onnx")
 		var sending sync.WaitGroup
+		unanswered := make(chan struct{}, 8) // more than are answered at once, and fewer than a socket queues
 		sending.Go(func() {
 			for range messages {
+				unanswered <- struct{}{}
 				d.send(header24, pixels(128))
 				reload()
 			}
@@ -345,6 +347,7 @@ func TestReloadWhileADetectorSends(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			<-unanswered
 			if got := d.rows(answer); got.kind != "" {
 				t.Errorf("%+v", got)
 			}
