@@ -65,6 +65,7 @@ type registration struct {
 	arena              bool   // it takes tensors in shared memory
 	grants             bool   // it grants batches while several servers have it
 	waits              bool   // it may be told to wait for its place
+	again              *bool  // it was registered with a server here before; nil: unknown
 	subset             Subset // its servers, of those that it knows; zero: all of them
 	token              string // "": it shows none, or its generation has none
 }

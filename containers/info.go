@@ -25,9 +25,12 @@ type SessionInfo struct {
 	Party      Party             `json:"-"`               // as [Config].Allow returned it
 	Since      time.Time         `json:"since"`           // connected
 	Registered time.Time         `json:"registered"`      // zero until it has
-	LastSeen   time.Time         `json:"last_seen"`       // time of its last message
-	InFlight   int               `json:"in_flight"`       // batches in flight
-	Oldest     time.Duration     `json:"oldest"`          // age of the oldest batch in flight
+	// Again reports whether its process was registered before, with a server at the same address.
+	// Containers before RPC v4, and older SDKs, do not say: nil.
+	Again    *bool         `json:"-"`
+	LastSeen time.Time     `json:"last_seen"` // time of its last message
+	InFlight int           `json:"in_flight"` // batches in flight
+	Oldest   time.Duration `json:"oldest"`    // age of the oldest batch in flight
 	// Most batches in flight; 0 until it has registered.
 	Slots int `json:"slots"`
 	// Batches that it executes at once; 0 until it has registered.

@@ -233,7 +233,7 @@ func (s *session) register(r registration) error {
 	if r.label != "" {
 		s.info.Label = r.label
 	}
-	s.info.Model, s.info.Subset = r.model, r.subset
+	s.info.Model, s.info.Subset, s.info.Again = r.model, r.subset, r.again
 	s.mu.Unlock()
 
 	label := s.info.Label

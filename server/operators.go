@@ -32,8 +32,11 @@ func (s *Server) manage() {
 		Secure: func(c net.Conn) (*tls.Conn, error) {
 			return intake.Handshake(c, s.certificates.config("containers").Config)
 		},
-		Trail:       s.trail,
-		Registered:  func(conn net.Conn, i containers.SessionInfo) { s.history.Arrived(conn, i) },
+		Trail: s.trail,
+		Registered: func(conn net.Conn, i containers.SessionInfo) {
+			s.history.Arrived(conn, i)
+			s.arrived(i)
+		},
 		RetireAfter: func(model string) time.Duration { return s.settings.Now().Model(model).RetireAfter },
 		Linked:      s.store.Linked,
 		Stopping:    s.stopping,

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
@@ -351,7 +352,15 @@ func TestContainersMayStillBeConnecting(t *testing.T) {
 	if _, err := s.predict.ModelReady("n/m", ""); !errors.Is(err, scheduler.ErrNotFound) {
 		t.Errorf("no model's name: %v", err)
 	}
-	s.expected.Store(&expectation{time.Now().Add(-time.Hour), "started"})
+	again := func(yes bool) { s.arrived(containers.SessionInfo{Again: &yes}) }
+	s.arrived(containers.SessionInfo{Again: new(false), Party: containers.Party{Process: "p"}})
+	s.arrived(containers.SessionInfo{})
+	ask("n", early, "")
+	again(false)
+	ask("n", known, "")
+	again(true)
+	ask("n", early, "")
+	s.expected.Store(&expectation{from: time.Now().Add(-time.Hour), what: hasStarted})
 	ask("n", known, `no model or application "n"; registered: m`)
 	if _, err := s.Reload(); err != nil {
 		t.Fatal(err)

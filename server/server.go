@@ -273,7 +273,7 @@ func (s *Server) Start() (err error) {
 	}
 	s.settings.Read()
 	s.watching.Go(func() { s.settings.Follow(s.stopping) })
-	s.expect("started")
+	s.expect(hasStarted)
 	if err := s.openDoors(connections.apply(s.cfg)); err != nil {
 		return err
 	}

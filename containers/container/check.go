@@ -19,7 +19,7 @@ func Check(ctx context.Context, m Model, rows, dim int) error {
 	if rows < 1 || dim < 0 {
 		return fmt.Errorf("container: check with %d rows and dim %d, expected at least 1 and 0", rows, dim)
 	}
-	if _, err := m.hello("", nil); err != nil {
+	if _, err := m.hello("", nil, false); err != nil {
 		return err
 	}
 	if m.Log == nil {

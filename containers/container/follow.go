@@ -32,6 +32,7 @@ type linkState struct {
 	choice   *wire.SubsetMessage // nil: there are no servers to choose from
 	up       bool
 	since    time.Time // of up
+	served   bool      // it has been up
 	replicas int       // sessions of the model that the server has; 0: unknown
 }
 
@@ -40,6 +41,13 @@ func (s *linkState) subset() *wire.SubsetMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.choice
+}
+
+// again reports whether the model has been registered over this link.
+func (s *linkState) again() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.served
 }
 
 func (s *linkState) choose(m *wire.SubsetMessage) {
@@ -51,7 +59,7 @@ func (s *linkState) choose(m *wire.SubsetMessage) {
 func (s *linkState) recordRegistration(replicas int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.up, s.since, s.replicas = true, time.Now(), replicas
+	s.up, s.served, s.since, s.replicas = true, true, time.Now(), replicas
 }
 
 func (s *linkState) setReplicas(replicas int) {

@@ -120,9 +120,10 @@ const (
 	maxSlots              = 64
 )
 
-// hello validates the required fields and returns the JSON of the registration, with a token. The
-// server validates the rest.
-func (m *Model) hello(token string, choice *wire.SubsetMessage) ([]byte, error) {
+// hello validates the required fields and returns the JSON of the registration, with a token. again
+// reports whether the model was registered at the same address before. The server validates the
+// rest.
+func (m *Model) hello(token string, choice *wire.SubsetMessage, again bool) ([]byte, error) {
 	var faults []error
 	for _, f := range []struct {
 		missing bool
@@ -147,7 +148,7 @@ func (m *Model) hello(token string, choice *wire.SubsetMessage) ([]byte, error) 
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
 		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance, User: m.User, Metadata: m.Metadata,
-		Feedback: m.Feedback != nil, Arena: !m.Bytes, Grants: true, Waits: true, Subset: choice, Token: token,
+		Feedback: m.Feedback != nil, Arena: !m.Bytes, Grants: true, Waits: true, Again: new(again), Subset: choice, Token: token,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container: model %q: %w", m.Name, err)

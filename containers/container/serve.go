@@ -64,7 +64,7 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 			return fmt.Errorf("container: %w", err)
 		}
 	}
-	if _, err := m.hello("", nil); err != nil {
+	if _, err := m.hello("", nil, false); err != nil {
 		return err
 	}
 	size, err := m.subsetSize()

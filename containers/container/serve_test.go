@@ -289,6 +289,9 @@ func TestReconnect(t *testing.T) {
 		if s.live() != 1 {
 			t.Fatal("not registered")
 		}
+		if again := s.Sessions()[0].Again; again == nil || *again {
+			t.Error("a new container says that it was registered before")
+		}
 		n.set("10.0.0.1:7000", nil)
 		s.Close()
 		time.Sleep(time.Hour)
@@ -299,7 +302,10 @@ func TestReconnect(t *testing.T) {
 		n.set("10.0.0.1:7000", again)
 		time.Sleep(6 * time.Second)
 		if again.live() != 1 {
-			t.Error("not back after 6 s")
+			t.Fatal("not back after 6 s")
+		}
+		if back := again.Sessions()[0].Again; back == nil || !*back {
+			t.Error("it does not say that it was registered before")
 		}
 		if err := stop(); err != nil {
 			t.Error(err)

@@ -74,7 +74,7 @@ type session struct {
 // session connects, shows a token, and serves until the connection ends. It returns the reason,
 // never nil.
 func (s *server) session(ctx context.Context, log *slog.Logger, a address, token string, st *linkState) error {
-	hello, err := s.model.hello(token, st.subset())
+	hello, err := s.model.hello(token, st.subset(), st.again())
 	if err != nil {
 		return err
 	}

@@ -248,6 +248,7 @@ type Containers struct {
 	Handshakes int  `toml:"handshakes"`
 	// ExpectedWithin is for how long after the start of the server, and after a reload, models that
 	// it does not know are Unavailable, as their containers may still be connecting; 0: never.
+	// After a start it ends early if all containers that come are new ones.
 	ExpectedWithin time.Duration `toml:"expected_within" default:"10s" min:"0s"`
 }
 

@@ -59,6 +59,7 @@ type HelloMessage struct {
 	Metadata   bool            `json:"metadata,omitempty"` // it wants the metadata of each request
 	Feedback   bool            `json:"feedback,omitempty"` // it wants feedback on its answers
 	Waits      bool            `json:"waits,omitempty"`    // it may be told to wait for its place
+	Again      *bool           `json:"again,omitempty"`    // it was registered before, or nil
 	Parameters json.RawMessage `json:"parameters,omitempty"`
 	Instance   string          `json:"instance,omitempty"`
 	Subset     *SubsetMessage  `json:"subset,omitempty"` // nil: it has sessions with all servers

@@ -204,9 +204,11 @@ def test_a_server_that_is_lost_while_a_model_waits(caplog: pytest.LogCaptureFixt
 
 def test_goodbye_with_reconnect() -> None:
     with Fake() as fake, Container(echo(), servers=fake.endpoint) as container:
-        peer, _ = fake.hello()
+        peer, head = fake.hello()
+        assert head["again"] is False
         fake.goodbye(peer, reconnect=True)
-        peer, _ = fake.hello(2)
+        peer, head = fake.hello(2)
+        assert head["again"] is True
         assert "outputs" in fake.result(ask(fake, peer))[0]
         assert not container.wait(0)
 

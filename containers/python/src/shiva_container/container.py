@@ -40,9 +40,15 @@ _SIGNAL_SECONDS = 1.0
 
 
 def hello(
-    model: Model[..., Any], instance: str, *, arena: bool = False, token: str = "", subset: dict[str, int] | None = None
+    model: Model[..., Any],
+    instance: str,
+    *,
+    arena: bool = False,
+    token: str = "",
+    subset: dict[str, int] | None = None,
+    again: bool = False,
 ) -> bytes:
-    """The registration of a model: the JSON of its hello message."""
+    """The registration of a model: the JSON of its hello message. ``again``: not the first one."""
     head: dict[str, object] = {
         "protocol": wire.PROTOCOL,
         "model": model.name,
@@ -55,6 +61,7 @@ def hello(
         "pauses": True,
         "grants": True,
         "waits": True,
+        "again": again,
         "instance": instance,
     }
     if model.concurrency > 1:

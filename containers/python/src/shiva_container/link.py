@@ -94,6 +94,7 @@ class Link:
         self._attempts = 0
         self._next_try = 0.0
         self._logged = ""
+        self._served = False  # a server has registered the model here
 
     @property
     def live(self) -> bool:
@@ -176,6 +177,7 @@ class Link:
             if session.outbox or self.blocked or (self._connection is not None and self._connection.unsent):
                 self._flush(session)
             live = session.state is State.LIVE
+            self._served = self._served or live
         if self._arbiter.waiting:
             self._arbiter.send()
         return live
@@ -214,7 +216,7 @@ class Link:
     def _open(self, now: float) -> None:
         arena = Arena() if self._arena else None
         self._sent_token = self._token.read()
-        hello = self._hello(token=self._sent_token, subset=self.choice)
+        hello = self._hello(token=self._sent_token, subset=self.choice, again=self._served)
         self.session = Session(
             hello, now, shapes_matter=self.model.cut_by_others, arena=arena, images=bool(self.model.images)
         )
