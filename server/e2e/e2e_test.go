@@ -354,7 +354,7 @@ func TestE2EConfigFaults(t *testing.T) {
 }
 
 func TestE2ECommandLine(t *testing.T) {
-	s := start(t, config(t, digits))
+	s := start(t, config(t, digits+settled))
 	s.waitReplicas("digits", 1)
 	ctl := func(args ...string) string {
 		t.Helper()

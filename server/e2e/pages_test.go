@@ -108,12 +108,15 @@ func newPage(t *testing.T, name string) *page {
 }
 
 // serve starts a server with a TLS port, whose authority is ca.pem in the commands' directory.
+// settled has a server treat unknown models as it does some seconds after its start.
+const settled = "\n[containers]\nexpected_within = \"0s\"\n"
+
 func (p *page) serve() {
 	p.t.Helper()
 	authority := certtest.New(p.t, "page")
 	issue, dir := authority.Server(nil), p.t.TempDir()
 	certtest.Write(p.t, p.dir, "ca.pem", authority.PEM())
-	paths := certtest.Write(p.t, dir, "server.pem", issue.Cert, "server.key", issue.Key, "shivad.toml", []byte(config(p.t, digits)))
+	paths := certtest.Write(p.t, dir, "server.pem", issue.Cert, "server.key", issue.Key, "shivad.toml", []byte(config(p.t, digits+settled)))
 	p.server = startWith(p.t, []string{binary(p.t, "shivad"), "--config", paths[2], "--log-format", "json", "--tls-cert", paths[0], "--tls-key", paths[1],
 		"--tcp", "127.0.0.1:0,tls://127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--containers", "127.0.0.1:0"})
 	p.server.waitReplicas("digits", 1)
