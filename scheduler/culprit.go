@@ -14,7 +14,7 @@ import (
 // find the culprit with few deaths. Halving would take up to log2(n) of them.
 //
 //	death 1  the batch       tried next: those whose sources are trusted, together; then the others
-//	death 2  a group         as many groups as are executed in a second, at least √n
+//	death 2  a group         as many groups as lineupTime allows, at least √n
 //	death 3  a group again   one by one
 //
 // Where sources differ, the second death is that of the culprit alone: its source is new, or had a
@@ -41,8 +41,10 @@ var ErrCulprit = errors.New("it executed this request alone, so do not send that
 const (
 	// Containers that may be lost with a request; see the table above.
 	maxLosses = 4
-	// Time for the groups of a batch.
+	// Time for the groups of a batch, and their part of the time that is left: all other requests
+	// wait meanwhile, and their deadlines are about the same.
 	lineupTime = 1e9
+	lineupPart = 1. / 3
 )
 
 // A record is what happened to rows before.
@@ -146,7 +148,11 @@ func (c *core) lineUp(rep *Replica, spans []span, rows int, hung bool, now int64
 	} else {
 		others = spans
 	}
-	for size := groupSize(len(others), losses, rep.profile.typical(1)); len(others) > 0; {
+	left := float64(math.MaxInt64)
+	for _, s := range others {
+		left = min(left, float64(s.req.deadline-now))
+	}
+	for size := groupSize(len(others), losses, rep.profile.typical(1), min(lineupTime, left*lineupPart)); len(others) > 0; {
 		n := min(size, len(others))
 		groups, others = append(groups, others[:n]), others[n:]
 	}
@@ -173,14 +179,15 @@ func (c *core) tellApart(spans []span, losses uint8) (trusted, others []span) {
 	return trusted, others
 }
 
-// groupSize is the size of groups of n spans. one is the time that one row takes; 0: unknown.
-func groupSize(n int, losses uint8, one float64) int {
+// groupSize is the size of groups of n spans, whose executions may take that long. one is the time
+// of one row; 0: unknown.
+func groupSize(n int, losses uint8, one, limit float64) int {
 	if losses >= maxLosses-1 {
 		return 1
 	}
 	groups := math.Ceil(math.Sqrt(float64(n)))
 	if one > 0 {
-		groups = max(groups, min(float64(n), lineupTime/one))
+		groups = max(groups, min(float64(n), limit/one))
 	}
 	return max(1, int(math.Ceil(float64(n)/max(1, groups))))
 }
