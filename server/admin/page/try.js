@@ -29,6 +29,7 @@ export function trial(page, name, version) {
   };
   const buttons = Object.entries(names).map(([value, label]) => el('button', { type: 'button', value, onclick: () => { chosen = true; choose(value); } }, label));
   kinds.append(...buttons);
+  buttons[0].hidden = buttons[1].hidden = true; // until it is known which input a picture is for
   choose('json');
 
   const take = async (blob) => {

@@ -215,6 +215,22 @@ serve()
 """
 
 
+def test_try_before_the_inputs_are_known(open_page: Open, loaded: Server) -> None:
+    """No picture is offered before it is known which input it is for."""
+    page = open_page("#/")
+    shown = page.evaluate("""async () => {
+      const { trial } = await import('/page/try.js');
+      const box = trial({ state: {} }, 'm', '1');
+      const kinds = () => [...box.querySelectorAll('.tabs button')].filter((b) => !b.hidden).map((b) => b.value);
+      const before = kinds();
+      box.update(undefined, undefined);
+      const unknown = kinds();
+      box.update({ inputs: [{ name: 'image', datatype: 'UINT8', shape: [-1, -1, 3] }], batched: false });
+      return [before, unknown, kinds()];
+    }""")
+    assert shown == [["json"], ["json"], ["draw", "image", "json"]]
+
+
 def test_try_open_sizes(open_page: Open, loaded: Server, tmp_path: Path) -> None:
     """An unbatched model of open size takes pictures, is told what was shrunk, and an input of pictures gets the file.
 
