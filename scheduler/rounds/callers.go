@@ -87,7 +87,8 @@ func (t *Table[B]) hold(now time.Duration) (until time.Duration) {
 			waiting += s.claim()
 			others = others || s.asks < mostly
 		case s.expected && s.asks > mostly:
-			if end := s.answered + s.after + 4*s.deviation; float64(end-now) < s.asks*fixed {
+			// One whose time has passed does not come: its rows make nothing longer.
+			if end := s.answered + s.after + 4*s.deviation; end > now && float64(end-now) < s.asks*fixed {
 				until = max(until, end)
 				coming += s.claim()
 			}

@@ -182,3 +182,17 @@ func TestHoldEndsByDeadline(t *testing.T) {
 		t.Errorf("%d grants, want one at once", len(g))
 	}
 }
+
+// TestServerWhoseTimeHasPassed: a server that has not asked again when it should have counts for
+// nothing, however many rows it had: the others are waited for as without it.
+func TestServerWhoseTimeHasPassed(t *testing.T) {
+	l := newLoop(t, 3, line(20*ms, ms))
+	l.run(50)
+	l.quiet[l.seats[0]] = true
+	l.run(10)
+	l.seats[0].mean = 50
+	l.x.Offer(l.seats[1], 1, 40*ms, l.now+ms/2) // both together take 22 ms
+	if g, _, wake := l.x.Next(l.now + ms/2); len(g) > 0 || wake < l.now+ms {
+		t.Errorf("%d grants, wakes after %v, want a wait for the server that asks after 1 ms", len(g), wake-l.now)
+	}
+}

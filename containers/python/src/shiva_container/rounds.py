@@ -198,7 +198,7 @@ class Table(Generic[Body]):
             if seat.wants:
                 waiting += seat.claim
                 others = others or habit.asks < MOSTLY
-            elif habit.expected and habit.asks > MOSTLY and habit.end - now < habit.asks * fixed:
+            elif habit.expected and habit.asks > MOSTLY and 0 < habit.end - now < habit.asks * fixed:
                 until = max(until, habit.end)
                 coming += seat.claim
         took = fixed + each * (waiting + coming)
