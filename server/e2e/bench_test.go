@@ -23,7 +23,7 @@ import (
 // shivactl bench reads the model's inputs and gets correct answers through every door, on TCP and
 // on Unix sockets, with random tensors, with files and with frames of streams.
 func TestE2EBench(t *testing.T) {
-	s := start(t, config(t, digits))
+	s := start(t, config(t, digits+settled))
 	s.waitReplicas("digits", 1)
 	for _, k := range []struct{ door, addr string }{
 		{"tcp", s.tcp}, {"rest", s.rest}, {"grpc", s.grpc},
@@ -50,8 +50,7 @@ func TestE2EBench(t *testing.T) {
 			}
 		}
 		out, err := exec.Command(binary(t, "shivactl"), "bench", "digit", "--door", door, "--addr", addr).CombinedOutput()
-		// Soon after its start the server says that the model may still come.
-		if e, ok := errors.AsType[*exec.ExitError](err); !ok || e.ExitCode() != 1 || !strings.Contains(string(out), "digit") {
+		if e, ok := errors.AsType[*exec.ExitError](err); !ok || e.ExitCode() != 1 || !strings.Contains(string(out), "digits") {
 			t.Errorf("an unknown model at %s: %v, %s", addr, err, out)
 		}
 	}

@@ -108,9 +108,6 @@ func newPage(t *testing.T, name string) *page {
 }
 
 // serve starts a server with a TLS port, whose authority is ca.pem in the commands' directory.
-// settled has a server treat unknown models as it does some seconds after its start.
-const settled = "\n[containers]\nexpected_within = \"0s\"\n"
-
 func (p *page) serve() {
 	p.t.Helper()
 	authority := certtest.New(p.t, "page")

@@ -206,7 +206,6 @@ def states(pid: int) -> list[str]:
     return [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in children]
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc of Linux")
 @pytest.mark.parametrize("per_row", [False, True])
 def test_a_child_that_a_function_forks_answers_nothing(tmp_path: Path, per_row: bool) -> None:
     with Fake() as fake, start(tmp_path, fake.endpoint, CHILDREN.replace("PER_ROW", str(per_row))) as process:

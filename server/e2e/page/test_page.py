@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -239,7 +240,6 @@ def test_try_open_sizes(open_page: Open, loaded: Server, tmp_path: Path) -> None
     (tmp_path / "open.py").write_text(OPEN_SIZES)
     loaded.run(sys.executable, str(tmp_path / "open.py"))
     until("the models", lambda: all(map(loaded.replicas, ("pixels", "files", "clock"))))
-    cv2 = pytest.importorskip("cv2")
     large = tmp_path / "large.png"
     cv2.imwrite(str(large), np.zeros(1500 * 1200 * 3, "uint8").reshape(1200, 1500, 3))
     for name, size, note in ("pixels", "819,1024,3", "1500 x 1200 pixels, and is sent with 1024 x 819"), ("files", "1200,1500,3", ""):
