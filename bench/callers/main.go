@@ -79,16 +79,7 @@ func main() {
 	if *onEcho {
 		measure = o.besideEcho
 	}
-	broken, err := measure(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, b := range broken {
-		fmt.Println("BROKEN:", b)
-	}
-	if len(broken) > 0 {
-		os.Exit(1)
-	}
+	process.Exit(measure(ctx))
 }
 
 // A system is a server with its container, and what clients got from it.
@@ -171,41 +162,30 @@ func milliseconds(d time.Duration) string { return fmt.Sprint(d.Seconds() * 1e3)
 
 func shivad(together bool) func(*options, *process.Group) (string, error) {
 	return func(o *options, g *process.Group) (string, error) {
-		addrs, err := free(3)
-		if err != nil {
+		var addr, admin, containers string
+		if err := process.FreeAddrs(&addr, &admin, &containers); err != nil {
 			return "", err
 		}
 		config := filepath.Join(o.dir, fmt.Sprintf("shivad-%v.toml", together))
 		if err := os.WriteFile(config, fmt.Appendf(nil, "[model.doubler]\ntogether = %v\n", together), 0o600); err != nil {
 			return "", err
 		}
-		return addrs[0], errors.Join(
-			g.Start(o.dir, filepath.Join(o.dir, "shivad"), "--config", config, "--tcp", addrs[0], "--rest", "", "--grpc", "", "--admin", addrs[1], "--containers", addrs[2]),
-			g.Start(o.dir, o.python, filepath.Join("bench", "callers", "serve_shiva.py"), addrs[2], milliseconds(o.a), milliseconds(o.b)))
+		return addr, errors.Join(
+			g.Start(o.dir, filepath.Join(o.dir, "shivad"), "--config", config, "--tcp", addr, "--rest", "", "--grpc", "", "--admin", admin, "--containers", containers),
+			g.Start(o.dir, o.python, filepath.Join("bench", "callers", "serve_shiva.py"), containers, milliseconds(o.a), milliseconds(o.b)))
 	}
 }
 
 func pytriton(window float64) func(*options, *process.Group) (string, error) {
 	return func(o *options, g *process.Group) (string, error) {
-		addrs, err := free(2)
-		if err != nil {
+		var http, grpc string
+		if err := process.FreeAddrs(&http, &grpc); err != nil {
 			return "", err
 		}
 		port := func(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
-		return addrs[1], g.Start(o.dir, filepath.Join(o.peers, "pytriton", "bin", "python"), filepath.Join("bench", "callers", "serve_pytriton.py"),
-			port(addrs[0]), port(addrs[1]), milliseconds(o.a), milliseconds(o.b), fmt.Sprint(window))
+		return grpc, g.Start(o.dir, filepath.Join(o.peers, "pytriton", "bin", "python"), filepath.Join("bench", "callers", "serve_pytriton.py"),
+			port(http), port(grpc), milliseconds(o.a), milliseconds(o.b), fmt.Sprint(window))
 	}
-}
-
-func free(n int) (addrs []string, err error) {
-	for range n {
-		addr, err := process.FreeAddr()
-		if err != nil {
-			return nil, err
-		}
-		addrs = append(addrs, addr)
-	}
-	return addrs, nil
 }
 
 // begin starts the system, and returns the load of a client once it has answered.

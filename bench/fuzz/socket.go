@@ -104,10 +104,8 @@ func startServer(ctx context.Context, dir string, group *process.Group) (tcp str
 		return "", err
 	}
 	var containers string
-	for _, addr := range []*string{&tcp, &containers} {
-		if *addr, err = process.FreeAddr(); err != nil {
-			return "", err
-		}
+	if err := process.FreeAddrs(&tcp, &containers); err != nil {
+		return "", err
 	}
 	if err := group.Start(dir, filepath.Join(dir, "shivad"), "--config", config, "--log-level", "error", "--tcp", tcp, "--rest", "", "--grpc", "", "--admin", "", "--containers", containers); err != nil {
 		return "", err

@@ -60,10 +60,10 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if *onDeadlines {
-		exit(deadlines(ctx, sim.Profiles()[1], *requests, *seed))
+		process.Exit(deadlines(ctx, sim.Profiles()[1], *requests, *seed))
 	}
 	if *onlyLoops {
-		exit(loops(ctx, cmp.Or(*length, 20*time.Second), *seed, *jobs))
+		process.Exit(loops(ctx, cmp.Or(*length, 20*time.Second), *seed, *jobs))
 	}
 	if *servers > 0 {
 		at := []float64{0.8, 1.2, 2}
@@ -76,23 +76,9 @@ func main() {
 		if *replicas < 1 || *slow < 1 {
 			log.Fatalf("-replicas %d, -slow %d: expected both above 0", *replicas, *slow)
 		}
-		exit(sharing{sim.Profiles()[1], *servers, *replicas, at, *slow, cmp.Or(*length, 3*time.Second), *seed}.run(ctx))
+		process.Exit(sharing{sim.Profiles()[1], *servers, *replicas, at, *slow, cmp.Or(*length, 3*time.Second), *seed}.run(ctx))
 	}
-	exit(run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg))
-}
-
-// exit ends the program, with status 1 after an error or a broken promise.
-func exit(broken []string, err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, b := range broken {
-		fmt.Println("BROKEN:", b)
-	}
-	if len(broken) > 0 {
-		os.Exit(1)
-	}
-	os.Exit(0)
+	process.Exit(run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg))
 }
 
 func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jobs, profile int, loads, only, svg string) (broken []string, err error) {

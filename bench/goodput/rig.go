@@ -85,10 +85,8 @@ func (r *rig) run(program string, args ...string) error {
 
 // serve starts a shivad and returns where containers connect.
 func (r *rig) serve() (containers string, err error) {
-	for _, addr := range []*string{&r.tcp, &r.admin, &containers} {
-		if *addr, err = process.FreeAddr(); err != nil {
-			return "", err
-		}
+	if err := process.FreeAddrs(&r.tcp, &r.admin, &containers); err != nil {
+		return "", err
 	}
 	return containers, r.run("shivad", "--tcp", r.tcp, "--rest", "", "--grpc", "", "--admin", r.admin, "--containers", containers)
 }

@@ -81,19 +81,16 @@ type doorSystem struct {
 }
 
 func startDoors(bin string) (*doorSystem, error) {
-	var addrs [4]string
-	for i := range addrs {
-		var err error
-		if addrs[i], err = process.FreeAddr(); err != nil {
-			return nil, err
-		}
+	var shiva, http, grpc, profile string
+	if err := process.FreeAddrs(&shiva, &http, &grpc, &profile); err != nil {
+		return nil, err
 	}
 	s := &doorSystem{
-		system: &system{name: "doors", addr: addrs[0], profile: addrs[3]},
-		addrs:  map[load.Wire]string{load.Shiva: addrs[0], load.HTTP: addrs[1], load.GRPC: addrs[2]},
+		system: &system{name: "doors", addr: shiva, profile: profile},
+		addrs:  map[load.Wire]string{load.Shiva: shiva, load.HTTP: http, load.GRPC: grpc},
 		frames: make(map[string][][]byte),
 	}
-	args := []string{"-listen", addrs[0], "-rest", addrs[1], "-grpc", addrs[2], "-admin", addrs[3], "-max-batch", strconv.Itoa(maxBatch)}
+	args := []string{"-listen", shiva, "-rest", http, "-grpc", grpc, "-admin", profile, "-max-batch", strconv.Itoa(maxBatch)}
 	for _, l := range doorLoads {
 		args = append(args, fmt.Sprintf("%s:FP32:%s", l.model, dims(l.shape, ",")))
 		xs, err := load.Floats(l.conns*l.inFlight, l.shape)

@@ -76,27 +76,25 @@ type system struct {
 // startSystem starts the named system and waits until it answers each of the loads. Programs are in
 // bin.
 func startSystem(ctx context.Context, o options, name, bin string, loads []*workload) (_ *system, err error) {
-	var addrs [5]string
-	for i := range addrs {
-		if addrs[i], err = process.FreeAddr(); err != nil {
-			return nil, err
-		}
+	s := &system{name: name}
+	var rest, grpc string
+	if err := process.FreeAddrs(&s.addr, &s.profile, &s.containers, &rest, &grpc); err != nil {
+		return nil, err
 	}
-	s := &system{name: name, addr: addrs[0], profile: addrs[1], containers: addrs[2]}
 	for _, a := range attacks {
 		switch {
 		case a.name != name:
 		case a.door == "rest":
-			s.rest = addrs[3]
+			s.rest = rest
 		default:
-			s.grpc = addrs[4]
+			s.grpc = grpc
 		}
 	}
 	switch name {
 	case "slow":
-		s.rest = addrs[3]
+		s.rest = rest
 	case greedy:
-		s.rest, s.grpc = addrs[3], addrs[4]
+		s.rest, s.grpc = rest, grpc
 	}
 	listen := s.addr
 	var certificate []string
@@ -150,13 +148,9 @@ func startSystem(ctx context.Context, o options, name, bin string, loads []*work
 
 // bare returns a system of a server with its Shiva door alone, and the command that starts it.
 func bare(name, bin string) (*system, []string, error) {
-	var addrs [2]string
-	for i := range addrs {
-		var err error
-		if addrs[i], err = process.FreeAddr(); err != nil {
-			return nil, nil, err
-		}
+	s := &system{name: name}
+	if err := process.FreeAddrs(&s.addr, &s.containers); err != nil {
+		return nil, nil, err
 	}
-	s := &system{name: name, addr: addrs[0], containers: addrs[1]}
 	return s, []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", "", "--grpc", "", "--admin", "", "--containers", s.containers}, nil
 }

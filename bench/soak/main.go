@@ -60,7 +60,7 @@ func main() {
 	now := *length
 	if *file != "" {
 		if now = min(now-lengthOf(before), *piece); now <= 0 {
-			exit(judge(before, *length))
+			process.Exit(judge(before, *length), nil)
 		}
 		now = max(now, windows*time.Second)
 	}
@@ -88,18 +88,7 @@ func main() {
 	} else if !keep {
 		os.RemoveAll(at)
 	}
-	exit(broken)
-}
-
-// exit ends the program, with status 1 after broken promises.
-func exit(broken []string) {
-	for _, b := range broken {
-		fmt.Println("BROKEN:", b)
-	}
-	if len(broken) > 0 {
-		os.Exit(1)
-	}
-	os.Exit(0)
+	process.Exit(broken, nil)
 }
 
 // soak runs everything, and prints a line for each window. most bounds the requests per second; 0:

@@ -50,10 +50,8 @@ func start(ctx context.Context, dir string) (_ *system, err error) {
 	if s.frames, err = load.Frames(clients, steady, tensor.Float32, tensor.Shape{16}); err != nil {
 		return nil, err
 	}
-	for _, addr := range []*string{&s.tcp, &s.admin, &s.containers} {
-		if *addr, err = process.FreeAddr(); err != nil {
-			return nil, err
-		}
+	if err := process.FreeAddrs(&s.tcp, &s.admin, &s.containers); err != nil {
+		return nil, err
 	}
 	if s.server, err = process.Start(dir, filepath.Join(dir, "shivad"), "--tcp", s.tcp, "--rest", "", "--grpc", "", "--admin", s.admin, "--profiling", "--containers", s.containers); err != nil {
 		return nil, err

@@ -71,10 +71,8 @@ func startRig(ctx context.Context) (_ *rig, err error) {
 		return nil, err
 	}
 	var containers string
-	for _, addr := range []*string{&r.tcp, &r.admin, &containers} {
-		if *addr, err = process.FreeAddr(); err != nil {
-			return nil, err
-		}
+	if err := process.FreeAddrs(&r.tcp, &r.admin, &containers); err != nil {
+		return nil, err
 	}
 	config := filepath.Join(r.dir, "shivad.toml")
 	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {

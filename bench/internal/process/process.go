@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"os"
 	"os/exec"
@@ -36,6 +37,20 @@ func AtTop() error {
 			return err
 		}
 	}
+}
+
+// Exit ends this program, with status 1 after an error or a broken promise.
+func Exit(broken []string, err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, b := range broken {
+		fmt.Println("BROKEN:", b)
+	}
+	if len(broken) > 0 {
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 // Python returns the interpreter for programs that need our packages: $PYTHON, or the one that make
@@ -159,12 +174,21 @@ func (p *Process) TreeCPU() (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// FreeAddr returns a free local address.
-func FreeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+// FreeAddrs sets variables to free local addresses, which all differ.
+func FreeAddrs(addrs ...*string) error {
+	for _, addr := range addrs {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		defer l.Close() // when all are known
+		*addr = l.Addr().String()
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return nil
+}
+
+// FreeAddr returns a free local address.
+func FreeAddr() (addr string, err error) {
+	err = FreeAddrs(&addr)
+	return addr, err
 }
