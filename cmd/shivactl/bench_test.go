@@ -246,10 +246,16 @@ func TestBenchData(t *testing.T) {
 	}
 }
 
-// Random tensors fit the declaration, for each datatype that a client may send.
+// Random tensors fit the declaration, for each datatype that a client may send; the request of a
+// model without inputs ("") is the same each time.
 func TestBenchRandom(t *testing.T) {
-	for _, datatype := range []string{"BOOL", "INT8", "UINT8", "INT64", "FP16", "BF16", "FP32", "FP64", "BYTES"} {
-		d := declaration{Name: "m", Inputs: []declaredTensor{{Name: "x", Datatype: datatype, Shape: []int{-1, 3, -1}}}}
+	for _, datatype := range []string{"BOOL", "INT8", "UINT8", "INT64", "FP16", "BF16", "FP32", "FP64", "BYTES", ""} {
+		d := declaration{Name: "m", Outputs: []declaredTensor{{Name: "y", Datatype: "FP32", Shape: []int{-1}}}}
+		requests, inputs := 1, "no inputs"
+		if datatype != "" {
+			d.Inputs = []declaredTensor{{Name: "x", Datatype: datatype, Shape: []int{-1, 3, -1}}}
+			requests, inputs = maxVariants, "x "+datatype+" [1, 3, 1]"
+		}
 		m, err := d.model("m")
 		if err != nil {
 			t.Fatal(err)
@@ -257,25 +263,9 @@ func TestBenchRandom(t *testing.T) {
 		for _, door := range doors {
 			o := &benchOptions{door: door}
 			b := &bench{cli: &cli{}, o: o, config: o.config("x")}
-			if err := b.load(m); err != nil || len(b.config.Frames) != maxVariants || b.inputs[0] != "x "+datatype+" [1, 3, 1]" {
-				t.Errorf("%s over %s: %v, %d requests of %v", datatype, door.name, err, len(b.config.Frames), b.inputs)
+			if err := b.load(m); err != nil || len(b.config.Frames) != requests || b.inputs[0] != inputs {
+				t.Errorf("%q over %s: %v, %d requests of %v", datatype, door.name, err, len(b.config.Frames), b.inputs)
 			}
-		}
-	}
-}
-
-// The request of a model without inputs is the same each time.
-func TestBenchWithoutInputs(t *testing.T) {
-	d := declaration{Name: "m", Outputs: []declaredTensor{{Name: "y", Datatype: "FP32", Shape: []int{-1}}}}
-	m, err := d.model("m")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, door := range doors {
-		o := &benchOptions{door: door}
-		b := &bench{cli: &cli{}, o: o, config: o.config("x")}
-		if err := b.load(m); err != nil || len(b.config.Frames) != 1 || b.inputs[0] != "no inputs" {
-			t.Errorf("over %s: %v, %d requests of %v", door.name, err, len(b.config.Frames), b.inputs)
 		}
 	}
 }

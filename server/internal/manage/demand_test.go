@@ -62,6 +62,17 @@ func newAsking(t *testing.T, store state.Store, name string) *asking {
 	return s
 }
 
+// newPair returns two servers, and the store that they share.
+func newPair(t *testing.T) (store state.Store, a, b *asking) {
+	t.Helper()
+	store, err := state.NewMemory(state.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() }) // after the servers
+	return store, newAsking(t, store, "a"), newAsking(t, store, "b")
+}
+
 // add adds the replica, and sends it requests until stop or the test's end.
 func (s *asking) add(t *testing.T) (stop func()) {
 	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1}}}
@@ -89,12 +100,7 @@ func (s *asking) add(t *testing.T) (stop func()) {
 // knows needs one.
 func TestDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := state.NewMemory(state.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer store.Close()
-		a, b := newAsking(t, store, "a"), newAsking(t, store, "b")
+		store, a, b := newPair(t)
 		needs := func(s *asking, version string, want int) {
 			t.Helper()
 			if n, err := s.demand.Needed("m", version); n != want || err != nil {
@@ -150,12 +156,7 @@ func TestDemand(t *testing.T) {
 // Needed; the metric and the status, from which the controller sums, have each server's load.
 func TestDemandOfCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := state.NewMemory(state.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer store.Close()
-		a, b := newAsking(t, store, "a"), newAsking(t, store, "b")
+		_, a, b := newPair(t)
 		for _, c := range []struct{ clients, want int }{{30, 1}, {60, 2}, {30, 1}} { // 60 and 120, of 80 in 100 ms
 			clients, want := c.clients, c.want
 			stopA, stopB := a.loop(t, clients), b.loop(t, clients)
@@ -165,7 +166,6 @@ func TestDemandOfCallers(t *testing.T) {
 				if n, err := s.demand.Needed("m", ""); n != want || err != nil {
 					t.Errorf("%d clients at each: %d replicas are needed, %v; expected %d", clients, n, err, want)
 				}
-				t.Logf("%+v", s.sched.Models()[0].Stats().Need)
 				load += s.sched.Models()[0].Stats().Need.Load
 			}
 			if n := int(math.Ceil(load)); n != want {
