@@ -74,10 +74,11 @@ type conn struct {
 
 	state  atomic.Int32 // http.ConnState
 	unread atomic.Bool  // an answer was sent before all of its request had arrived
+	// A handler has begun. The goroutine that reads ahead may write, too: see intake.HTTPConn.
+	answering atomic.Bool
 
 	// Owned by net/http's goroutine for this connection.
-	head      time.Time // when the current head, or the connection, began; zero: not yet
-	answering bool      // a handler has begun
+	head time.Time // when the current head, or the connection, began; zero: not yet
 
 	mu      sync.Mutex
 	reading bool // a body, limited by message_timeout
@@ -136,7 +137,7 @@ const writeStep = 256 << 10
 // Write gives the client stall_timeout for each step. Before a handler has begun, the bytes are
 // net/http's own answer to a malformed head, after which it closes the connection.
 func (c *conn) Write(p []byte) (written int, err error) {
-	if !c.answering {
+	if !c.answering.Load() {
 		c.Because(metrics.ClosedProtocol)
 	}
 	for {

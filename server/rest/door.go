@@ -94,7 +94,8 @@ func Listen(cfg Config) (*Door, error) {
 		ConnState: func(c net.Conn, s http.ConnState) {
 			k := below(c)
 			if k.state.Store(int32(s)); s == http.StateIdle {
-				k.answering, k.head = false, time.Time{}
+				k.answering.Store(false)
+				k.head = time.Time{}
 				c.(*intake.HTTPConn).NextRequest()
 			}
 		},

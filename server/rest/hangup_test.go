@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/shivad/shivad/shiva/budgettest"
@@ -50,6 +51,26 @@ func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
 				t.Errorf("after the answers: %q, %v", rest, err)
 			}
 		})
+	}
+}
+
+// So does one whose request has no body, which net/http serves while it already reads ahead.
+func TestHalfClosedClientWithoutABody(t *testing.T) {
+	r := newRig(t, nil)
+	r.repo.mu.Lock() // the model takes as long to load
+	loading := sync.OnceFunc(r.repo.mu.Unlock)
+	defer loading()
+	c := r.raw("POST /v2/repository/models/managed/load HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(c)
+	if one, err := in.Peek(2); err != nil || string(one) != "HT" {
+		t.Fatalf("before the answer %q, %v arrive", one, err)
+	}
+	loading()
+	if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("the answer is %v, %v", resp, err)
 	}
 }
 

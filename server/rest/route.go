@@ -111,7 +111,7 @@ func find(escaped string) (found *route, model, version string) {
 // ServeHTTP answers a request.
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{door: d, settings: d.settings.Load(), w: w, r: r, conn: r.Context().Value(connKey{}).(*conn)}
-	c.conn.answering = true
+	c.conn.answering.Store(true)
 	defer c.rescue()
 	found, model, version := find(r.URL.EscapedPath())
 	if c.crossOrigin(found) {
