@@ -3,7 +3,6 @@
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
-.DEFAULT_GOAL := help
 
 # The parts of "make test" and of "make nightly", in their order. Those joined by + run at once: e2e
 # mostly waits, and staticcheck never does.
@@ -53,14 +52,11 @@ PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server .ci/lengths .ci/sbom 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# The workspace has the dependency versions that its modules agree on; the programs have those of
-# go.mod.
+# The workspace has the versions that its modules agree on, go.mod those of the programs.
 build: ## build bin/shivad, bin/shivactl, their licences, and the examples
 	@test -x bin/shivad || echo "building: the first time, Go fetches and compiles some 500 packages, which takes minutes on two cores"
 	@GOWORK=off go build -o bin/ ./cmd/shivad ./cmd/shivactl
-	@for example in digits selection; do \
-	  for program in container run; do go build -o bin/$$example-$$program ./examples/$$example/$$program; done; \
-	done
+	@for program in digits/container digits/run selection/container selection/run; do go build -o bin/$${program/\//-} ./examples/$$program; done
 	@.ci/notice >bin/NOTICE
 
 # exec: a signal to make reaches the program itself, which then stops the processes that it started.
@@ -115,9 +111,7 @@ race: programs ## the same under the race detector, with buffers poisoned when r
 
 python: $(VENV)/ready ## the SDK, the client and the examples in Python: ruff, mypy, pytest
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
-	@for package in $(PYTHON_PACKAGES); do echo "mypy, pytest (in $$package)"; \
-	  (cd $$package; $(PYTHON) -m mypy; $(PYTHON) -m pytest); \
-	done
+	@for package in $(PYTHON_PACKAGES); do echo "mypy, pytest (in $$package)"; (cd $$package; $(PYTHON) -m mypy; $(PYTHON) -m pytest); done
 
 e2e: build programs $(VENV)/ready ## real processes and sockets: server, containers, clients; the page in Chromium
 	go test -count=1 -vet=off -tags $(TAGS),e2e -run E2E ./server/e2e ./examples/digits/run ./examples/selection/run
