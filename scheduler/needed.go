@@ -307,8 +307,7 @@ func (c *core) worth(patience float64) float64 {
 // capacity returns how many rows the replica executes per nanosecond, in batches of which two fit
 // into patience, since a row may find one executing and is in the next. Where one row takes more
 // than half of patience, as on an accelerator that takes as long for 32 rows as for one, batches
-// may take aloneFactor times as long as one row, but not more than patience. A shared container
-// counts whole: rows that arrive at the other servers are counted there.
+// may take aloneFactor times as long as one row, but not more than patience.
 func (r *Replica) capacity(c *core, patience float64) float64 {
 	most := patience / 2
 	if one := float64(r.profile.planned(1)); one > most {
@@ -317,11 +316,7 @@ func (r *Replica) capacity(c *core, patience float64) float64 {
 			most = min(most, patience)
 		}
 	}
-	saved := r.sharing.share
-	r.sharing.share = share{}
-	limit := r.strategy.limit(r.plan(c, 0, 0))
-	r.sharing.share = saved
-	rows := r.rowsWithin(most, limit)
+	rows := r.rowsWithin(most, r.strategy.limit(r.wholePlan(c)))
 	if t := r.profile.typical(rows); t > 0 {
 		return float64(rows*r.concurrency) / t
 	}
@@ -332,7 +327,7 @@ func (r *Replica) capacity(c *core, patience float64) float64 {
 // They share a batch, or where nothing waits for them two batches: that which executes, and the
 // next. Sizes that were never tried count: with more replicas each is tried only with its share.
 func (r *Replica) group(c *core, patience float64) float64 {
-	p := r.plan(c, 0, 0)
+	p := r.wholePlan(c)
 	allowed, _ := p.allowed()
 	most, batches := min(patience, float64(allowed)), 1
 	if !*c.cfg.Together {
@@ -342,6 +337,16 @@ func (r *Replica) group(c *core, patience float64) float64 {
 		}
 	}
 	return float64(batches * r.rowsWithin(most, p.max) * r.concurrency)
+}
+
+// wholePlan is plan for a shared container as a whole: rows that arrive at the other servers are
+// counted there.
+func (r *Replica) wholePlan(c *core) *plan {
+	saved := r.sharing.share
+	r.sharing.share = share{}
+	p := r.plan(c, 0, 0)
+	r.sharing.share = saved
+	return p
 }
 
 // rowsWithin returns how many rows a batch may have that takes most at most, up to a limit; at

@@ -204,8 +204,12 @@ func TestNeedOfShared(t *testing.T) {
 		}
 	}
 	// It executes 10 rows in 20 ms, and more rows in at most proportionally longer.
-	if n := x.rep.Model().Need(); n.Worth < 490 || n.Worth > 1000 {
+	n := x.rep.Model().Need()
+	if n.Worth < 490 || n.Worth > 1000 {
 		t.Errorf("a container that executes 10 rows in 20 ms is worth %.0f rows a second", n.Worth)
+	}
+	if n.Group < 32 {
+		t.Errorf("a container that executes 10 rows in 20 ms answers groups of %.0f within 100 ms", n.Group)
 	}
 }
 
