@@ -77,7 +77,8 @@ type callers struct {
 // inPlay is how many rows callers have: waiting, executing or due.
 func (cs *callers) inPlay() int { return cs.out + cs.due }
 
-// begin is called at every event, before anything else.
+// begin is called at every event, before anything else, and for observers, who may come long after
+// the last event.
 func (cs *callers) begin(now int64) {
 	cs.now = now
 	if cs.oldest != nil && cs.oldest.since < now-cs.horizon {
@@ -144,12 +145,6 @@ func (cs *callers) answered(s *source, rows int) {
 	if s.caller {
 		cs.due += rows
 	}
-}
-
-// expireAt expires answers for an observer, who may come long after the last event.
-func (cs *callers) expireAt(now int64) {
-	cs.begin(now)
-	cs.expire()
 }
 
 // expire counts answers that no request has followed within the horizon.

@@ -87,8 +87,8 @@ func (m *Model) begin() (fx *effects, now int64) {
 	m.mu.Lock()
 	now = m.sched.now() // with the lock, so that time does not run backwards between events
 	m.core.past.note(now, &m.core.stats, m.core.requests)
-	m.core.demand.note(now, &m.core)
 	m.core.sources.begin(now)
+	m.core.demand.note(now, &m.core)
 	return fx, now
 }
 

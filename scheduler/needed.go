@@ -89,7 +89,6 @@ func (d *demand) note(now int64, c *core) {
 		return
 	}
 	d.next = now + demandPause
-	c.sources.expireAt(now)
 	d.marks[d.noted%demandMarks] = demandMark{now, c.stats.arrived, c.stats.wanted, c.stats.squares, c.excess(), c.sources.inPlay()}
 	d.noted++
 }
@@ -195,7 +194,7 @@ func (c *core) need(now int64) Need {
 		d.load = 0
 		return n
 	}
-	c.sources.expireAt(now)
+	c.sources.begin(now)
 	n.Callers = d.callers(first, c)
 	patience := c.patience(now)
 	worth := c.worth(patience)
