@@ -75,6 +75,14 @@ def baked(x: Any) -> Any:
     return x.reshape(1, -1)
 
 
+def first_row_for_all(x: Any) -> Any:
+    return np.float32(20000) + x[:1] * 1e-3 + x * 0
+
+
+def no_numbers(x: Any) -> Any:
+    return x * np.float32(np.nan)
+
+
 def index_in_a_column(x: Any) -> Any:
     items = [[i, *row[:2]] for i, row in enumerate(x) for _ in range(int(abs(row[0]) * 3) % 4 + 1)]
     return np.float32(items).reshape(-1, 3)
@@ -97,7 +105,9 @@ def wrong_index(x: Any) -> Any:
         (wrong_index, Port("y", "FP32", ("m", 3)), "output y of row 1 of 3 differs in its shape"),
         (lambda x: x[:1] * 0 + x.sum(), Y, "2 rows have an output y of shape [1, 4]"),
         (lambda x: np.concatenate([x, x]), Port("y", "FP32", ("m", 4)), "2 rows have an output y of shape [4, 4]"),
-        (lambda x: np.zeros_like(x), Y, "random rows all have the same answer, which shows nothing"),
+        (lambda x: np.zeros_like(x), Y, "random rows all have the same answer, or nearly, which shows nothing"),
+        (first_row_for_all, Y, "random rows all have the same answer, or nearly, which shows nothing"),
+        (no_numbers, Y, "random rows all have the same answer, or nearly, which shows nothing"),
         (lambda x: x[::-1].copy(), Y, "output y of row 0 of 2 differs by"),
     ],
 )
@@ -135,6 +145,16 @@ def test_an_index_in_a_column_makes_ragged_rows() -> None:
     items, counts = made.run([rows], Batch(3))
     assert counts.tolist() == [4, 1, 2]
     assert items.tolist() == [[0, 1, 5]] * 4 + [[0, 0, 6]] + [[0, np.float32(0.4), 7]] * 2
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_list_shows_no_index_where_at_most_one_row_has_items(most: int) -> None:
+    def run(x: Any) -> Any:  # the list has no index; of the rows that are made up the first is from 0 to 1
+        found = ((x >= 0) & (x <= most)).all(axis=1)
+        return [x, np.zeros((2 * found.sum(), 6), np.float32)]
+
+    verdict = Counted(run, outputs=[Y, Port("boxes", "FP32", ("m", 6))]).prove()
+    assert verdict.way is Way.ONE
 
 
 def test_a_fixed_batch_is_filled_up() -> None:
@@ -206,6 +226,17 @@ def test_a_network_for_which_nothing_can_be_made_up_is_served_as_declared() -> N
     assert (verdict.way, verdict.counted) == (Way.ONE, False)
     assert "no made-up input could be executed: " in verdict.sentence
     assert "Persian poem" in verdict.sentence
+
+
+def test_inputs_that_are_too_large_to_make_up() -> None:
+    port = Port("x", "FP32", ("n", 5000, 5000))
+    verdict = prove(Network("test", "cpu", [port], [Y], lambda arrays: arrays))
+    assert str(verdict) == "one at a time: inputs of more than 16777216 values are not made up"
+
+
+def test_a_network_without_inputs() -> None:
+    verdict = Counted(lambda: np.ones((1, 4), np.float32), inputs=[]).prove()
+    assert (str(verdict), verdict.counted) == ("one at a time: it has no inputs", True)
 
 
 def graph(path: Path, nodes: list[Any], shape: list[Any], out: list[Any], *constants: Any) -> Path:

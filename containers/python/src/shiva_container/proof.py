@@ -6,8 +6,8 @@ return one list for all rows with the number of each item's row in a column. So 
 executed alone and together, and their values compared. Only what is shown is used.
 
 What is compared must be able to differ: rows that have the same answer show nothing. So the rows
-are drawn in several ways until their answers differ, and if none do, the network gets one row at a
-time.
+are drawn in several ways until their answers differ by more than the comparison allows, and if none
+do, the network gets one row at a time.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ def prove(network: Network, *, most: int = MOST, seed: int = 0) -> Verdict:
         trial = _Trial(network, seed, fixed if isinstance(fixed, int) else 1)
     except Unusable as e:
         return _as_declared(network, str(e))
+    if not network.inputs:
+        return trial.single("it has no inputs")
     if isinstance(fixed, int) and fixed > 1:
         return trial.padded(fixed)
     if None in leads or len({one if isinstance(one, int) else "" for one in leads}) != 1:
@@ -123,6 +125,8 @@ class _Trial:
         leads = {one.sizes[0] if one.sizes else None for one in self.network.inputs}
         self.counts = len(leads) == 1
         ways = list(_sizes(self.network.inputs))
+        if not ways:
+            raise Unusable(f"inputs of more than {LARGEST} values are not made up")
         failure: Exception | None = None
         for self.sizes in ways:
             try:
@@ -220,26 +224,36 @@ class _Trial:
 
         Where a network takes ``copies`` rows, a row by itself is that many copies of it.
         """
-        for answered in (self.first, None):
+
+        def itself(answers: Sequence[Array]) -> list[Array]:
+            return [one[:1] if copies > 1 else one for one in answers]
+
+        def executed(row: list[Array]) -> list[Array]:
+            return itself(self.run([row] * copies))
+
+        first = itself(self.first)
+        slack = self._slack(first, executed(self.rows[0]))
+        for answered in (first, None):
             if answered is None:
                 self.draw()
-                answered = self.run([self.rows[0]] * copies)
-            others = [self.run([row] * copies) for row in self.rows[1:]]
-            alone = [[one[:1] if copies > 1 else one for one in answers] for answers in (answered, *others)]
-            if any(not _equal(a, b) for other in alone[1:] for a, b in zip(alone[0], other, strict=True)):
-                break
-        else:
-            raise _Different("random rows all have the same answer, which shows nothing")
-        again = [one[:1] if copies > 1 else one for one in self.run([self.rows[0]] * copies)]
+                answered = executed(self.rows[0])
+            alone = [answered, *map(executed, self.rows[1:])]
+            for other in alone[1:]:  # what differs by less could not fail the comparison
+                if any(_distance(a, b) > far for a, b, far in zip(answered, other, slack, strict=True)):
+                    return alone, slack
+        raise _Different("random rows all have the same answer, or nearly, which shows nothing")
+
+    def _slack(self, before: Sequence[Array], after: Sequence[Array]) -> list[float]:
+        """How far each output of equal rows may differ, from two executions of the same row."""
         slack = []
-        for port, before, after in zip(self.network.outputs, alone[0], again, strict=True):
-            far = _distance(before, after)
-            if far > STEADY * RELATIVE.get(port.datatype, 0):
+        for port, one, other in zip(self.network.outputs, before, after, strict=True):
+            far, allowed = _distance(one, other), RELATIVE.get(port.datatype, 0.0)
+            if far > STEADY * allowed:
                 raise _Different(
                     f"the same row has another answer the second time (output {port.name}): it keeps state"
                 )
-            slack.append(max(far, RELATIVE.get(port.datatype, 0)))
-        return alone, slack
+            slack.append(max(far, allowed))
+        return slack
 
     def _columns(self, alone: Sequence[Sequence[Array]]) -> dict[str, int]:
         """The outputs that list items, with the column that might have the row of each.
@@ -253,6 +267,8 @@ class _Trial:
             if any(array.ndim != 2 or array.shape[1] < 2 for array in arrays):
                 continue
             if all(len(array) == 1 for array in arrays):
+                continue
+            if sum(len(array) > 0 for array in arrays) < 2:  # all items would be of one row
                 continue
             zero = [c for c in range(arrays[0].shape[1]) if all((array[:, c] == 0).all() for array in arrays)]
             if zero:
@@ -372,10 +388,6 @@ def _values(shape: Sequence[int], style: int, random: np.random.Generator) -> An
             n = values.shape[axis]
             values = np.take(values, np.arange(n) // max(1, n // 4) * max(1, n // 4), axis=axis)
     return values
-
-
-def _equal(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and bool(np.array_equal(a, b))
 
 
 def _distance(a: Array, b: Array) -> float:
