@@ -174,6 +174,43 @@ def test_a_fixed_batch_is_filled_up() -> None:
     assert seen[-1].tolist() == [[1, 2, 3], [4, 5, 6], [1, 2, 3], [1, 2, 3]]
 
 
+@pytest.mark.parametrize("bad", [[], [0], [3], [1, 2]])
+@pytest.mark.parametrize(
+    ("way", "first", "run"),
+    [
+        (Way.ROWS, "n", lambda x: x[:, :3] * 2),
+        (Way.PADDED, 4, lambda x: x[:, :3] * 2),
+        (Way.INDEXED, "n", lambda x: np.repeat(np.c_[np.arange(len(x)), x[:, :2] * 2], 2, axis=0)),
+    ],
+)
+def test_a_row_that_the_network_refuses_fails_alone(way: Way, first: int | str, run: Any, bad: list[int]) -> None:
+    def refuse(x: Any) -> Any:
+        if np.isnan(x).any():
+            raise ValueError("the input has NaN")
+        return run(x).astype(np.float32)
+
+    counted = Counted(refuse, [Port("x", "FP32", (first, 4))], [Port("y", "FP32", (first, 3))])
+    made = serving(counted.network, counted.prove(), name="m")
+    assert str(made.parameters["proof"]).startswith(way.value)
+    x = np.arange(1, 17, dtype=np.float32).reshape(4, 4)
+    x[bad, 1] = np.nan
+    batch = Batch(4)
+    y = np.float32(made.run([x], batch)[0]).reshape(4, -1, 3)
+    assert batch.errors == dict.fromkeys(bad, "ValueError: the input has NaN")
+    good = [row for row in range(4) if row not in bad]
+    assert (y[good, 0, -2:] == x[good, 0 : 2] * 2 if way is Way.INDEXED else y[good, 0] == x[good, :3] * 2).all()
+
+
+def test_a_batch_of_which_every_row_is_refused() -> None:
+    def refuse(x: Any) -> Any:
+        raise ValueError("no")
+
+    made = serving(Network("test", "cpu", [X], [Y], refuse), Verdict(Way.ROWS, "", outputs=[Y]), name="m")
+    for rows in (1, 3):
+        with pytest.raises(ValueError, match="no"):
+            made.run([np.zeros((rows, 4), np.float32)], Batch(rows))
+
+
 @pytest.mark.parametrize(
     ("run", "output", "text"),
     [

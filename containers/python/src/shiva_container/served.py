@@ -35,7 +35,7 @@ def serving(network: Network, verdict: Verdict, *, name: str, version: str = "1"
         parameters=parameters,
     )
     def run(*inputs: Array, batch: Batch) -> Any:
-        answers = execute(inputs, batch.rows)
+        answers = execute(inputs, batch)
         if verdict.way is not Way.INDEXED:
             return tuple(answers)
         return tuple(
@@ -46,16 +46,46 @@ def serving(network: Network, verdict: Verdict, *, name: str, version: str = "1"
     return run
 
 
-def executing(network: Network, verdict: Verdict) -> Callable[[Sequence[Array], int], Sequence[Array]]:
-    """A function that executes inputs of as many rows as it is told, from any thread."""
+def executing(network: Network, verdict: Verdict) -> Callable[[Sequence[Array], Batch], Sequence[Array]]:
+    """A function that executes the rows of a batch, from any thread.
 
-    def execute(inputs: Sequence[Array], rows: int) -> Sequence[Array]:
+    A row that the network refuses, as scikit-learn does where a number is NaN, fails alone.
+    """
+
+    def run(inputs: Sequence[Array], rows: int) -> Sequence[Array]:
+        if verdict.way is not Way.PADDED:
+            return network.run(inputs)
+        return [one[:rows] for one in network.run([_filled(one, verdict.most) for one in inputs])]
+
+    def execute(inputs: Sequence[Array], batch: Batch) -> Sequence[Array]:
         with network.lock:
-            if verdict.way is not Way.PADDED:
-                return network.run(inputs)
-            return [one[:rows] for one in network.run([_filled(one, verdict.most) for one in inputs])]
+            try:
+                return run(inputs, batch.rows)
+            except Exception:
+                faults = _refused(run, inputs, [*range(batch.rows)]) if batch.rows > 1 else {}
+                if not 0 < len(faults) < batch.rows:
+                    raise
+            good = next(row for row in range(batch.rows) if row not in faults)
+            answers = run([one[[good if i in faults else i for i in range(batch.rows)]] for one in inputs], batch.rows)
+        for row, error in faults.items():
+            batch.fail(row, error)
+        return answers
 
     return execute
+
+
+def _refused(
+    run: Callable[[Sequence[Array], int], object], inputs: Sequence[Array], rows: Sequence[int]
+) -> dict[int, Exception]:
+    """Those of several rows that are refused alone, and why: found by halves."""
+    faults: dict[int, Exception] = {}
+    half = len(rows) // 2
+    for part in (rows[:half], rows[half:]):
+        try:
+            run([one[part] for one in inputs], len(part))
+        except Exception as e:  # whatever runtimes raise
+            faults |= _refused(run, inputs, part) if len(part) > 1 else {part[0]: e}
+    return faults
 
 
 def _tensor(port: Port, batched: bool) -> Tensor:

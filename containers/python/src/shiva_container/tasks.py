@@ -236,7 +236,7 @@ def seeing(network: Network, verdict: Verdict, form: Form, *, name: str, version
     execute = executing(network, verdict)
 
     def see(image: Array, batch: Batch) -> Any:
-        found = form.read(execute([_wanted(image, network.inputs[0], form)], batch.rows))
+        found = form.read(execute([_wanted(image, network.inputs[0], form)], batch))
         if form.task == "classify":
             return np.stack(found)
         fits: Sequence[Fit] = batch.fits["image"]
