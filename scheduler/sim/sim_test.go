@@ -127,3 +127,20 @@ func TestSources(t *testing.T) {
 		}
 	}
 }
+
+// TestSideBySide: simulations that run side by side share nothing. It is for the race detector,
+// under which the tests of one goroutine are skipped, and looks at no figures.
+func TestSideBySide(t *testing.T) {
+	const warm, length, jobs = 20 * ms, 60 * ms, 4
+	cells := append(Cells(Profiles()[1:2], []float64{1.1}, warm, length, 1), KindCells([]float64{0.8}, warm, length, 1)...)
+	if _, err := RunAll(t.Context(), cells, jobs); err != nil {
+		t.Error(err)
+	}
+	loops := LoopCells(warm, length, 1)
+	for i := range loops {
+		loops[i].Servers = i % 3 // of some cells several servers share the replicas
+	}
+	if _, err := RunLoopCells(t.Context(), loops, jobs); err != nil {
+		t.Error(err)
+	}
+}

@@ -69,8 +69,9 @@ func Rounds(n int) int {
 	return max(1, n/fewer)
 }
 
-// OneGoroutine skips a long test of one goroutine under the race detector, which finds nothing in
-// it and makes it take ten times as long.
+// OneGoroutine skips a long test of one goroutine, or of several that share nothing, under the race
+// detector, which finds nothing in it and makes it take ten times as long. That they share nothing
+// is for a short test that is not skipped.
 func OneGoroutine(t testing.TB) {
 	t.Helper()
 	if Race {
