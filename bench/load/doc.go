@@ -3,11 +3,10 @@
 //
 // There are two ways to offer load. A closed loop holds a fixed number of requests in flight on
 // each connection and sends the next when one is answered, or a think time later, as programs do
-// that wait for each answer. It finds the highest rate, but a server
-// that stalls also stalls the requests, so its latencies are too good. An open loop sends at a
-// fixed rate, whatever the server does, and counts each latency from the intended send time, not
-// from the actual one: no coordinated omission. The achieved rate is reported next to the offered
-// one.
+// that wait for each answer. It finds the highest rate, but a server that stalls also stalls the
+// requests, so its latencies are too good. An open loop sends at a fixed rate, whatever the server
+// does, and counts each latency from the intended send time, not from the actual one: no
+// coordinated omission. The achieved rate is reported next to the offered one.
 //
 //	   arrivals ──> conn.due ──> write(2) ──> server ──> read(2) ──> answers ──> Histogram
 //	(open: schedule,   requests due,  one frame each,      split by lengths,   from the intended
