@@ -54,9 +54,10 @@ def ask(made: Any, *pictures: Any) -> list[Any]:
 
 def made(path: Path) -> Any:
     network = read(path)
-    found = form(network, path)
+    verdict = prove(network)
+    found = form(network, verdict, path)
     assert found is not None
-    return seeing(network, prove(network), found, name="m")
+    return seeing(network, verdict, found, name="m")
 
 
 def test_boxes_in_the_pixels_of_the_client_s_picture(dots: Path) -> None:
@@ -97,13 +98,14 @@ def test_labels_beside_the_file(tmp_path: Path) -> None:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    assert form(read(path), path) is None
+    network = read(path)
+    verdict = prove(network)
+    assert form(network, verdict, path) is None
     (tmp_path / "labels.txt").write_text("reddish\ngreenish\nbluish\n")
     assert command.find(tmp_path) == path
-    network = read(path)
-    found = form(network, path, "classify")
+    found = form(network, verdict, path, "classify")
     assert found is not None
-    classifier = seeing(network, prove(network), found, name="m")
+    classifier = seeing(network, verdict, found, name="m")
     assert list(classifier.outputs[0].labels) == ["reddish", "greenish", "bluish"]
     picture = np.zeros((1, 20, 30, 3), np.uint8)
     picture[..., 1] = 255
@@ -113,13 +115,16 @@ def test_labels_beside_the_file(tmp_path: Path) -> None:
 PICTURE = Port("images", "FP32", ("n", 3, 64, 64))
 
 
-def stub(outputs: Sequence[Any], port: Port = PICTURE, **metadata: str) -> Any:
+ROWS = Verdict(Way.ROWS, "")
+
+
+def stub(outputs: Sequence[Any], port: Port = PICTURE, called: Sequence[str] = "abcd", **metadata: str) -> Any:
     """The detector of a network that has the same answer for each row."""
-    ports = [Port(f"o{i}", "FP32", ("n", *one.shape[1:])) for i, one in enumerate(outputs)]
+    ports = [Port(name, "FP32", ("n", *one.shape[1:])) for name, one in zip(called, outputs, strict=False)]
     network = Network("test", "cpu", [port], ports, lambda _: list(outputs), metadata)
-    found = form(network, Path("net.onnx"), "" if metadata else "detect")
+    found = form(network, ROWS, Path("net.onnx"), "" if metadata else "detect")
     assert found is not None
-    return seeing(network, Verdict(Way.ROWS, "", outputs=ports), found, name="m")
+    return seeing(network, ROWS, found, name="m")
 
 
 def test_yolo_end_to_end() -> None:
@@ -162,6 +167,25 @@ def test_ssd() -> None:
         models._declared.clear()
 
 
+@pytest.mark.parametrize(
+    ("classes", "scores", "called"),
+    [
+        ([0, 0], [0.75, 0.5], "abcd"),  # classes like scores
+        ([0, 2], [0.75, 0.5], "abcd"),
+        ([3, 2], [0, 0], "abcd"),  # no score is a fraction
+        ([1, 1], [0, 0], ("boxes", "detection_scores", "classes", "n")),  # only a name tells
+        ([0, 0], [1, 1], ("boxes", "detection_scores", "classes", "n")),
+    ],
+)
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [0, 2, 1, 3]])
+def test_ssd_tells_scores_from_classes(classes: Any, scores: Any, called: Any, order: list[int]) -> None:
+    outputs = [np.zeros((1, 2, 4), np.float32), np.float32([scores]), np.float32([classes]), np.float32([2])]
+    detector = stub([outputs[i] for i in order], Port("x", "UINT8", ("n", 32, 32, 3)), [called[i] for i in order])
+    ((_, found, kinds, _),) = ask(detector, np.zeros((32, 32, 3), np.uint8))
+    expected = [(score, kind) for score, kind in zip(scores, classes, strict=True) if score]
+    assert list(zip(found.tolist(), kinds.tolist(), strict=True)) == expected
+
+
 def test_boxes_of_one_class_are_distinct() -> None:
     cells = np.zeros((1, 6, 10), np.float32)  # centre, sides, two classes
     cells[0, :4, :4] = np.float32([[20, 20, 10, 10], [21, 20, 10, 10], [20, 20, 10, 10], [50, 50, 4, 4]]).T
@@ -172,12 +196,66 @@ def test_boxes_of_one_class_are_distinct() -> None:
     assert labels.tolist() == ["cat", "dog"]
 
 
+def test_more_classes_than_cells() -> None:
+    cells = np.zeros((1, 6, 5), np.float32)
+    cells[0, :, 3] = [20, 20, 10, 10, 0, 0.9]
+    detector = stub([cells], task="detect", names="['cat', 'dog']")
+    ((boxes, _, _, labels),) = ask(detector, np.zeros((64, 64, 3), np.uint8))
+    assert (boxes.tolist(), labels.tolist()) == ([[15, 15, 25, 25]], ["dog"])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "metadata"),
+    [
+        ((300, 7), {"names": "['a', 'b', 'c']"}),  # RT-DETR: boxes from 0 to 1, and the scores of the classes
+        ((300, 6), {"names": "['a', 'b', 'c']", "head": "RTDETRDecoder"}),
+        ((300, 6), {"names": "['a', 'b']", "description": "Ultralytics rtdetr-l model"}),
+        ((300, 5, 2), {}),
+    ],
+)
+def test_outputs_in_another_form_are_served_raw(sizes: Any, metadata: dict[str, str]) -> None:
+    ports = [Port("y", "FP32", ("n", *sizes))]
+    network = Network("test", "cpu", [PICTURE], ports, lambda arrays: arrays, {"task": "detect"} | metadata)
+    assert form(network, ROWS, Path("net.onnx")) is None
+
+
+@pytest.mark.parametrize("sizes", [None, (), ("n",), ("n", 10, 1, 1)])
+def test_a_classifier_has_a_score_for_each_class(sizes: Any) -> None:
+    network = Network("test", "cpu", [PICTURE], [Port("y", "FP32", sizes)], lambda arrays: arrays)
+    with pytest.raises(Unusable, match="no known form of classify"):
+        form(network, ROWS, Path("net.onnx"), "classify")
+
+
+def test_a_picture_goes_to_a_network_that_takes_four_only_if_they_are_independent() -> None:
+    def run(arrays: Sequence[Any], apart: bool) -> list[Any]:
+        assert len(arrays[0]) == 4
+        scores = arrays[0].mean(axis=(2, 3))
+        return [scores if apart else scores - scores.mean(axis=0) + np.float32([[0], [1], [2], [3]])]
+
+    for apart, way in ((True, Way.PADDED), (False, Way.ONE)):
+        network = Network(
+            "test",
+            "cpu",
+            [Port("x", "FP32", (4, 3, 8, 8))],
+            [Port("y", "FP32", (4, 3))],
+            lambda arrays, apart=apart: run(arrays, apart),
+            {"task": "classify"},
+        )
+        verdict = prove(network)
+        assert verdict.way is way
+        found = form(network, verdict, Path("net.onnx"))
+        assert (found is not None) is apart
+        if found is not None:
+            picture = np.full((1, 9, 9, 3), 255, np.uint8)
+            assert np.allclose(seeing(network, verdict, found, name="m").run([picture], Batch(1))[0], 1)
+
+
 def test_a_task_without_a_known_form(tmp_path: Path) -> None:
     network = Network("test", "cpu", [PICTURE], [Port("y", "FP32", ("n", 7))], lambda arrays: arrays)
     with pytest.raises(Unusable, match=r"no known form of detect: .* images FP32 \[n, 3, 64, 64\]; y FP32"):
-        form(network, tmp_path / "a.onnx", "detect")
+        form(network, ROWS, tmp_path / "a.onnx", "detect")
     segment = Network("test", "cpu", [PICTURE], [Port("y", "FP32", ("n", 7))], lambda a: a, {"task": "segment"})
-    assert form(segment, tmp_path / "a.onnx") is None
+    assert form(segment, ROWS, tmp_path / "a.onnx") is None
 
 
 @pytest.mark.parametrize("names", ["", "no python", "{'a': 1}", "[1, 2]", "{0: 'x', 10000000000: 'y'}"])
@@ -195,3 +273,9 @@ def test_an_unknown_task_is_served_raw(dots: Path, caplog: pytest.LogCaptureFixt
         assert command.main(["check", str(dots)]) == 0
     assert "model dots/1" in capsys.readouterr().out
     assert "its task is pose, and detect and classify are known: the network is served as it is" in caplog.text
+    models._declared.clear()
+    helper.set_model_props(file, {"task": "detect", "head": "RTDETRDecoder"})
+    onnx.save(file, dots)
+    with caplog.at_level(logging.INFO):
+        assert command.main(["check", str(dots)]) == 0
+    assert "its task is detect, and not in a form that is known: the network is served as it is" in caplog.text

@@ -172,11 +172,11 @@ def _network(path: Path, options: argparse.Namespace) -> tuple[list[Model[..., A
     if most and verdict.most == 0:
         verdict = replace(verdict, most=most)
     name, version = options.name or path.stem, options.version
-    found = None if options.task == "raw" else form(network, path, "" if options.task == "auto" else options.task)
-    if found is None and (task := network.metadata.get("task")) and options.task == "auto":
-        log.info(
-            "%s: its task is %s, and %s are known: the network is served as it is", path, task, " and ".join(TASKS)
-        )
+    task = {"auto": "", "raw": None}.get(options.task, options.task)
+    found = None if task is None else form(network, verdict, path, task)
+    if found is None and options.task == "auto" and (said := network.metadata.get("task")):
+        why = f"{' and '.join(TASKS)} are known" if said not in TASKS else "not in a form that is known"
+        log.info("%s: its task is %s, and %s: the network is served as it is", path, said, why)
     if found is None:
         return [serving(network, verdict, name=name, version=version)], verdict
     return [

@@ -23,7 +23,7 @@ from .detections import STRIDES, suppress, yolox_boxes
 from .files.network import Network, Port, Unusable
 from .images import Fit, Image
 from .models import Batch, Model, model
-from .proof import Verdict
+from .proof import Verdict, Way
 from .served import executing
 from .tensors import DATATYPES, Array, Tensor
 
@@ -61,23 +61,33 @@ class Form:
         return self.names.get(kind, str(kind))
 
 
-def form(network: Network, path: Path, task: str = "") -> Form | None:
-    """What the network in a file is for: ``task``, or what its metadata says; None: it is unknown.
+def form(network: Network, verdict: Verdict, path: Path, task: str = "") -> Form | None:
+    """What the network in a file is for: ``task``, or what its metadata says; None: it is unknown,
+    or a picture cannot be executed without others.
 
     Raises Unusable if the user has named a task, and the network has no known form of it.
     """
-    found = _form(network, path, task or network.metadata.get("task", ""))
+    found = _form(network, path, task or network.metadata.get("task", "")) if _takes_one(network, verdict) else None
     if found is None and task:
         shapes = "; ".join(map(str, (*network.inputs, *network.outputs)))
         raise Unusable(
-            f"{path}: no known form of {task}: expected one picture in, and out what Ultralytics, YOLOX or SSD answer; "
+            f"{path}: no known form of {task}: expected one picture in, and out what Ultralytics' YOLO, YOLOX or SSD "
+            "answer, or the scores of classes; "
             f"it has {shapes}; serve it raw, or by a Python file"
         )
     return found
 
 
+def _takes_one(network: Network, verdict: Verdict) -> bool:
+    """Whether one row can be executed, and not only as many as the file says."""
+    first = [(port.sizes or ("",))[0] for port in network.inputs]
+    return verdict.way is Way.PADDED or all(size == 1 or isinstance(size, str) for size in first)
+
+
 def _form(network: Network, path: Path, task: str) -> Form | None:
-    if task not in TASKS or len(network.inputs) != 1 or (task == "classify" and len(network.outputs) != 1):
+    if task not in TASKS or len(network.inputs) != 1:
+        return None
+    if task == "classify" and [len(port.shape) for port in network.outputs] != [2]:
         return None
     picture = network.inputs[0]
     layout = _layout(picture)
@@ -113,14 +123,11 @@ def _layout(port: Port) -> str:
 def _size(network: Network, picture: Port, layout: str) -> tuple[int, int]:
     sizes = (picture.sizes or ())[2:4] if layout == "nchw" else (picture.sizes or ())[1:3]
     told = _literal(network.metadata.get("imgsz", ""))
-    told = (
-        [told, told]
-        if isinstance(told, int)
-        else told
-        if isinstance(told, list | tuple) and len(told) == 2
-        else [SIDE] * 2
-    )
-    height, width = (size if isinstance(size, int) else int(other) for size, other in zip(sizes, told, strict=True))
+    if isinstance(told, int):
+        told = [told, told]
+    if not isinstance(told, list | tuple) or [type(one) for one in told] != [int, int]:
+        told = [SIDE, SIDE]
+    height, width = (size if isinstance(size, int) else other for size, other in zip(sizes, told, strict=True))
     return height, width
 
 
@@ -140,7 +147,7 @@ def _names(network: Network, path: Path) -> dict[int, str]:
         return {key: str(value) for key, value in told.items()}
     for beside in (path.with_suffix(".labels.txt"), path.with_name("labels.txt")):
         if beside.is_file():
-            return dict(enumerate(line.strip() for line in beside.read_text("utf-8").splitlines()))
+            return dict(enumerate(line.strip() for line in beside.read_text("utf-8", "replace").splitlines()))
     return {}
 
 
@@ -151,12 +158,13 @@ def _detector(
     shapes = [port.shape for port in network.outputs]
     if len(shapes) == 1 and len(shapes[0]) == 3:
         if ultralytics:
-            ends = shapes[0][2] == 6 and shapes[0][1] != 4 + classes
-            return (
-                (lambda outputs: [_ended(row) for row in outputs[0]])
-                if ends
-                else (lambda outputs: [_cells(row) for row in outputs[0]])
-            )
+            if "detr" in (network.metadata.get("head", "") + network.metadata.get("description", "")).lower():
+                return None  # its boxes are centre and sides, from 0 to 1
+            if shapes[0][1] not in (4 + classes, -1) and shapes[0][2] == 6:
+                return lambda outputs: [_ended(row) for row in outputs[0]]
+            if classes and shapes[0][1] not in (4 + classes, -1):
+                return None
+            return lambda outputs: [_cells(row) for row in outputs[0]]
         if height % STRIDES[-1] == 0 and width % STRIDES[-1] == 0:
             cells = sum((height // s) * (width // s) for s in STRIDES)
             if shapes[0][1] in (cells, -1) and (shapes[0][2] > 5 or shapes[0][2] == -1):
@@ -166,13 +174,14 @@ def _detector(
         return None
     bytes_in = network.inputs[0].datatype == "UINT8"  # others differ in how they scale pixels
     if bytes_in and sorted(map(len, shapes)) == [1, 2, 2, 3]:
-        return lambda outputs: _ssd(outputs, height, width)
+        named = next((n for n, port in enumerate(network.outputs) if "score" in port.name.lower()), None)
+        return lambda outputs: _ssd(outputs, named, height, width)
     return None
 
 
 def _cells(row: Array) -> Found:
     """[4 + classes, cells]: centre, sides and a score for each class, as Ultralytics exports it."""
-    cells = row.astype(np.float32).T if row.shape[0] < row.shape[1] else row.astype(np.float32)
+    cells = row.astype(np.float32).T
     return _distinct(cells[:, :4], cells[:, 4:])
 
 
@@ -197,14 +206,15 @@ def _distinct(boxes: Array, scores: Array) -> Found:
     return corners[chosen].astype(np.float32), best[order].astype(np.float32), classes[order].astype(np.int32)
 
 
-def _ssd(outputs: Sequence[Array], height: int, width: int) -> list[Found]:
+def _ssd(outputs: Sequence[Array], named: int | None, height: int, width: int) -> list[Found]:
     """TensorFlow's post-processing: boxes of y_min, x_min, y_max, x_max from 0 to 1, classes,
-    scores, and how many are valid."""
+    scores, and how many are valid. The order differs between converters; ``named`` are the scores,
+    if a name tells."""
     boxes = next(one for one in outputs if one.ndim == 3)
     count = next(one for one in outputs if one.ndim == 1)
     classes, scores = (one for one in outputs if one.ndim == 2)
-    if (scores != np.floor(scores)).any() < (classes != np.floor(classes)).any():
-        classes, scores = scores, classes  # the order of outputs differs between converters
+    if classes is outputs[named] if named is not None else _likely(classes) > _likely(scores):
+        classes, scores = scores, classes
     found = []
     for row, valid in enumerate(count):
         n = int(valid)
@@ -215,8 +225,13 @@ def _ssd(outputs: Sequence[Array], height: int, width: int) -> list[Found]:
     return found
 
 
+def _likely(array: Array) -> tuple[bool, bool]:
+    """How far values look like scores from 0 to 1, not like classes, which are whole numbers."""
+    return bool((array != np.floor(array)).any()), bool(array.max(initial=0) <= 1)
+
+
 def _classes(outputs: Sequence[Array]) -> list[Any]:
-    return list(outputs[0].reshape(len(outputs[0]), -1).astype(np.float32))
+    return list(outputs[0].astype(np.float32))
 
 
 def seeing(network: Network, verdict: Verdict, form: Form, *, name: str, version: str = "1") -> Model[..., Any]:
