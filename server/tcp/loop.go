@@ -60,6 +60,7 @@ type loop struct {
 	lists      []tensor.Shape // in bridge form: the lengths of the lists of tensors, by output
 	spare      []mail         // the mailbox's other half
 	admitted   int64          // bytes of the messages that quotas admitted during session.traffic
+	earlier    int64          // bytes of the current message that came before session.traffic
 	gap        trace.Gap
 
 	descriptions map[descriptionKey]description

@@ -31,26 +31,28 @@ func (s *session) paceOn() {
 
 // debt returns how long the client must not be read, after that many bytes that were not admitted.
 //
-// The first message of a connection says who the client is. Its beginning is free: the quota of an
-// address is for strangers, and every client is one until then.
+// The first message of a connection says who the client is. Its beginning does not wait: the quota
+// of an address is for strangers, and every client is one until then.
 func (s *session) debt(bytes int64) time.Duration {
-	const free = 64 << 10
-	half := s.halfReceived()
-	if half && !s.identified && s.clock.Bytes <= free {
-		return 0
-	}
-	unfinished := int64(0)
+	const beginning = 64 << 10
+	half, unfinished := s.halfReceived(), int64(0)
 	if half && s.receiver.Held() > 0 { // otherwise the message is being discarded
 		unfinished = s.clock.Bytes
 	}
-	return s.payers(s.credentials).Read(bytes, unfinished, s.loop.now)
+	pause := s.payers(s.credentials).Read(bytes, unfinished, s.loop.now)
+	if half && !s.identified && !s.faulty && s.clock.Bytes <= beginning {
+		return 0
+	}
+	return pause
 }
 
 // repay returns what the first message of a connection has cost the client's address before the
-// message said who the client is.
-func (s *session) repay(stranger *identity.Shown, bytes int64) {
-	if s.conn != nil {
-		s.payers(stranger).Read(-bytes, 0, s.loop.now)
+// message said who the client is. The client itself has paid nothing for those bytes, and does so
+// now unless the message is admitted.
+func (s *session) repay(stranger *identity.Shown) {
+	if earlier := s.loop.earlier; s.conn != nil && earlier > 0 {
+		s.loop.admitted -= earlier
+		s.payers(stranger).Read(-earlier, 0, s.loop.now)
 	}
 }
 

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -181,20 +182,77 @@ func TestClocksStandStillWhileNotRead(t *testing.T) {
 // What a client sends before it has said who it is costs its address nothing in the end, so that
 // others who come from there are not held back.
 func TestFirstMessagesCostTheirAddressNothing(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		quota quota.Limits // of the client
+		later string       // how all but the first are answered
+	}{
+		{"admitted", quota.Limits{}, "NotFound"},
+		{"refused", bytesPerSecond(1), "Overloaded"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var who quota.Addresses
+				who.Configure(bytesPerSecond(1<<10), true)
+				identities := new(identity.Registry)
+				identities.Replace([]identity.Declaration{{Name: "camera", Tokens: []string{fmt.Sprintf("%x", sha256.Sum256([]byte("secret")))}, May: []string{"infer"}, Quota: c.quota}})
+				r := newRig(t, func(c *Config) { c.Addresses, c.Identities = &who, identities })
+				began, answer := time.Now(), "NotFound"
+				for range 5 {
+					client := r.dial()
+					client.bytes(unknown(t, 1<<20, `{"token":"secret"}`))
+					client.fault(answer)
+					answer = c.later
+				}
+				if took := time.Since(began); took > 0 {
+					t.Errorf("they are read in %v", took)
+				}
+			})
+		})
+	}
+}
+
+// Messages that say nothing of their client, as they cannot be decoded, are read at the rate, too:
+// only the beginning of a connection's first one does not wait.
+func TestFaultsBeforeTheFirstMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const rate, size, faults = 64 << 10, 40_000, 40
 		var who quota.Addresses
-		who.Configure(bytesPerSecond(1<<10), true)
-		identities := new(identity.Registry)
-		identities.Replace([]identity.Declaration{{Name: "camera", Tokens: []string{fmt.Sprintf("%x", sha256.Sum256([]byte("secret")))}, May: []string{"infer"}}})
-		r := newRig(t, func(c *Config) { c.Addresses, c.Identities = &who, identities })
-		began := time.Now()
-		for range 5 {
-			c := r.dial()
-			c.bytes(unknown(t, 1<<20, `{"token":"secret"}`))
-			c.fault("NotFound")
+		who.Configure(bytesPerSecond(rate), true)
+		r := newRig(t, func(c *Config) { c.Addresses = &who })
+		c, began := r.dial(), time.Now()
+		c.bytes(bytes.Repeat(unknown(t, size, "{"), faults))
+		for range faults {
+			c.fault("Protocol")
 		}
-		if took := time.Since(began); took > 0 {
+		if took := time.Since(began); took < (faults*size/rate-2)*time.Second {
 			t.Errorf("they are read in %v", took)
+		}
+	})
+}
+
+// The first messages of other connections pay for nothing but themselves.
+func TestFirstMessagesPayForNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rate, debt = 64 << 10, 16 // seconds
+		var who quota.Addresses
+		who.Configure(bytesPerSecond(rate), true)
+		r := newRig(t, func(c *Config) { c.Addresses = &who })
+		c, began := r.dial(), time.Now()
+		c.bytes(unknown(t, 1))
+		c.fault("NotFound")
+		c.bytes(unknown(t, debt*rate, "{"))
+		c.fault("Protocol")
+		for range debt - 2 {
+			other := r.dial()
+			other.bytes(unknown(t, 60_000))
+			other.fault("NotFound")
+			time.Sleep(time.Second)
+		}
+		c.bytes(unknown(t, 1))
+		c.fault("NotFound")
+		if took := time.Since(began); took < (debt-1)*time.Second {
+			t.Errorf("the debt is paid in %v", took)
 		}
 	})
 }

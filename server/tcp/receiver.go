@@ -20,7 +20,7 @@ func (l *loop) takeReceiver(s *session) *receiver {
 	r := l.receiver
 	if l.receiver = nil; r == nil {
 		r = new(receiver)
-		// session.traffic sets the limits.
+		// session.decode sets the limits.
 		r.Decoder = shiva.NewDecoder(shiva.DecoderConfig{Pool: l.door.pool, Spares: &l.spares, Grant: r.grant})
 	}
 	r.session = s

@@ -33,8 +33,8 @@ type session struct {
 
 	receiver    *receiver // the loop's, while a message is half-received
 	head, tail  *call     // requests whose answers have not left, oldest first
-	inFlight    int       // of these, the number that the scheduler has
-	held        int       // and the number that waits for room before submission
+	inFlight    int32     // of these, the number that the scheduler has
+	held        int32     // and the number that waits for room before submission
 	firstHeld   *call     // the oldest that waits for room
 	outbox      gate.Outbox
 	credentials *identity.Shown // credentials of the handshake and the first message; nil: none
@@ -50,6 +50,7 @@ type session struct {
 
 	// One-byte fields together: thousands of sessions are idle, and their size counts.
 	identified bool           // it has had a message
+	faulty     bool           // it has had one that could not be decoded
 	regions    bool           // it has registered regions that end with it
 	reason     metrics.Closed // why the session ends; zero: the client ends it
 	queued     bool           // in loop.ready
@@ -96,7 +97,7 @@ func (s *session) traffic(p []byte) {
 	if s.ending {
 		return
 	}
-	l.admitted = 0
+	l.admitted, l.earlier = 0, s.clock.Bytes
 	s.pace(len(p) + s.decode(p))
 }
 
@@ -210,7 +211,9 @@ func (s *session) handleMessage(m *shiva.Message, err error) {
 	c := s.appendCall(m)
 	c.bytes = s.clock.Bytes
 	s.clock = intake.Clock{}
-	if c.err = s.tryOpen(c, err); c.err != nil || c.control != nil {
+	c.err = s.tryOpen(c, err)
+	s.loop.earlier = 0
+	if c.err != nil || c.control != nil {
 		s.finish(c)
 		return
 	}
@@ -325,15 +328,15 @@ func (s *session) open(c *call, fault error) error {
 	if err != nil {
 		return err
 	}
+	if first {
+		s.repay(stranger)
+	}
 	if unreadable != nil {
 		return unreadable
 	}
 	c.question.Who = who
 	if err := s.charge(c, who); err != nil {
 		return err
-	}
-	if first {
-		s.repay(stranger, c.bytes)
 	}
 	var ok bool
 	if c.control, ok, err = s.region(who, m); ok {
@@ -345,7 +348,7 @@ func (s *session) open(c *call, fault error) error {
 	if c.control, ok, err = s.loop.door.gate.As(who).Control(m.Namespace); ok {
 		return err
 	}
-	if s.inFlight+s.held >= cfg.InFlight {
+	if int(s.inFlight+s.held) >= cfg.InFlight {
 		return fmt.Errorf("%w: this connection has %d requests in flight, the limit (tcp.in_flight_per_connection) is %d: wait for answers before sending more requests",
 			scheduler.ErrOverloaded, s.inFlight+s.held, cfg.InFlight)
 	}
@@ -461,6 +464,7 @@ func (s *session) route(c *call) (err error) {
 
 // fault answers a message that could not be decoded.
 func (s *session) fault(c *call, err error) error {
+	s.faulty = true
 	d, ok := errors.AsType[*shiva.DecodeError](err)
 	if !ok {
 		return fmt.Errorf("%w: %w", gate.ErrInternal, err)
