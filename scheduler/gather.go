@@ -302,11 +302,12 @@ func (c *core) level() int {
 	return (c.sources.inPlay() + lanes - 1) / lanes
 }
 
-// otherFree reports whether a replica other than rep could take rows now.
+// otherFree reports whether a replica other than rep could take rows now, or be offered them, if it
+// is shared. So one replica at most waits.
 func (c *core) otherFree(rep *Replica, now int64) bool {
 	for _, other := range c.replicas {
 		if other != rep && other.sound() && !other.busy() {
-			if at, _ := other.ready(now); at <= now {
+			if at, _ := other.ready(now); at <= now || other.sharing.on {
 				return true
 			}
 		}

@@ -39,6 +39,8 @@ func TestCallersOfSeveralServers(t *testing.T) {
 		{"constant 120, 16 + 16 after about 20", Loops{Profile: accelerator, Clients: 32, Think: exponential(20 * ms)}, 2, 0.95},
 		{"20 + 1n, 16 + 16 after about 20", Loops{Profile: line(20*ms, ms), Clients: 32, Think: exponential(20 * ms)}, 2, 0.95},
 		{"20 + 1n, 2 replicas, 16 + 16", Loops{Profile: replicas(line(20*ms, ms), 2), Clients: 32}, 2, 0.9},
+		{"constant 120, 4 replicas, 4 + 4 after about 20", Loops{Profile: replicas(accelerator, 4), Clients: 8, Think: exponential(20 * ms)}, 2, 0.95},
+		{"5 + 0.5n, 4 replicas, 4 + 4 beside 100/s", Loops{Profile: replicas(fast, 4), Clients: 8, Open: 100, OpenSources: 64}, 2, 0.9},
 		{"steps of 16, 12 + 12", Loops{Profile: steps(), Clients: 24}, 2, 0.9},
 		{"bursts of 5, 4 + 4", Loops{Profile: line(20*ms, ms), Clients: 8, Think: either(300*time.Microsecond, 200*ms, 5)}, 2, 0.9},
 		{"20 + 1n, 4 + 4 beside 100/s", Loops{Profile: line(20*ms, ms), Clients: 8, Open: 100, OpenSources: 64}, 2, 0.9},
