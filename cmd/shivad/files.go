@@ -75,25 +75,32 @@ func name(path string) string {
 	return strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 }
 
-// addTo adds a container for each file.
+// isProgram reports whether a file, or a folder by its model.py, is a Python program with models.
+func isProgram(path string) bool {
+	_, err := os.Stat(filepath.Join(path, "model.py"))
+	return err == nil || filepath.Ext(path) == ".py"
+}
+
+// addTo adds a container for each file. It makes their paths absolute, as "." has no name.
 func (m *modelFiles) addTo(cfg *config.Config) error {
-	for _, path := range m.paths {
-		absolute, err := filepath.Abs(path)
+	for i := range m.paths {
+		path, err := filepath.Abs(m.paths[i])
 		if err != nil {
 			return err
 		}
-		if _, err := os.Stat(absolute); err != nil {
+		m.paths[i] = path
+		if _, err := os.Stat(path); err != nil {
 			return fmt.Errorf("serve: %w", err)
 		}
-		python, err := m.interpreter(absolute)
+		python, err := m.interpreter(path)
 		if err != nil {
 			return err
 		}
-		c := config.NewContainer(name(path), append([]string{python, "-m", "shiva_container", "serve", absolute, "--name", name(path)}, m.reading...)...)
+		c := config.NewContainer(name(path), append([]string{python, "-m", "shiva_container", "serve", path, "--name", name(path)}, m.reading...)...)
 		c.Replicas = config.Fixed(m.replicas)
 		c.Serve = []string{name(path) + "-raw"} // the network below one that takes pictures
-		if filepath.Ext(path) == ".py" {
-			c.Serve = []string{"*"} // a program may declare several models
+		if isProgram(path) {
+			c.Serve = []string{"*"} // it may declare several models
 		}
 		cfg.Supervised = append(cfg.Supervised, c)
 	}
@@ -158,6 +165,12 @@ func extra(path string) string {
 		return "[" + kind + "]"
 	case "xml":
 		return "[openvino]"
+	case "skops", "joblib", "pkl", "pickle":
+		return "[sklearn]"
+	case "ubj", "json":
+		return "[xgboost]"
+	case "txt":
+		return "[lightgbm]"
 	}
 	return ""
 }

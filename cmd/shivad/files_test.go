@@ -65,6 +65,28 @@ func TestServeFiles(t *testing.T) {
 	}
 }
 
+// A folder has a name however it is written, and is a program if it has a model.py.
+func TestServeFolders(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "folder")
+	python := program(t, filepath.Join(dir, "python"), "exit 0")
+	for _, serves := range []string{"folder-raw", "*"} {
+		for at, path := range map[string]string{dir: ".", filepath.Dir(dir): "folder/", filepath.Join(dir, "below"): ".."} {
+			if err := os.MkdirAll(at, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			t.Chdir(at)
+			c, err := loaded(t, "serve", path, "--python", python)
+			if err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			if got := c.Supervised[0]; got.Name != "folder" || got.Command[4] != dir || !slices.Equal(got.Serve, []string{serves}) {
+				t.Errorf("%s: the container is %+v, expected that it serves %s", path, got, serves)
+			}
+		}
+		program(t, filepath.Join(dir, "model.py"), "")
+	}
+}
+
 // The first Python that has the package is taken.
 func TestPythonForFiles(t *testing.T) {
 	dir := t.TempDir()
