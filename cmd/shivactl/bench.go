@@ -341,6 +341,7 @@ type bench struct {
 	config load.Config
 	beside *load.Config // clients beside that load; nil: none
 	inputs []string     // descriptions of the inputs, for people
+	trials uint64       // of a search, so far
 	report benchReport
 }
 
@@ -364,23 +365,30 @@ func (b *bench) search() (*load.Result, error) {
 		return last, fmt.Errorf("%w: none of the first requests succeeded", load.ErrNoRate)
 	}
 	const settle = 500 * time.Millisecond // of each trial, until the server has its batches
-	trial := 1
 	rate, trials, err := load.Search(b.ctx, *b.o.search, last.Rate()/2, b.o.length, func(_ context.Context, rate float64, length time.Duration, _ bool) (load.Trial, error) {
 		c := b.config
-		c.Rate, c.Duration, c.Warmup, c.Within = rate, length, settle, b.o.search.Within
-		c.Seed = b.config.Seed + uint64(trial)
-		trial++
-		r, err := b.run(c)
-		if r != nil {
-			last = r
-		}
-		if err != nil {
-			return load.Trial{}, err
-		}
-		t := load.TrialOf(r, *b.o.search)
-		b.tell(t)
-		return t, nil
+		c.Rate, c.Duration, c.Warmup = rate, length, settle
+		return b.trial(c, &last)
 	})
 	b.report.searched(*b.o.search, rate, trials)
 	return last, err
+}
+
+// trial offers a load as a trial of the search, and sets last to its result, if it has one.
+func (b *bench) trial(c load.Config, last **load.Result) (load.Trial, error) {
+	b.trials++
+	c.Seed, c.Within = c.Seed+b.trials, b.o.search.Within
+	r, err := b.run(c)
+	if r != nil {
+		*last = r
+	}
+	if err != nil {
+		return load.Trial{}, err
+	}
+	t := load.TrialOf(r, *b.o.search)
+	if b.o.think != nil {
+		t.Clients = c.Conns
+	}
+	b.tell(t)
+	return t, nil
 }

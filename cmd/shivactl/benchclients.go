@@ -52,19 +52,17 @@ func (o *benchOptions) thinks() (t load.Think) {
 // offer offers the load, with the clients beside it, and shows its progress on a line. When one of
 // the two ends early, so does the other.
 func (b *bench) offer() (r, clients *load.Result, err error) {
-	live := &load.Live{}
-	config := b.config
-	config.Live = live
-	line := b.liveLine(config)
-	defer line.stop()
 	if b.beside == nil {
-		r, err = load.Run(b.ctx, config)
+		r, err = b.run(b.config)
 		return r, nil, err
 	}
+	config, beside := b.config, *b.beside
+	config.Live = &load.Live{}
+	beside.Live = config.Live
+	line := b.liveLine(config)
+	defer line.stop()
 	ctx, cancel := context.WithCancel(b.ctx)
 	defer cancel()
-	beside := *b.beside
-	beside.Live = live
 	var besideErr error
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -86,23 +84,10 @@ func (b *bench) offer() (r, clients *load.Result, err error) {
 // the last trial.
 func (b *bench) searchClients() (last *load.Result, err error) {
 	settle := min(time.Second, b.o.length) // of each trial, until the server knows its clients
-	trial := uint64(0)
 	clients, trials, err := load.SearchClients(b.ctx, *b.o.search, b.o.length, func(_ context.Context, clients int, length time.Duration, _ bool) (load.Trial, error) {
 		c := b.config
-		c.Conns, c.Duration, c.Warmup, c.Within = clients, length, settle, b.o.search.Within
-		trial++
-		c.Seed += trial
-		r, err := b.run(c)
-		if r != nil {
-			last = r
-		}
-		if err != nil {
-			return load.Trial{}, err
-		}
-		t := load.TrialOf(r, *b.o.search)
-		t.Clients = clients
-		b.tell(t)
-		return t, nil
+		c.Conns, c.Duration, c.Warmup = clients, length, settle
+		return b.trial(c, &last)
 	})
 	rate := 0.0
 	if clients > 0 {
