@@ -22,7 +22,7 @@ import (
 // supervises, as a [[container]] in a file is: the Python package shiva-container reads and
 // executes it.
 type modelFiles struct {
-	paths    []string
+	paths    []string // absolute
 	python   string   // the program; "" = see interpreters
 	replicas int      // of each file
 	reading  []string // flags for the package
@@ -81,14 +81,9 @@ func isProgram(path string) bool {
 	return err == nil || filepath.Ext(path) == ".py"
 }
 
-// addTo adds a container for each file. It makes their paths absolute, as "." has no name.
+// addTo adds a container for each file.
 func (m *modelFiles) addTo(cfg *config.Config) error {
-	for i := range m.paths {
-		path, err := filepath.Abs(m.paths[i])
-		if err != nil {
-			return err
-		}
-		m.paths[i] = path
+	for _, path := range m.paths {
 		if _, err := os.Stat(path); err != nil {
 			return fmt.Errorf("serve: %w", err)
 		}

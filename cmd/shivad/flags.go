@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 
 	"github.com/shivad/shivad/server/config"
@@ -101,7 +102,11 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 	}
 	err := f.Parse(args)
 	for serve && err == nil && f.NArg() > 0 { // flags may stand before, between and after files
-		o.models.paths = append(o.models.paths, f.Arg(0))
+		path, failed := filepath.Abs(f.Arg(0)) // "." has no name
+		if failed != nil {
+			return o, failed
+		}
+		o.models.paths = append(o.models.paths, path)
 		err = f.Parse(f.Args()[1:])
 	}
 	switch {
