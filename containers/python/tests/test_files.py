@@ -23,7 +23,7 @@ from shiva_container.files import Options, Unusable, read
 from shiva_container.proof import prove
 from shiva_container.served import serving
 from sklearn.datasets import load_iris
-from sklearn.ensemble import RandomForestRegressor
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "digits.onnx"
@@ -98,7 +98,7 @@ def test_what_an_exporter_wrote_is_a_parameter(tmp_path: Path) -> None:
 def test_a_classifier_with_labels(tmp_path: Path, suffix: str) -> None:
     iris, path = load_iris(), tmp_path / f"iris{suffix}"
     joblib.dump(LogisticRegression(max_iter=500).fit(iris.data, iris.target_names[iris.target]), path)
-    with pytest.raises(Unusable, match=f"reading a {suffix} file runs code from it"):
+    with pytest.raises(Unusable, match=f"reading a {suffix} file runs code from it: say --trust"):
         read(path)
     made = one(path, trust=True)
     assert [str(tensor) for tensor in made.inputs] == ["input-0 FP64 [-1, 4]"]
@@ -118,7 +118,7 @@ def test_skops_needs_trust_only_for_types_that_it_does_not_know(tmp_path: Path) 
     assert [str(tensor) for tensor in made.outputs] == ["predict FP64 [-1]"]
     assert np.allclose(made.run([x], Batch(len(x)))[0], y)
     io.dump(RandomForestRegressor(n_estimators=2).fit(x, x[:, :2]), tmp_path / "forest.skops")
-    with pytest.raises(Unusable, match=r"does not know to be harmless .*Tree.*: say trust"):
+    with pytest.raises(Unusable, match=r"does not know to be harmless .*Tree.*: say --trust"):
         read(tmp_path / "forest.skops")
     made = one(tmp_path / "forest.skops", trust=True)
     assert [str(tensor) for tensor in made.outputs] == ["predict FP64 [-1, 2]"]
@@ -186,6 +186,70 @@ def test_a_device_is_a_promise(device: str, text: str, capsys: pytest.CaptureFix
     with pytest.raises(Unusable, match=text):
         read(DIGITS, Options(device=device))
     assert device.partition(":")[0] in line
+
+
+def test_estimators_with_several_outputs(tmp_path: Path) -> None:
+    iris, path = load_iris(), tmp_path / "several.pkl"
+    outputs = np.stack([iris.target > 0, iris.target], axis=1)
+    fitted = RandomForestClassifier(3, random_state=0).fit(iris.data, outputs)
+    joblib.dump(fitted, path)
+    made = one(path, trust=True)
+    assert [str(tensor) for tensor in made.outputs] == ["predict INT64 [-1, 2]", "predict_proba FP64 [-1, 2, 3]"]
+    assert made.parameters["proof"].startswith("rows: ")
+    kinds, shares = made.run([iris.data[::50]], Batch(3))
+    assert kinds.tolist() == [[0, 0], [1, 1], [1, 2]]
+    first, second = fitted.predict_proba(iris.data[::50])
+    assert shares[:, 0].tolist() == np.c_[first, np.zeros(3)].tolist()
+    assert shares[:, 1].tolist() == second.tolist()
+
+
+@pytest.mark.parametrize(
+    ("module", "file", "text"),
+    [
+        ("joblib", "a.pkl", r"joblib is not installed: pip install 'shiva-container\[sklearn\]'"),
+        ("sklearn", "a.pkl", r"sklearn is not installed: pip install 'shiva-container\[sklearn\]'"),
+        ("skops", "a.skops", r"skops is not installed: pip install 'shiva-container\[sklearn\]'"),
+    ],
+)
+def test_what_reads_estimators_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str, file: str, text: str
+) -> None:
+    class Missing:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == module:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    for name in [one for one in sys.modules if one.split(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "shiva_container.files.sklearn", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+    (tmp_path / file).write_bytes(b"")
+    with pytest.raises(Unusable, match=text):
+        read(tmp_path / file, Options(trust=True))
+
+
+def test_a_runtime_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "shiva_container.files.onnx":
+                raise ImportError("libcudart.so.12: cannot open shared object file")
+
+    monkeypatch.delitem(sys.modules, "shiva_container.files.onnx", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    with pytest.raises(Unusable, match=r"digits\.onnx: ImportError: libcudart\.so\.12"):
+        read(DIGITS)
+
+
+def test_fewer_rows_than_a_fixed_batch_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = onnx_file(
+        tmp_path / "m.onnx", [helper.make_node("Neg", ["x"], ["y"])], [value("x", [4, 2])], [value("y", [4, 2])]
+    )
+    for batch, most in (("2", 2), ("16", 4)):
+        assert "  padded: its batches have 4 rows" in checked(capsys, path, "--batch", batch)
+        made = models.declared_models()[-1]
+        assert made.max_batch == most
+        assert made.run([np.float32([[1, 2]])], Batch(1))[0].tolist() == [[-1, -2]]
+        models._declared.clear()
 
 
 def test_a_missing_package_names_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -330,7 +394,7 @@ def test_replicas_are_processes_that_end_together(tmp_path: Path) -> None:
         while len(found := list(tmp_path.glob("pid*"))) < 2:
             assert time.monotonic() < end
             time.sleep(0.02)
-        assert {one.read_text() for one in found} == {"4"}
+        assert {one.read_text() for one in found} == {"2"}
         parent.send_signal(signal.SIGTERM)
         assert parent.wait(60) in (0, signal.SIGTERM)
     for one in found:

@@ -169,7 +169,7 @@ def _network(path: Path, options: argparse.Namespace) -> tuple[list[Model[..., A
     verdict = (
         unproven(network, options.batch) if options.batch in ("off", "force") else prove(network, most=most or MOST)
     )
-    if most and verdict.most == 0:
+    if most and (verdict.most == 0 or verdict.most > most):
         verdict = replace(verdict, most=most)
     name, version = options.name or path.stem, options.version
     task = {"auto": "", "raw": None}.get(options.task, options.task)
@@ -187,8 +187,7 @@ def _network(path: Path, options: argparse.Namespace) -> tuple[list[Model[..., A
 
 def _replicate(arguments: Sequence[str], replicas: int) -> int:
     """Serve from several processes until one of them ends, or until SIGTERM or SIGINT."""
-    environment = dict(os.environ)
-    environment.setdefault("SHIVA_CPUS", f"{processors() / replicas:g}")
+    environment = os.environ | {"SHIVA_CPUS": f"{processors() / replicas:g}"}
     command = [sys.executable, "-m", "shiva_container", *arguments, "--replicas", "1"]
     processes = [subprocess.Popen(command, env=environment, start_new_session=True) for _ in range(replicas)]
 

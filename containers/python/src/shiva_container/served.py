@@ -55,7 +55,8 @@ def executing(network: Network, verdict: Verdict) -> Callable[[Sequence[Array], 
     def run(inputs: Sequence[Array], rows: int) -> Sequence[Array]:
         if verdict.way is not Way.PADDED:
             return network.run(inputs)
-        return [one[:rows] for one in network.run([_filled(one, verdict.most) for one in inputs])]
+        filled = [_filled(one, port.shape[0]) for one, port in zip(inputs, network.inputs, strict=True)]
+        return [one[:rows] for one in network.run(filled)]
 
     def execute(inputs: Sequence[Array], batch: Batch) -> Sequence[Array]:
         with network.lock:

@@ -56,6 +56,8 @@ def read(path: str | os.PathLike[str], options: Options | None = None) -> Networ
         reader: Callable[[Path, Options], Network] = importlib.import_module(f".{kind}", __name__).read
     except ModuleNotFoundError as e:
         raise Unusable(f"{path}: {e.name} is not installed: pip install 'shiva-container[{kind}]'") from e
+    except ImportError as e:  # such as a library of CUDA that is missing
+        raise Unusable(f"{path}: {line(e)}") from e
     try:
         return reader(path, options)
     except Unusable:
