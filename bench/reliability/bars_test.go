@@ -3,10 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
-	"go/parser"
-	"go/token"
 	"os"
 	"regexp"
 	"strconv"
@@ -15,27 +12,6 @@ import (
 
 	"github.com/shivad/shivad/bench/internal/process"
 )
-
-var plantsFlag = flag.Bool("plants", false, "run TestFaults, which reads the files in which -break plants faults")
-
-// TestFaults: the places of the faults exist, and the files still parse with them.
-func TestFaults(t *testing.T) {
-	if !*plantsFlag {
-		t.Skip("make seeds looks for the text that faults replace, in files of other packages")
-	}
-	if err := process.AtTop(); err != nil {
-		t.Fatal(err)
-	}
-	for _, b := range bars {
-		for _, f := range b.faults {
-			if text, err := f.text(); err != nil {
-				t.Errorf("%s: %v", b.name, err)
-			} else if _, err := parser.ParseFile(token.NewFileSet(), f.file, text, 0); err != nil {
-				t.Errorf("%s: %v", b.name, err)
-			}
-		}
-	}
-}
 
 // The names are in order, each has its row in the manual, and only faults are taken for faults.
 func TestBars(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 // A printer is a standard output or standard error. Much of what is written there was chosen by
 // others: names by clients, errors by models, documents by servers. A terminal would execute what
 // it finds there (ESC, CSI, BEL, a carriage return), or show it in another order (U+202E), so
-// everything but printable characters, tabs and line ends is shown as \uXXXX. That is what JSON
-// writes for the same character, so a document keeps its meaning.
+// everything but printable characters, tabs and line ends is shown by its number, as in JSON. So a
+// document keeps its meaning.
 type printer struct{ w io.Writer }
 
 func (p printer) Write(text []byte) (int, error) {
