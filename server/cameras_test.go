@@ -40,7 +40,7 @@ type shown struct {
 	value        int32
 	seq, skipped int64
 	age          float64 // ms
-	err          *fault
+	err          *refusal
 	by           string // of err, as JSON
 }
 
@@ -75,9 +75,9 @@ func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 		{t, "tcp", func(ctx context.Context, route string, f frame) shown {
 			m, err := client.Do(ctx, f.message(t, route))
 			if remote, ok := errors.AsType[*shiva.RemoteError](err); ok {
-				return shown{err: shivaFault(err).(*fault), by: remote.By}
+				return shown{err: shivaFault(err).(*refusal), by: remote.By}
 			} else if err != nil {
-				return shown{err: &fault{text: err.Error()}}
+				return shown{err: &refusal{text: err.Error()}}
 			}
 			defer m.Release()
 			return shownBy(t, m)
@@ -86,7 +86,7 @@ func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 		{t, "grpc", func(ctx context.Context, route string, f frame) shown {
 			a, err := rpc.client.ModelInfer(ctx, f.question(t, route))
 			if err != nil {
-				s := shown{err: grpcFault(err).(*fault)}
+				s := shown{err: grpcFault(err).(*refusal)}
 				for _, d := range status.Convert(err).Details() {
 					if info, ok := d.(*errdetails.ErrorInfo); ok {
 						s.by = info.Metadata["by"]
@@ -108,7 +108,7 @@ func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 				a, err = stream.Recv()
 			}
 			if err != nil {
-				return shown{err: grpcFault(err).(*fault)}
+				return shown{err: grpcFault(err).(*refusal)}
 			}
 			return shownOn(a)
 		}},
@@ -120,7 +120,7 @@ func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 			x.Name = "x"
 			a, err := s.Ask(ctx, &Question{Name: route, Inputs: []tensor.Tensor{x}, Parameters: []byte(f.json(t))})
 			if err != nil {
-				s := shown{err: &fault{text: err.Error()}}
+				s := shown{err: &refusal{text: err.Error()}}
 				if e, ok := errors.AsType[*scheduler.SupersededError](err); ok {
 					s.by = strconv.FormatInt(e.Seq, 10)
 				}
@@ -145,12 +145,12 @@ func askREST(ctx context.Context, t *testing.T, web *httpClient, route string, f
 	head := fmt.Sprintf(`{"parameters":%s,"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[%d,0]}]}`, f.json(t), f.value)
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, web.base+"/v2/models/"+route+"/infer", strings.NewReader(head))
 	if err != nil {
-		return shown{err: &fault{text: err.Error()}}
+		return shown{err: &refusal{text: err.Error()}}
 	}
 	q.Header.Set("Content-Type", "application/json")
 	resp, err := web.client.Do(q)
 	if err != nil {
-		return shown{err: &fault{text: err.Error()}}
+		return shown{err: &refusal{text: err.Error()}}
 	}
 	defer resp.Body.Close()
 	var a struct {
@@ -163,10 +163,10 @@ func askREST(ctx context.Context, t *testing.T, web *httpClient, route string, f
 		Outputs []struct{ Data []int32 }
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&a); err != nil {
-		return shown{err: &fault{text: err.Error()}}
+		return shown{err: &refusal{text: err.Error()}}
 	}
 	if a.Error != "" {
-		return shown{err: &fault{code: resp.StatusCode, text: a.Error}, by: string(a.Parameters.By)}
+		return shown{err: &refusal{code: resp.StatusCode, text: a.Error}, by: string(a.Parameters.By)}
 	}
 	return shown{value: a.Outputs[0].Data[0], seq: a.Parameters.Seq, skipped: a.Parameters.Skipped, age: a.Parameters.Age}
 }
@@ -210,7 +210,7 @@ func (f frame) question(t *testing.T, route string) *pb.ModelInferRequest {
 // shownBy converts a Shiva message to an answer.
 func shownBy(t *testing.T, m *shiva.Message) shown {
 	if e := shiva.ParseError(m); e != nil {
-		return shown{err: &fault{kind: e.Type, code: e.Code, retryable: e.Retryable, text: e.Message}, by: e.By}
+		return shown{err: &refusal{kind: e.Type, code: e.Code, retryable: e.Retryable, text: e.Message}, by: e.By}
 	}
 	var reply struct {
 		Seq, Skipped int64
@@ -234,7 +234,7 @@ func shownOn(a *pb.ModelStreamInferResponse) shown {
 	if a.ErrorMessage == "" {
 		return shownIn(a.InferResponse)
 	}
-	s := shown{err: &fault{text: a.ErrorMessage}}
+	s := shown{err: &refusal{text: a.ErrorMessage}}
 	if by := a.InferResponse.Parameters["by"]; by != nil {
 		if s.by = strconv.Quote(by.GetStringParam()); by.GetStringParam() == "" {
 			s.by = strconv.FormatInt(by.GetInt64Param(), 10)

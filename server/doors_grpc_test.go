@@ -37,7 +37,7 @@ func newGRPC(t *testing.T, addr net.Addr) *grpcClient {
 }
 
 func grpcFault(err error) error {
-	f := &fault{code: int(status.Code(err)), text: status.Convert(err).Message()}
+	f := &refusal{code: int(status.Code(err)), text: status.Convert(err).Message()}
 	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok {
 			f.kind, f.retryable = info.Reason, info.Metadata["retryable"] == "true"

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers/containertest"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -27,12 +27,12 @@ import (
 type way struct {
 	name string
 	// ask sends one tensor x to a model and returns the tensor of the answer. An error that the
-	// server reports is a *fault. timeout 0 means the model's.
+	// server reports is a *refusal. timeout 0 means the model's.
 	ask func(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error)
 	// garbage sends invalid bytes, and returns the answer; nil if the wire cannot carry them.
 	garbage func() error
 	// shows returns the form of a row of the table of errors on this wire.
-	shows func(condition) fault
+	shows func(condition) refusal
 	// refuses has the datatypes that the wire cannot carry, with the server's error.
 	refuses map[tensor.DType]string
 }
@@ -45,15 +45,15 @@ type condition struct {
 	retryable bool
 }
 
-// A fault is an error as the wire shows it; fields that the wire does not have are zero.
-type fault struct {
+// A refusal is an error as the wire shows it; fields that the wire does not have are zero.
+type refusal struct {
 	kind      string
 	code      int
 	retryable bool
 	text      string // not compared
 }
 
-func (f *fault) Error() string {
+func (f *refusal) Error() string {
 	return fmt.Sprintf("%q %d, retryable: %v: %s", f.kind, f.code, f.retryable, f.text)
 }
 
@@ -64,12 +64,12 @@ func ways(t *testing.T, s *Server) []way {
 	http := newHTTP(t, s.Addrs().REST[0])
 	rpc := newGRPC(t, s.Addrs().GRPC[0])
 	tcp := newTCP(t, s.Addrs().TCP[0])
-	ofGRPC := func(c condition) fault { return fault{kind: c.kind, code: c.grpc, retryable: c.retryable} }
+	ofGRPC := func(c condition) refusal { return refusal{kind: c.kind, code: c.grpc, retryable: c.retryable} }
 	// 429 and 503 tell when to retry; the wire has no such field for the other conditions.
-	ofHTTP := func(c condition) fault { return fault{code: c.http, retryable: c.http == 429 || c.http == 503} }
+	ofHTTP := func(c condition) refusal { return refusal{code: c.http, retryable: c.http == 429 || c.http == 503} }
 	return []way{
 		{name: "tcp", ask: tcp.ask, garbage: tcp.garbage,
-			shows:   func(c condition) fault { return fault{kind: c.kind, code: c.http, retryable: c.retryable} },
+			shows:   func(c condition) refusal { return refusal{kind: c.kind, code: c.http, retryable: c.retryable} },
 			refuses: map[tensor.DType]string{tensor.BFloat16: "expected bfloat16"}},
 		{name: "rest json", ask: http.askJSON, garbage: func() error { return http.garbage(`{"inputs":[`, "") }, shows: ofHTTP,
 			refuses: map[tensor.DType]string{tensor.LongDouble: "LONGDOUBLE " + onlyBytes, tensor.Complex64: "COMPLEX64 " + onlyBytes, tensor.Complex128: "COMPLEX128 " + onlyBytes}},
@@ -80,7 +80,7 @@ func ways(t *testing.T, s *Server) []way {
 				tensor.LongDouble: "LONGDOUBLE " + onlyRaw, tensor.Complex64: "COMPLEX64 " + onlyRaw, tensor.Complex128: "COMPLEX128 " + onlyRaw}},
 		{name: "library", ask: func(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
 			return askLibrary(ctx, s, model, x, timeout)
-		}, shows: func(c condition) fault { return fault{kind: c.kind} }},
+		}, shows: func(c condition) refusal { return refusal{kind: c.kind} }},
 	}
 }
 
@@ -102,7 +102,7 @@ func newTCP(t *testing.T, addr net.Addr) *tcpClient {
 
 func shivaFault(err error) error {
 	if remote, ok := errors.AsType[*shiva.RemoteError](err); ok {
-		return &fault{kind: remote.Type, code: remote.Code, retryable: remote.Retryable, text: remote.Message}
+		return &refusal{kind: remote.Type, code: remote.Code, retryable: remote.Retryable, text: remote.Message}
 	}
 	return err
 }
@@ -233,7 +233,7 @@ func (c *httpClient) do(q *http.Request) (answer, rest []byte, err error) {
 		if err := json.Unmarshal(body, &reply); err != nil || reply.Error == "" {
 			return nil, nil, fmt.Errorf("%d with a body that is no error: %q", resp.StatusCode, body)
 		}
-		return nil, nil, &fault{code: resp.StatusCode, retryable: resp.Header.Get("Retry-After") != "", text: reply.Error}
+		return nil, nil, &refusal{code: resp.StatusCode, retryable: resp.Header.Get("Retry-After") != "", text: reply.Error}
 	}
 	if n := resp.Header.Get("Inference-Header-Content-Length"); n != "" {
 		size, err := strconv.Atoi(n)
@@ -418,7 +418,7 @@ func appendNumber(data []byte, d tensor.DType, text string) ([]byte, error) {
 func askLibrary(ctx context.Context, s *Server, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
 	a, err := s.Ask(ctx, &Question{Name: model, Inputs: []tensor.Tensor{x}, Timeout: timeout})
 	if err != nil {
-		return x, &fault{kind: gate.StatusOf(err).Type, text: err.Error()}
+		return x, &refusal{kind: fault.Of(err).Type, text: err.Error()}
 	}
 	defer a.Release()
 	y := a.Outputs[0]

@@ -70,7 +70,7 @@ func TestExtensions(t *testing.T) {
 				}
 			}
 			for name, call := range d.missing {
-				f, ok := call().(*fault)
+				f, ok := call().(*refusal)
 				if slices.Contains(d.announced, name) || !ok || f.code != http.StatusNotFound && f.code != int(codes.Unimplemented) || f.text == "" {
 					t.Errorf("%q is not offered, and is answered with %v", name, f)
 				}
@@ -158,7 +158,7 @@ func restDoorway(t *testing.T, s *Server, container *containertest.Container) do
 			}
 			priority := lastBatch(container).Priority
 			err := c.call("POST", "/v2/models/stuck/infer", input+`,"parameters":{"timeout":20000}}`, nil)
-			f, ok := err.(*fault)
+			f, ok := err.(*refusal)
 			if !ok || f.code != http.StatusGatewayTimeout {
 				return "", err
 			}
@@ -324,7 +324,7 @@ func tcpDoorway(t *testing.T, s *Server, container *containertest.Container) doo
 			}
 			priority := lastBatch(container).Priority
 			_, err := ask("v2/models/stuck/infer", `{"timeout_ms":20}`, pair)
-			f, ok := err.(*fault)
+			f, ok := err.(*refusal)
 			if !ok {
 				return "", err
 			}
@@ -419,7 +419,7 @@ func TestUnknownDatatypes(t *testing.T) {
 	for _, name := range []string{"FP8", "fp32", "FLOAT", "TYPE_FP32", "STRING", ""} {
 		for _, data := range []string{`"data":[1]`, `"parameters":{"binary_data_size":4}`} {
 			err := rest.call("POST", "/v2/models/m/infer", fmt.Sprintf(`{"inputs":[{"name":"x","datatype":%q,"shape":[1],%s}]}`, name, data), nil)
-			f, ok := err.(*fault)
+			f, ok := err.(*refusal)
 			if !ok || f.code != http.StatusBadRequest || !strings.Contains(f.text, "datatype") || !strings.Contains(f.text, `"`+name+`"`) && name != "" {
 				t.Errorf("rest, %q: %v", name, err)
 			}
@@ -440,7 +440,7 @@ func TestUnknownDatatypes(t *testing.T) {
 	for _, code := range []byte{16, 18, 31, 32, 33, 255} {
 		m[header+rank] = code
 		err := newTCP(t, s.Addrs().TCP[0]).send(m)
-		if f, ok := err.(*fault); !ok || f.kind != "Protocol" || !strings.Contains(f.text, fmt.Sprint(code)) {
+		if f, ok := err.(*refusal); !ok || f.kind != "Protocol" || !strings.Contains(f.text, fmt.Sprint(code)) {
 			t.Errorf("tcp, %d: %v", code, err)
 		}
 	}

@@ -261,7 +261,7 @@ func answered(t *testing.T, door string, a attack, err error) {
 	if door == "grpc" {
 		code = a.want.grpc
 	}
-	if f, ok := err.(*fault); !ok || f.code != code || door != "rest" && f.kind != a.want.kind {
+	if f, ok := err.(*refusal); !ok || f.code != code || door != "rest" && f.kind != a.want.kind {
 		t.Errorf("%s, %s: got %v, expected %s, %d", door, a.name, err, a.want.kind, code)
 	}
 }

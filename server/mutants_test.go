@@ -15,7 +15,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/jsontest"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/jsontext"
@@ -238,7 +238,7 @@ func (o *operators) judgeFrame(t *testing.T, q *Question, f *jsontest.Frame, fra
 		}
 	case errors.Is(err, scheduler.ErrSuperseded):
 		o.frames.Other("superseded")
-		if !f.By(gate.By(err), frames) {
+		if !f.By(fault.By(err), frames) {
 			t.Errorf("%s, frame %v of %v: %v", q.Name, f, frames, err)
 		}
 	case errors.Is(err, scheduler.ErrNotFound), errors.Is(err, scheduler.ErrDeadlineExceeded), errors.Is(err, scheduler.ErrUnavailable),

@@ -161,7 +161,7 @@ func TestHostileRegions(t *testing.T) {
 				}
 				in := span{name, h.rand.IntN(hostileBytes / 2), h.rand.IntN(hostileBytes / 2)}
 				err := ways[[]string{"rest", "grpc", "tcp"}[n%3]](ctx, in, span{name, h.rand.IntN(hostileBytes / 2), in.size})
-				if f := (*fault)(nil); errors.As(err, &f) && f.code != 500 && f.code != 502 && f.code != 13 && f.code != 2 {
+				if f := (*refusal)(nil); errors.As(err, &f) && f.code != 500 && f.code != 502 && f.code != 13 && f.code != 2 {
 					bad.Add(1)
 				} else if err != nil {
 					t.Errorf("request %d: %v", n, err)

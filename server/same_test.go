@@ -206,7 +206,7 @@ func sameEverywhere(t *testing.T, all []way, model string, x tensor.Tensor, set 
 		}
 		asked.Go(func() {
 			y, err := w.ask(ctx, model, x, 0)
-			f, isFault := errors.AsType[*fault](err)
+			f, isFault := errors.AsType[*refusal](err)
 			switch {
 			case refused:
 				invalid := w.shows(condition{"InvalidInput", 400, 3, false})
@@ -402,9 +402,9 @@ func sameWhileDraining(t *testing.T, s *Server, all []way, leave func()) {
 	}
 }
 
-func showsAs(t *testing.T, err error, want fault, words string) {
+func showsAs(t *testing.T, err error, want refusal, words string) {
 	t.Helper()
-	f, ok := errors.AsType[*fault](err)
+	f, ok := errors.AsType[*refusal](err)
 	if !ok || f.kind != want.kind || f.code != want.code || f.retryable != want.retryable || !strings.Contains(f.text, words) {
 		t.Errorf("got %v, expected %v with %q", err, &want, words)
 	}

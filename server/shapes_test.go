@@ -246,7 +246,7 @@ func TestOptionalInputs(t *testing.T) {
 				t.Errorf("%s: %d inputs: %q, %v, expected %s and %s", c.name, len(q.inputs), got, err, q.boxes, q.masked)
 			}
 		}
-		if _, err := c.ask(t.Context(), "detector", mask(1)); err == nil || !strings.Contains(err.(*fault).text, `input "image" is missing`) {
+		if _, err := c.ask(t.Context(), "detector", mask(1)); err == nil || !strings.Contains(err.(*refusal).text, `input "image" is missing`) {
 			t.Errorf("%s: without the image: %v", c.name, err)
 		}
 	}
@@ -342,7 +342,7 @@ func TestRaggedAnswers(t *testing.T) {
 	} {
 		count.Store(c.count)
 		_, err := callers(t, s)[0].ask(t.Context(), "detector", named("image", ints(tensor.Shape{1, 2}, 1, 2)))
-		if f, ok := err.(*fault); !ok || f.kind != "ContainerFailed" || !strings.Contains(f.text, c.words) {
+		if f, ok := err.(*refusal); !ok || f.kind != "ContainerFailed" || !strings.Contains(f.text, c.words) {
 			t.Errorf("count %d: %v, expected %q", c.count, err, c.words)
 		}
 	}
@@ -363,7 +363,7 @@ func TestFreeSizesThatDoNotGoTogether(t *testing.T) {
 	})
 	_, err := callers(t, s)[0].ask(t.Context(), "loose", named("x", ints(tensor.Shape{2, 2}, 1, 2, 3, 4)))
 	for _, words := range []string{"cannot be joined", "ragged", "pad it and return a count", "batched = false"} {
-		if f, ok := err.(*fault); !ok || !strings.Contains(f.text, words) {
+		if f, ok := err.(*refusal); !ok || !strings.Contains(f.text, words) {
 			t.Errorf("%v does not say %q", err, words)
 		}
 	}
@@ -508,7 +508,7 @@ func TestApplicationsOfAnyShape(t *testing.T) {
 		if err != nil || strings.TrimSpace(got["boxes"]) != "[3, 2] [2 7 2 7 1 8]" {
 			t.Errorf("%s: %q, %v", c.name, got, err)
 		}
-		if _, err := c.ask(t.Context(), "both", images); err == nil || !strings.Contains(err.(*fault).text, "ragged output") {
+		if _, err := c.ask(t.Context(), "both", images); err == nil || !strings.Contains(err.(*refusal).text, "ragged output") {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}

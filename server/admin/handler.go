@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/identity"
 )
 
@@ -84,7 +85,7 @@ func (n need) permit(who *identity.Identity, method string) error {
 		err = who.Check(identity.AdminWrite, "")
 	}
 	switch {
-	case errors.Is(err, identity.ErrUnauthenticated):
+	case errors.Is(err, fault.ErrUnauthenticated):
 		return refuse(http.StatusUnauthorized, "%v", err)
 	case err != nil:
 		return refuse(http.StatusForbidden, "%v", err)

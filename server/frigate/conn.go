@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers/zmtp"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/unfinished"
@@ -259,7 +259,7 @@ func (a *request) guarded(m *zmtp.Message) (frames [][]byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			a.door.log.Error("panic while serving a detector", "panic", p, "stack", string(bytes.TrimSpace(debug.Stack())))
-			frames, err = a.failed(fmt.Errorf("%w; see the server's log", gate.ErrInternal)), nil
+			frames, err = a.failed(fmt.Errorf("%w; see the server's log", fault.ErrInternal)), nil
 		}
 	}()
 	return a.answer(m)

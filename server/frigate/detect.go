@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -32,7 +33,7 @@ func (a *request) detect() ([][]byte, error) {
 		// This detector sent its model_request before the server was restarted. After any answer,
 		// even an error, it would go on without one for ever. Without an answer it reconnects, and
 		// begins with a model_request.
-		return nil, gate.Malformed("expected a model_request before the first image, since frigate.models has no model for model_type %q", a.ModelType)
+		return nil, fault.Malformed("expected a model_request before the first image, since frigate.models has no model for model_type %q", a.ModelType)
 	}
 	rows, err := a.infer(route)
 	if err != nil {
@@ -102,7 +103,7 @@ func (a *request) output(name, version string) (string, error) {
 	outputs := gate.Join(m.Outputs, func(o predict.TensorMetadata) string {
 		return fmt.Sprintf("%q %s %s", o.Name, o.Datatype, tensor.Shape(o.Shape))
 	}, ", ")
-	return "", gate.Invalid("model %q does not answer with detections: expected one output, or one called %q, of FP32 with the last dimension %d (class, score, y_min, x_min, y_max, x_max), got %s",
+	return "", fault.Invalid("model %q does not answer with detections: expected one output, or one called %q, of FP32 with the last dimension %d (class, score, y_min, x_min, y_max, x_max), got %s",
 		m.Name, outputName, rowWidth, outputs)
 }
 
@@ -110,17 +111,17 @@ func (a *request) output(name, version string) (string, error) {
 func (a *request) image() (tensor.Tensor, error) {
 	d, ok := dtypeOf(a.DType)
 	if !ok {
-		return tensor.Tensor{}, gate.Invalid("dtype %.50q: expected a name of numpy, such as uint8 or float32", a.DType)
+		return tensor.Tensor{}, fault.Invalid("dtype %.50q: expected a name of numpy, such as uint8 or float32", a.DType)
 	}
 	if n, most := len(a.Shape), a.settings.Limits.Rank; n > most {
-		return tensor.Tensor{}, gate.TooLarge("a shape of %d dimensions; limits.rank is %d", n, most)
+		return tensor.Tensor{}, fault.TooLarge("a shape of %d dimensions; limits.rank is %d", n, most)
 	}
 	if len(a.Shape) == 0 || a.Shape[0] != 1 {
-		return tensor.Tensor{}, gate.Invalid("shape %s: expected that of one image, such as [1,320,320,3]", tensor.Shape(a.Shape))
+		return tensor.Tensor{}, fault.Invalid("shape %s: expected that of one image, such as [1,320,320,3]", tensor.Shape(a.Shape))
 	}
 	t, err := tensor.New(d, a.Shape, a.data.Data)
 	if err != nil {
-		return t, gate.Invalid("%w", err)
+		return t, fault.Invalid("%w", err)
 	}
 	t.Buf = a.data.Buf
 	return t, nil

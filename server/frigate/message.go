@@ -9,7 +9,7 @@ import (
 
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/quota"
@@ -74,7 +74,7 @@ type request struct {
 // the connection without one.
 func (a *request) answer(m *zmtp.Message) ([][]byte, error) {
 	if len(m.Frames) == 0 || len(m.Frames[0].Data) > 0 {
-		return nil, gate.Malformed("expected a message that begins with an empty frame, as a REQ socket sends it")
+		return nil, fault.Malformed("expected a message that begins with an empty frame, as a REQ socket sends it")
 	}
 	switch err := cmp.Or(a.admit(m), a.parse(m)); {
 	case err != nil:
@@ -115,15 +115,15 @@ func (a *request) admit(m *zmtp.Message) error {
 func (a *request) parse(m *zmtp.Message) error {
 	frames := m.Frames[1:]
 	if len(frames) < 1 || len(frames) > 2 {
-		return gate.Malformed("expected a header and an image, a header and a model's file, or a header; got %d frames", len(frames))
+		return fault.Malformed("expected a header and an image, a header and a model's file, or a header; got %d frames", len(frames))
 	}
 	text, most := frames[0].Data, a.settings.Limits.MetadataBytes
 	if len(text) > most {
-		return gate.TooLarge("the header has %d bytes; limits.metadata_bytes is %d", len(text), most)
+		return fault.TooLarge("the header has %d bytes; limits.metadata_bytes is %d", len(text), most)
 	}
 	h, err := parseHeader(text, a.settings.Limits.JSONDepth)
 	if err != nil {
-		return gate.Malformed("the header: %w", err)
+		return fault.Malformed("the header: %w", err)
 	}
 	a.header = h
 	if len(frames) == 2 {
@@ -131,14 +131,14 @@ func (a *request) parse(m *zmtp.Message) error {
 	}
 	switch {
 	case a.ModelRequest && a.ModelData:
-		return gate.Malformed("the header has both model_request and model_data; expected one of them")
+		return fault.Malformed("the header has both model_request and model_data; expected one of them")
 	case a.ModelRequest && len(frames) == 2:
-		return gate.Malformed("expected a model_request in one frame, got two")
+		return fault.Malformed("expected a model_request in one frame, got two")
 	case !a.ModelRequest && len(frames) == 1:
-		return gate.Malformed("expected a second frame with the bytes of an image or of a model's file, got the header alone")
+		return fault.Malformed("expected a second frame with the bytes of an image or of a model's file, got the header alone")
 	case a.ModelRequest || a.ModelData:
 		if n := len(a.ModelName); n == 0 || n > mostName {
-			return gate.Invalid("model_name: expected a file's name of 1 to %d bytes, got %d", mostName, n)
+			return fault.Invalid("model_name: expected a file's name of 1 to %d bytes, got %d", mostName, n)
 		}
 	}
 	return nil
@@ -170,9 +170,9 @@ func (a *request) status(s modelStatus, err error) [][]byte {
 	case a.ModelData && s.Saved == nil:
 		s.Saved = new(false)
 	}
-	s.Name, s.Loaded, s.Message = gate.Cut(a.ModelName, mostName), err == nil, "ready"
+	s.Name, s.Loaded, s.Message = fault.Cut(a.ModelName, mostName), err == nil, "ready"
 	if err != nil {
-		s.Message = gate.Text(err)
+		s.Message = fault.Text(err)
 	}
 	text, _ := json.Marshal(s) // cannot fail: booleans and strings
 	return [][]byte{text}
@@ -188,7 +188,7 @@ func noDetections(err error) [][]byte {
 		DType string `json:"dtype"`
 		Type  string `json:"type"`
 		Error string `json:"error"`
-	}{[2]int{mostRows, rowWidth}, "float32", gate.StatusOf(err).Type, gate.Text(err)})
+	}{[2]int{mostRows, rowWidth}, "float32", fault.Of(err).Type, fault.Text(err)})
 	return [][]byte{text, make([]byte, rowsSize)}
 }
 

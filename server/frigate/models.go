@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 )
@@ -145,7 +146,7 @@ func (a *request) missing(models []string) error {
 func (a *request) save() (s modelStatus, err error) {
 	by := predict.Caller{Source: audit.Source{Identity: a.who.Name(), Address: a.RemoteAddr().String(), Door: "frigate"}, Listener: a.Door()}
 	if a.door.store == nil {
-		err := fmt.Errorf("%w: detectors may not send model files (frigate.model_directory is not set)", gate.ErrPermissionDenied)
+		err := fmt.Errorf("%w: detectors may not send model files (frigate.model_directory is not set)", fault.ErrPermissionDenied)
 		a.service().Refused(by.Source, saveAction, modelFile, a.ModelName, err)
 		return s, err
 	}
@@ -159,7 +160,7 @@ func (a *request) save() (s modelStatus, err error) {
 	err = a.door.store.save(a.ModelName, a.data.Data, a.settings)
 	note := audit.Entry{Source: by.Source, Action: saveAction, What: modelFile, Name: a.ModelName}
 	if err != nil {
-		note.Error = gate.Text(err)
+		note.Error = fault.Text(err)
 	} else {
 		note.After = fmt.Sprintf(`{"bytes":%d,"sha256":"%x"}`, len(a.data.Data), sha256.Sum256(a.data.Data))
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 )
 
 // A store is the directory for the model files of detectors. A nil store is empty. Any goroutine
@@ -51,7 +51,7 @@ func (s *store) save(name string, data []byte, limits *Settings) error {
 		return err
 	}
 	if n := int64(len(data)); n > limits.ModelBytes {
-		return gate.TooLarge("the model file has %d bytes; frigate.model_bytes is %d", n, limits.ModelBytes)
+		return fault.TooLarge("the model file has %d bytes; frigate.model_bytes is %d", n, limits.ModelBytes)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +59,7 @@ func (s *store) save(name string, data []byte, limits *Settings) error {
 	case same:
 		return nil
 	case err == nil:
-		return gate.Invalid("a model file %q with other contents exists; remove it before sending this one", name)
+		return fault.Invalid("a model file %q with other contents exists; remove it before sending this one", name)
 	case !errors.Is(err, fs.ErrNotExist):
 		return writeError(err)
 	}
@@ -68,7 +68,7 @@ func (s *store) save(name string, data []byte, limits *Settings) error {
 		return writeError(err)
 	}
 	if files >= limits.ModelFiles {
-		return gate.TooLarge("there are %d model files; frigate.model_files is %d", files, limits.ModelFiles)
+		return fault.TooLarge("there are %d model files; frigate.model_files is %d", files, limits.ModelFiles)
 	}
 	if err := s.write(name, data); err != nil {
 		return writeError(err)
@@ -92,7 +92,7 @@ func writeError(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		err = path.Err
 	}
-	return fmt.Errorf("%w: the model file could not be written: %w", gate.ErrInternal, err)
+	return fmt.Errorf("%w: the model file could not be written: %w", fault.ErrInternal, err)
 }
 
 // files counts the complete files.
@@ -137,7 +137,7 @@ func checkName(name string) error {
 		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-')
 	}
 	if name == "" || len(name) > mostName || name[0] == '.' || strings.ContainsFunc(name, odd) {
-		return gate.Invalid("model_name %.200q: expected 1 to %d letters, digits, dots, dashes and underscores, not starting with a dot", name, mostName)
+		return fault.Invalid("model_name %.200q: expected 1 to %d letters, digits, dots, dashes and underscores, not starting with a dot", name, mostName)
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/budgettest"
@@ -265,7 +266,7 @@ func checkDecode(t *testing.T, data []byte, size int) {
 		if diff := compare(r, &m); diff != "" {
 			t.Errorf("pieces of %d: %s", size, diff)
 		}
-	case theirs == nil && errors.Is(err, gate.ErrProtocol):
+	case theirs == nil && errors.Is(err, fault.ErrProtocol):
 		t.Errorf("pieces of %d: %v, but the generated code reads it", size, err)
 	}
 	r.release()
@@ -327,7 +328,7 @@ func TestReply(t *testing.T) {
 		{Name: "none", DType: tensor.Int16, Shape: tensor.Shape{0, 3}, Data: []byte{}},
 		{Name: "heap", DType: tensor.Uint8, Shape: tensor.Shape{10_000}, Data: make([]byte, 10_000)},
 	}}
-	for _, r := range []*reply{{answer: a, out: c.depart(0)}, {answer: a, out: c.depart(0), typed: true}, {answer: a, out: c.depart(0), stream: true}, {stream: true, id: "x", err: gate.ErrInternal}} {
+	for _, r := range []*reply{{answer: a, out: c.depart(0)}, {answer: a, out: c.depart(0), typed: true}, {answer: a, out: c.depart(0), stream: true}, {stream: true, id: "x", err: fault.ErrInternal}} {
 		slice, err := newCodec().Marshal(r)
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/audit"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/quota"
@@ -155,7 +155,7 @@ func convert[M proto.Message](message M, answer any, err error) (M, error) {
 		err = protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(text, message)
 	}
 	if err != nil {
-		return none, fmt.Errorf("%w: %w", gate.ErrInternal, err)
+		return none, fmt.Errorf("%w: %w", fault.ErrInternal, err)
 	}
 	return message, nil
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
@@ -215,7 +216,7 @@ func (d *Door) recovered(err *error) {
 
 func (d *Door) bug(p any) error {
 	d.log.Error("panic in the grpc door", "panic", p, "stack", string(debug.Stack()))
-	return fmt.Errorf("%w: panic: %v", gate.ErrInternal, p)
+	return fmt.Errorf("%w: panic: %v", fault.ErrInternal, p)
 }
 
 // counted runs a call, which is a stream of HTTP/2, if its client's quotas allow one more.

@@ -24,7 +24,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -316,11 +316,11 @@ func TestForwardedMetadata(t *testing.T) {
 // Each condition of the table has its code, and its type in the details.
 func TestErrors(t *testing.T) {
 	for _, err := range []error{
-		gate.ErrProtocol, scheduler.ErrTooLarge, scheduler.ErrInvalidInput, scheduler.ErrNotFound, scheduler.ErrOverloaded, scheduler.ErrDeadlineExceeded,
-		scheduler.ErrUnavailable, scheduler.ErrContainerFailed, scheduler.ErrContainerLost, gate.ErrUnauthenticated, gate.ErrPermissionDenied,
-		scheduler.ErrDraining, scheduler.ErrCanceled, gate.ErrInternal, errors.New("nobody knows"),
+		fault.ErrProtocol, scheduler.ErrTooLarge, scheduler.ErrInvalidInput, scheduler.ErrNotFound, scheduler.ErrOverloaded, scheduler.ErrDeadlineExceeded,
+		scheduler.ErrUnavailable, scheduler.ErrContainerFailed, scheduler.ErrContainerLost, fault.ErrUnauthenticated, fault.ErrPermissionDenied,
+		scheduler.ErrDraining, scheduler.ErrCanceled, fault.ErrInternal, errors.New("nobody knows"),
 	} {
-		row := gate.StatusOf(err)
+		row := fault.Of(err)
 		s := statusOf(fmt.Errorf("%w: why", err))
 		var info *errdetails.ErrorInfo
 		var retry *errdetails.RetryInfo

@@ -11,7 +11,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/internal/wire"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -83,7 +83,7 @@ func (r *reply) marshal() mem.BufferSlice {
 	var w writer
 	if r.err != nil {
 		w.tail = wire.AppendString(w.tail, responseID, r.id)
-		w.tail = appendBy(w.tail, gate.By(r.err))
+		w.tail = appendBy(w.tail, fault.By(r.err))
 	} else {
 		r.response(&w)
 	}
@@ -93,7 +93,7 @@ func (r *reply) marshal() mem.BufferSlice {
 	}
 	var head []byte
 	if r.err != nil {
-		head = wire.AppendString(head, streamError, gate.StatusOf(r.err).Type+": "+text(r.err))
+		head = wire.AppendString(head, streamError, fault.Of(r.err).Type+": "+text(r.err))
 	}
 	head = wire.AppendHead(head, streamResponse, w.done.Len())
 	return append(mem.BufferSlice{mem.SliceBuffer(head)}, w.done...)

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 )
 
 // maxText bounds an error's text, in bytes. A header has the text twice, once escaped and once in
@@ -19,7 +19,7 @@ import (
 const maxText = 1 << 10
 
 // text returns the text of an error for the client.
-func text(err error) string { return gate.Cut(gate.PredictText(err), maxText) }
+func text(err error) string { return fault.Cut(fault.PredictText(err), maxText) }
 
 // statusOf returns an error as gRPC has it. Code and text follow the table of all doors. The
 // details (google.rpc.ErrorInfo, domain "shivad") have the type's name as reason and whether a
@@ -29,15 +29,15 @@ func statusOf(err error) *status.Status {
 	if errors.Is(err, errUnimplemented) {
 		return status.New(codes.Unimplemented, text(err))
 	}
-	row := gate.StatusOf(err)
+	row := fault.Of(err)
 	s := status.New(codes.Code(row.GRPC), text(err))
 	info := &errdetails.ErrorInfo{Reason: row.Type, Domain: "shivad", Metadata: map[string]string{"retryable": strconv.FormatBool(row.Retryable)}}
-	if by := gate.By(err); by != "" {
+	if by := fault.By(err); by != "" {
 		info.Metadata["by"] = by
 	}
 	var detailed *status.Status
 	if errors.Is(row.Err, scheduler.ErrOverloaded) {
-		detailed, err = s.WithDetails(info, &errdetails.RetryInfo{RetryDelay: durationpb.New(max(retryAfter, gate.Again(err)))})
+		detailed, err = s.WithDetails(info, &errdetails.RetryInfo{RetryDelay: durationpb.New(max(retryAfter, fault.Again(err)))})
 	} else {
 		detailed, err = s.WithDetails(info)
 	}

@@ -10,11 +10,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/identity"
 )
 
-// A refusal is an error with an HTTP status that the table of conditions (gate.Status) lacks.
+// A refusal is an error with an HTTP status that the table of conditions (fault.Row) lacks.
 type refusal struct {
 	status int
 	err    error
@@ -23,7 +23,7 @@ type refusal struct {
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-var errBug = fmt.Errorf("%w; see the server's log", gate.ErrInternal)
+var errBug = fmt.Errorf("%w; see the server's log", fault.ErrInternal)
 
 // errorBody is the body of every error. For a superseded frame it has the parameter "by": the "seq"
 // or "id" of the newer frame.
@@ -32,8 +32,8 @@ func errorBody(err error) []byte {
 		Error      string                     `json:"error"`
 		Parameters map[string]json.RawMessage `json:"parameters,omitempty"`
 	}
-	body.Error = gate.PredictText(err)
-	if by := gate.By(err); by != "" {
+	body.Error = fault.PredictText(err)
+	if by := fault.By(err); by != "" {
 		body.Parameters = map[string]json.RawMessage{"by": json.RawMessage(by)}
 	}
 	b, _ := json.Marshal(body) // By is JSON
@@ -45,7 +45,7 @@ func (c *call) fail(err error) {
 	if c.begun {
 		panic(http.ErrAbortHandler)
 	}
-	status := gate.StatusOf(err).HTTP
+	status := fault.Of(err).HTTP
 	if own, ok := errors.AsType[*refusal](err); ok {
 		status = own.status
 	}
@@ -66,7 +66,7 @@ func (c *call) countRefusal(err error, arrived time.Time) error {
 
 // retryAfter is the time after which a new attempt makes sense, in whole seconds.
 func retryAfter(err error) string {
-	return strconv.FormatInt(int64((max(gate.Again(err), 1)+time.Second-1)/time.Second), 10)
+	return strconv.FormatInt(int64((max(fault.Again(err), 1)+time.Second-1)/time.Second), 10)
 }
 
 // A client that is still sending when it is refused, such as http.client, reads the answer only
@@ -131,7 +131,7 @@ func (c *call) waste(n int64) {
 func (c *call) write(status int, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("%w: the answer is not JSON: %w", gate.ErrInternal, err)
+		return fmt.Errorf("%w: the answer is not JSON: %w", fault.ErrInternal, err)
 	}
 	c.respond(status, append(body, '\n'))
 	return nil

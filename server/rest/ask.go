@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/shivad/shivad/server/internal/audit"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 )
@@ -74,7 +74,7 @@ func (c *call) load() error {
 func (c *call) unload() error {
 	names, err := c.parameters("unload_dependents")
 	if err == nil && len(names) > 0 {
-		err = gate.Invalid("unload of model %q with parameter %q: expected \"unload_dependents\" or none", c.model, names[0])
+		err = fault.Invalid("unload of model %q with parameter %q: expected \"unload_dependents\" or none", c.model, names[0])
 	}
 	if err == nil {
 		err = c.service().Unload(c.caller(), c.model)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/unfinished"
@@ -103,7 +104,7 @@ func (a *arrival) condition(err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF) || isNet(err):
 		return fmt.Errorf("%w: the client hung up after %d bytes of the body", scheduler.ErrCanceled, a.clock.Bytes)
 	}
-	return gate.Malformed("the body: %v", err)
+	return fault.Malformed("the body: %v", err)
 }
 
 // isNet reports whether err is an error of the socket, not of its data.
@@ -142,7 +143,7 @@ type body struct {
 func (c *call) open() (*body, error) {
 	limit := c.settings.Limits.MessageBytes
 	if n := c.r.ContentLength; n > limit {
-		return nil, gate.TooLarge("the body has %d bytes, limits.message_bytes is %d", n, limit)
+		return nil, fault.TooLarge("the body has %d bytes, limits.message_bytes is %d", n, limit)
 	}
 	b := &body{arrival: c.arriving(), length: c.r.ContentLength, limit: limit, charged: c.announced(), name: "limits.message_bytes",
 		share: c.settings.Memory.Plain(&c.in.half)}
@@ -184,13 +185,13 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	switch {
 	case b.got > b.limit || b.arrival.clock.Bytes > b.limit:
-		return 0, gate.TooLarge("the body has more than %d bytes, %d so far, %d before unpacking; %s is %d", b.limit, b.got, b.arrival.clock.Bytes, b.name, b.limit)
+		return 0, fault.TooLarge("the body has more than %d bytes, %d so far, %d before unpacking; %s is %d", b.limit, b.got, b.arrival.clock.Bytes, b.name, b.limit)
 	case err == nil || err == io.EOF:
 		return n, err
 	case b.arrival.err != nil && b.arrival.err != io.EOF:
 		return n, b.arrival.err
 	}
-	return n, gate.Malformed("the body does not match its Content-Encoding: %v", err)
+	return n, fault.Malformed("the body does not match its Content-Encoding: %v", err)
 }
 
 // read reads, in a turn if the body is compressed.
@@ -273,7 +274,7 @@ func (b *body) end() error {
 	var one [1]byte
 	switch n, err := io.ReadFull(b, one[:]); {
 	case n > 0:
-		return gate.Invalid("the body has more than the %d bytes that its JSON and the inputs' binary_data_size add up to", b.got-1)
+		return fault.Invalid("the body has more than the %d bytes that its JSON and the inputs' binary_data_size add up to", b.got-1)
 	case err != io.EOF:
 		return err
 	}
@@ -295,7 +296,7 @@ func (c *call) read(limit int64, name string, use func(*text) error) error {
 		b.limit, b.name = limit, name
 	}
 	if b.length > b.limit {
-		return gate.TooLarge("the body has %d bytes, %s is %d", b.length, b.name, b.limit)
+		return fault.TooLarge("the body has %d bytes, %s is %d", b.length, b.name, b.limit)
 	}
 	buf, all, err := b.all()
 	if err != nil {

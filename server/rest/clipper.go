@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/jsontext"
@@ -41,7 +41,7 @@ type clipperQuestion struct {
 // and so do members that are null, as in /v2.
 func (q *clipperQuestion) read(object []byte, w parameter.Wire) error {
 	if err := json.Unmarshal(object, q); err != nil {
-		return gate.Malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, jsontext.Words(err))
+		return fault.Malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, jsontext.Words(err))
 	}
 	for _, value := range []*json.RawMessage{&q.UID, &q.Input, &q.ID} {
 		if string(*value) == "null" {
@@ -64,7 +64,7 @@ func (q *clipperQuestion) read(object []byte, w parameter.Wire) error {
 // textOrNumber is the error for a member that is neither.
 func textOrNumber(name string, value json.RawMessage) error {
 	if c := value[0]; c != '"' && c != '-' && (c < '0' || c > '9') {
-		return gate.Invalid("%s: expected a string or a number, got %.60s", name, value)
+		return fault.Invalid("%s: expected a string or a number, got %.60s", name, value)
 	}
 	return nil
 }
@@ -113,7 +113,7 @@ func (c *call) clipperPredict() error {
 	q, _, err := c.readClipper(parameter.Clipper)
 	arrived := time.Now()
 	if err == nil && (q.Input == nil) == (q.Batch == nil) {
-		err = gate.Invalid(`expected exactly one of "input" and "input_batch"`)
+		err = fault.Invalid(`expected exactly one of "input" and "input_batch"`)
 	}
 	if err != nil {
 		return c.countRefusal(err, arrived)
@@ -125,7 +125,7 @@ func (c *call) clipperPredict() error {
 	answers := each(c, q.Batch, atOnce, func(input json.RawMessage) (clipperAnswer, error) {
 		return c.ask(&q, input, arrived)
 	}, func(err error) clipperAnswer {
-		return clipperAnswer{QueryID: queries.Add(1), Error: gate.Text(err)}
+		return clipperAnswer{QueryID: queries.Add(1), Error: fault.Text(err)}
 	})
 	return c.answer(map[string][]clipperAnswer{"batch_predictions": answers}, nil)
 }

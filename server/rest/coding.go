@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 )
 
 // An unpacker undoes a content coding. Its parts are made when first needed, and reused: a gzip
@@ -39,7 +39,7 @@ func (b *body) unpack(c *call, codings []string) error {
 	}
 	if coding != "gzip" && coding != "x-gzip" && coding != "deflate" {
 		c.w.Header().Set("Accept-Encoding", "gzip, deflate")
-		return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%w: Content-Encoding %q; expected gzip, deflate or none", gate.ErrProtocol, coding)}
+		return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%w: Content-Encoding %q; expected gzip, deflate or none", fault.ErrProtocol, coding)}
 	}
 	share, err := c.settings.Memory.Unpacked(&b.arrival.half, &b.arrival.clock.Bytes)
 	if err != nil {
@@ -58,7 +58,7 @@ func (b *body) unpack(c *call, codings []string) error {
 		if b.arrival.err != nil && b.arrival.err != io.EOF {
 			return b.arrival.err
 		}
-		return gate.Malformed("the body does not match its Content-Encoding %q: %v", coding, err)
+		return fault.Malformed("the body does not match its Content-Encoding %q: %v", coding, err)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func (u *unpacker) inflate() (io.Reader, error) {
 func (u *unpacker) end(b *body) error {
 	switch _, err := u.in.Peek(1); {
 	case err == nil:
-		return gate.Malformed("the body has more bytes after the end of its compressed data")
+		return fault.Malformed("the body has more bytes after the end of its compressed data")
 	case err != io.EOF:
 		return b.arrival.err
 	}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
@@ -52,7 +53,7 @@ func (d *Door) add(c *conn) bool {
 
 // refuse is the answer to a connection above a limit.
 func refuse(err error) []byte {
-	body, status := errorBody(err), gate.StatusOf(err)
+	body, status := errorBody(err), fault.Of(err)
 	again := ""
 	if status.Retryable {
 		again = "Retry-After: 1\r\n"

@@ -1,7 +1,7 @@
 package rest
 
 import (
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/shiva/jsontensor"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -31,7 +31,7 @@ func (t *text) setApart(start int) {
 // reads all of the data again, at the expense of the client that sent the fault.
 func (t *text) explain(what func() string, into *tensor.Tensor, done int) {
 	if raw := t.dataText(); raw != nil {
-		t.Fail(gate.Invalid("%s: %v", what(), jsontensor.Fault(raw, into.DType, into.Shape, done)))
+		t.Fail(fault.Invalid("%s: %v", what(), jsontensor.Fault(raw, into.DType, into.Shape, done)))
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/trace"
@@ -76,18 +76,18 @@ func (q *request) read() error {
 	}
 	defer buf.Release()
 	q.Arrived = time.Now()
-	fault := q.parse(q.text(all))
-	if fault != nil && !errors.Is(fault, gate.ErrProtocol) {
-		return fault
+	err = q.parse(q.text(all))
+	if err != nil && !errors.Is(err, fault.ErrProtocol) {
+		return err
 	}
 	// Where a proxy has taken the header away, the binary data reads as malformed JSON.
 	for i := range q.inputs {
 		if in := &q.inputs[i]; in.size >= 0 {
-			return gate.Invalid("input %q: it has binary_data_size, but the header %s is missing; it gives the length of the JSON before the binary data", in.Name, headLength)
+			return fault.Invalid("input %q: it has binary_data_size, but the header %s is missing; it gives the length of the JSON before the binary data", in.Name, headLength)
 		}
 	}
-	if fault != nil {
-		return fault
+	if err != nil {
+		return err
 	}
 	return q.fetch(b)
 }
@@ -104,7 +104,7 @@ func headerLength(h http.Header) (length int64, given bool, err error) {
 	}
 	n, err := strconv.ParseUint(strings.TrimSpace(values[0]), 10, 63)
 	if err != nil || len(values) > 1 {
-		return 0, false, gate.Invalid("header %s: expected one number of bytes, got %q", headLength, values)
+		return 0, false, fault.Invalid("header %s: expected one number of bytes, got %q", headLength, values)
 	}
 	return int64(n), true, nil
 }
@@ -112,10 +112,10 @@ func headerLength(h http.Header) (length int64, given bool, err error) {
 // readBinary reads length bytes of JSON, and then the inputs that follow it.
 func (q *request) readBinary(b *body, length int64) error {
 	if b.length >= 0 && length > b.length {
-		return gate.Invalid("header %s is %d, but the body has %d bytes", headLength, length, b.length)
+		return fault.Invalid("header %s is %d, but the body has %d bytes", headLength, length, b.length)
 	}
 	if length > b.limit {
-		return gate.TooLarge("header %s is %d, limits.message_bytes is %d", headLength, length, b.limit)
+		return fault.TooLarge("header %s is %d, limits.message_bytes is %d", headLength, length, b.limit)
 	}
 	if err := q.readHead(b, length); err != nil {
 		return err
@@ -140,7 +140,7 @@ func (q *request) readBinary(b *body, length int64) error {
 func (q *request) readHead(b *body, length int64) error {
 	head, err := b.take(int(length))
 	if short := (*shortBody)(nil); errors.As(err, &short) {
-		return gate.Invalid("header %s is %d, but the body has %d bytes", headLength, length, short.have)
+		return fault.Invalid("header %s is %d, but the body has %d bytes", headLength, length, short.have)
 	}
 	if err != nil {
 		return err
@@ -161,16 +161,16 @@ func (q *request) addUp(b *body, sum int64) error {
 		case err != nil:
 			return err
 		case in.DType == tensor.Bytes && in.size < int64(size):
-			return gate.Invalid("%s: %d elements of shape %s take at least 4 bytes each, binary_data_size is %d", in.what(), count, in.Shape, in.size)
+			return fault.Invalid("%s: %d elements of shape %s take at least 4 bytes each, binary_data_size is %d", in.what(), count, in.Shape, in.size)
 		case in.DType != tensor.Bytes && in.size != int64(size):
-			return gate.Invalid("%s: %s of shape %s takes %d bytes, binary_data_size is %d", in.what(), in.DType.V2(), in.Shape, size, in.size)
+			return fault.Invalid("%s: %s of shape %s takes %d bytes, binary_data_size is %d", in.what(), in.DType.V2(), in.Shape, size, in.size)
 		case in.size > b.limit-sum:
-			return gate.TooLarge("the body has more than %d bytes up to the end of %s; limits.message_bytes is %d", b.limit, in.what(), b.limit)
+			return fault.TooLarge("the body has more than %d bytes up to the end of %s; limits.message_bytes is %d", b.limit, in.what(), b.limit)
 		}
 		sum += in.size
 	}
 	if b.length >= 0 && sum != b.length {
-		return gate.Invalid("the JSON and the inputs' binary_data_size add up to %d bytes, but the body has %d", sum, b.length)
+		return fault.Invalid("the JSON and the inputs' binary_data_size add up to %d bytes, but the body has %d", sum, b.length)
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (q *request) addUp(b *body, sum int64) error {
 func (in *input) read(b *body) error {
 	buf, err := b.take(int(in.size))
 	if short := (*shortBody)(nil); errors.As(err, &short) {
-		return gate.Invalid("%s: binary_data_size is %d, but the body ends after %d bytes of it", in.what(), in.size, short.have)
+		return fault.Invalid("%s: binary_data_size is %d, but the body ends after %d bytes of it", in.what(), in.size, short.have)
 	}
 	if err != nil {
 		return err
@@ -187,7 +187,7 @@ func (in *input) read(b *body) error {
 	in.Buf, in.Data = buf, buf.Bytes()
 	if in.DType == tensor.Bytes {
 		if err := in.Check(); err != nil {
-			return gate.Invalid("%s: %w", in.what(), err)
+			return fault.Invalid("%s: %w", in.what(), err)
 		}
 	}
 	return nil
@@ -201,7 +201,7 @@ func (q *request) readRaw(b *body) error {
 		return err
 	}
 	if len(m.Inputs) != 1 {
-		return gate.Invalid("a body without JSON (%s: 0) is for models with one input; model %q has %d", headLength, m.Name, len(m.Inputs))
+		return fault.Invalid("a body without JSON (%s: 0) is for models with one input; model %q has %d", headLength, m.Name, len(m.Inputs))
 	}
 	if q.Values.Form = parameter.Bytes; strings.Contains(c.r.Header.Get("Accept"), "application/json") {
 		q.Values.Form = parameter.Elements
@@ -239,7 +239,7 @@ func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Sh
 		case open == 0:
 			shape[0], open = 1, i
 		case open > 0:
-			return nil, gate.Invalid("input %q: its shape %s has more dimensions of -1 than the size of a body without JSON (%s: 0) determines", spec.Name, tensor.Shape(spec.Shape), headLength)
+			return nil, fault.Invalid("input %q: its shape %s has more dimensions of -1 than the size of a body without JSON (%s: 0) determines", spec.Name, tensor.Shape(spec.Shape), headLength)
 		default:
 			open = i
 		}
@@ -255,5 +255,5 @@ func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Sh
 	case open < 0 && size == each*unit:
 		return shape, nil
 	}
-	return nil, gate.Invalid("input %q: %d %s do not make a tensor of %s %s: expected %d or, with a dimension of -1, a multiple of that", spec.Name, size, have, spec.Datatype, tensor.Shape(spec.Shape), each*unit)
+	return nil, fault.Invalid("input %q: %d %s do not make a tensor of %s %s: expected %d or, with a dimension of -1, a multiple of that", spec.Name, size, have, spec.Datatype, tensor.Shape(spec.Shape), each*unit)
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"strconv"
 
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
@@ -30,11 +30,11 @@ func (t *text) end() error {
 	case !ok:
 		return err
 	case e.Reason == jsontext.TooDeep:
-		return gate.Malformed("JSON: nested deeper than limits.json_depth allows, at byte %d", e.Offset)
+		return fault.Malformed("JSON: nested deeper than limits.json_depth allows, at byte %d", e.Offset)
 	case e.Reason == jsontext.TooLong:
-		return gate.TooLarge("the JSON has at least %d bytes without the tensors' data; limits.metadata_bytes is %d", e.Offset-t.apart, t.Limit-t.apart)
+		return fault.TooLarge("the JSON has at least %d bytes without the tensors' data; limits.metadata_bytes is %d", e.Offset-t.apart, t.Limit-t.apart)
 	}
-	return gate.Malformed("JSON: %v", e)
+	return fault.Malformed("JSON: %v", e)
 }
 
 // wrong reads the value here and fails: want was expected. A malformed value has failed already.
@@ -53,7 +53,7 @@ func (t *text) wrong(what func() string, part, want string) {
 	if len(raw) > 40 {
 		raw, more = bytes.ToValidUTF8(raw[:40], nil), "…"
 	}
-	t.Fail(gate.Invalid("%s: expected %s, got %s%s", part, want, raw, more))
+	t.Fail(fault.Invalid("%s: expected %s, got %s%s", part, want, raw, more))
 }
 
 // members are the members of an object that are not null: serializers of many languages write null

@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/jsontensor"
@@ -102,14 +102,14 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 func writable(t *tensor.Tensor) error {
 	if t.DType != tensor.Bytes {
 		if !jsontensor.Has(t.DType) {
-			return gate.Invalid("output %q: datatype %s cannot be written as JSON; ask for it with the parameter binary_data", t.Name, t.DType.V2())
+			return fault.Invalid("output %q: datatype %s cannot be written as JSON; ask for it with the parameter binary_data", t.Name, t.DType.V2())
 		}
 		return nil
 	}
 	for rest, at := t.Data, 0; len(rest) > 0; at++ {
 		var elem []byte
 		if elem, rest = element(rest); !utf8.Valid(elem) {
-			return gate.Invalid("output %q: element %d is not UTF-8, and cannot be written as JSON; ask for it with the parameter binary_data", t.Name, at)
+			return fault.Invalid("output %q: element %d is not UTF-8, and cannot be written as JSON; ask for it with the parameter binary_data", t.Name, at)
 		}
 	}
 	return nil

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/jsontensor"
@@ -96,7 +96,7 @@ func (q *request) parse(t *text) error {
 		return err
 	}
 	if !inputs && q.takesInputs() {
-		return gate.Invalid(`expected "inputs", which is missing`)
+		return fault.Invalid(`expected "inputs", which is missing`)
 	}
 	if p := q.inputPass.end(); p != nil {
 		q.pass.add([]byte(inputParameters), p)
@@ -119,7 +119,7 @@ func (q *request) tensors(t *text, what string, read func(q *request, t *text, i
 	t.array("an array of " + what)
 	for i := range t.Elements {
 		if i == most {
-			t.Fail(gate.TooLarge("more than %d %s; limits.tensors is %d", i, what, most))
+			t.Fail(fault.TooLarge("more than %d %s; limits.tensors is %d", i, what, most))
 			break
 		}
 		read(q, t, i)
@@ -132,11 +132,11 @@ func (q *request) parameters(t *text) {
 	keys := parameter.HTTP.Keys()
 	for name := range t.Members {
 		if string(name) == inputParameters || string(name) == outputParameters {
-			t.Fail(gate.Invalid("parameter %q: the name is reserved: the container gets the parameters of single tensors under it", name))
+			t.Fail(fault.Invalid("parameter %q: the name is reserved: the container gets the parameters of single tensors under it", name))
 			break
 		}
 		if strings.HasPrefix(string(name), "triton_") {
-			t.Fail(gate.Invalid("parameter %q: names that begin with triton_ are reserved", name))
+			t.Fail(fault.Invalid("parameter %q: names that begin with triton_ are reserved", name))
 			break
 		}
 		value := t.Raw()
@@ -156,7 +156,7 @@ func (t *text) place(what func() string, name []byte, p *parameter.Place) bool {
 	}
 	if value := t.Raw(); value != nil {
 		if expected := p.Read(key, parameter.JSON(value)); expected != "" {
-			t.Fail(gate.Invalid("%s: parameter %q: expected %s, got %s", what(), name, expected, parameter.JSON(value)))
+			t.Fail(fault.Invalid("%s: parameter %q: expected %s, got %s", what(), name, expected, parameter.JSON(value)))
 		}
 	}
 	return true
@@ -224,13 +224,13 @@ func (q *request) input(t *text, i int) {
 	}
 	switch has, placed := in.Data != nil, in.place.Region != ""; {
 	case in.place.Lacks() != "":
-		t.Fail(gate.Invalid("%s: the parameter %s is missing, which its other shared memory parameters require", what(), in.place.Lacks()))
+		t.Fail(fault.Invalid("%s: the parameter %s is missing, which its other shared memory parameters require", what(), in.place.Lacks()))
 	case placed && (has || in.size >= 0):
-		t.Fail(gate.Invalid("%s: it is in shared memory region '%s', and has data or binary_data_size; expected one of them", what(), in.place.Region))
+		t.Fail(fault.Invalid("%s: it is in shared memory region '%s', and has data or binary_data_size; expected one of them", what(), in.place.Region))
 	case has && in.size >= 0:
-		t.Fail(gate.Invalid("%s: it has both data and binary_data_size; expected one of them", what()))
+		t.Fail(fault.Invalid("%s: it has both data and binary_data_size; expected one of them", what()))
 	case !has && in.size < 0 && !placed:
-		t.Fail(gate.Invalid("%s: it has neither data nor the parameter binary_data_size", what()))
+		t.Fail(fault.Invalid("%s: it has neither data nor the parameter binary_data_size", what()))
 	}
 	if p := pass.end(); p != nil {
 		q.inputPass.add([]byte(in.Name), p)
@@ -244,7 +244,7 @@ func (in *input) complete(what func() string, typed, shaped bool) error {
 		has  bool
 	}{{"name", in.Name != ""}, {"datatype", typed}, {"shape", shaped}} {
 		if !must.has {
-			return gate.Invalid("%s: expected %q, which is missing or empty", what(), must.name)
+			return fault.Invalid("%s: expected %q, which is missing or empty", what(), must.name)
 		}
 	}
 	return nil
@@ -257,7 +257,7 @@ func datatype(t *text, what func() string) tensor.DType {
 	name := t.Str()
 	d, ok := tensor.FromV2(string(name))
 	if !ok && name != nil {
-		t.Fail(gate.Invalid("%s: unknown datatype %.40q; expected one of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, BF16, FP32, FP64, BYTES", what(), name))
+		t.Fail(fault.Invalid("%s: unknown datatype %.40q; expected one of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, BF16, FP32, FP64, BYTES", what(), name))
 	}
 	return d
 }
@@ -268,7 +268,7 @@ func (q *request) shape(t *text, what func() string) tensor.Shape {
 	t.array("an array of dimensions")
 	for i := range t.Elements {
 		if i == most {
-			t.Fail(gate.TooLarge("%s: shape has more than %d dimensions; limits.rank is %d", what(), i, most))
+			t.Fail(fault.TooLarge("%s: shape has more than %d dimensions; limits.rank is %d", what(), i, most))
 			break
 		}
 		n := t.whole(func() string { return what() + ": shape[" + strconv.Itoa(i) + "]" }, "", math.MaxInt64)
@@ -287,13 +287,13 @@ func (q *request) bytes(in *input) (count, size int, err error) {
 	count, ok := in.Shape.Elements()
 	each := max(in.DType.Size(), 4) // of Bytes the length; small dtypes are rounded up
 	if !ok || int64(count) > math.MaxInt64/int64(each) {
-		return 0, 0, gate.TooLarge("%s: shape %s has more elements than can be counted in bytes; limits.message_bytes is %d", in.what(), in.Shape, limit)
+		return 0, 0, fault.TooLarge("%s: shape %s has more elements than can be counted in bytes; limits.message_bytes is %d", in.what(), in.Shape, limit)
 	}
 	if in.DType != tensor.Bytes {
 		each = in.DType.Size()
 	}
 	if size = count * each; int64(size) > limit {
-		return 0, 0, gate.TooLarge("%s: %s of shape %s takes %d bytes; limits.message_bytes is %d", in.what(), in.DType.V2(), in.Shape, size, limit)
+		return 0, 0, fault.TooLarge("%s: %s of shape %s takes %d bytes; limits.message_bytes is %d", in.what(), in.DType.V2(), in.Shape, size, limit)
 	}
 	return count, size, nil
 }
@@ -301,7 +301,7 @@ func (q *request) bytes(in *input) (count, size int, err error) {
 // data reads an input's data into memory of the pool.
 func (q *request) data(t *text, in *input) {
 	if !jsontensor.Has(in.DType) {
-		t.Fail(gate.Invalid("%s: datatype %s cannot be written as JSON; send its bytes, see binary_data_size", in.what(), in.DType.V2()))
+		t.Fail(fault.Invalid("%s: datatype %s cannot be written as JSON; send its bytes, see binary_data_size", in.what(), in.DType.V2()))
 		return
 	}
 	count, size, err := q.bytes(in)
@@ -389,10 +389,10 @@ func (q *request) output(t *text, i int) {
 		}
 	}
 	if out.Name == "" {
-		t.Fail(gate.Invalid("%s: expected \"name\", which is missing or empty", what()))
+		t.Fail(fault.Invalid("%s: expected \"name\", which is missing or empty", what()))
 	}
 	if lacks := out.Place.Lacks(); lacks != "" {
-		t.Fail(gate.Invalid("%s: the parameter %s is missing, which its other shared memory parameters require", what(), lacks))
+		t.Fail(fault.Invalid("%s: the parameter %s is missing, which its other shared memory parameters require", what(), lacks))
 	}
 	if p := pass.end(); p != nil {
 		q.outputPass.add([]byte(out.Name), p)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
@@ -36,7 +36,7 @@ func (c *call) update() error {
 		one := clipperQuestion{values: q.values}
 		err := one.read(raw, parameter.Feedback)
 		if err == nil && (one.Updates != nil || one.Batch != nil) {
-			err = gate.Invalid(`an item of "updates" cannot have "updates" or "input_batch"`)
+			err = fault.Invalid(`an item of "updates" cannot have "updates" or "input_batch"`)
 		}
 		if err != nil {
 			return nil, c.countRefusal(err, arrived)
@@ -49,13 +49,13 @@ func (c *call) update() error {
 // several splits a body with several items of feedback into one object for each.
 func (q *clipperQuestion) several() ([]json.RawMessage, error) {
 	if q.Input != nil || q.ID != nil || q.Updates != nil && q.Batch != nil {
-		return nil, gate.Invalid(`expected "updates", or "input_batch" with "labels", or one feedback; got more than one of these`)
+		return nil, fault.Invalid(`expected "updates", or "input_batch" with "labels", or one feedback; got more than one of these`)
 	}
 	if q.Updates != nil {
 		return q.Updates, nil
 	}
 	if len(q.Labels) != len(q.Batch) {
-		return nil, gate.Invalid(`labels: expected one for each of the %d inputs of "input_batch", got %d; "updates" also allows losses and ids`, len(q.Batch), len(q.Labels))
+		return nil, fault.Invalid(`labels: expected one for each of the %d inputs of "input_batch", got %d; "updates" also allows losses and ids`, len(q.Batch), len(q.Labels))
 	}
 	updates := make([]json.RawMessage, len(q.Batch))
 	for i, input := range q.Batch {

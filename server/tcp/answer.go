@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsontext"
@@ -281,15 +282,15 @@ func appendReferences(b []byte, lists tensor.Shape, at int) ([]byte, int) {
 
 // refusal makes m the "!error" message that answers c.
 func (l *loop) refusal(c *call, m *shiva.Message, err error) {
-	status := gate.StatusOf(err)
+	status := fault.Of(err)
 	r, told := errors.AsType[*refusal](err)
 	e := shiva.RemoteError{
 		Type:      status.Type,
-		Message:   gate.Text(err),
+		Message:   fault.Text(err),
 		Code:      status.HTTP,
 		Retryable: status.Retryable,
 		ID:        string(c.question.id),
-		By:        gate.By(err),
+		By:        fault.By(err),
 		Unshared:  told && r.unshared,
 	}
 	l.metadata = e.AppendMetadata(l.metadata[:0])

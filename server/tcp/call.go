@@ -68,7 +68,7 @@ func (c *call) failure() error {
 // of the request.
 type refusal struct {
 	text      string
-	condition error // gate.Bare
+	condition error // fault.Bare
 	unshared  bool  // regions.IsUnusable
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/metrics"
 )
 
@@ -98,7 +98,7 @@ func (s *session) due() bool {
 func (s *session) hangUp() {
 	defer s.rescue()
 	if s.halfReceived() {
-		s.refuse(metrics.ClosedByClient, fmt.Errorf("%w: the client closed its sending side inside a message, after %d bytes of it", gate.ErrProtocol, s.clock.Bytes))
+		s.refuse(metrics.ClosedByClient, fmt.Errorf("%w: the client closed its sending side inside a message, after %d bytes of it", fault.ErrProtocol, s.clock.Bytes))
 	}
 	s.leaveFor(metrics.ClosedByClient)
 	s.hungUp = s.loop.now

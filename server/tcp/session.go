@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
@@ -299,7 +300,7 @@ func (s *session) attempt(c *call, step func(*call) error) (err error) {
 		if r := recover(); r != nil {
 			s.loop.door.log.Error("panic while opening a request", "peer", s.transport.Peer(), "panic", r, "stack", string(debug.Stack()))
 			s.leaveFor(metrics.ClosedError)
-			err = fmt.Errorf("%w: %v", gate.ErrInternal, r)
+			err = fmt.Errorf("%w: %v", fault.ErrInternal, r)
 		}
 	}()
 	return step(c)
@@ -376,7 +377,7 @@ func (s *session) identify(token []byte) (*identity.Identity, error) {
 			s.recordToken(shown)
 		} else if identities.Declared() && !s.credentials.Same(&shown) {
 			return nil, fmt.Errorf("%w: metadata key %q: the first message of this connection had another token or none: send this token over a new connection",
-				gate.ErrUnauthenticated, shiva.TokenKey)
+				fault.ErrUnauthenticated, shiva.TokenKey)
 		}
 	}
 	s.identified = true
@@ -467,7 +468,7 @@ func (s *session) fault(c *call, err error) error {
 	s.faulty = true
 	d, ok := errors.AsType[*shiva.DecodeError](err)
 	if !ok {
-		return fmt.Errorf("%w: %w", gate.ErrInternal, err)
+		return fmt.Errorf("%w: %w", fault.ErrInternal, err)
 	}
 	if d.ID != "" {
 		c.question.id = []byte(d.ID)
@@ -487,7 +488,7 @@ func (s *session) fault(c *call, err error) error {
 	if errors.Is(d.Err, scheduler.ErrOverloaded) {
 		return d.Err
 	}
-	condition := gate.ErrProtocol
+	condition := fault.ErrProtocol
 	switch d.Kind {
 	case shiva.KindTooLarge:
 		condition = scheduler.ErrTooLarge
@@ -516,7 +517,7 @@ func (s *session) finish(c *call) {
 // before it may be long.
 func (s *session) settle(c *call) {
 	if err := c.failure(); err != nil {
-		r := &refusal{gate.Text(err), gate.Bare(err), regions.IsUnusable(err)}
+		r := &refusal{fault.Text(err), fault.Bare(err), regions.IsUnusable(err)}
 		c.err, c.gate.Err = r, nil
 		s.loop.dropQuestion(c)
 		s.refusals += len(r.text) + len(c.question.id)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/selection"
@@ -304,7 +305,7 @@ func (a *application) leftOut(chosen []string) (left []selection.Model, err erro
 	}
 	if i := slices.Index(found, false); i >= 0 {
 		return nil, fmt.Errorf("%w: %s: %s is not one of the models that application %q may ask now: %s",
-			scheduler.ErrInvalidInput, parameter.CandidateModels, gate.Cut(strconv.Quote(chosen[i]), 100), a.Name, strings.Join(a.Status().Models, ", "))
+			scheduler.ErrInvalidInput, parameter.CandidateModels, fault.Cut(strconv.Quote(chosen[i]), 100), a.Name, strings.Join(a.Status().Models, ", "))
 	}
 	return left, nil
 }

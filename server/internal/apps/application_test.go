@@ -14,6 +14,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
@@ -149,14 +150,14 @@ func (h *house) ask(route string, p gate.Params, tensors ...tensor.Tensor) strin
 	c := &asker{done: make(chan struct{})}
 	p.Now = time.Now()
 	if err := h.Open(&c.Call, route, tensors, &p); err != nil {
-		return "error " + gate.Text(err)
+		return "error " + fault.Text(err)
 	}
 	defer c.Close()
 	c.Owner = c
 	h.Submit(&c.Call)
 	<-c.done
 	if c.Err != nil {
-		return "error " + gate.Text(c.Err)
+		return "error " + fault.Text(c.Err)
 	}
 	values, err := tensor.Values[int64](c.Outputs[0])
 	if err != nil {
@@ -327,12 +328,12 @@ func (h *house) feedback(app string, p gate.Params, tensors ...tensor.Tensor) st
 	p.Now = time.Now()
 	f, err := h.OpenFeedback(app, tensors, &p)
 	if err != nil {
-		return "error " + gate.Text(err)
+		return "error " + fault.Text(err)
 	}
 	defer f.Close()
 	reply, err := gate.Learn(h.t.Context(), f)
 	if err != nil {
-		return "error " + gate.Text(err)
+		return "error " + fault.Text(err)
 	}
 	return string(reply)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/selection"
@@ -324,12 +325,12 @@ func (f *fanout) noteMissing(answer selection.Answer) {
 func (f *fanout) missingReason(v selection.Voice) string {
 	for i := range f.asks {
 		if a := &f.asks[i]; a.pick.Model == v.Model && a.call.Err != nil {
-			return gate.Text(a.call.Err)
+			return fault.Text(a.call.Err)
 		}
 	}
 	for _, r := range f.refused {
 		if r.pick.Model == v.Model {
-			return gate.Text(r.why)
+			return fault.Text(r.why)
 		}
 	}
 	return v.Unheard
@@ -366,29 +367,29 @@ func (f *fanout) firstToAnswer() *ask {
 	return &f.asks[i]
 }
 
-// fallBack answers with the application's default output, if it has one and the fault is
-// replaceable; else with the fault.
-func (f *fanout) fallBack(fault error) {
+// fallBack answers with the application's default output, if it has one and err is
+// replaceable; else with err.
+func (f *fanout) fallBack(err error) {
 	c, first := f.call, &f.firstToAnswer().call
-	c.Err = fault
-	if !f.app.HasDefault() || !replaceable(fault) {
+	c.Err = err
+	if !f.app.HasDefault() || !replaceable(err) {
 		return
 	}
 	outputs, odd := f.app.DefaultOutput(&first.Target.Spec, first.Rows, f.app.gate.Pool())
 	if odd != nil {
-		c.Err = fmt.Errorf("%w; and %w", fault, odd)
+		c.Err = fmt.Errorf("%w; and %w", err, odd)
 		return
 	}
 	c.Err, c.Outputs = nil, append(c.Outputs, outputs...)
 	f.choice.Default = true
-	f.choice.Explanation = fmt.Sprintf("%s (%s)", gate.Text(fault), stage(first.Timing, time.Since(f.began)))
+	f.choice.Explanation = fmt.Sprintf("%s (%s)", fault.Text(err), stage(first.Timing, time.Since(f.began)))
 }
 
 // replaceable reports whether the default output may replace an error: the models could not answer,
 // or not in time. An invalid or cancelled request, or one that should go to another server, is
 // answered with its error.
 func replaceable(err error) bool {
-	switch gate.StatusOf(err).Outcome {
+	switch fault.Of(err).Outcome {
 	case metrics.DeadlineExceeded, metrics.Overloaded, metrics.Unavailable, metrics.ContainerFailed, metrics.ContainerLost:
 		return true
 	}
@@ -411,5 +412,5 @@ func stage(t scheduler.Timing, total time.Duration) string {
 // panicked makes an error from a panic during one request to the application.
 func (a *application) panicked(what any) error {
 	a.registry.cfg.Log.Error("panic in a request to an application", "application", a.Name, "panic", what, "stack", string(debug.Stack()))
-	return fmt.Errorf("%w: application %q: %v", gate.ErrInternal, a.Name, what)
+	return fmt.Errorf("%w: application %q: %v", fault.ErrInternal, a.Name, what)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/selection"
@@ -166,7 +167,7 @@ func TestWhatTheDefaultStandsInFor(t *testing.T) {
 		scheduler.ErrDeadlineExceeded: true, scheduler.ErrOverloaded: true, scheduler.ErrUnavailable: true,
 		scheduler.ErrContainerFailed: true, scheduler.ErrContainerLost: true,
 		scheduler.ErrInvalidInput: false, scheduler.ErrTooLarge: false, scheduler.ErrNotFound: false, scheduler.ErrCanceled: false,
-		scheduler.ErrDraining: false, gate.ErrInternal: false, errors.New("odd"): false,
+		scheduler.ErrDraining: false, fault.ErrInternal: false, errors.New("odd"): false,
 	} {
 		if replaceable(err) != want {
 			t.Errorf("%v: expected %t", err, want)
@@ -238,7 +239,7 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	c.Owner = c
 	h.Submit(&c.Call)
 	<-c.done
-	if !errors.Is(c.Err, gate.ErrInternal) || len(c.Outputs) > 0 {
+	if !errors.Is(c.Err, fault.ErrInternal) || len(c.Outputs) > 0 {
 		t.Errorf("got %v, %d outputs", c.Err, len(c.Outputs))
 	}
 	c.Close()
@@ -248,7 +249,7 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	apps := h.reg.linking.Load().apps
 	whole := apps["app"]
 	apps["app"] = &app
-	if reply, err := v.apply(nil, nil); reply != nil || gate.StatusOf(err).Err != gate.ErrInternal || !strings.Contains(err.Error(), "panic") {
+	if reply, err := v.apply(nil, nil); reply != nil || fault.Of(err).Err != fault.ErrInternal || !strings.Contains(err.Error(), "panic") {
 		t.Errorf("feedback: %s, %v", reply, err)
 	}
 	apps["app"] = whole

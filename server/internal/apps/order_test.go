@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/budgettest"
@@ -39,7 +40,7 @@ type shot struct {
 func (s *shot) Complete(c *gate.Call) {
 	text := fmt.Sprintf("%d after %v: ", s.seq, time.Since(s.of.began).Round(time.Millisecond))
 	if c.Err != nil {
-		text += gate.Text(c.Err)
+		text += fault.Text(c.Err)
 		if len(c.Outputs) > 0 || c.Choice.Default {
 			text += " and outputs"
 		}

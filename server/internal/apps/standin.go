@@ -3,6 +3,7 @@ package apps
 import (
 	"cmp"
 
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -37,7 +38,7 @@ func (a *application) openDefault(c *gate.Call, tensors []tensor.Tensor, p *gate
 	if timeout := cmp.Or(p.Timeout, a.target.Deadline); timeout > 0 {
 		c.Deadline = p.Now.Add(timeout)
 	}
-	c.Choice = &gate.Choice{Application: a.Name, Default: true, Explanation: gate.Text(why)}
+	c.Choice = &gate.Choice{Application: a.Name, Default: true, Explanation: fault.Text(why)}
 	c.Fanout = &standIn{app: a, call: c}
 	return nil
 }

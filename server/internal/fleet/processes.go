@@ -15,6 +15,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
@@ -232,7 +233,7 @@ func (ps *Processes) mayServe(container string, id scheduler.ModelID) error {
 		return nil
 	}
 	err = fmt.Errorf("%w: a process of container %q may not serve %s: its [[container]] has model = %q and serve = %q; if it should, set model to %q, or add it to serve",
-		identity.ErrPermissionDenied, container, id, own, c.Serve, id.Name)
+		fault.ErrPermissionDenied, container, id, own, c.Serve, id.Name)
 	p.refuse(err)
 	return err
 }

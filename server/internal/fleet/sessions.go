@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/secure"
 )
@@ -112,7 +113,7 @@ func (ss *Sessions) identify(a containers.Applicant, hidden error) (name string,
 	}
 	if anonymous := who.Name() == "" || who.Name() == identity.Anonymous; hidden != nil && anonymous {
 		err = fmt.Errorf("%w: %w; since the server has processes of its own, which may serve the models of their [[container]] only, this one needs a token or a certificate of an [[identity]] that may serve %s",
-			identity.ErrPermissionDenied, hidden, a.Model)
+			fault.ErrPermissionDenied, hidden, a.Model)
 	}
 	return who.Name(), err
 }

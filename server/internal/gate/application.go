@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -143,6 +144,14 @@ type Choice struct {
 	Missing     []Missing
 	Default     bool   // the outputs are the application's default
 	Explanation string // why, if Default
+}
+
+// Outcome classifies how a request ended, for the metrics. c is nil for a model.
+func Outcome(err error, c *Choice) metrics.Outcome {
+	if err == nil && c != nil && c.Default {
+		return metrics.Default
+	}
+	return fault.Outcome(err)
 }
 
 // Missing is a model that should have contributed to the answer and did not.

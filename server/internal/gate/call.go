@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/cache"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/metrics"
@@ -115,7 +116,7 @@ type answerer Call
 func (a *answerer) Name() string {
 	name := "without an id"
 	if a.id != nil {
-		name = Cut(string(a.id), 64)
+		name = fault.Cut(string(a.id), 64)
 	}
 	return fmt.Sprintf("%s, from %s (connection %d)", name, cmp.Or(a.client, "this program"), a.request.Source)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/containers/adapter"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsontensor"
@@ -207,7 +208,7 @@ func TestMatchTakesMemoryOfThePool(t *testing.T) {
 			p := tc.p
 			return c, c.arrange(tc.tensors, &p, pool)
 		}
-		if _, err := match(tensor.NewPool(1 << 10)); StatusOf(err).Type != shiva.Overloaded {
+		if _, err := match(tensor.NewPool(1 << 10)); fault.Of(err).Type != shiva.Overloaded {
 			t.Errorf("%s without memory: %v", name, err)
 		}
 		pool := tensor.NewPool(1 << 30)
@@ -266,41 +267,5 @@ func TestMatchAdapted(t *testing.T) {
 				t.Errorf("expected %s, got %s", tc.want, got)
 			}
 		})
-	}
-}
-
-// Every condition of the scheduler has a row, which agrees with the table of errors in
-// shiva/README.md.
-func TestEveryErrorHasARow(t *testing.T) {
-	for _, tc := range []struct {
-		err       error
-		kind      string
-		http      int
-		grpc      uint32
-		retryable bool
-	}{
-		{ErrProtocol, "Protocol", 400, 3, false},
-		{scheduler.ErrTooLarge, "TooLarge", 413, 8, false},
-		{scheduler.ErrInvalidInput, "InvalidInput", 400, 3, false},
-		{scheduler.ErrNotFound, "NotFound", 404, 5, false},
-		{scheduler.ErrOverloaded, "Overloaded", 429, 8, true},
-		{&scheduler.OverloadedError{Limit: "queue_rows"}, "Overloaded", 429, 8, true},
-		{scheduler.ErrSuperseded, "Superseded", 409, 10, false},
-		{scheduler.ErrDeadlineExceeded, "DeadlineExceeded", 504, 4, true},
-		{scheduler.ErrUnavailable, "Unavailable", 503, 14, true},
-		{scheduler.ErrContainerFailed, "ContainerFailed", 502, 13, false},
-		{scheduler.ErrContainerLost, "ContainerLost", 502, 14, true},
-		{fmt.Errorf("%w: it hung up; %w", scheduler.ErrContainerLost, scheduler.ErrCulprit), "ContainerLost", 500, 13, false},
-		{ErrUnauthenticated, "Unauthenticated", 401, 16, false},
-		{ErrPermissionDenied, "PermissionDenied", 403, 7, false},
-		{scheduler.ErrDraining, "Draining", 503, 14, true},
-		{scheduler.ErrCanceled, "Canceled", 499, 1, false},
-		{ErrInternal, "Internal", 500, 13, false},
-		{errors.New("never heard of"), "Internal", 500, 13, false},
-	} {
-		s := StatusOf(fmt.Errorf("%w: with detail", tc.err))
-		if s.Type != tc.kind || s.HTTP != tc.http || s.GRPC != tc.grpc || s.Retryable != tc.retryable {
-			t.Errorf("%v: %+v", tc.err, s)
-		}
 	}
 }

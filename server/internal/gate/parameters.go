@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/jsontext"
 )
@@ -28,7 +29,7 @@ const (
 func checkParameters(object []byte) error {
 	for key, value := range jsontext.Members(object) {
 		if why := unfit(&jsontext.Scanner{Text: value, Depth: maxParameterDepth - 1, Rules: jsontext.KnownUTF8}); why != "" {
-			return fmt.Errorf("%w: parameter %s: %s", scheduler.ErrInvalidInput, Cut(strconv.Quote(string(key)), 80), why)
+			return fmt.Errorf("%w: parameter %s: %s", scheduler.ErrInvalidInput, fault.Cut(strconv.Quote(string(key)), 80), why)
 		}
 	}
 	return nil
@@ -59,7 +60,7 @@ func unfit(s *jsontext.Scanner) (why string) {
 			return ""
 		}
 		if f, err := strconv.ParseFloat(string(number), 64); err != nil || math.IsInf(f, 0) {
-			return fmt.Sprintf("the number %s of %d characters is out of the range of FP64", Cut(string(number), 20), len(number))
+			return fmt.Sprintf("the number %s of %d characters is out of the range of FP64", fault.Cut(string(number), 20), len(number))
 		}
 	}
 	return why

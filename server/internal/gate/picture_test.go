@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -166,7 +167,7 @@ func TestHugePictures(t *testing.T) {
 		c.Inputs = c.inputs[:0]
 		file := resized(small, tc.width, tc.height)
 		err := c.match(one(file, len(file)), nil, nil)
-		if refused := StatusOf(err).Type == shiva.TooLarge; refused != tc.refused || !refused && err != nil {
+		if refused := fault.Of(err).Type == shiva.TooLarge; refused != tc.refused || !refused && err != nil {
 			t.Errorf("%d x %d: %v", tc.width, tc.height, err)
 		} else if refused && !strings.Contains(err.Error(), "limits.image_pixels is 67108864") {
 			t.Error(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/cache"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/jsontext"
@@ -359,7 +360,7 @@ func (t *Table) noVersion(name, version string) error {
 		return err
 	}
 	have := Join(t.versions[name], func(target *Target) string { return strconv.Quote(target.ID.Version) }, ", ")
-	return &unknownModel{name, fmt.Errorf("%w: model %q has no version %q; it has %s", scheduler.ErrNotFound, name, version, have)}
+	return fault.UnknownModel(name, "model %q has no version %q; it has %s", name, version, have)
 }
 
 // words are the terms that a door uses in errors.
@@ -414,9 +415,9 @@ func (t *Table) unknown(route string, w words) error {
 	}
 	near := nearest.Names(name, t.all())
 	if len(near) == 0 {
-		return &unknownModel{name, fmt.Errorf("%w: no model or application %q%s", scheduler.ErrNotFound, name, t.known(w))}
+		return fault.UnknownModel(name, "no model or application %q%s", name, t.known(w))
 	}
-	return &unknownModel{name, fmt.Errorf("%w: no model or application %q; nearest: %s", scheduler.ErrNotFound, name, Join(near, strconv.Quote, ", "))}
+	return fault.UnknownModel(name, "no model or application %q; nearest: %s", name, Join(near, strconv.Quote, ", "))
 }
 
 // absent returns the error for an expected model that is not there yet: a retry may succeed. nil:

@@ -2,11 +2,9 @@ package gate
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -156,16 +154,4 @@ func (f *Frame) answered(c *Call) {
 	if c.Err == nil {
 		c.Target.Metrics.Shown(f.Age)
 	}
-}
-
-// By names the frame that superseded the one with the error err, as JSON text: its number, or the
-// request's id if it has no number; "" if it has neither, or if err is another error.
-func By(err error) string {
-	e, ok := errors.AsType[*scheduler.SupersededError](err)
-	if ok && e.Seq >= 0 {
-		return strconv.FormatInt(e.Seq, 10)
-	} else if ok {
-		return e.ID
-	}
-	return ""
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/shivad/shivad/server/internal/fault"
 )
 
 func certificate(change func(*x509.Certificate)) *Certificate {
@@ -86,7 +88,7 @@ func TestWhoHoldsCertificates(t *testing.T) {
 	} {
 		who := r.Who(step.shown)
 		err := who.Enter()
-		if who.Name() != step.want || (err == nil) != (step.want != "") || err != nil && (!errors.Is(err, ErrUnauthenticated) || !strings.Contains(err.Error(), step.says) || who.May(Infer, "x")) {
+		if who.Name() != step.want || (err == nil) != (step.want != "") || err != nil && (!errors.Is(err, fault.ErrUnauthenticated) || !strings.Contains(err.Error(), step.says) || who.May(Infer, "x")) {
 			t.Errorf("%+v: %q, %v, expected %q %s", step.shown, who.Name(), err, step.want, step.says)
 		}
 	}
@@ -100,7 +102,7 @@ func TestWhoHoldsCertificates(t *testing.T) {
 	r.Replace([]Declaration{known("cams", "cn:cam*"), known("sevens", "cn:*7"), declare("token", "one", "infer")})
 	for range 3 { // one connection each
 		c = certificate(nil)
-		if got := r.Who(with(c, "")); !errors.Is(got.Enter(), ErrUnauthenticated) || strings.Contains(got.Enter().Error(), "sevens") {
+		if got := r.Who(with(c, "")); !errors.Is(got.Enter(), fault.ErrUnauthenticated) || strings.Contains(got.Enter().Error(), "sevens") {
 			t.Errorf("of two identities: %v", got.Enter())
 		}
 	}
@@ -136,7 +138,7 @@ func TestUnusableNames(t *testing.T) {
 	} {
 		got := r.Who(&Shown{Certificate: certificate(change)})
 		err := got.Enter()
-		if !errors.Is(err, ErrUnauthenticated) || len(err.Error()) > 500 || !utf8.ValidString(err.Error()) || strings.ContainsAny(err.Error(), "\n\x00") {
+		if !errors.Is(err, fault.ErrUnauthenticated) || len(err.Error()) > 500 || !utf8.ValidString(err.Error()) || strings.ContainsAny(err.Error(), "\n\x00") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -3,7 +3,6 @@ package identity
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,13 +11,8 @@ import (
 	"unicode"
 
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/quota"
-)
-
-// Refusals, on all doors.
-var (
-	ErrUnauthenticated  = errors.New("unauthenticated")
-	ErrPermissionDenied = errors.New("permission denied")
 )
 
 // Anonymous is the name of the identity of clients that present nothing. It has neither tokens nor
@@ -245,9 +239,9 @@ func (i *Identity) CheckSees(name string) error {
 func (i *Identity) Refuse(lacks string) error {
 	switch {
 	case i.rejection != "":
-		return fmt.Errorf("%w: %s", ErrUnauthenticated, i.rejection)
+		return fmt.Errorf("%w: %s", fault.ErrUnauthenticated, i.rejection)
 	case i.name == Anonymous:
-		return fmt.Errorf("%w: %s is required, which clients without a token in %v do not have", ErrUnauthenticated, lacks, i.place)
+		return fmt.Errorf("%w: %s is required, which clients without a token in %v do not have", fault.ErrUnauthenticated, lacks, i.place)
 	}
-	return fmt.Errorf("%w: identity %q lacks %s", ErrPermissionDenied, i.name, lacks)
+	return fmt.Errorf("%w: identity %q lacks %s", fault.ErrPermissionDenied, i.name, lacks)
 }

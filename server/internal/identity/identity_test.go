@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/shivad/shivad/server/internal/fault"
 )
 
 func declare(name, token string, may ...string) Declaration {
@@ -59,13 +61,13 @@ func TestWho(t *testing.T) {
 	}
 	r.Replace([]Declaration{declare("a", "one", "infer:cat")})
 	a := r.Who(&shown)
-	if a.Name() != "a" || a.Enter() != nil || !errors.Is(a.Check(Infer, "dog"), ErrPermissionDenied) {
+	if a.Name() != "a" || a.Enter() != nil || !errors.Is(a.Check(Infer, "dog"), fault.ErrPermissionDenied) {
 		t.Errorf("%+v", a)
 	}
 	for what, values := range map[string][]string{"nothing": nil, "another": {"Bearer two"}, "no scheme": {"one"}, "two": {"Bearer one", "Bearer one"}, "a space": {"Bearer one "}, "empty": {"Bearer "}, "long": {"Bearer " + strings.Repeat("x", 1<<20)}} {
 		s := Bearer(InHeader, values)
 		who := r.Who(&s)
-		if who == nil || !errors.Is(who.Enter(), ErrUnauthenticated) || who.May(Infer, "cat") || who.MayAny(Infer) || who.Sees("cat") || !errors.Is(who.Check(AdminRead, ""), ErrUnauthenticated) {
+		if who == nil || !errors.Is(who.Enter(), fault.ErrUnauthenticated) || who.May(Infer, "cat") || who.MayAny(Infer) || who.Sees("cat") || !errors.Is(who.Check(AdminRead, ""), fault.ErrUnauthenticated) {
 			t.Errorf("%s: %+v", what, who)
 		}
 	}
@@ -78,7 +80,7 @@ func TestWho(t *testing.T) {
 	if b := r.Who(&shown); b.Name() != "b" || b.May(Infer, "cat") {
 		t.Errorf("after a reload: %+v", b)
 	}
-	if s := r.Who(nil); s.Enter() != nil || s.Check(Infer, "free") != nil || !errors.Is(s.Check(Infer, "cat"), ErrUnauthenticated) {
+	if s := r.Who(nil); s.Enter() != nil || s.Check(Infer, "free") != nil || !errors.Is(s.Check(Infer, "cat"), fault.ErrUnauthenticated) {
 		t.Errorf("anonymous: %+v", s)
 	}
 	if s := Token("two"); r.Who(&s).Enter() == nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/state"
@@ -150,7 +151,7 @@ func (h *History) Changed(by, what, name, detail string) {
 		return
 	}
 	const most = 1 << 10
-	h.addEvent(name, admin.Event{At: time.Now().UTC(), What: "changed", By: by, Detail: gate.Cut(what+": "+detail, most)})
+	h.addEvent(name, admin.Event{At: time.Now().UTC(), What: "changed", By: by, Detail: fault.Cut(what+": "+detail, most)})
 }
 
 // Run writes the history until the server stops, and finally that nothing is served any more.

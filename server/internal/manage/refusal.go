@@ -7,7 +7,7 @@ import (
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/apps"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 )
 
 // refusal returns err as the admin door answers it, with the status that requests get for the same
@@ -22,9 +22,9 @@ func refusal(err error) error {
 	if errors.Is(err, apps.ErrExists) {
 		return &admin.Error{Status: http.StatusConflict, Text: strings.TrimPrefix(err.Error(), "apps: ")}
 	}
-	status := gate.StatusOf(apps.Stored(err))
+	status := fault.Of(apps.Stored(err))
 	if status.HTTP == http.StatusInternalServerError {
 		return err // the door logs it
 	}
-	return &admin.Error{Status: status.HTTP, Text: gate.Text(err)}
+	return &admin.Error{Status: status.HTTP, Text: fault.Text(err)}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/admin"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 )
 
 // Streams lists the streams of every version of a model, at most that many per version; nil: there
@@ -80,7 +80,7 @@ func source(s scheduler.StreamStats) string {
 	if s.Connection != 0 {
 		return "The connection from " + s.Name
 	}
-	return "Stream " + gate.Cut(strconv.Quote(s.Name), 100)
+	return "Stream " + fault.Cut(strconv.Quote(s.Name), 100)
 }
 
 // newerFrames says what to change so that a model that is too slow for its streams answers newer

@@ -7,7 +7,7 @@
 //
 // A door reads its wire into a Question, calls Infer, and writes the Answer. Everything common to
 // both (parameters, requested outputs, classification, cancellation, counting) is here. Every error
-// has a row in gate.StatusOf.
+// has a row in fault.Of.
 //
 // Concurrency: everything may be called from any goroutine. Infer blocks until the request is
 // answered.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/jsontensor"
@@ -25,7 +26,7 @@ func (d *Door) Feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 	reply, err := d.feedback(ctx, q, id)
 	outcome := metrics.OK
 	if err != nil {
-		outcome = gate.StatusOf(err).Outcome
+		outcome = fault.Of(err).Outcome
 	}
 	d.metrics.Answered(d.gate.Unrouted(), outcome, time.Since(q.Arrived), 0, 0)
 	return reply, err

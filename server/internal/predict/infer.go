@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
@@ -203,7 +204,7 @@ func (q *Question) Release() {
 // Refused counts a request that could not be read, so that there is no Question.
 func (d *Door) Refused(err error, arrived time.Time) {
 	d.metrics.Began()
-	d.metrics.Answered(d.gate.Unrouted(), gate.StatusOf(err).Outcome, time.Since(arrived), 0, 0)
+	d.metrics.Answered(d.gate.Unrouted(), fault.Of(err).Outcome, time.Since(arrived), 0, 0)
 }
 
 func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*Answer, error) {

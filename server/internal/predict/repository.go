@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/audit"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/secure"
 )
@@ -52,9 +52,9 @@ func (s *Service) permit(c Caller) error {
 		return nil
 	case reach == config.RepositoryLocal:
 		return fmt.Errorf("%w: clients may not load or unload models through a door that other machines can reach (%s); server.repository = \"all\" allows all clients to, and the admin door (shivactl containers) always can",
-			gate.ErrPermissionDenied, c.Listener)
+			fault.ErrPermissionDenied, c.Listener)
 	}
-	return fmt.Errorf("%w: clients may not load or unload models (server.repository = \"none\"); the admin door (shivactl containers) always can", gate.ErrPermissionDenied)
+	return fmt.Errorf("%w: clients may not load or unload models (server.repository = \"none\"); the admin door (shivactl containers) always can", fault.ErrPermissionDenied)
 }
 
 // Permit returns the error for a caller who may not change a model; the refusal is recorded under
@@ -72,7 +72,7 @@ func (s *Service) Permit(c Caller, model, action string) error {
 
 // Refused records that a caller was refused a change for lack of a right.
 func (s *Service) Refused(by audit.Source, action, what, name string, err error) {
-	s.cfg.Trail.Add(audit.Entry{Source: by, Action: action, What: what, Name: name, Refused: true, Error: gate.Text(err)})
+	s.cfg.Trail.Add(audit.Entry{Source: by, Action: action, What: what, Name: name, Refused: true, Error: fault.Text(err)})
 }
 
 // Manages reports whether the server manages the processes of a model.
@@ -103,7 +103,7 @@ func (s *Service) changed(c Caller, model, did string, err error) {
 	}
 	e := audit.Entry{Source: c.Source, Action: did, What: "model", Name: model}
 	if err != nil {
-		e.Error = gate.Text(err)
+		e.Error = fault.Text(err)
 	} else {
 		s.cfg.Changed(c.Source.String(), "model", model, did)
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/regions"
@@ -68,14 +69,14 @@ func (s *Service) Ready() Readiness {
 func (s *Service) ModelReady(name, version string) (Readiness, error) {
 	t, err := s.view.Target(name, version)
 	if errors.Is(err, scheduler.ErrUnavailable) { // the model is expected
-		return Readiness{Name: name, Error: gate.Text(err)}, nil
+		return Readiness{Name: name, Error: fault.Text(err)}, nil
 	}
 	if err != nil {
 		return Readiness{}, err
 	}
 	r := Readiness{Name: name, Ready: t.Serves}
 	if !r.Ready {
-		r.Error = gate.Text(scheduler.ErrUnavailable) + ": no container of it is connected"
+		r.Error = fault.Text(scheduler.ErrUnavailable) + ": no container of it is connected"
 	}
 	return r, nil
 }

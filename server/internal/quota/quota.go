@@ -129,6 +129,9 @@ func (e *Error) Words() Error {
 	return Error{Payer: e.Payer, Kind: e.Kind, Limit: e.Limit, Has: e.Has, Again: e.again()}
 }
 
+// RetryAfter returns when to try again; 0: when something in use has ended.
+func (e *Error) RetryAfter() time.Duration { return e.Again }
+
 // again is when to try again, as the text shows it.
 func (e *Error) again() time.Duration { return max(e.Again.Round(time.Millisecond), time.Millisecond) }
 

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 )
 
 // A file is a region with its file open.
@@ -43,7 +43,7 @@ func pathOf(key string) (string, bool) {
 // open opens the file of a region, if it may be registered.
 func open(r Region, m claim, s *Settings) (*file, error) {
 	refuse := func(condition error, format string, args ...any) (*file, error) {
-		return nil, fmt.Errorf("%w: Unable to open shared memory region: '%s': %s", condition, gate.Cut(r.Key, maxName), fmt.Sprintf(format, args...))
+		return nil, fmt.Errorf("%w: Unable to open shared memory region: '%s': %s", condition, fault.Cut(r.Key, maxName), fmt.Sprintf(format, args...))
 	}
 	name, ok := pathOf(r.Key)
 	if !ok {
@@ -56,7 +56,7 @@ func open(r Region, m claim, s *Settings) (*file, error) {
 		case errors.Is(err, fs.ErrNotExist):
 			condition, why = scheduler.ErrNotFound, "the server sees no such file; a client in another container must share the directory with it"
 		case errors.Is(err, fs.ErrPermission):
-			condition, why = gate.ErrPermissionDenied, "the server may not search the directory"
+			condition, why = fault.ErrPermissionDenied, "the server may not search the directory"
 		case errors.Is(err, unix.EXDEV):
 			why = "it is a mount point"
 		}
@@ -72,13 +72,13 @@ func open(r Region, m claim, s *Settings) (*file, error) {
 	case kind != unix.S_IFREG:
 		return refuse(scheduler.ErrInvalidInput, "expected a regular file, got %s", kinds[kind])
 	case !s.owns(st.Uid):
-		return refuse(gate.ErrPermissionDenied, "its owner is user %d, expected one of %d (shared_memory.owners)", st.Uid, s.Owners)
+		return refuse(fault.ErrPermissionDenied, "its owner is user %d, expected one of %d (shared_memory.owners)", st.Uid, s.Owners)
 	case !reads && m.local:
-		return refuse(gate.ErrPermissionDenied, "user %d may not open it, as its owner or like everybody, and no pattern in regions of identity %q matches", m.user, m.identity)
+		return refuse(fault.ErrPermissionDenied, "user %d may not open it, as its owner or like everybody, and no pattern in regions of identity %q matches", m.user, m.identity)
 	case !reads:
-		return refuse(gate.ErrPermissionDenied, "it belongs to nobody who can be told: expected a pattern in regions of identity %q that matches, or a client on a Unix socket whose user may open it", m.identity)
+		return refuse(fault.ErrPermissionDenied, "it belongs to nobody who can be told: expected a pattern in regions of identity %q that matches, or a client on a Unix socket whose user may open it", m.identity)
 	case r.Size > st.Size-r.Offset || r.Offset > st.Size:
-		return nil, gate.Invalid("failed to register shared memory region '%s': invalid args: offset %d and byte_size %d lie beyond the end of '%s', which has %d bytes",
+		return nil, fault.Invalid("failed to register shared memory region '%s': invalid args: offset %d and byte_size %d lie beyond the end of '%s', which has %d bytes",
 			r.Name, r.Offset, r.Size, r.Key, st.Size)
 	}
 	f := &file{Region: r, directory: s.Directory, claim: m, owner: st.Uid, mode: st.Mode, readOnly: !writes}
@@ -91,7 +91,7 @@ func open(r Region, m claim, s *Settings) (*file, error) {
 		f.data, err = reopen(fd, unix.O_RDONLY, name)
 	}
 	if err != nil {
-		return refuse(gate.ErrPermissionDenied, "the server's user, %d, may not read it: %v", os.Geteuid(), err)
+		return refuse(fault.ErrPermissionDenied, "the server's user, %d, may not read it: %v", os.Geteuid(), err)
 	}
 	return f, nil
 }
@@ -186,7 +186,7 @@ func (f *file) failed(err error, failed, at int64, size int) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, io.EOF):
-		return gate.Invalid("shared memory region '%s': expected %d bytes from offset %d of '%s' on, but the file ends at %d: it has become shorter since it was registered",
+		return fault.Invalid("shared memory region '%s': expected %d bytes from offset %d of '%s' on, but the file ends at %d: it has become shorter since it was registered",
 			f.Name, size, at, f.Key, failed)
 	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM):
 		condition = scheduler.ErrOverloaded

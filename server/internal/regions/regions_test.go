@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/hosttest"
 )
@@ -74,7 +74,7 @@ func TestWhatIsNoRegion(t *testing.T) {
 		key       string
 		condition error
 	}{
-		{"/file", nil}, {"/link", scheduler.ErrInvalidInput}, {"/directory", scheduler.ErrInvalidInput}, {"/fifo", scheduler.ErrInvalidInput}, {"/foreign", gate.ErrPermissionDenied},
+		{"/file", nil}, {"/link", scheduler.ErrInvalidInput}, {"/directory", scheduler.ErrInvalidInput}, {"/fifo", scheduler.ErrInvalidInput}, {"/foreign", fault.ErrPermissionDenied},
 		{"/none", scheduler.ErrNotFound}, {"/", scheduler.ErrInvalidInput}, {"/.", scheduler.ErrInvalidInput}, {"/..", scheduler.ErrInvalidInput}, {"/../x", scheduler.ErrInvalidInput},
 		{"/directory/x", scheduler.ErrInvalidInput}, {"/fi\x00le", scheduler.ErrInvalidInput}, {"/" + string(make([]byte, 300)), scheduler.ErrInvalidInput},
 	} {
@@ -141,7 +141,7 @@ func TestConfigure(t *testing.T) {
 	if g.Configure(s); len(names(t, g)) != 0 {
 		t.Errorf("of another owner there are %q", names(t, g))
 	}
-	if err := g.Register(Client{}, Region{Name: "small", Key: "small", Size: 8}); !errors.Is(err, gate.ErrPermissionDenied) {
+	if err := g.Register(Client{}, Region{Name: "small", Key: "small", Size: 8}); !errors.Is(err, fault.ErrPermissionDenied) {
 		t.Error(err)
 	}
 	if n := descriptors(t); n != before {
@@ -192,13 +192,13 @@ func TestWhoseFile(t *testing.T) {
 		}
 	}
 	stranger := Client{Address: "uid=54321"}
-	if err := g.Register(stranger, Region{Name: "x", Key: "x", Size: 64}); !errors.Is(err, gate.ErrPermissionDenied) {
+	if err := g.Register(stranger, Region{Name: "x", Key: "x", Size: 64}); !errors.Is(err, fault.ErrPermissionDenied) {
 		t.Errorf("another user's file: %v", err)
 	}
 	if err := g.Register(stranger, Region{Name: "y", Key: "y", Size: 64}); err != nil {
 		t.Error(err)
 	}
-	if h, err := g.HoldOutput(stranger, "o", parameter.Place{Region: "y", Size: 64}); !errors.Is(err, gate.ErrPermissionDenied) {
+	if h, err := g.HoldOutput(stranger, "o", parameter.Place{Region: "y", Size: 64}); !errors.Is(err, fault.ErrPermissionDenied) {
 		h.Release()
 		t.Errorf("an output in a file that its client may only read: %v", err)
 	}

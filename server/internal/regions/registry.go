@@ -12,7 +12,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/audit"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/processors"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -131,16 +131,16 @@ func (g *Registry) register(client Client, r Region, connection any) error {
 	s := g.settings.Load()
 	switch {
 	case r.Name == "" || len(r.Name) > maxName:
-		return gate.Invalid("a region's name has %d bytes, expected 1 to %d", len(r.Name), maxName)
+		return fault.Invalid("a region's name has %d bytes, expected 1 to %d", len(r.Name), maxName)
 	case r.Offset < 0 || r.Size <= 0:
-		return gate.Invalid("failed to register shared memory region '%s': invalid args: expected an offset of 0 or more and a byte_size of 1 or more, got %d and %d", r.Name, r.Offset, r.Size)
+		return fault.Invalid("failed to register shared memory region '%s': invalid args: expected an offset of 0 or more and a byte_size of 1 or more, got %d and %d", r.Name, r.Offset, r.Size)
 	case r.Size > s.RegionBytes:
 		return fmt.Errorf("%w: failed to register shared memory region '%s': invalid args: byte_size is %d, the limit (shared_memory.region_bytes) is %d",
 			scheduler.ErrTooLarge, r.Name, r.Size, s.RegionBytes)
 	}
 	name := client.id(r.Name)
 	if !s.entitled(name.identity) { // removed by a reload since the identity was looked up
-		return fmt.Errorf("%w: identity %q is not declared any more", gate.ErrUnauthenticated, name.identity)
+		return fmt.Errorf("%w: identity %q is not declared any more", fault.ErrUnauthenticated, name.identity)
 	}
 	if err := g.room(name, s); err != nil { // before a file is opened
 		return err
@@ -174,7 +174,7 @@ func (g *Registry) room(name regionID, s *Settings) error {
 // admit returns an error if no region of that name can be added. The caller holds mu.
 func (g *Registry) admit(name regionID, s *Settings) error {
 	if g.regions[name] != nil {
-		return gate.Invalid("shared memory region '%s' already in manager; unregister it first", name.name)
+		return fault.Invalid("shared memory region '%s' already in manager; unregister it first", name.name)
 	}
 	if g.open.Load() >= int64(s.Regions) {
 		g.forget()
@@ -244,8 +244,8 @@ func (g *Registry) note(client Client, action, name string, after any, err error
 	switch {
 	case err == nil:
 		e.After = audit.Text(after)
-	case errors.Is(err, gate.ErrPermissionDenied) || errors.Is(err, gate.ErrUnauthenticated):
-		e.Refused, e.Error = true, gate.Text(err)
+	case errors.Is(err, fault.ErrPermissionDenied) || errors.Is(err, fault.ErrUnauthenticated):
+		e.Refused, e.Error = true, fault.Text(err)
 	default:
 		return // nothing has changed
 	}

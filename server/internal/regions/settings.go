@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/shivad/shivad/server/internal/audit"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/identity"
 )
 
@@ -105,5 +105,5 @@ func (g *Registry) reaches(c Client) error {
 		return nil
 	}
 	return fmt.Errorf("%w: shared memory is only for clients on this machine, and %s is another machine; shared_memory.clients = \"all\" allows all clients",
-		gate.ErrPermissionDenied, c.Address)
+		fault.ErrPermissionDenied, c.Address)
 }

@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -28,11 +28,11 @@ func (h Hold) Fetch(t *tensor.Tensor, left int64, get func(size int) (*tensor.Bu
 	elements, ok := t.Shape.Elements()
 	size := t.DType.Size() // 0: it varies, and Check verifies it
 	if !ok || size > 0 && elements > math.MaxInt/size {
-		return gate.Invalid("input %q: %s of shape %s has more bytes than can be counted", t.Name, t.DType.V2(), t.Shape)
+		return fault.Invalid("input %q: %s of shape %s has more bytes than can be counted", t.Name, t.DType.V2(), t.Shape)
 	}
 	switch {
 	case size > 0 && p.Size != int64(elements*size):
-		return gate.Invalid("input byte size mismatch for input '%s': expected %d for %s of shape %s, got shared_memory_byte_size %d", t.Name, elements*size, t.DType.V2(), t.Shape, p.Size)
+		return fault.Invalid("input byte size mismatch for input '%s': expected %d for %s of shape %s, got shared_memory_byte_size %d", t.Name, elements*size, t.DType.V2(), t.Shape, p.Size)
 	case p.Size > left:
 		return fmt.Errorf("%w: input %q has %d bytes in shared memory, with which the request exceeds limits.message_bytes: %d bytes were left", scheduler.ErrTooLarge, t.Name, p.Size, max(left, 0))
 	}
@@ -45,7 +45,7 @@ func (h Hold) Fetch(t *tensor.Tensor, left int64, get func(size int) (*tensor.Bu
 		return naming("input", t.Name, unusable{err})
 	}
 	if err := t.Check(); err != nil {
-		return gate.Invalid("input %q, in shared memory region '%s': %w", t.Name, p.Region, err)
+		return fault.Invalid("input %q, in shared memory region '%s': %w", t.Name, p.Region, err)
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func (h Hold) Fetch(t *tensor.Tensor, left int64, get func(size int) (*tensor.Bu
 func (h Hold) Put(t *tensor.Tensor) (parameter.Place, error) {
 	p := h.place
 	if int64(len(t.Data)) > p.Size {
-		return p, gate.Invalid("shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results", t.Name, p.Size, len(t.Data))
+		return p, fault.Invalid("shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results", t.Name, p.Size, len(t.Data))
 	}
 	p.Size = int64(len(t.Data))
 	return p, naming("output", t.Name, h.write(t.Data))

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/fault"
 )
 
 // Usage counts the registered regions, and the registrations refused since the start.
@@ -37,7 +37,7 @@ func reasonOf(err error) reason {
 	switch {
 	case IsOff(err):
 		return off
-	case errors.Is(err, gate.ErrPermissionDenied): // the client, or the file's owner or mode
+	case errors.Is(err, fault.ErrPermissionDenied): // the client, or the file's owner or mode
 		return denied
 	case errors.Is(err, scheduler.ErrNotFound): // the file
 		return noFile

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
@@ -63,7 +64,7 @@ func (m *Message) Fail(err error) {
 
 // Malformed fails because the bytes up to here violate the encoding.
 func (m *Message) Malformed(format string, args ...any) {
-	m.Fail(fmt.Errorf("%w: at byte %d: %s", gate.ErrProtocol, m.pos, fmt.Sprintf(format, args...)))
+	m.Fail(fmt.Errorf("%w: at byte %d: %s", fault.ErrProtocol, m.pos, fmt.Sprintf(format, args...)))
 }
 
 // Fields calls each for every field of the message or, within a field, of the message that is the

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/unfinished"
 )
@@ -134,7 +135,7 @@ func (s *Stream) Receive(bounds func() Bounds, resume bool, read func(*Message))
 		m.source, m.share = u, u.share
 		m.end, m.open = b.Bytes+b.Margin, true
 	default:
-		return false, fmt.Errorf("%w: a message with flags %#x, expected 0 or 1", gate.ErrProtocol, header[0])
+		return false, fmt.Errorf("%w: a message with flags %#x, expected 0 or 1", fault.ErrProtocol, header[0])
 	}
 	if m.err == nil {
 		read(m)
@@ -158,7 +159,7 @@ func Lost(err error) error {
 	case nil:
 		return nil
 	case io.EOF, io.ErrUnexpectedEOF:
-		return fmt.Errorf("%w: the message ends before its announced length", gate.ErrProtocol)
+		return fmt.Errorf("%w: the message ends before its announced length", fault.ErrProtocol)
 	}
 	return fmt.Errorf("%w: %w", scheduler.ErrCanceled, err)
 }

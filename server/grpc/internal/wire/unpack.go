@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/gzip" // registers it
 
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
@@ -78,7 +79,7 @@ type unpacker struct {
 func unpack(encodingName string, in *pieces, b *Bounds) (*unpacker, error) {
 	c := encoding.GetCompressor(encodingName)
 	if c == nil {
-		return nil, fmt.Errorf("%w: a compressed message with grpc-encoding %q", gate.ErrProtocol, encodingName)
+		return nil, fmt.Errorf("%w: a compressed message with grpc-encoding %q", fault.ErrProtocol, encodingName)
 	}
 	share, err := b.Memory.Unpacked(&in.half, &in.arrived)
 	if err != nil {
@@ -96,7 +97,7 @@ func (u *unpacker) next() ([]byte, error) {
 	n, err := u.read()
 	if err == io.EOF && n == 0 {
 		if u.packed.more() {
-			return nil, fmt.Errorf("%w: the message has more bytes after the end of its %s data", gate.ErrProtocol, u.encoding)
+			return nil, fmt.Errorf("%w: the message has more bytes after the end of its %s data", fault.ErrProtocol, u.encoding)
 		}
 		return nil, io.EOF
 	}
@@ -124,5 +125,5 @@ func (u *unpacker) fault(err error) error {
 	if u.packed.err != nil {
 		return u.packed.err
 	}
-	return fmt.Errorf("%w: the message is not %s: %w", gate.ErrProtocol, u.encoding, err)
+	return fmt.Errorf("%w: the message is not %s: %w", fault.ErrProtocol, u.encoding, err)
 }

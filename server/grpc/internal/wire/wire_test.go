@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -170,14 +171,14 @@ func TestFaults(t *testing.T) {
 		word string
 	}{
 		"too large":            {sent(0, 2_000_001), scheduler.ErrTooLarge, "2000001 bytes; limits.some is 2000000"},
-		"flags":                {sent(2, 0), gate.ErrProtocol, "flags 0x2"},
-		"no such encoding":     {sent(1, 0), gate.ErrProtocol, "grpc-encoding"},
-		"cut":                  {sent(0, 10, 0x0a), gate.ErrProtocol, "before its announced length"},
-		"a field beyond":       {sent(0, 2, 0x0a, 1), gate.ErrProtocol, "1 bytes where 0 are left"},
-		"a number beyond":      {sent(0, 2, 0x08, 0x80), gate.ErrProtocol, "in the middle of a value"},
-		"a number of 65 bits":  {sent(0, 11, 0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2), gate.ErrProtocol, "64 bits"},
+		"flags":                {sent(2, 0), fault.ErrProtocol, "flags 0x2"},
+		"no such encoding":     {sent(1, 0), fault.ErrProtocol, "grpc-encoding"},
+		"cut":                  {sent(0, 10, 0x0a), fault.ErrProtocol, "before its announced length"},
+		"a field beyond":       {sent(0, 2, 0x0a, 1), fault.ErrProtocol, "1 bytes where 0 are left"},
+		"a number beyond":      {sent(0, 2, 0x08, 0x80), fault.ErrProtocol, "in the middle of a value"},
+		"a number of 65 bits":  {sent(0, 11, 0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2), fault.ErrProtocol, "64 bits"},
 		"text beyond its part": {sent(0, 103, append([]byte{0x0a, 101}, make([]byte, 101)...)...), scheduler.ErrTooLarge, "at least 101 bytes"},
-		"half a number":        {sent(0, 5, 0x12, 3, 0, 0, 0), gate.ErrProtocol, "3 bytes in field 2, expected a multiple of 4"},
+		"half a number":        {sent(0, 5, 0x12, 3, 0, 0, 0), fault.ErrProtocol, "3 bytes in field 2, expected a multiple of 4"},
 	} {
 		f := &fake{data: c.data}
 		var text string
@@ -214,7 +215,7 @@ func TestResume(t *testing.T) {
 			}
 		})
 	}
-	if resumed, err := s.Receive(within(nil, 0), true, read); !resumed || !errors.Is(err, gate.ErrProtocol) {
+	if resumed, err := s.Receive(within(nil, 0), true, read); !resumed || !errors.Is(err, fault.ErrProtocol) {
 		t.Errorf("resumed %v after %v", resumed, err)
 	}
 	if _, err := s.Receive(within(nil, 0), true, read); err != nil || v != 5 {

@@ -1,30 +1,35 @@
-package gate
+// Package fault is the table of errors: each condition with which a request can end, its name on
+// the Shiva wire, its HTTP and gRPC status, and its outcome in the metrics. It lies below all other
+// packages of the server, so that each can name a condition, and no door has one of its own.
+//
+// An error of a condition wraps it ([Invalid], or fmt.Errorf with %w); a door looks up the row with
+// [Of], and shows the client [Text] or [PredictText].
+package fault
 
 import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/identity"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 )
 
 // Conditions that arise before a request reaches the scheduler.
 var (
-	ErrProtocol         = errors.New("gate: malformed message")
-	ErrUnauthenticated  = identity.ErrUnauthenticated
-	ErrPermissionDenied = identity.ErrPermissionDenied
-	ErrInternal         = errors.New("gate: internal error")
+	ErrProtocol         = errors.New("malformed message")
+	ErrUnauthenticated  = errors.New("unauthenticated")
+	ErrPermissionDenied = errors.New("permission denied")
+	ErrInternal         = errors.New("internal error")
 )
 
-// A Status is how one condition is shown on every wire.
-type Status struct {
+// A Row is one condition, and how every wire shows it.
+type Row struct {
 	Err       error  // the condition, for errors.Is
 	Type      string // Shiva: metadata "type" of an "!error" message
 	HTTP      int    // HTTP status, and Shiva's metadata "code"
@@ -35,7 +40,7 @@ type Status struct {
 
 // The one table of errors, for all doors. Order matters only where an error wraps two conditions:
 // the first matching row wins.
-var statuses = []Status{
+var table = []Row{
 	{ErrProtocol, shiva.Protocol, http.StatusBadRequest, 3, false, metrics.Protocol},
 	{scheduler.ErrTooLarge, shiva.TooLarge, http.StatusRequestEntityTooLarge, 8, false, metrics.TooLarge},
 	{scheduler.ErrInvalidInput, shiva.InvalidInput, http.StatusBadRequest, 3, false, metrics.InvalidInput},
@@ -70,22 +75,30 @@ func TooLarge(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", scheduler.ErrTooLarge, fmt.Errorf(format, args...))
 }
 
-// StatusOf returns the row of err. An error without a row is a bug, and is answered as one.
-func StatusOf(err error) Status {
-	for _, s := range statuses {
-		if errors.Is(err, s.Err) {
-			return s
+// Of returns the row of err. An error without a row is a bug, and is answered as one.
+func Of(err error) Row {
+	for _, r := range table {
+		if errors.Is(err, r.Err) {
+			return r
 		}
 	}
-	return statuses[len(statuses)-1]
+	return table[len(table)-1]
 }
 
-// Bare returns err without its text, as far as StatusOf and By distinguish errors.
+// Outcome is how a request ended, for the metrics: [metrics.OK] without an error.
+func Outcome(err error) metrics.Outcome {
+	if err == nil {
+		return metrics.OK
+	}
+	return Of(err).Outcome
+}
+
+// Bare returns err without its text, as far as Of and By distinguish errors.
 func Bare(err error) error {
 	if e, ok := errors.AsType[*scheduler.SupersededError](err); ok {
 		return e
 	}
-	return StatusOf(err).Err
+	return Of(err).Err
 }
 
 // Again returns how long to wait before a refused request is worth repeating; 0: unknown.
@@ -93,21 +106,25 @@ func Again(err error) time.Duration {
 	if e, ok := errors.AsType[*scheduler.OverloadedError](err); ok {
 		return e.RetryAfter
 	}
-	if e, ok := errors.AsType[*quota.Error](err); ok {
-		return e.Again
+	if e, ok := errors.AsType[interface {
+		error
+		RetryAfter() time.Duration
+	}](err); ok { // of a quota
+		return e.RetryAfter()
 	}
 	return 0
 }
 
-// Outcome classifies how a request ended, for the metrics. c is nil for a model.
-func Outcome(err error, c *Choice) metrics.Outcome {
-	switch {
-	case err != nil:
-		return StatusOf(err).Outcome
-	case c != nil && c.Default:
-		return metrics.Default
+// By names the frame that superseded the one with the error err, as JSON text: its number, or the
+// request's id if it has no number; "" if it has neither, or if err is another error.
+func By(err error) string {
+	e, ok := errors.AsType[*scheduler.SupersededError](err)
+	if ok && e.Seq >= 0 {
+		return strconv.FormatInt(e.Seq, 10)
+	} else if ok {
+		return e.ID
 	}
-	return metrics.OK
+	return ""
 }
 
 // maxText bounds what Text returns: errors can quote a client at any length.
@@ -116,7 +133,7 @@ const maxText = 4 << 10
 // Text returns what the client reads: err without the name of the package that it comes from.
 func Text(err error) string {
 	s := err.Error()
-	for _, room := range [...]string{"gate: ", "scheduler: ", "shiva: "} {
+	for _, room := range [...]string{"scheduler: ", "shiva: "} {
 		s = strings.TrimPrefix(s, room)
 	}
 	return Cut(s, maxText)
@@ -126,6 +143,11 @@ func Text(err error) string {
 type unknownModel struct {
 	name string
 	error
+}
+
+// UnknownModel is an ErrNotFound for the model of that name.
+func UnknownModel(name, format string, args ...any) error {
+	return &unknownModel{name, fmt.Errorf("%w: %w", scheduler.ErrNotFound, fmt.Errorf(format, args...))}
 }
 
 func (e *unknownModel) Unwrap() error { return e.error }
