@@ -159,11 +159,15 @@ def test_ssd() -> None:
         np.float32([[0.75, 0.5, 0.9]]),
         np.float32([2]),
     ]
-    for order in ([0, 1, 2, 3], [2, 0, 3, 1]):  # converters order them as they like
+    # Converters order them as they like, and some leave out how many are valid.
+    for order in ([0, 1, 2, 3], [2, 0, 3, 1], [0, 1, 2]):
         detector = stub([outputs[i] for i in order], Port("x", "UINT8", ("n", 32, 32, 3)))
         ((boxes, scores, classes, _),) = ask(detector, np.zeros((100, 200, 3), np.uint8))
-        assert boxes.tolist() == [[100, 0, 200, 50], [0, 0, 200, 100]]
-        assert (scores.tolist(), classes.tolist()) == ([0.75, 0.5], [2, 1])
+        if len(order) == 3:
+            assert scores.tolist() == [np.float32(0.9), 0.75, 0.5]
+        else:
+            assert boxes.tolist() == [[100, 0, 200, 50], [0, 0, 200, 100]]
+            assert (scores.tolist(), classes.tolist()) == ([0.75, 0.5], [2, 1])
         models._declared.clear()
 
 
@@ -196,8 +200,9 @@ def test_boxes_of_one_class_are_distinct() -> None:
     assert labels.tolist() == ["cat", "dog"]
 
 
-def test_more_classes_than_cells() -> None:
-    cells = np.zeros((1, 6, 5), np.float32)
+@pytest.mark.parametrize("many", [5, 6])  # [6, 6] could be boxes of a network end to end
+def test_more_classes_than_cells(many: int) -> None:
+    cells = np.zeros((1, 6, many), np.float32)
     cells[0, :, 3] = [20, 20, 10, 10, 0, 0.9]
     detector = stub([cells], task="detect", names="['cat', 'dog']")
     ((boxes, _, _, labels),) = ask(detector, np.zeros((64, 64, 3), np.uint8))
@@ -254,8 +259,9 @@ def test_a_task_without_a_known_form(tmp_path: Path) -> None:
     network = Network("test", "cpu", [PICTURE], [Port("y", "FP32", ("n", 7))], lambda arrays: arrays)
     with pytest.raises(Unusable, match=r"no known form of detect: .* images FP32 \[n, 3, 64, 64\]; y FP32"):
         form(network, ROWS, tmp_path / "a.onnx", "detect")
-    segment = Network("test", "cpu", [PICTURE], [Port("y", "FP32", ("n", 7))], lambda a: a, {"task": "segment"})
-    assert form(segment, ROWS, tmp_path / "a.onnx") is None
+    for task in ("segment", "pose", "obb"):
+        other = Network("test", "cpu", [PICTURE], [Port("y", "FP32", ("n", 7))], lambda a: a, {"task": task})
+        assert form(other, ROWS, tmp_path / "a.onnx") is None
 
 
 @pytest.mark.parametrize("names", ["", "no python", "{'a': 1}", "[1, 2]", "{0: 'x', 10000000000: 'y'}"])
@@ -267,15 +273,16 @@ def test_names_that_a_file_may_have(names: str) -> None:
 
 def test_an_unknown_task_is_served_raw(dots: Path, caplog: pytest.LogCaptureFixture, capsys: Any) -> None:
     file = onnx.load(dots)
-    helper.set_model_props(file, {"task": "pose"})
-    onnx.save(file, dots)
-    with caplog.at_level(logging.INFO):
-        assert command.main(["check", str(dots)]) == 0
-    assert "model dots/1" in capsys.readouterr().out
-    assert "its task is pose, and detect and classify are known: the network is served as it is" in caplog.text
-    models._declared.clear()
-    helper.set_model_props(file, {"task": "detect", "head": "RTDETRDecoder"})
-    onnx.save(file, dots)
-    with caplog.at_level(logging.INFO):
-        assert command.main(["check", str(dots)]) == 0
-    assert "its task is detect, and not in a form that is known: the network is served as it is" in caplog.text
+    known = "detect, segment, pose, obb, classify are known"
+    for metadata, why in (
+        ({"task": "semantic"}, f"its task is semantic, and {known}"),
+        ({"task": "detect", "head": "RTDETRDecoder"}, "its task is detect, and not in a form that is known"),
+        ({"task": "pose", "kpt_shape": "[17, 3]"}, "its task is pose, and not in a form that is known"),
+    ):
+        helper.set_model_props(file, metadata)
+        onnx.save(file, dots)
+        with caplog.at_level(logging.INFO):
+            assert command.main(["check", str(dots)]) == 0
+        assert "model dots/1" in capsys.readouterr().out
+        assert f"{why}: the network is served as it is" in caplog.text
+        models._declared.clear()

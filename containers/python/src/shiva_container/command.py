@@ -175,7 +175,7 @@ def _network(path: Path, options: argparse.Namespace) -> tuple[list[Model[..., A
     task = {"auto": "", "raw": None}.get(options.task, options.task)
     found = None if task is None else form(network, verdict, path, task)
     if found is None and options.task == "auto" and (said := network.metadata.get("task")):
-        why = f"{' and '.join(TASKS)} are known" if said not in TASKS else "not in a form that is known"
+        why = f"{', '.join(TASKS)} are known" if said not in TASKS else "not in a form that is known"
         log.info("%s: its task is %s, and %s: the network is served as it is", path, said, why)
     if found is None:
         return [serving(network, verdict, name=name, version=version)], verdict

@@ -37,12 +37,17 @@ class Fit:
     left: int = 0
     """columns of the bar beside it."""
 
-    def points(self, points: npt.ArrayLike) -> Array:
-        """The places in the picture of ``points``, [..., 2] as x and y in the function's pixels."""
+    def points(self, points: npt.ArrayLike, *, clip: bool = True) -> Array:
+        """The places in the picture of ``points``, [..., 2] as x and y in the function's pixels.
+
+        Those beyond its edges are moved to them if ``clip``.
+        """
         given = np.asarray(points)
         floats = given if given.dtype.kind == "f" else given.astype(np.float64)
         moved = (floats - (self.left, self.top)) / (self.scale_x, self.scale_y)
-        return np.clip(moved, 0, (self.width, self.height)).astype(floats.dtype)
+        if clip:
+            moved = np.clip(moved, 0, (self.width, self.height))
+        return moved.astype(floats.dtype)
 
     def boxes(self, boxes: npt.ArrayLike) -> Array:
         """The same for ``boxes``, [..., 4] as x_min, y_min, x_max and y_max."""
