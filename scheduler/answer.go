@@ -84,9 +84,8 @@ func (b *Batch) cut(r *Request, rows int) {
 	b.cutRows += rows
 }
 
-// lend passes the next rows of the outputs to late, the function of a request that has ended
-// already.
-func (m *Model) lend(b *Batch, late func([]tensor.Tensor), rows int) {
+// lend passes the next rows of the outputs to the owner of a request that has ended already.
+func (m *Model) lend(b *Batch, late LateReceiver, rows int) {
 	var r Request
 	b.cut(&r, rows)
 	defer func() {
@@ -95,7 +94,7 @@ func (m *Model) lend(b *Batch, late func([]tensor.Tensor), rows int) {
 		}
 	}()
 	defer m.recoverPanic()
-	late(r.Outputs)
+	late.ReceiveLate(r.Outputs)
 }
 
 // rowsBytes is the length in bytes of the first rows of t (values, if t is ragged); t has at least

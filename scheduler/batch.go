@@ -113,7 +113,7 @@ type span struct {
 	next   *span  // of the same request, in other batches
 	retry  *retry // the retry in which it waits; nil: it is in a batch
 
-	late func([]tensor.Tensor) // receives the rows although req is answered already; may be nil
+	late LateReceiver // receives the rows although req is answered already; may be nil
 }
 
 // Complete answers the batch. Outputs are in the order of the model's declaration. Each must have

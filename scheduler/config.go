@@ -25,7 +25,8 @@ type Config struct {
 }
 
 // A Clock is the scheduler's source of time. Tests and simulators provide their own, such as
-// schedtest.Clock.
+// schedtest.Clock. Its methods, and those of its timers, are called with the lock of a model held:
+// they must not block, and none of them may call the scheduler or f before it returns.
 type Clock interface {
 	Now() time.Time
 	AfterFunc(d time.Duration, f func()) Timer

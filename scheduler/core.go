@@ -66,15 +66,16 @@ type core struct {
 
 // effects are the actions that an event requires, carried out without the lock (Model.run).
 type effects struct {
-	send     []*Batch
-	answered []*Request // Err is set
-	lost     []lostBatch
-	removed  []*Batch // of removed replicas, whose workers are done with them
-	drained  []func()
-	offers   []replicaOffer
-	silent   []*Replica // suspect for silentTimeouts execution timeouts
-	wasted   int        // rows that were executed after their request had been answered
-	changed  bool       // the number of live replicas has changed
+	send      []*Batch
+	answered  []*Request // Err is set
+	lost      []lostBatch
+	removed   []*Batch // of removed replicas, whose workers are done with them
+	drained   []func()
+	offers    []replicaOffer
+	silent    []*Replica   // suspect for silentTimeouts execution timeouts
+	convicted []conviction // of requests that are in answered, too
+	wasted    int          // rows that were executed after their request had been answered
+	changed   bool         // the number of live replicas has changed
 }
 
 // lostBatch is a batch without an answer, since its replica is lost or suspect.
@@ -570,8 +571,8 @@ func (c *core) giveUp(b *Batch, why error, now int64, fx *effects) {
 	fx.lost = append(fx.lost, lostBatch{rows: b.Rows, exec: b.replica.execTime(b, now), predicted: b.predicted, err: why})
 }
 
-// remove removes a replica.
-func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
+// remove removes a replica, and why is the error of the batches that it has.
+func (c *core) remove(rep *Replica, why error, now int64, fx *effects) {
 	if rep.state == replicaGone {
 		return
 	}
@@ -590,7 +591,6 @@ func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
 		c.gathered(now)
 	}
 	c.measure()
-	why := fmt.Errorf("%w: %w", ErrContainerLost, reason)
 	var lost []*Batch
 	for _, b := range rep.inflight {
 		b.state = batchRemoved

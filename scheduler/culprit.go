@@ -68,7 +68,7 @@ type Culprit struct {
 const keepCulprits = 4
 
 // A Named is a Completer that can name its request to operators, as its client would. Name is
-// called with the model's lock held.
+// called before Complete, with no lock held.
 type Named interface {
 	Completer
 	Name() string
@@ -76,15 +76,31 @@ type Named interface {
 
 // convict answers a request that was at fault.
 func (c *core) convict(r *Request, rep *Replica, why error, now int64, fx *effects) {
-	one := Culprit{Name: fmt.Sprintf("of source %d", r.Source), Replica: rep.label, Err: why, at: now}
-	if o, ok := r.Owner.(Named); ok {
-		one.Name = o.Name()
-	}
+	one := Culprit{Replica: rep.label, Err: why, at: now}
 	if r.Frame != nil {
 		one.Stream = r.Frame.Stream
 	}
-	c.culprits = append([]Culprit{one}, c.culprits[:min(len(c.culprits), keepCulprits-1)]...)
+	fx.convicted = append(fx.convicted, conviction{r, one})
 	c.answer(r, OutcomeContainerLost, fmt.Errorf("%w; %w", why, ErrCulprit), fx)
+}
+
+// A conviction is a Culprit that has no name yet.
+type conviction struct {
+	of *Request
+	Culprit
+}
+
+// remember adds a culprit to those that operators see, under the name that its owner gives it.
+func (m *Model) remember(one conviction) {
+	defer m.recoverPanic()
+	one.Name = fmt.Sprintf("of source %d", one.of.Source)
+	if o, ok := one.of.Owner.(Named); ok {
+		one.Name = o.Name()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := &m.core
+	c.culprits = append([]Culprit{one.Culprit}, c.culprits[:min(len(c.culprits), keepCulprits-1)]...)
 }
 
 // waits reports whether a retry waits for a replica that hangs.

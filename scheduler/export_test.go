@@ -83,3 +83,13 @@ func Believe(r *Replica, rng *rand.Rand) {
 	}
 	r.m.core.measure()
 }
+
+// Locked reports whether a model's mutex is held. In a test with one goroutine, that goroutine
+// holds it.
+func Locked(m *Model) bool {
+	if !m.mu.TryLock() {
+		return true
+	}
+	m.mu.Unlock()
+	return false
+}

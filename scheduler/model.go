@@ -123,8 +123,12 @@ func (m *Model) settle(fx *effects) {
 	clear(fx.removed)
 	clear(fx.offers)
 	clear(fx.silent)
+	clear(fx.convicted)
 	clear(fx.drained)
-	*fx = effects{send: fx.send[:0], answered: fx.answered[:0], lost: fx.lost[:0], removed: fx.removed[:0], offers: fx.offers[:0], silent: fx.silent[:0], drained: fx.drained[:0]}
+	*fx = effects{
+		send: fx.send[:0], answered: fx.answered[:0], lost: fx.lost[:0], removed: fx.removed[:0],
+		offers: fx.offers[:0], silent: fx.silent[:0], convicted: fx.convicted[:0], drained: fx.drained[:0],
+	}
 	effectsPool.Put(fx)
 	m.ended()
 }
@@ -174,6 +178,9 @@ func (m *Model) run(fx *effects) {
 	}
 	if fx.changed && hooks.ModelChanged != nil {
 		hooks.ModelChanged(m)
+	}
+	for i := range fx.convicted {
+		m.remember(fx.convicted[i])
 	}
 	for _, r := range fx.answered {
 		r.Alone = len(fx.answered) == 1
@@ -378,8 +385,9 @@ func (m *Model) handleAnswer(a answer) {
 
 // remove removes a replica.
 func (m *Model) remove(rep *Replica, reason error) {
+	why := fmt.Errorf("%w: %w", ErrContainerLost, reason) // here, as it calls a method of reason
 	fx, now := m.begin()
-	m.core.remove(rep, reason, now, fx)
+	m.core.remove(rep, why, now, fx)
 	m.end(fx, now)
 }
 

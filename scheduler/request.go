@@ -119,15 +119,13 @@ func (r *Request) executing() bool {
 	return false
 }
 
-// registerLate registers the owner's function for a late answer, if the owner is a Latecomer.
+// registerLate has the batch remember the owner for a late answer, if it is a LateReceiver.
 func (r *Request) registerLate() {
 	s := r.spans
 	if s == nil || s.next != nil || s.retry != nil || s.hi-s.lo != r.Rows {
 		return
 	}
-	if o, ok := r.Owner.(Latecomer); ok {
-		s.late = o.Late()
-	}
+	s.late, _ = r.Owner.(LateReceiver)
 }
 
 // bytesOf is the share of rows lo to hi in the bytes of the inputs. The shares of adjacent runs
@@ -155,16 +153,16 @@ type Timing struct {
 // refused at once.
 type Completer interface{ Complete(*Request) }
 
-// A Latecomer is a Completer that can use the answer of a container even if it arrives after the
+// A LateReceiver is a Completer that can use the answer of a container even if it arrives after the
 // request has ended without one, at its deadline or by a cancel.
 //
-// Late is called before Complete, with the model's lock held, for a request whose rows are all
-// with one container. The function that it returns is called at most once, with the outputs if
-// they arrive: with no lock held, perhaps long after Complete, so it must not refer to the
-// request. The outputs, with their shapes and memory, are valid until it returns.
-type Latecomer interface {
+// ReceiveLate is called at most once for each submitted request, with the outputs if they arrive,
+// and only if one container had all rows of the request: on any goroutine and with no lock held, as
+// a rule after Complete and perhaps long after it, so it must not refer to the request. The
+// outputs, with their shapes and memory, are valid until it returns.
+type LateReceiver interface {
 	Completer
-	Late() func(outputs []tensor.Tensor)
+	ReceiveLate(outputs []tensor.Tensor)
 }
 
 const unsent = -1

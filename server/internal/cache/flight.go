@@ -18,18 +18,22 @@ var (
 // A flight is one execution for all requests with the same key. The scheduler has the leader's
 // request and knows nothing of the followers. When a leader fails for a reason of its own, the
 // first follower becomes the leader.
+//
+// For the scheduler it is the owner of its leader's request. It outlives that request, so an answer
+// that comes after the request has ended can still be cached.
 type flight struct {
 	// Set once.
 
-	cache *Cache
-	key   key
+	version *Version
+	key     key
+	clears  uint64 // of the cache when it began
 
-	// Guarded by the cache's mutex.
+	// Guarded by the cache's mutex; the leader is the same from Submit to Complete.
 
-	clears      uint64 // of the cache when it began
-	first, last *Call  // followers, in order of arrival
-	submitting  bool   // a goroutine is in submit
-	next        *Call  // the next leader, which that goroutine submits
+	leader      *Call
+	first, last *Call // followers, in order of arrival
+	submitting  bool  // a goroutine is in submit
+	next        *Call // the next leader, which that goroutine submits
 }
 
 // A Call is the cache's part of a request, between Find and the answer. The zero Call with a
@@ -51,9 +55,9 @@ type Call struct {
 	place      int   // index in waiting, from 1; 0: no deadline
 }
 
-// Name implements scheduler.Named for a leader.
-func (c *Call) Name() string {
-	if o, ok := c.owner.(scheduler.Named); ok {
+// Name implements scheduler.Named.
+func (f *flight) Name() string {
+	if o, ok := f.leader.owner.(scheduler.Named); ok {
 		return o.Name()
 	}
 	return "of the cache"
@@ -103,16 +107,17 @@ func (c *Call) join(k *Cache, key key, r *scheduler.Request) (*entry, bool) {
 	if k.closed {
 		return nil, false
 	}
-	f := &flight{cache: k, key: key, clears: k.clears}
+	f := &flight{version: c.Version, key: key, clears: k.clears}
 	k.flights[key] = f
 	c.lead(f, r)
 	return nil, false
 }
 
-// lead makes c the owner of r for the scheduler. The cache's mutex is held.
+// lead makes r the request that the scheduler gets from f. The cache's mutex is held.
 func (c *Call) lead(f *flight, r *scheduler.Request) {
 	c.request, c.flight, c.following, c.canceled = r, f, false, false
-	c.owner, r.Owner = r.Owner, c
+	f.leader = c
+	c.owner, r.Owner = r.Owner, f
 }
 
 // Cancel cancels the request because its client has disconnected. true: the request has been
@@ -132,29 +137,26 @@ func (c *Call) Cancel() bool {
 	return true
 }
 
-// Late implements scheduler.Latecomer: an answer that arrives too late for the leader can still be
-// cached.
-func (c *Call) Late() func([]tensor.Tensor) {
-	v, key, clears := c.Version, c.flight.key, c.flight.clears
-	return func(outputs []tensor.Tensor) {
-		k := v.cache
-		e := k.newEntry(v, outputs)
-		if e == nil {
-			return
-		}
-		defer e.release()
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if !v.dropped && clears == k.clears && !k.closed {
-			k.store(key, e)
-		}
+// ReceiveLate implements scheduler.LateReceiver: an answer that arrives too late for the leader can
+// still be cached.
+func (f *flight) ReceiveLate(outputs []tensor.Tensor) {
+	v := f.version
+	k := v.cache
+	e := k.newEntry(v, outputs)
+	if e == nil {
+		return
+	}
+	defer e.release()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !v.dropped && f.clears == k.clears && !k.closed {
+		k.store(f.key, e)
 	}
 }
 
-// Complete takes the scheduler's result for a leader's request.
-func (c *Call) Complete(r *scheduler.Request) {
-	f := c.flight
-	k := f.cache
+// Complete takes the scheduler's result for the leader's request.
+func (f *flight) Complete(r *scheduler.Request) {
+	c, k := f.leader, f.version.cache
 	var e *entry
 	if r.Err == nil {
 		e = k.newEntry(c.Version, r.Outputs)
@@ -180,7 +182,7 @@ func (c *Call) Complete(r *scheduler.Request) {
 			k.waiting.remove(at)
 			at.following = false
 		}
-		f.first, f.last = nil, nil
+		f.first, f.last, f.leader = nil, nil, nil
 	}
 	r.Owner = c.owner
 	c.flight, c.owner, c.request = nil, nil, nil
@@ -233,7 +235,7 @@ func own(err error) bool {
 // submit hands a new leader to the scheduler; if it is refused at once, the next follower, and so
 // on. It loops instead of recursing, since there may be thousands.
 func (f *flight) submit(c *Call) {
-	k := f.cache
+	k := f.version.cache
 	for c != nil {
 		k.mu.Lock()
 		r, canceled := c.request, c.canceled
@@ -242,7 +244,7 @@ func (f *flight) submit(c *Call) {
 		// Submit is lost, and costs one execution.
 		if canceled {
 			fail(r, errCanceled)
-			c.Complete(r)
+			f.Complete(r)
 		} else {
 			k.sched.Submit(r)
 		}
@@ -278,7 +280,7 @@ func (c *Call) leave() {
 		c.next.prev = c.prev
 	}
 	c.prev, c.next = nil, nil
-	f.cache.waiting.remove(c)
+	f.version.cache.waiting.remove(c)
 	c.following = false
 }
 
