@@ -122,10 +122,10 @@ fuzz: ## fuzz targets that match FUZZ (all) for FUZZTIME (2m) each; FUZZ_CORPUS 
 
 soak: ## long simulations, buffers reused under the race detector, the server for SOAKTIME (10m), a million requests of MUTANTS
 	go test -count=1 -vet=off -run '^(TestNoAbsorbingState|TestNewestFrame|TestCallersFromAnyBelief)$$' ./scheduler -all -frames 1000000
-	SHIVA_INVARIANTS=off $(RACE) -count=1 -skip '^TestMisuse$$' ./server/tcp ./shiva/... ./containers/arena
+	SHIVA_INVARIANTS=off $(RACE) -count=1 -skip '^TestMisuse$$' ./server/internal/tcp ./shiva/... ./containers/internal/arena
 	SHIVA_INVARIANTS=off $(RACE) -count=1 -timeout 2h ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME)
 	go run ./bench/soak -length $(SOAKTIME)
-	go test -count=1 -timeout 2h ./server/rest ./server/grpc ./server/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)
+	go test -count=1 -timeout 2h ./server/internal/rest ./server/internal/grpc ./server/internal/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)
 
 seeds: ## the whole server on virtual time for SEEDS (10000) seeds from FROM (1) on, then bugs planted in it
 	go test -count=1 -vet=off -tags $(TAGS),plants ./bench/reliability -run 'TestFaults$$'
@@ -140,8 +140,8 @@ upgrade-test: build programs $(VENV)/ready ## the previous release alongside thi
 
 dashboards: ## Prometheus scrapes a loaded server: names, every query of the dashboard, every alert
 	@.ci/install prometheus promtool=prometheus
-	promtool check rules server/metrics/grafana/alerts.yml
-	promtool test rules server/metrics/grafana/alerts_test.yml
+	promtool check rules server/internal/metrics/grafana/alerts.yml
+	promtool test rules server/internal/metrics/grafana/alerts_test.yml
 	go test -count=1 -vet=off ./server -run 'TestDashboards$$' -dashboards
 
 # The Collector is a module of its own, since it needs 150 others.

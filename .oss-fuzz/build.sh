@@ -25,27 +25,27 @@ scheduler/setting FuzzParseDuration
 server FuzzOperators
 server/admin FuzzParseDocument json
 server/config FuzzParse toml
-server/frigate FuzzMessage json
-server/grpc FuzzMutants
-server/grpc FuzzRequest
+server/internal/frigate FuzzMessage json
 server/internal/gate FuzzBridge json
-server/rest FuzzBody
-server/rest FuzzData json
-server/rest FuzzMutants
-server/rest FuzzPath
+server/internal/grpc FuzzMutants
+server/internal/grpc FuzzRequest
+server/internal/picture FuzzRead
+server/internal/rest FuzzBody
+server/internal/rest FuzzData json
+server/internal/rest FuzzMutants
+server/internal/rest FuzzPath
+server/internal/tcp FuzzMutants
+server/internal/tcp FuzzParseMetadata json
 server/selection FuzzState json
 server/state FuzzDecodeChange json
 server/state FuzzDecodeRecord
 server/state FuzzDecodeStored
-server/tcp FuzzMutants
-server/tcp FuzzParseMetadata json
 shiva FuzzDecoder json
 shiva FuzzParseError json
 shiva FuzzParseText json
 shiva FuzzResync
-shiva/jsontext FuzzScanner json
-shiva/jsontext FuzzString json
-shiva/picture FuzzRead
+shiva/jsonscan FuzzScanner json
+shiva/jsonscan FuzzString json
 shiva/tensor FuzzBytes
 shiva/tensor FuzzSwapCopy
 END

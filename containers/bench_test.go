@@ -14,8 +14,8 @@ import (
 	"github.com/go-zeromq/zmq4"
 
 	"github.com/shivad/shivad/containers"
-	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/containers/container"
+	"github.com/shivad/shivad/containers/internal/arena"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/budgettest"

@@ -9,7 +9,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/shivad/shivad/containers/arena"
+	"github.com/shivad/shivad/containers/internal/arena"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"

@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shivad/shivad/containers/adapter"
+	"github.com/shivad/shivad/containers/internal/adapter"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/tensor"
 )

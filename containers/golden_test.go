@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shivad/shivad/containers/adapter"
 	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/containers/internal/adapter"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/tensor"

@@ -7,7 +7,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/shivad/shivad/containers/adapter"
+	"github.com/shivad/shivad/containers/internal/adapter"
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"

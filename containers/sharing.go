@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shivad/shivad/containers/arena"
+	"github.com/shivad/shivad/containers/internal/arena"
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"

@@ -21,9 +21,9 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers"
-	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/containers/internal/arena"
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/budgettest"

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers"
-	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/containers/container"
+	"github.com/shivad/shivad/containers/internal/arena"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"

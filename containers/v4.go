@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -168,9 +168,9 @@ func (c *v4) feedback(o *zmtp.Outgoing, f *scheduler.Feedback) bool {
 		}
 		return h
 	}
-	h := jsontext.AppendString([]byte(`{"application":`), f.Application)
+	h := jsonscan.AppendString([]byte(`{"application":`), f.Application)
 	if f.User != "" {
-		h = jsontext.AppendString(append(h, `,"user":`...), f.User)
+		h = jsonscan.AppendString(append(h, `,"user":`...), f.User)
 	}
 	h = strconv.AppendInt(append(h, `,"rows":`...), int64(f.Rows), 10)
 	h = list(h, "inputs", f.Inputs, true)
@@ -327,7 +327,7 @@ func appendStates(h []byte, parts []scheduler.Part) []byte {
 	for i := range parts {
 		h = separate(h, i)
 		if text := parts[i].TraceState; text != "" {
-			h = jsontext.AppendString(h, text)
+			h = jsonscan.AppendString(h, text)
 		} else {
 			h = append(h, "null"...)
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -56,7 +56,7 @@ func keepBusy(t *testing.T, s *Server, model string, many int) *load {
 					t.Errorf("a client of %s: %v", model, err)
 					return
 				}
-				l.version.Store(strings.Trim(string(jsontext.Field(m.Metadata, "model_version")), `"`))
+				l.version.Store(strings.Trim(string(jsonscan.Field(m.Metadata, "model_version")), `"`))
 				m.Release()
 				l.answered.Add(1)
 			}

@@ -26,7 +26,7 @@ import (
 
 var dashboardsFlag = flag.Bool("dashboards", false, "TestDashboards has Prometheus scrape a loaded server and asks it every query")
 
-const grafana = "metrics/grafana/"
+const grafana = "internal/metrics/grafana/"
 
 // queries returns the queries of the dashboard's panels, by their titles.
 func queries(t *testing.T) map[string]string {

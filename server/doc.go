@@ -1,9 +1,9 @@
 // Package server assembles shivad from its parts: doors for clients, the gate, the scheduler, and
 // the listener that model containers connect to.
 //
-//	clients ─Shiva───► server/tcp ───────────► gate ─► scheduler ─► containers ──ZMTP─► containers
-//	clients ─V2/HTTP─► server/rest ─► predict ──┤
-//	clients ─gRPC────► server/grpc ─► predict ──┤
+//	clients ─Shiva───► tcp ───────────► gate ─► scheduler ─► containers ──ZMTP─► containers
+//	clients ─V2/HTTP─► rest ─► predict ──┤
+//	clients ─gRPC────► grpc ─► predict ──┤
 //	a program ─Server.Ask───────────► predict ──┘
 //	operator ─HTTP───► server/admin                    supervisor ─────► their processes
 //

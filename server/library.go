@@ -17,7 +17,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -167,12 +167,12 @@ func (s *Server) question(q *Question) (*predict.Question, error) {
 func parameters(q *Question, asked *predict.Question, depth int) error {
 	v := &asked.Values
 	if len(q.Parameters) > 0 {
-		if q.Parameters[0] != '{' || !jsontext.Valid(q.Parameters, depth) {
+		if q.Parameters[0] != '{' || !jsonscan.Valid(q.Parameters, depth) {
 			return fmt.Errorf("%w: parameters: expected a JSON object without space before it", scheduler.ErrInvalidInput)
 		}
 		var forward []byte
 		err := parameter.Library.Members(v, q.Parameters, func(key, value []byte) {
-			forward = jsontext.AppendMember(forward, key, value)
+			forward = jsonscan.AppendMember(forward, key, value)
 		})
 		if err != nil {
 			return err
@@ -251,7 +251,7 @@ func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds u
 	}{f.Label, f.Loss, f.Reward, f.Losses}
 	var id []byte
 	if f.ID != "" {
-		id = jsontext.AppendString(nil, f.ID)
+		id = jsonscan.AppendString(nil, f.ID)
 	}
 	if asked.Parameters, err = json.Marshal(verdict); err != nil {
 		asked.Release()

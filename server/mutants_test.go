@@ -18,12 +18,12 @@ import (
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/jsontest"
 	"github.com/shivad/shivad/shiva/budgettest"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // Nearly valid requests to the admin door: whatever an operator's program sends, the door answers
-// in time, with one of its own answers. server/rest has the same for the Predict Protocol, and the
+// in time, with one of its own answers. Package rest has the same for the Predict Protocol, and the
 // reasons.
 func TestMutants(t *testing.T) {
 	t.Parallel()
@@ -192,7 +192,7 @@ func (o *operators) ask(t *testing.T, c *jsontest.Choices) (wait func()) {
 		frames[i] = f
 		q := &Question{Name: jsontest.One(c, []string{"slow", "slow", "app"}), Timeout: 3 * time.Second, NoCache: true}
 		for _, k := range f.Keys {
-			q.Parameters = jsontext.AppendMember(q.Parameters, []byte(k.Name), []byte(k.Text))
+			q.Parameters = jsonscan.AppendMember(q.Parameters, []byte(k.Name), []byte(k.Text))
 		}
 		if f.ID != "" {
 			q.ID = f.ID[1 : len(f.ID)-1]

@@ -10,15 +10,15 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/frigate"
-	"github.com/shivad/shivad/server/grpc"
+	"github.com/shivad/shivad/server/internal/frigate"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/grpc"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/regions"
+	"github.com/shivad/shivad/server/internal/rest"
 	"github.com/shivad/shivad/server/internal/secure"
-	"github.com/shivad/shivad/server/rest"
-	"github.com/shivad/shivad/server/tcp"
+	"github.com/shivad/shivad/server/internal/tcp"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 

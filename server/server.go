@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers"
-	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/build"
@@ -23,14 +22,14 @@ import (
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/journal"
 	"github.com/shivad/shivad/server/internal/manage"
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/tcp"
 	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/internal/unfinished"
-	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva/tensor"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -45,7 +44,7 @@ type Server struct {
 	cfg          config.Config // of the start, for settings that cannot change
 	log          *slog.Logger  // its last lines are in the journal
 	journal      *journal.Journal
-	arena        *arena.Arena // memory for large buffers of pool; nil: none
+	arena        *containers.Arena // memory for large buffers of pool; nil: none
 	pool         *tensor.Pool
 	unpacked     *tensor.Pool // a part of pool
 	unfinished   *unfinished.Room
@@ -133,7 +132,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	s.identities.Log = s.log
 	s.identities.Replace(cfg.Declarations())
 	s.certificates.wallClock, s.certificates.log = around.wallClock, s.log
-	s.pool, s.arena = newPool(cfg, s.log, func(segment *arena.Segment) { s.containers.RetireSegment(segment) })
+	s.pool, s.arena = newPool(cfg, s.log, func(segment *containers.Segment) { s.containers.RetireSegment(segment) })
 	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))
 	s.unfinished = unfinished.NewRoom(s.pool)
 	s.unfinished.Log = s.log

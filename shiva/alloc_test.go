@@ -9,7 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -69,7 +69,7 @@ func TestAllocs(t *testing.T) {
 	})
 	id := 0
 	budget("look at metadata", 0, func() {
-		for key, value := range jsontext.Members(m.Metadata) {
+		for key, value := range jsonscan.Members(m.Metadata) {
 			if string(key) == "id" {
 				id += len(value)
 			}

@@ -20,7 +20,7 @@ import (
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -83,7 +83,7 @@ func numbered(n int) *shiva.Message {
 }
 
 func number(m *shiva.Message) int {
-	n, _ := strconv.Atoi(string(jsontext.Field(m.Metadata, "n")))
+	n, _ := strconv.Atoi(string(jsonscan.Field(m.Metadata, "n")))
 	return n
 }
 
@@ -189,7 +189,7 @@ func TestClientRefusesToSend(t *testing.T) {
 func TestClientDeadlineAfterAWait(t *testing.T) {
 	var told []string
 	slow := func(c *shivatest.Conn, m *shiva.Message) {
-		told = append(told, string(jsontext.Field(m.Metadata, "timeout_ms")))
+		told = append(told, string(jsonscan.Field(m.Metadata, "timeout_ms")))
 		time.Sleep(time.Second)
 		shivatest.Echo(c, m)
 	}

@@ -7,7 +7,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // How a [link] connects: to which server, and the exchange before the first request.
@@ -107,7 +107,7 @@ func introduce(ctx context.Context, conn net.Conn, token string) error {
 	if token == "" {
 		return nil
 	}
-	answer, err := exchange(ctx, conn, &Message{Namespace: WhoAmINamespace, Metadata: append(jsontext.AppendMember(nil, TokenKey, jsontext.AppendString(nil, token)), '}')})
+	answer, err := exchange(ctx, conn, &Message{Namespace: WhoAmINamespace, Metadata: append(jsonscan.AppendMember(nil, TokenKey, jsonscan.AppendString(nil, token)), '}')})
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"math/bits"
 	"unicode/utf8"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -512,7 +512,7 @@ func (d *Decoder) endMetadata() {
 	if d.fault != nil {
 		return
 	}
-	kind, at, words := checkMetadata(d.body, d.cfg.Limits.JSONDepth, jsontext.NonFinite)
+	kind, at, words := checkMetadata(d.body, d.cfg.Limits.JSONDepth, jsonscan.NonFinite)
 	if kind != "" {
 		d.fault = metadataError(kind, at, d.body)
 		d.fault.Offset += d.pos - int64(len(d.body))
@@ -525,7 +525,7 @@ func (d *Decoder) endMetadata() {
 			return
 		}
 		d.own(b)
-		d.body = jsontext.AppendFinite(b.Bytes()[:0], d.body)
+		d.body = jsonscan.AppendFinite(b.Bytes()[:0], d.body)
 	}
 	d.message().Metadata = d.body
 }
@@ -561,11 +561,11 @@ func (d *Decoder) end(name []byte) (*Message, error) {
 		if utf8.Valid(name) {
 			e.Namespace = string(name)
 		}
-		if kind, _, words := checkMetadata(d.body, d.cfg.Limits.JSONDepth, jsontext.NonFinite); kind == "" {
+		if kind, _, words := checkMetadata(d.body, d.cfg.Limits.JSONDepth, jsonscan.NonFinite); kind == "" {
 			if words > 0 {
-				d.body = jsontext.AppendFinite(nil, d.body)
+				d.body = jsonscan.AppendFinite(nil, d.body)
 			}
-			e.ID, e.Token = string(jsontext.Field(d.body, "id")), string(jsontext.Field(d.body, TokenKey))
+			e.ID, e.Token = string(jsonscan.Field(d.body, "id")), string(jsonscan.Field(d.body, TokenKey))
 		}
 		d.drop()
 		return nil, e

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // A Kind names a fault of received bytes.
@@ -114,9 +114,9 @@ func sayingType(message, kind string) bool {
 // first two are those of the reference.
 func (e *RemoteError) AppendMetadata(dst []byte) []byte {
 	dst = append(dst, `{"type":`...)
-	dst = jsontext.AppendString(dst, e.Type)
+	dst = jsonscan.AppendString(dst, e.Type)
 	dst = append(dst, `,"message":`...)
-	dst = jsontext.AppendString(dst, e.Message)
+	dst = jsonscan.AppendString(dst, e.Message)
 	dst = append(dst, `,"code":`...)
 	dst = strconv.AppendInt(dst, int64(e.Code), 10)
 	dst = append(dst, `,"retryable":`...)
@@ -148,12 +148,12 @@ func ParseError(m *Message) *RemoteError {
 		return nil
 	}
 	e := new(RemoteError)
-	for key, value := range jsontext.Members(m.Metadata) {
+	for key, value := range jsonscan.Members(m.Metadata) {
 		switch string(key) {
 		case "type":
-			e.Type, _ = jsontext.Unquote(value)
+			e.Type, _ = jsonscan.Unquote(value)
 		case "message":
-			e.Message, _ = jsontext.Unquote(value)
+			e.Message, _ = jsonscan.Unquote(value)
 		case "code":
 			e.Code, _ = strconv.Atoi(string(value))
 		case "retryable":

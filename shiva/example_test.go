@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -185,7 +185,7 @@ func ExampleDecoder() {
 			}
 			piece = piece[n:]
 			if m != nil {
-				fmt.Println(m.Namespace, string(jsontext.Field(m.Metadata, "id")))
+				fmt.Println(m.Namespace, string(jsonscan.Field(m.Metadata, "id")))
 				m.Release()
 			}
 		}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -116,7 +116,7 @@ func parseWhole(b []byte, l shiva.Limits) (p parsed, kind shiva.Kind) {
 		return p, shiva.KindTruncated
 	}
 	p.size = len(whole) - len(b)
-	if text := jsontext.AppendFinite(nil, p.metadata); !bytes.Equal(text, p.metadata) {
+	if text := jsonscan.AppendFinite(nil, p.metadata); !bytes.Equal(text, p.metadata) {
 		p.metadata, p.changed = text, true
 	}
 	if kind := metadataKind(p.metadata, l.JSONDepth); kind != "" {
@@ -136,7 +136,7 @@ func metadataKind(b []byte, depth int) shiva.Kind {
 		return ""
 	case !utf8.Valid(b):
 		return shiva.KindInvalidUTF8Metadata
-	case !jsontext.Valid(b, depth):
+	case !jsonscan.Valid(b, depth):
 		return shiva.KindInvalidJSON
 	case bytes.TrimLeft(b, " \t\r\n")[0] != '{':
 		return shiva.KindMetadataNotObject
@@ -310,7 +310,7 @@ func FuzzParseError(f *testing.F) {
 		if e := shiva.ParseError(&shiva.Message{Namespace: shiva.ErrorNamespace, Metadata: metadata}); e == nil {
 			t.Fatal("not taken for a report")
 		}
-		if jsontext.Valid([]byte(id), 100) {
+		if jsonscan.Valid([]byte(id), 100) {
 			id = strings.Trim(id, " \t\r\n")
 		} else {
 			id = ""

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -66,7 +66,7 @@ func appendNames(members, metadata []byte, inputs []tensor.Tensor) ([]byte, []te
 		}
 	}
 	for _, key := range []string{NamesKey, TextsKey} {
-		if jsontext.Field(metadata, key) != nil {
+		if jsonscan.Field(metadata, key) != nil {
 			return members, nil, fmt.Errorf("shiva: metadata has key %q, which the names of the inputs set", key)
 		}
 	}
@@ -80,7 +80,7 @@ func appendNames(members, metadata []byte, inputs []tensor.Tensor) ([]byte, []te
 		if len(tensors) > 0 {
 			members = append(members, ',')
 		}
-		members = jsontext.AppendString(members, t.Name)
+		members = jsonscan.AppendString(members, t.Name)
 		tensors = append(tensors, t)
 	}
 	members = append(members, ']')
@@ -103,9 +103,9 @@ func (m *Message) Output(name string) (tensor.Tensor, error) {
 		t.Name = name
 		return t, nil
 	}
-	texts := jsontext.Field(m.Metadata, TextsKey)
+	texts := jsonscan.Field(m.Metadata, TextsKey)
 	if texts != nil {
-		s := jsontext.Scanner{Text: texts, Depth: maxTextRank + 2}
+		s := jsonscan.Scanner{Text: texts, Depth: maxTextRank + 2}
 		for key := range s.Members {
 			text := s.Raw()
 			if string(key) != name {
@@ -132,14 +132,14 @@ func (m *Message) Output(name string) (tensor.Tensor, error) {
 // names returns the names of the message's tensors.
 func (m *Message) names() ([]string, error) {
 	names := make([]string, 0, len(m.Tensors))
-	list := jsontext.Field(m.Metadata, NamesKey)
+	list := jsonscan.Field(m.Metadata, NamesKey)
 	if list == nil {
 		for i := range m.Tensors {
 			names = append(names, strconv.Itoa(i))
 		}
 		return names, nil
 	}
-	s := jsontext.Scanner{Text: list, Depth: 1}
+	s := jsonscan.Scanner{Text: list, Depth: 1}
 	for range s.Elements {
 		names = append(names, string(s.Str()))
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -171,7 +171,7 @@ func TestStreamNamesItsTensors(t *testing.T) {
 			if x, u := ints(r.T, a.Message, "x"), ints(r.T, a.Message, "t"); x != "[1] <nil>" || u != "[a] [1] <nil>" || a.Seq != n {
 				r.Errorf("frame %d: x is %s, t is %s", a.Seq, x, u)
 			}
-			if user := jsontext.Field(a.Metadata, "user"); string(user) != `"u"` {
+			if user := jsonscan.Field(a.Metadata, "user"); string(user) != `"u"` {
 				r.Errorf("metadata %s", a.Metadata)
 			}
 			a.Release()

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -296,7 +296,7 @@ func (c *link) encodeAsIs(m *Message) (*tensor.Buffer, error) {
 
 // appendTimeout appends metadata with "timeout_ms" as its first key, unless it has one.
 func appendTimeout(dst, metadata []byte, timeout time.Duration) []byte {
-	if jsontext.Field(metadata, timeoutKey) != nil {
+	if jsonscan.Field(metadata, timeoutKey) != nil {
 		return append(dst, metadata...)
 	}
 	return appendObject(dst, appendTimeoutMember(nil, timeout), metadata)
@@ -311,7 +311,7 @@ func appendTimeoutMember(dst []byte, timeout time.Duration) []byte {
 
 // appendObject appends an object of the given members and those of metadata.
 func appendObject(dst, members, metadata []byte) []byte {
-	s := jsontext.Scanner{Text: metadata}
+	s := jsonscan.Scanner{Text: metadata}
 	if s.Peek() != '{' && s.At < len(metadata) {
 		return append(dst, metadata...) // not an object: the server refuses it
 	}

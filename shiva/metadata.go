@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // ValidObject checks that b is metadata as the decoder accepts it, except for NaN and the
@@ -35,7 +35,7 @@ func metadataError(kind Kind, at int, b []byte) *DecodeError {
 
 // checkMetadata returns the kind of fault, or "", its offset, and how many non-JSON words (NaN and
 // the infinities) stand for numbers, if the rules allow them.
-func checkMetadata(b []byte, depth int, rules jsontext.Rules) (kind Kind, at, words int) {
+func checkMetadata(b []byte, depth int, rules jsonscan.Rules) (kind Kind, at, words int) {
 	if len(b) == 0 {
 		return "", 0, 0
 	}
@@ -48,13 +48,13 @@ func checkMetadata(b []byte, depth int, rules jsontext.Rules) (kind Kind, at, wo
 			at += n
 		}
 	}
-	s := jsontext.Scanner{Text: b, Depth: depth, Rules: rules | jsontext.KnownUTF8}
+	s := jsonscan.Scanner{Text: b, Depth: depth, Rules: rules | jsonscan.KnownUTF8}
 	first := s.Peek()
 	at = s.At
 	s.Raw()
 	switch err := s.End(); {
 	case err != nil:
-		return KindInvalidJSON, err.(*jsontext.Error).Offset, 0
+		return KindInvalidJSON, err.(*jsonscan.Error).Offset, 0
 	case first != '{':
 		return KindMetadataNotObject, at, 0
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -56,7 +56,7 @@ func (c *link) place(m *Message) (*Message, parts) {
 		return m, parts{}
 	}
 	p := parts{memory: c.memory()}
-	if !p.memory.usable() || jsontext.Field(m.Metadata, MemoryKey) != nil || ValidObject(m.Metadata) != nil {
+	if !p.memory.usable() || jsonscan.Field(m.Metadata, MemoryKey) != nil || ValidObject(m.Metadata) != nil {
 		return m, parts{}
 	}
 	sent, names, there := p.takeInputs(m)
@@ -69,13 +69,13 @@ func (c *link) place(m *Message) (*Message, parts) {
 	if len(there.Inputs) == 0 && there.Area == nil {
 		return m, p
 	}
-	members := jsontext.AppendMember(nil, MemoryKey, mustJSON(there))
+	members := jsonscan.AppendMember(nil, MemoryKey, mustJSON(there))
 	if len(there.Inputs) > 0 {
-		members = jsontext.AppendMember(members, NamesKey, mustJSON(names))
+		members = jsonscan.AppendMember(members, NamesKey, mustJSON(names))
 	}
-	for key, value := range jsontext.Members(m.Metadata) {
+	for key, value := range jsonscan.Members(m.Metadata) {
 		if string(key) != NamesKey || len(there.Inputs) == 0 {
-			members = jsontext.AppendMember(members, key, value)
+			members = jsonscan.AppendMember(members, key, value)
 		}
 	}
 	sent.Metadata = append(members, '}')
@@ -112,7 +112,7 @@ func (p *parts) takeInputs(m *Message) (sent Message, left []string, there place
 
 // tensorNames returns the names of a message's tensors; nil: they have none.
 func tensorNames(m *Message) (names []string) {
-	if list := jsontext.Field(m.Metadata, NamesKey); list != nil {
+	if list := jsonscan.Field(m.Metadata, NamesKey); list != nil {
 		_ = json.Unmarshal(list, &names) // the server reports what is wrong with it
 		return names
 	}
@@ -134,7 +134,7 @@ func (c *link) collect(p *parts, answer *Message) error {
 		}
 		return nil
 	}
-	if text := jsontext.Field(answer.Metadata, MemoryKey); text != nil && p.area.size > 0 {
+	if text := jsonscan.Field(answer.Metadata, MemoryKey); text != nil && p.area.size > 0 {
 		if err := p.fetch(answer, text); err != nil {
 			return fmt.Errorf("shiva: %s of an answer is %.300s: %w", MemoryKey, text, err)
 		}
@@ -179,10 +179,10 @@ func (p *parts) fetch(answer *Message, text []byte) error {
 		answer.Tensors = slices.Insert(answer.Tensors, o.Index, tensor.Tensor{DType: d, Shape: append(tensor.Shape{}, o.Shape...), Data: b.Bytes(), Buf: b})
 		names = slices.Insert(names, o.Index, o.Name)
 	}
-	members := jsontext.AppendMember(nil, NamesKey, mustJSON(names))
-	for key, value := range jsontext.Members(answer.Metadata) {
+	members := jsonscan.AppendMember(nil, NamesKey, mustJSON(names))
+	for key, value := range jsonscan.Members(answer.Metadata) {
 		if string(key) != NamesKey && string(key) != MemoryKey {
-			members = jsontext.AppendMember(members, key, value)
+			members = jsonscan.AppendMember(members, key, value)
 		}
 	}
 	answer.Metadata = append(members, '}')

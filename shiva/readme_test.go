@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // TestReadmeFrame: the bytes of the frame in README.md are a message.
@@ -40,7 +40,7 @@ func TestReadmeFrame(t *testing.T) {
 		t.Fatalf("%d messages, %s at byte %d", len(r.messages), r.kind, r.at)
 	}
 	m := r.messages[0]
-	if m.Namespace != "digits" || string(jsontext.Field(m.Metadata, "seq")) != "17" || !m.Tensors[0].Shape.Equal([]int{8, 8}) {
+	if m.Namespace != "digits" || string(jsonscan.Field(m.Metadata, "seq")) != "17" || !m.Tensors[0].Shape.Equal([]int{8, 8}) {
 		t.Errorf("%s %s %v", m.Namespace, m.Metadata, m.Tensors[0].Shape)
 	}
 }

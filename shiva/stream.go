@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -147,7 +147,7 @@ func (c *Client) Stream(ctx context.Context, cfg StreamConfig) (*Stream, error) 
 		arrived:  make(chan struct{}, 1),
 		finished: make(chan struct{}),
 	}
-	s.members = jsontext.AppendString([]byte(`"stream":`), cfg.Name)
+	s.members = jsonscan.AppendString([]byte(`"stream":`), cfg.Name)
 	switch cfg.Keep {
 	case KeepAll:
 		s.members = append(s.members, `,"keep":"all"`...)
@@ -228,7 +228,7 @@ func (s *Stream) await(ctx context.Context, tokens <-chan struct{}) error {
 }
 
 func (s *Stream) encode(f *Frame, seq int64) (*tensor.Buffer, parts, error) {
-	for key := range jsontext.Members(f.Metadata) {
+	for key := range jsonscan.Members(f.Metadata) {
 		switch string(key) {
 		case timeoutKey:
 			if s.cfg.Timeout == 0 {
@@ -316,7 +316,7 @@ func (s *Stream) answered(k *call, m *Message, err error) {
 			if e.Type == Unauthenticated { // for the frames after it
 				s.link.renewLocked(s.link.opts.token.Token())
 			}
-		} else if text := jsontext.Field(m.Metadata, "skipped"); text != nil {
+		} else if text := jsonscan.Field(m.Metadata, "skipped"); text != nil {
 			skipped, _ = strconv.Atoi(string(text))
 		}
 	}

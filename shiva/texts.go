@@ -9,7 +9,7 @@ import (
 	"math"
 	"unicode/utf8"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -73,7 +73,7 @@ func appendNest(dst []byte, shape tensor.Shape, data []byte) ([]byte, []byte) {
 
 func appendElement(dst, element []byte) []byte {
 	if utf8.Valid(element) {
-		return jsontext.AppendString(dst, element)
+		return jsonscan.AppendString(dst, element)
 	}
 	dst = append(dst, `{"b64":"`...)
 	dst = base64.StdEncoding.AppendEncode(dst, element)
@@ -87,7 +87,7 @@ func AppendTexts(dst []byte, tensors ...tensor.Tensor) ([]byte, error) {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = append(jsontext.AppendString(dst, t.Name), ':')
+		dst = append(jsonscan.AppendString(dst, t.Name), ':')
 		var err error
 		if dst, err = AppendText(dst, t); err != nil {
 			return dst, fmt.Errorf("text %q: %w", t.Name, err)
@@ -99,12 +99,12 @@ func AppendTexts(dst []byte, tensors ...tensor.Tensor) ([]byte, error) {
 // Texts returns the texts that the metadata of m holds under [TextsKey], in their order, as Bytes
 // tensors in memory of their own.
 func (m *Message) Texts() ([]tensor.Tensor, error) {
-	object := jsontext.Field(m.Metadata, TextsKey)
+	object := jsonscan.Field(m.Metadata, TextsKey)
 	if object == nil {
 		return nil, nil
 	}
 	var texts []tensor.Tensor
-	s := jsontext.Scanner{Text: object, Depth: maxTextRank + 2}
+	s := jsonscan.Scanner{Text: object, Depth: maxTextRank + 2}
 	for name := range s.Members {
 		t, err := ParseText(s.Raw(), nil)
 		if err != nil {
@@ -121,7 +121,7 @@ func (m *Message) Texts() ([]tensor.Tensor, error) {
 // memory is from the pool. Lists that differ in length or depth have no shape and are refused. The
 // error wraps [tensor.ErrBudget] if, and only if, the pool has no memory.
 func ParseText(text []byte, pool *tensor.Pool) (tensor.Tensor, error) {
-	n := nest{Scanner: jsontext.Scanner{Text: text, Depth: maxTextRank + 1}, shape: tensor.Shape{}, rank: -1}
+	n := nest{Scanner: jsonscan.Scanner{Text: text, Depth: maxTextRank + 1}, shape: tensor.Shape{}, rank: -1}
 	n.value(0)
 	if err := n.End(); err != nil {
 		return tensor.Tensor{}, err
@@ -147,7 +147,7 @@ func ParseText(text []byte, pool *tensor.Pool) (tensor.Tensor, error) {
 
 // A nest reads nested lists and determines their shape.
 type nest struct {
-	jsontext.Scanner
+	jsonscan.Scanner
 	// Lengths of the lists so far, by depth; -1 while the first list of a depth is open.
 	shape tensor.Shape
 	rank  int // depth of the elements; -1: no element was read yet

@@ -16,7 +16,7 @@ import (
 
 	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 const (
@@ -205,7 +205,7 @@ func (s *socketClient) expect() (ids [][]byte, fatal bool) {
 		fault, _ := errors.AsType[*shiva.DecodeError](err)
 		switch {
 		case m != nil:
-			ids = append(ids, bytes.Clone(jsontext.Field(m.Metadata, "id")))
+			ids = append(ids, bytes.Clone(jsonscan.Field(m.Metadata, "id")))
 			m.Release()
 		case fault != nil && fault.Keep():
 			ids = append(ids, []byte(fault.ID))

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // An httpWire finds the ends of HTTP/1.1 answers, by their Content-Length or by their chunks.
@@ -146,7 +146,7 @@ func (h *httpWire) field(name []byte) []byte {
 func (h *httpWire) failure() (kind, text string) {
 	status, _, _ := bytes.Cut(h.head, headEnd[:2])
 	_, kind, _ = strings.Cut(string(status), " ")
-	text, ok := jsontext.Unquote(jsontext.Field(h.payload, "error"))
+	text, ok := jsonscan.Unquote(jsonscan.Field(h.payload, "error"))
 	if !ok {
 		text = string(h.payload)
 	}

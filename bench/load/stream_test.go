@@ -17,7 +17,7 @@ import (
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -176,7 +176,7 @@ func TestStreams(t *testing.T) {
 // Each receives what the server reports about every frame, in the order of the answers.
 func TestEach(t *testing.T) {
 	addr := answering(t, 1000, func(q *shiva.Message) *shiva.Message {
-		seq := jsontext.Field(q.Metadata, "seq")
+		seq := jsonscan.Field(q.Metadata, "seq")
 		if n, _ := strconv.Atoi(strings.TrimSpace(string(seq))); n%3 > 0 {
 			return faulty(shiva.Superseded, "by another")
 		}

@@ -5,7 +5,7 @@ import (
 	"io"
 
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // Wire is a protocol that servers of tensors speak.
@@ -136,8 +136,8 @@ func (s *shivaWire) failure() (kind, text string) {
 		return "", ""
 	}
 	metadata := s.last[headerSize : headerSize+s.metadata]
-	kind, _ = jsontext.Unquote(jsontext.Field(metadata, "type"))
-	text, ok := jsontext.Unquote(jsontext.Field(metadata, "message"))
+	kind, _ = jsonscan.Unquote(jsonscan.Field(metadata, "type"))
+	text, ok := jsonscan.Unquote(jsonscan.Field(metadata, "message"))
 	if !ok {
 		text = string(metadata)
 	}

@@ -6,7 +6,7 @@ import "regexp"
 var bars = []bar{
 	{"R1", "10,000 idle connections: at most 2 KiB and a millionth of a core each, and a thousand more are served as without them",
 		[]piece{part(4, "idle")},
-		breaks("server/tcp/loop.go", `Setting: "tcp.outbound_bytes"`, "Setting: string(make([]byte, 4096))", `KiB of each of 10000 idle connections.* FAIL`)},
+		breaks("server/internal/tcp/loop.go", `Setting: "tcp.outbound_bytes"`, "Setting: string(make([]byte, 4096))", `KiB of each of 10000 idle connections.* FAIL`)},
 	{"R2", "1,000 dials with 256 descriptors: as many as fit are served, the others get an error, and places are free again within 1 s",
 		[]piece{e2e("TestE2EDescriptorsRunOut")},
 		breaks("server/descriptors.go", "s.tcp = min(wanted.tcp, free-s.rest-s.grpc-s.frigate-s.containers-s.regions)", "s.tcp = wanted.tcp", `those without a place to be told|after \d+ connections|no place 1 s after`)},
@@ -14,13 +14,13 @@ var bars = []bar{
 		[]piece{program(lines, "./bench/fuzz")},
 		breaks("shiva/decode.go", "if hi != 0 || lo > math.MaxInt {", "if hi == math.MaxUint64 {", `shiva: .*(size|bytes)`)},
 	{"R4", "1,000 announcements of the largest message hold at most 32 MiB",
-		[]piece{test("TestLies", "./shiva"), test("TestLengthLies", "./server/tcp")},
+		[]piece{test("TestLies", "./shiva"), test("TestLengthLies", "./server/internal/tcp")},
 		breaks("shiva/body.go", "tensor.Stage(min(d.have+arriving, d.need)", "tensor.Stage(min(d.have+arriving+64<<10, d.need)", `1000 of them hold`)},
 	{"R5", "clients that read no answers are disconnected, take no more memory than each may have, and do not slow other clients down",
 		[]piece{e2e("TestE2EUnreadAnswers"), part(3, "unread")},
-		breaks("server/tcp/session.go", "case s.stalled(now, cfg.OutboundStall):", "case false:", `the clients to be closed`)},
+		breaks("server/internal/tcp/session.go", "case s.stalled(now, cfg.OutboundStall):", "case false:", `the clients to be closed`)},
 	{"R6", "5,000 clients at a byte a second: closed within a second of their timeouts, and new ones are served within 100 ms",
-		[]piece{part(1, "slow"), test("TestSlowClients", "./server/rest"), test("TestSlowMessage", "./server/grpc"), test("TestManySlowTLSClients", "./server/tcp")},
+		[]piece{part(1, "slow"), test("TestSlowClients", "./server/internal/rest"), test("TestSlowMessage", "./server/internal/grpc"), test("TestManySlowTLSClients", "./server/internal/tcp")},
 		breaks("server/internal/intake/clock.go", "return !due.IsZero() && !now.Before(due)", "return false && !due.IsZero()", `slow clients are not closed`)},
 	{"R7", "three times the budget: at most 1.25 of it resident, the rest Overloaded, in a cgroup, too",
 		[]piece{e2e("TestE2EMemoryBudget|TestE2EMemoryOfCgroup")},
@@ -45,17 +45,17 @@ var bars = []bar{
 		breaks("containers/zmtp/receive.go", "if len(m.Frames) >= c.limits.Frames {", "if false {", `peer endless-multipart is not named`)},
 	{"R14", "clients, containers and versions come and go for three minutes, and leave nothing behind",
 		[]piece{program(regexp.MustCompile(`(?m)^((?:capacity|in the end|BROKEN).*)$`), "./bench/soak", "-length", "3m")},
-		breaks("server/tcp/loop.go", "\ts := &session{\n", "\tgo func() { select {} }()\n\ts := &session{\n", `goroutines at the start`).within("24s")},
+		breaks("server/internal/tcp/loop.go", "\ts := &session{\n", "\tgo func() { select {} }()\n\ts := &session{\n", `goroutines at the start`).within("24s")},
 	{"R15", "what the server adds to a request, beside two round trips to a server that does nothing; and at least 0.9 of what a container does for a program that drives it directly",
 		[]piece{part(5, "overhead"), part(3, "direct")},
-		breaks("server/tcp/session.go", "\tc := s.appendCall(m)\n\tc.bytes = s.clock.Bytes\n", "\tc := s.appendCall(m)\n\ttime.Sleep(10 * time.Millisecond)\n\tc.bytes = s.clock.Bytes\n", `p50.* FAIL`).
+		breaks("server/internal/tcp/session.go", "\tc := s.appendCall(m)\n\tc.bytes = s.clock.Bytes\n", "\tc := s.appendCall(m)\n\ttime.Sleep(10 * time.Millisecond)\n\tc.bytes = s.clock.Bytes\n", `p50.* FAIL`).
 			and(1, "containers/register.go", "scheduler.Spec{MaxBatch: h.MaxBatch,", "scheduler.Spec{MaxBatch: h.MaxBatch / 4,", `through shivad / directly.* FAIL`)},
 	{"R16", "tricks with HTTP cost other clients no more than the processor time that they take",
-		[]piece{test("TestRapidReset|TestCalmDownIsRead|TestMadeYouReset", "./server/grpc"), part(3, "(bombs|resets|madeyoureset|afterend|deadlines|hedges|settings|priorities|updates|empties|windows|continuations|pings|keepalive|pipelined)(-many)?")},
-		breaks("server/grpc/cancels.go", "return k.over == cancelOver", "return false", `the connection to be closed`).
-			and(0, "server/grpc/frames.go", "wordOf(frame)&^reserved == 0", "wordOf(frame)&^reserved == reserved", `the connection ends with`)},
+		[]piece{test("TestRapidReset|TestCalmDownIsRead|TestMadeYouReset", "./server/internal/grpc"), part(3, "(bombs|resets|madeyoureset|afterend|deadlines|hedges|settings|priorities|updates|empties|windows|continuations|pings|keepalive|pipelined)(-many)?")},
+		breaks("server/internal/grpc/cancels.go", "return k.over == cancelOver", "return false", `the connection to be closed`).
+			and(0, "server/internal/grpc/frames.go", "wordOf(frame)&^reserved == 0", "wordOf(frame)&^reserved == reserved", `the connection ends with`)},
 	{"R17", "clients that lack a right are refused on every door, and learn no names; no page of another origin is served",
-		[]piece{test("TestRightsOnEveryDoor|TestHiddenNames|TestRevocation|TestCertificates|TestContainersShowTokens", "./server"), test("TestOrigins", "./server/rest")},
+		[]piece{test("TestRightsOnEveryDoor|TestHiddenNames|TestRevocation|TestCertificates|TestContainersShowTokens", "./server"), test("TestOrigins", "./server/internal/rest")},
 		breaks("server/internal/identity/identity.go", "return i == nil || slices.ContainsFunc(i.grants[r], holds)", "return i == nil || r >= 0 || slices.ContainsFunc(i.grants[r], holds)", `FAIL: TestRightsOnEveryDoor`)},
 	{"R18", "from random beliefs, kinds of containers and faults: at least 0.95 of the oracle's goodput within 5 s",
 		[]piece{test("TestNoAbsorbingState", "./scheduler", "-all", "-beliefs", "50")},
@@ -76,10 +76,10 @@ var bars = []bar{
 		[]piece{e2e("TestE2ELogIsAGuest|TestE2EFloodOfFaults"), part(3, "log")},
 		breaks("cmd/shivad/main.go", "signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)", "signal.Reset(syscall.SIGPIPE)", `FAIL: TestE2ELogIsAGuest/it_goes`).
 			and(0, "server/internal/journal/limit.go", "if c.kinds[kind] < LinesASecond {", "if c.kinds[kind] < 1<<30 {", `the dropped lines to be counted`).
-			and(1, "server/logqueue/logqueue.go", "if q.closed || len(q.waiting)+len(line) > mostBytes {", "for !q.closed && len(q.waiting)+len(line) > mostBytes {\n\t\tq.filled.Wait()\n\t}\n\tif q.closed {", `no line of it is lost|context deadline exceeded|answered, \d+ failed`)},
+			and(1, "cmd/shivad/internal/logqueue/logqueue.go", "if q.closed || len(q.waiting)+len(line) > mostBytes {", "for !q.closed && len(q.waiting)+len(line) > mostBytes {\n\t\tq.filled.Wait()\n\t}\n\tif q.closed {", `no line of it is lost|context deadline exceeded|answered, \d+ failed`)},
 	{"R24", "with a quota of one processor on a larger machine, threads, event loops and the shares of processes are those of one",
-		[]piece{test("TestCount|TestNobodyElseCounts", "./server/processors"), test("TestFollowProcessors|TestWaitingLoops", "./cmd/shivad"), e2e("TestE2EProcessorsOfQuota")},
-		breaks("server/processors/processors.go", "return max(1, int(math.Ceil(limit)))", "return max(1, int(math.Ceil(limit)), most)", `: 64, expected`).
+		[]piece{test("TestCount|TestNobodyElseCounts", "./server/internal/processors"), test("TestFollowProcessors|TestWaitingLoops", "./cmd/shivad"), e2e("TestE2EProcessorsOfQuota")},
+		breaks("server/internal/processors/processors.go", "return max(1, int(math.Ceil(limit)))", "return max(1, int(math.Ceil(limit)), most)", `: 64, expected`).
 			and(1, "cmd/shivad/threads.go", "if now := count() + loops; now != last {", "if now := count() + loops; now != last && last == 0 {", `threads for 5 processors`).
 			and(2, "server/internal/fleet/scale.go", "processors.Count()}", "processors.Visible()}", `the process has a share of`)},
 	{"R25", "clients that ask again on each answer share batches: 0.95 of the possible rate; open loops and cameras are as late as without",

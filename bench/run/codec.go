@@ -46,7 +46,7 @@ const benchJSON = "BenchmarkData/shortest"
 // jsonParsing runs the benchmark of package rest, which includes its reference, once per round.
 func jsonParsing(ctx context.Context, out io.Writer, dir string, rounds int, benchtime string) (ratio.Ratio, error) {
 	r := ratio.Ratio{What: "encoding/json / JSON of 150,528 floats: time", Bound: ratio.AtLeast, Limit: 5}
-	g, err := buildBench(ctx, dir, "server/rest")
+	g, err := buildBench(ctx, dir, "server/internal/rest")
 	if err != nil {
 		return r, err
 	}

@@ -4,15 +4,15 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/jsontensor"
-	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // checkJSON reports whether a file is one JSON value.
 func checkJSON(file []byte) error {
 	var value json.RawMessage
-	if err := jsontext.Unmarshal(file, &value); err != nil {
+	if err := jsonscan.Unmarshal(file, &value); err != nil {
 		return fmt.Errorf("it is not an image (PNG, JPEG), .npy or JSON: %w", err)
 	}
 	return nil

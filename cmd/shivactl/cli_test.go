@@ -22,7 +22,7 @@ import (
 	"github.com/shivad/shivad/server/admin/admintest"
 	"github.com/shivad/shivad/server/build"
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/shivatest"
 )
 
@@ -67,7 +67,7 @@ func learn(q *shiva.Message) *shiva.Message {
 		return refusal(shiva.NotFound, "only applications take feedback")
 	}
 	return answer(fmt.Sprintf(`{"application":"digits","learned":%t,"rounds":3,"was":%s,"tensors":%d}`,
-		string(jsontext.Field(q.Metadata, "id")) != "1", q.Metadata, len(q.Tensors)))
+		string(jsonscan.Field(q.Metadata, "id")) != "1", q.Metadata, len(q.Tensors)))
 }
 
 var fakeList = []admin.Model{
@@ -537,7 +537,7 @@ func TestDeadline(t *testing.T) {
 			_ = c.Send(answer(fakeModels["digits"].metadata))
 			return
 		}
-		deadline <- jsontext.Field(q.Metadata, "timeout_ms") != nil
+		deadline <- jsonscan.Field(q.Metadata, "timeout_ms") != nil
 		_ = c.Send(fakeModels["digits"].answer(q))
 	})
 	defer s.Close()

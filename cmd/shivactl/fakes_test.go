@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -83,7 +83,7 @@ var fakeModels = map[string]struct {
 	"clock": {
 		`{"name":"clock","inputs":[],"outputs":[{"name":"hands","datatype":"INT32","shape":[-1,3]},{"name":"zone","datatype":"BYTES","shape":[-1]}]}`,
 		func(q *shiva.Message) *shiva.Message {
-			if len(q.Tensors) > 0 || jsontext.Field(q.Metadata, shiva.NamesKey) != nil {
+			if len(q.Tensors) > 0 || jsonscan.Field(q.Metadata, shiva.NamesKey) != nil {
 				return refusal(shiva.InvalidInput, fmt.Sprintf("%d tensors and %s", len(q.Tensors), q.Metadata))
 			}
 			return answer(`{"__texts__":{"zone":"UTC"},"__tensors__":["hands"],"hands":"__tensor__0","zone":"UTC"}`, of(tensor.Shape{3}, []int32{9, 41, 7}))

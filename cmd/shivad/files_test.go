@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/memory"
 )
 
 // program writes an executable script.
@@ -32,7 +31,7 @@ func loaded(t *testing.T, args ...string) (config.Config, error) {
 	if err != nil {
 		return config.Config{}, err
 	}
-	c, _, err := o.load(memory.OfProcess())
+	c, _, err := o.load()
 	return c, err
 }
 

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/memory"
 )
 
 // options are the flags as given.
@@ -143,7 +142,7 @@ func settingsHelp() string {
 
 // load combines defaults, file and flags, checks the result, and fits it into the memory limit of
 // the process. lowered names the settings that were lowered for that; it is empty if none was.
-func (o options) load(m memory.Limit) (cfg config.Config, lowered string, err error) {
+func (o options) load() (cfg config.Config, lowered string, err error) {
 	cfg = config.Default()
 	if o.file != "" {
 		if cfg, err = config.Load(o.file); err != nil {
@@ -161,5 +160,5 @@ func (o options) load(m memory.Limit) (cfg config.Config, lowered string, err er
 	if err := cfg.Validate(); err != nil {
 		return cfg, "", err
 	}
-	return cfg.Fit(m.Bytes, m.Source)
+	return cfg.Fit()
 }

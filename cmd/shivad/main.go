@@ -18,12 +18,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shivad/shivad/cmd/shivad/internal/logqueue"
 	"github.com/shivad/shivad/server"
 	"github.com/shivad/shivad/server/build"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/logqueue"
-	"github.com/shivad/shivad/server/memory"
-	"github.com/shivad/shivad/server/processors"
 )
 
 // Exit codes, as documented in the help.
@@ -56,7 +54,7 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 		fmt.Fprintln(stdout, build.Line("shivad"))
 		return exitOK
 	}
-	cfg, lowered, err := o.load(memory.OfProcess())
+	cfg, lowered, err := o.load()
 	if err != nil {
 		fmt.Fprintln(stderr, "shivad:", err)
 		return exitBadUsage
@@ -87,7 +85,7 @@ const lastLinesLimit = time.Second
 // configuration again.
 func serve(o options, cfg config.Config, queue *logqueue.Queue, log *slog.Logger, level *slog.LevelVar, stdout io.Writer, signals <-chan os.Signal) int {
 	defer runtime.KeepAlive(tuneGC())
-	defer followProcessors(cfg.TCP, processors.Count)()
+	defer server.FollowProcessors(cfg.TCP)()
 	manager := fromEnvironment(log)
 	s, err := server.New(cfg, log)
 	var drain, after atomic.Int64
@@ -105,7 +103,7 @@ func serve(o options, cfg config.Config, queue *logqueue.Queue, log *slog.Logger
 		limitHeap(cfg.Limits, s, log)
 		if o.file != "" || cfg.TLS.Cert != "" { // a reload also reads certificates that flags name
 			load := func() (config.Config, error) {
-				c, _, err := o.load(memory.OfProcess())
+				c, _, err := o.load()
 				if err == nil && c.Blank() {
 					err = fmt.Errorf("%s is empty, as while it is being written: if you want the defaults, and no [[container]], leave a comment in it", o.file)
 				}

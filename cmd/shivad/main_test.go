@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/memory"
 )
 
 func TestFlags(t *testing.T) {
@@ -30,7 +29,7 @@ func TestFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, _, err := o.load(memory.OfProcess())
+	c, _, err := o.load()
 	if err != nil {
 		t.Fatal(err)
 	}

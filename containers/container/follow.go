@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shivad/shivad/containers/internal/subset"
 	"github.com/shivad/shivad/containers/internal/wire"
-	"github.com/shivad/shivad/containers/subset"
 )
 
 // Links to the servers that a name resolves to.

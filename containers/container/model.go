@@ -16,7 +16,7 @@ import (
 
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/containers/zmtp"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -424,7 +424,7 @@ func (b *Batch) write(outputs []tensor.Tensor, err error) {
 	h := o.Open()
 	if err != nil {
 		h = append(h, `{"error":`...)
-		h = jsontext.AppendString(h, err.Error())
+		h = jsonscan.AppendString(h, err.Error())
 		o.Seal(append(h, '}'))
 		return
 	}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/shivad/shivad/containers/arena"
+	"github.com/shivad/shivad/containers/internal/arena"
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/shiva/tensor"

@@ -6,7 +6,7 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/shivad/shivad/containers/subset"
+	"github.com/shivad/shivad/containers/internal/subset"
 )
 
 // DefaultSubset is the subset's size where neither Model.Subset nor the environment sets one.

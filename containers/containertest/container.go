@@ -11,8 +11,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shivad/shivad/containers/internal/adapter"
 	"github.com/shivad/shivad/containers/internal/wire"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -399,7 +401,7 @@ func Result(id uint64, outputs []tensor.Spec, r Reply) [][]byte {
 	}
 	frames := [][]byte{[]byte(wire.Result), binary.LittleEndian.AppendUint64(nil, id)}
 	if r.Error != "" {
-		return append(frames, append(jsontext.AppendString([]byte(`{"error":`), r.Error), '}'))
+		return append(frames, append(jsonscan.AppendString([]byte(`{"error":`), r.Error), '}'))
 	}
 	h := []byte(`{"outputs":[`)
 	for i, t := range r.Outputs {
@@ -486,3 +488,7 @@ func (c *Container) Close() error {
 	c.wg.Wait()
 	return err
 }
+
+// OldSpec returns the declaration that containers of generations before RPC v4 get: rows of one
+// dtype, and one element of another dtype for each.
+func OldSpec(input, output tensor.DType) scheduler.Spec { return adapter.Spec(input, output) }

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/shivad/shivad/scheduler/setting"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // An App is an application: a name that stands for one or several models, which a policy
@@ -85,7 +85,7 @@ type PolicyList struct {
 // could be read nevertheless, so that their values can be checked as well.
 func parseApp(text []byte) (a App, faults []string, whole bool) {
 	var members map[string]json.RawMessage
-	if err := jsontext.Unmarshal(text, &members); err != nil || members == nil {
+	if err := jsonscan.Unmarshal(text, &members); err != nil || members == nil {
 		return a, []string{`expected an application as a JSON object such as {"name": "digits-app", "models": ["digits"]}` + errorSuffix(err)}, false
 	}
 	fields := map[string]struct {
@@ -222,7 +222,7 @@ func (s Sources) changeApp(r *http.Request, change func(App) (App, error)) (any,
 // removes them.
 func (s Sources) patchApp(r *http.Request, sent []byte) (any, error) {
 	var patch any
-	err := jsontext.Unmarshal(sent, &patch)
+	err := jsonscan.Unmarshal(sent, &patch)
 	if _, isObject := patch.(map[string]any); err != nil || !isObject {
 		return nil, refuse(http.StatusBadRequest, `expected a JSON object with the members to change, such as {"slo": "50ms"}; null removes a member%s`, errorSuffix(err))
 	}
@@ -232,7 +232,7 @@ func (s Sources) patchApp(r *http.Request, sent []byte) (any, error) {
 			return a, err
 		}
 		var target any
-		if err := jsontext.Unmarshal(old, &target); err != nil {
+		if err := jsonscan.Unmarshal(old, &target); err != nil {
 			return a, err
 		}
 		text, err := json.Marshal(merge(target, patch))
@@ -278,7 +278,7 @@ func (s Sources) deleteApp(r *http.Request) (any, error) {
 // link adds a model to an application.
 func (s Sources) link(r *http.Request, sent []byte) (any, error) {
 	var link map[string]string
-	if err := jsontext.Unmarshal(sent, &link); err != nil || len(link) != 1 || link["model"] == "" {
+	if err := jsonscan.Unmarshal(sent, &link); err != nil || len(link) != 1 || link["model"] == "" {
 		return nil, refuse(http.StatusBadRequest, `expected {"model": "digits"}, or "digits/2" for one version, or "digits/*" for all that are ready`)
 	}
 	return s.changeApp(r, func(a App) (App, error) {
@@ -350,7 +350,7 @@ func (s Sources) policies(*http.Request) (any, error) {
 
 func (s Sources) feedback(r *http.Request, sent []byte) (any, error) {
 	var object map[string]json.RawMessage
-	if err := jsontext.Unmarshal(sent, &object); err != nil || object == nil {
+	if err := jsonscan.Unmarshal(sent, &object); err != nil || object == nil {
 		return nil, refuse(http.StatusBadRequest, `expected a JSON object such as {"id": 7, "user": "anna", "label": 3}%s`, errorSuffix(err))
 	}
 	return s.Learning.Feedback(r.Context(), r.PathValue("name"), sent)

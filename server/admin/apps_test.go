@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // The examples of RFC 7396, appendix A.
@@ -32,7 +32,7 @@ func TestMergePatch(t *testing.T) {
 		{`{"a":9007199254740993}`, `{"b":0.1}`, `{"a":9007199254740993,"b":0.1}`},
 	} {
 		var target, patch any
-		if err := errors.Join(jsontext.Unmarshal([]byte(c[0]), &target), jsontext.Unmarshal([]byte(c[1]), &patch)); err != nil {
+		if err := errors.Join(jsonscan.Unmarshal([]byte(c[0]), &target), jsonscan.Unmarshal([]byte(c[1]), &patch)); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := json.Marshal(merge(target, patch)); err != nil || string(got) != c[2] {

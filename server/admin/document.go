@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/shivad/shivad/server/internal/audit"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // DocumentFormat is the format of a Document that this package writes, and the only one that it
@@ -58,7 +58,7 @@ func parseDocument(text []byte) (d Document, faults []string) {
 		Policies     []json.RawMessage            `json:"policies"`
 		Settings     map[string]map[string]string `json:"settings"`
 	}
-	if err := jsontext.Unmarshal(text, &in); err != nil {
+	if err := jsonscan.Unmarshal(text, &in); err != nil {
 		return d, []string{"expected a document as /v1/export returns it: " + err.Error()}
 	}
 	if in.Format == nil {
@@ -77,7 +77,7 @@ func parseDocument(text []byte) (d Document, faults []string) {
 	}
 	for i, text := range in.Policies {
 		var p PolicyState
-		if err := jsontext.Unmarshal(text, &p); err != nil {
+		if err := jsonscan.Unmarshal(text, &p); err != nil {
 			faults = append(faults, fmt.Sprintf("policies[%d]: %v", i, err))
 			continue
 		}

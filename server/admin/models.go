@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 func (s Sources) models(*http.Request) (any, error) {
@@ -45,7 +45,7 @@ func (s Sources) model(r *http.Request) (any, error) {
 // setModel changes settings of a model, and answers with the model.
 func (s Sources) setModel(r *http.Request, sent []byte) (any, error) {
 	var settings map[string]*string
-	if err := jsontext.Unmarshal(sent, &settings); err != nil || len(settings) == 0 {
+	if err := jsonscan.Unmarshal(sent, &settings); err != nil || len(settings) == 0 {
 		return nil, refuse(http.StatusBadRequest, `expected a JSON object of settings as strings, such as {"objective": "20ms"}; null restores the file's value`)
 	}
 	return s.set(r, settings)
@@ -54,7 +54,7 @@ func (s Sources) setModel(r *http.Request, sent []byte) (any, error) {
 // setDefaultVersion sets the version that the bare name of a model means.
 func (s Sources) setDefaultVersion(r *http.Request, sent []byte) (any, error) {
 	var body map[string]string
-	err := jsontext.Unmarshal(sent, &body)
+	err := jsonscan.Unmarshal(sent, &body)
 	version, ok := body["version"]
 	if err != nil || len(body) != 1 || !ok {
 		return nil, refuse(http.StatusBadRequest, `expected {"version": "2"}, or {"version": ""} for the newest that is ready`)

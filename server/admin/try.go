@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"github.com/shivad/shivad/server/internal/identity"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // A Trial is a request that an operator makes to see what a model, or an application, answers. It
@@ -49,7 +49,7 @@ func (s Sources) try(r *http.Request, sent []byte) (any, error) {
 		Version string          `json:"version"`
 		Input   json.RawMessage `json:"input"`
 	}
-	if err := jsontext.Unmarshal(sent, &body); err != nil || body.Input == nil {
+	if err := jsonscan.Unmarshal(sent, &body); err != nil || body.Input == nil {
 		return nil, refuse(http.StatusBadRequest, `expected {"input": [[5.1, 3.5, 1.4, 0.2]]}, or an object of values by the names of inputs%s`, errorSuffix(err))
 	}
 	return s.Trials.Try(r.Context(), Trial{Who: s.who(r), Name: r.PathValue("name"), Version: body.Version, Input: body.Input})

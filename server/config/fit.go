@@ -1,6 +1,10 @@
 package config
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/shivad/shivad/server/internal/memory"
+)
 
 // besideBytes is the least memory that a process needs besides payloads: for the program itself,
 // its heap, clients and containers.
@@ -13,12 +17,14 @@ func room(bytes int64) Bytes {
 	return Bytes(max(0, bytes-max(bytes/13*3, besideBytes)) >> 20 << 20)
 }
 
-// Fit makes limits.payload_bytes fit into a process that is killed above that many bytes; source
-// names the origin of that limit. lowered describes the change for the log; it is empty if there
+// Fit makes limits.payload_bytes fit into the memory that this process may have: what its cgroups,
+// the machine and GOMEMLIMIT allow. lowered describes the change for the log; it is empty if there
 // was none. Only a default is lowered; a value that was set and does not fit is an error. Fit is
 // for programs that do nothing but serve: server.New does not call it.
-func (c Config) Fit(bytes int64, source string) (fit Config, lowered string, err error) {
-	have := room(bytes)
+func (c Config) Fit() (fit Config, lowered string, err error) { return c.fitInto(memory.OfProcess()) }
+
+func (c Config) fitInto(limit memory.Limit) (fit Config, lowered string, err error) {
+	have := room(limit.Bytes)
 	if c.Limits.PayloadBytes <= have {
 		return c, "", nil
 	}
@@ -27,7 +33,7 @@ func (c Config) Fit(bytes int64, source string) (fit Config, lowered string, err
 	if _, given := c.origins["limits.message_bytes"]; !given {
 		fit.Limits.MessageBytes = min(c.Limits.MessageBytes, have)
 	}
-	lowered = fmt.Sprintf("limits.payload_bytes is %v instead of %v, as the process may have no more than %v (%s) and needs some beside", have, c.Limits.PayloadBytes, Bytes(bytes), source)
+	lowered = fmt.Sprintf("limits.payload_bytes is %v instead of %v, as the process may have no more than %v (%s) and needs some beside", have, c.Limits.PayloadBytes, Bytes(limit.Bytes), limit.Source)
 	if fit.Limits.MessageBytes < c.Limits.MessageBytes {
 		lowered += fmt.Sprintf("; limits.message_bytes is %v instead of %v", fit.Limits.MessageBytes, c.Limits.MessageBytes)
 	}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shivad/shivad/server/internal/memory"
 )
 
 func TestFit(t *testing.T) {
@@ -34,7 +36,7 @@ func TestFit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fit, lowered, err := before.Fit(c.bytes, source)
+		fit, lowered, err := before.fitInto(memory.Limit{Bytes: c.bytes, Source: source})
 		text := lowered
 		if err != nil {
 			text = err.Error()

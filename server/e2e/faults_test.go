@@ -22,7 +22,7 @@ import (
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -158,7 +158,7 @@ func (l *load) ask(c *shiva.Client, n int64) {
 		return
 	}
 	l.right.Add(1)
-	l.version = string(jsontext.Field(m.Metadata, "model_version"))
+	l.version = string(jsonscan.Field(m.Metadata, "model_version"))
 }
 
 // awaitResults waits for some more results.

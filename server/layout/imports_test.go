@@ -32,13 +32,13 @@ import (
 // which way the arrow then points: usually the code belongs in another package.
 const imports = `
 shiva/tensor:               github.com/x448/float16 golang.org/x/sys
-shiva/jsontext:             | shiva/budgettest github.com/x448/float16
+shiva/jsonscan:             | shiva/budgettest github.com/x448/float16
 shiva/unixsocket:           | shiva/hosttest
 shiva/token:
-shiva:                      shiva/token shiva/jsontext shiva/tensor shiva/unixsocket
-shiva/jsontensor:           shiva shiva/jsontext shiva/tensor github.com/x448/float16 | shiva/budgettest
+shiva:                      shiva/token shiva/jsonscan shiva/tensor shiva/unixsocket
+shiva/jsontensor:           shiva shiva/jsonscan shiva/tensor github.com/x448/float16 | shiva/budgettest
 shiva/nearest:
-shiva/picture:
+server/internal/picture:
 shiva/certtest:
 shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
@@ -53,61 +53,61 @@ scheduler/rounds:
 scheduler/sim:              scheduler scheduler/rounds scheduler/schedtest shiva/tensor
 
 containers/zmtp:            shiva/tensor github.com/go-zeromq/zmq4
-containers/internal/wire:   scheduler shiva/jsontext shiva/tensor
-containers/arena:           shiva/tensor golang.org/x/sys
-containers/adapter:         scheduler shiva shiva/jsontext shiva/tensor
-containers/subset:
-containers/container:       containers/subset scheduler/rounds shiva/token containers/arena containers/zmtp containers/internal/wire shiva/jsontext shiva/tensor go.opentelemetry.io/otel | containers scheduler
-containers:                 containers/adapter containers/arena containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/jsontext shiva/tensor shiva/unixsocket github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting | containers/container github.com/go-zeromq/zmq4
-containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/jsontext shiva/tensor
+containers/internal/wire:   scheduler shiva/jsonscan shiva/tensor
+containers/internal/arena:           shiva/tensor golang.org/x/sys
+containers/internal/adapter:         scheduler shiva shiva/jsonscan shiva/tensor
+containers/internal/subset:
+containers/container:       containers/internal/subset scheduler/rounds shiva/token containers/internal/arena containers/zmtp containers/internal/wire shiva/jsonscan shiva/tensor go.opentelemetry.io/otel | containers scheduler
+containers:                 containers/internal/adapter containers/internal/arena containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/jsonscan shiva/tensor shiva/unixsocket github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting | containers/container github.com/go-zeromq/zmq4
+containers/containertest:   containers/internal/adapter containers containers/zmtp containers/internal/wire scheduler shiva/jsonscan shiva/tensor
 
 server/internal/wake:
 server/internal/audit:
-server/internal/fault:      scheduler server/metrics shiva
+server/internal/fault:      scheduler server/internal/metrics shiva
 server/internal/journal:    server/internal/audit
-server/logqueue:
+cmd/shivad/internal/logqueue:
 server/internal/quota:      scheduler scheduler/setting shiva/tensor
 server/internal/unfinished:  server/internal/quota scheduler scheduler/setting shiva/tensor
 server/internal/identity:   server/internal/fault server/internal/quota scheduler/naming scheduler/setting
 server/internal/browser:
 server/internal/secure:     scheduler/setting shiva/unixsocket
-server/internal/intake:     server/processors server/internal/wake server/internal/quota scheduler scheduler/setting server/internal/secure server/metrics shiva/unixsocket
+server/internal/intake:     server/internal/processors server/internal/wake server/internal/quota scheduler scheduler/setting server/internal/secure server/internal/metrics shiva/unixsocket
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
 server/internal/trace:      server/internal/wake scheduler google.golang.org/protobuf | server/internal/trace/tracetest
 server/internal/trace/tracetest: go.opentelemetry.io/proto/slim/otlp google.golang.org/protobuf
-server/internal/parameter:  server/internal/trace scheduler shiva/jsontext scheduler/setting
-server/config:              server/internal/trace server/internal/parameter server/internal/quota server/internal/identity scheduler scheduler/naming shiva/nearest server/internal/secure shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
-server/admin:               server/internal/fault server/internal/journal server/internal/audit server/internal/intake server/internal/identity server/internal/quota server/internal/secure shiva/unixsocket server/internal/browser server/internal/parameter scheduler/setting shiva/jsontext
+server/internal/parameter:  server/internal/trace scheduler shiva/jsonscan scheduler/setting
+server/config:              server/internal/memory server/internal/trace server/internal/parameter server/internal/quota server/internal/identity scheduler scheduler/naming shiva/nearest server/internal/secure shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
+server/admin:               server/internal/fault server/internal/journal server/internal/audit server/internal/intake server/internal/identity server/internal/quota server/internal/secure shiva/unixsocket server/internal/browser server/internal/parameter scheduler/setting shiva/jsonscan
 server/admin/admintest:     server/admin server/internal/audit server/internal/identity server/internal/journal
 server/internal/cgroup:
-server/memory:              server/internal/cgroup
-server/processors:          server/internal/cgroup
+server/internal/memory:              server/internal/cgroup
+server/internal/processors:          server/internal/cgroup
 server/build:
 server/layout:
-server/metrics:             scheduler github.com/prometheus/client_golang
+server/internal/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           shiva/nearest shiva/tensor github.com/x448/float16
-server/internal/apps:       server/internal/fault server/internal/wake server/internal/gate shiva/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontensor shiva/jsontext shiva/tensor | containers/adapter github.com/anishathalye/porcupine
-server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
+server/internal/apps:       server/internal/fault server/internal/wake server/internal/gate shiva/nearest server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor | containers/internal/adapter github.com/anishathalye/porcupine
+server/internal/cache:      server/internal/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               server/internal/wake github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
 server/state/statetest:     server/state shiva/budgettest shiva/hosttest github.com/redis/go-redis/v9
-server/internal/gate:        server/internal/fault server/processors server/internal/unfinished server/internal/trace server/internal/quota server/internal/identity server/internal/cache shiva/nearest shiva/picture server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
-server/internal/regions:     server/internal/fault server/processors server/internal/audit server/internal/identity server/internal/parameter scheduler shiva/tensor golang.org/x/sys
-server/internal/predict:     server/internal/fault server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure server/internal/gate server/internal/parameter server/internal/regions server/config server/metrics scheduler shiva shiva/jsontensor shiva/jsontext shiva/tensor | containers/adapter
-server/internal/fleet:      server/internal/fault server/processors server/internal/wake server/internal/audit server/internal/identity server/internal/secure containers/arena server/config server/internal/gate server/internal/predict containers server/memory scheduler shiva/tensor
-server/internal/manage:      server/internal/fault server/internal/unfinished server/internal/wake server/internal/audit server/internal/identity server/internal/quota containers/arena shiva/unixsocket server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/metrics server/selection server/state containers scheduler scheduler/setting shiva/jsontensor shiva/jsontext shiva/tensor
-server/tcp:                  server/internal/fault server/processors server/internal/unfinished server/internal/wake server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/gate server/internal/intake server/internal/parameter server/internal/regions server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
-server/rest:                 server/internal/fault server/internal/unfinished server/internal/wake server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler shiva shiva/jsontensor shiva/jsontext shiva/tensor | server/config server/internal/apps server/state shiva/shivatest
+server/internal/gate:        server/internal/fault server/internal/processors server/internal/unfinished server/internal/trace server/internal/quota server/internal/identity server/internal/cache shiva/nearest server/internal/picture server/internal/parameter server/internal/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor github.com/x448/float16 | containers/internal/adapter
+server/internal/regions:     server/internal/fault server/internal/processors server/internal/audit server/internal/identity server/internal/parameter scheduler shiva/tensor golang.org/x/sys
+server/internal/predict:     server/internal/fault server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure server/internal/gate server/internal/parameter server/internal/regions server/config server/internal/metrics scheduler shiva shiva/jsontensor shiva/jsonscan shiva/tensor | containers/internal/adapter
+server/internal/fleet:      server/internal/fault server/internal/processors server/internal/wake server/internal/audit server/internal/identity server/internal/secure containers/internal/arena server/config server/internal/gate server/internal/predict containers server/internal/memory scheduler shiva/tensor
+server/internal/manage:      server/internal/fault server/internal/unfinished server/internal/wake server/internal/audit server/internal/identity server/internal/quota containers/internal/arena shiva/unixsocket server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics server/selection server/state containers scheduler scheduler/setting shiva/jsontensor shiva/jsonscan shiva/tensor
+server/internal/tcp:                  server/internal/fault server/internal/processors server/internal/unfinished server/internal/wake server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/gate server/internal/intake server/internal/parameter server/internal/regions server/internal/metrics scheduler scheduler/setting shiva shiva/jsonscan shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/internal/adapter
+server/internal/rest:                 server/internal/fault server/internal/unfinished server/internal/wake server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/browser server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler shiva shiva/jsontensor shiva/jsonscan shiva/tensor | server/config server/internal/apps server/state shiva/shivatest
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
-server/grpc/internal/wire:   server/internal/fault server/internal/unfinished server/internal/gate scheduler scheduler/setting shiva/tensor google.golang.org/grpc google.golang.org/protobuf
-server/grpc:                 server/internal/fault server/internal/unfinished server/internal/wake server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/grpc/internal/wire server/grpc/pb server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/metrics scheduler scheduler/naming shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
-server/frigate:              server/internal/fault server/internal/unfinished server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/gate server/internal/intake server/internal/predict server/metrics containers/zmtp scheduler shiva/jsontext shiva/tensor | server/config server/internal/regions shiva/shivatest shiva/budgettest
-server:                      server/internal/unfinished server/internal/wake server/frigate server/internal/trace server/internal/journal server/internal/quota server/internal/audit server/internal/identity server/internal/secure containers/arena server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/internal/regions server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics server/build containers scheduler scheduler/setting shiva shiva/jsontext shiva/tensor golang.org/x/sys shiva/unixsocket | shiva/shivatest scheduler/setting containers/zmtp containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf shiva/token server/internal/fault
+server/internal/grpc/wire:   server/internal/fault server/internal/unfinished server/internal/gate scheduler scheduler/setting shiva/tensor google.golang.org/grpc google.golang.org/protobuf
+server/internal/grpc:                 server/internal/fault server/internal/unfinished server/internal/wake server/internal/trace server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/grpc/wire server/grpc/pb server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler scheduler/naming shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
+server/internal/frigate:              server/internal/fault server/internal/unfinished server/internal/quota server/internal/audit server/internal/identity server/internal/secure shiva/unixsocket server/internal/gate server/internal/intake server/internal/predict server/internal/metrics containers/zmtp scheduler shiva/jsonscan shiva/tensor | server/config server/internal/regions shiva/shivatest shiva/budgettest
+server:                      server/internal/processors server/internal/unfinished server/internal/wake server/internal/frigate server/internal/trace server/internal/journal server/internal/quota server/internal/audit server/internal/identity server/internal/secure containers/internal/arena server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/internal/regions server/selection server/state server/internal/tcp server/internal/rest server/internal/grpc server/admin server/config server/internal/metrics server/build containers scheduler scheduler/setting shiva shiva/jsonscan shiva/tensor golang.org/x/sys shiva/unixsocket | shiva/shivatest scheduler/setting containers/zmtp containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf shiva/token server/internal/fault
 
-server/e2e:                 | containers containers/container shiva shiva/jsontext shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
+server/e2e:                 | containers containers/container shiva shiva/jsonscan shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
 
-cmd/shivad:                 server/processors shiva/unixsocket server server/logqueue server/config server/memory server/build server/tcp
-cmd/shivactl:               shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsontext shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
+cmd/shivad:                 shiva/unixsocket server cmd/shivad/internal/logqueue server/config server/build
+cmd/shivactl:               shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
 
 examples/client:             shiva shiva/tensor
 examples/client/stream:      shiva shiva/tensor
@@ -127,7 +127,7 @@ bench/internal/process:     golang.org/x/sys
 bench/internal/figure:
 bench/internal/ratio:
 bench/internal/table:
-bench/load:                 shiva shiva/jsontext shiva/tensor golang.org/x/net golang.org/x/sys google.golang.org/protobuf | server/grpc/pb
+bench/load:                 shiva shiva/jsonscan shiva/tensor golang.org/x/net golang.org/x/sys google.golang.org/protobuf | server/grpc/pb
 bench/chart:                bench/internal/figure gonum.org/v1/plot
 bench/echo:                 github.com/panjf2000/gnet/v2
 bench/door:                 bench/internal/declare server server/config scheduler shiva/tensor
@@ -143,7 +143,7 @@ bench/frames:               bench/load bench/internal/figure bench/internal/proc
 bench/callers:              bench/load bench/internal/figure bench/internal/process shiva/tensor
 bench/streams:              bench/load bench/internal/figure bench/internal/metrics bench/internal/process bench/internal/table shiva shiva/tensor
 bench/soak:                 bench/load bench/internal/process bench/internal/ratio containers/container scheduler shiva shiva/tensor
-bench/fuzz:                 bench/internal/process containers/zmtp shiva shiva/jsontext shiva/tensor
+bench/fuzz:                 bench/internal/process containers/zmtp shiva shiva/jsonscan shiva/tensor
 bench/reliability:          bench/internal/process
 `
 
@@ -284,7 +284,7 @@ func TestOneFileKnowsGnet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"bench/echo/main.go", "server/tcp/gnet.go"}; !slices.Equal(files, want) {
+	if want := []string{"bench/echo/main.go", "server/internal/tcp/gnet.go"}; !slices.Equal(files, want) {
 		t.Errorf("gnet is imported by %v, want %v", files, want)
 	}
 }
@@ -292,7 +292,7 @@ func TestOneFileKnowsGnet(t *testing.T) {
 // Sessions of the Shiva door work over any transport: only the door and the transports import
 // sockets.
 func TestSessionsKnowNoSockets(t *testing.T) {
-	files, err := filepath.Glob("server/tcp/*.go")
+	files, err := filepath.Glob("server/internal/tcp/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}

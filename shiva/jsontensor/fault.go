@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"fmt"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // Fault names the fault in well-formed JSON, the data of a tensor of this dtype and shape, of which
-// [jsontext.Scanner.Array] could read only the first done elements. It reads all of the data again.
+// [jsonscan.Scanner.Array] could read only the first done elements. It reads all of the data again.
 func Fault(data []byte, d tensor.DType, shape tensor.Shape, done int) error {
 	if data[0] != '[' {
 		return fmt.Errorf("data: expected an array, got %s", short(data))
@@ -32,7 +32,7 @@ func Fault(data []byte, d tensor.DType, shape tensor.Shape, done int) error {
 
 // short returns the value that text begins with, or the first part of a long one.
 func short(text []byte) string {
-	if end, ok := jsontext.Skip(text, 0, len(text)); ok {
+	if end, ok := jsonscan.Skip(text, 0, len(text)); ok {
 		text = text[:end]
 	}
 	if len(text) > 40 {
@@ -43,7 +43,7 @@ func short(text []byte) string {
 
 // A nesting compares the nesting of arrays with a shape.
 type nesting struct {
-	jsontext.Scanner
+	jsonscan.Scanner
 	shape tensor.Shape
 	want  int // index of the element that is wanted
 
@@ -55,7 +55,7 @@ type nesting struct {
 }
 
 func nestingOf(data []byte, shape tensor.Shape, want int) *nesting {
-	n := &nesting{Scanner: jsontext.Scanner{Text: data, Depth: len(data)}, shape: shape, want: want}
+	n := &nesting{Scanner: jsonscan.Scanner{Text: data, Depth: len(data)}, shape: shape, want: want}
 	n.walk(0)
 	return n
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -47,7 +47,7 @@ func Read(text []byte, d tensor.DType, pool *tensor.Pool) (tensor.Tensor, error)
 		return tensor.Tensor{}, err
 	}
 	t := tensor.Tensor{DType: d, Shape: shape, Data: buf.Bytes(), Buf: buf}
-	s := jsontext.Scanner{Text: list, Depth: maxRank + 1}
+	s := jsonscan.Scanner{Text: list, Depth: maxRank + 1}
 	if done, ok := s.Array(shape, Elements(&t)); !ok {
 		t.Release()
 		return tensor.Tensor{}, unlike(list, d, shape, done)
@@ -84,13 +84,13 @@ func indexes(element int, shape tensor.Shape) []int {
 // shapeOf checks that text is one JSON value, and returns the lengths of its first lists, by depth.
 func shapeOf(text []byte) (tensor.Shape, error) {
 	shape := tensor.Shape{}
-	s := jsontext.Scanner{Text: text, Depth: maxRank + 1}
+	s := jsonscan.Scanner{Text: text, Depth: maxRank + 1}
 	s.Raw()
 	if err := s.End(); err != nil {
 		return nil, err
 	}
 	for at := 0; text[at] == '['; {
-		s = jsontext.Scanner{Text: text, At: at, Depth: maxRank + 1}
+		s = jsonscan.Scanner{Text: text, At: at, Depth: maxRank + 1}
 		count := 0
 		for range s.Elements {
 			if s.Peek(); count == 0 {

@@ -9,50 +9,50 @@ import (
 
 	"github.com/x448/float16"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // A form is how the elements of a dtype are read and written.
 type form struct {
-	read  func(into *tensor.Tensor) jsontext.Elements // into its memory; Bytes are appended to it
+	read  func(into *tensor.Tensor) jsonscan.Elements // into its memory; Bytes are appended to it
 	write func(b, v []byte) []byte                    // one element, in host order; nil for Bytes
 }
 
 // forms has each dtype that JSON can express.
 var forms = map[tensor.DType]form{
-	tensor.Bool:  {reader(jsontext.Bools), func(b, v []byte) []byte { return strconv.AppendBool(b, v[0] != 0) }},
-	tensor.Int8:  {reader(jsontext.Integers[int8]), func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int8(v[0])), 10) }},
-	tensor.Int16: {reader(jsontext.Integers[int16]), func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int16(host.Uint16(v))), 10) }},
-	tensor.Int32: {reader(jsontext.Integers[int32]), func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int32(host.Uint32(v))), 10) }},
-	tensor.Int64: {reader(jsontext.Integers[int64]), func(b, v []byte) []byte { return strconv.AppendInt(b, int64(host.Uint64(v)), 10) }},
+	tensor.Bool:  {reader(jsonscan.Bools), func(b, v []byte) []byte { return strconv.AppendBool(b, v[0] != 0) }},
+	tensor.Int8:  {reader(jsonscan.Integers[int8]), func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int8(v[0])), 10) }},
+	tensor.Int16: {reader(jsonscan.Integers[int16]), func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int16(host.Uint16(v))), 10) }},
+	tensor.Int32: {reader(jsonscan.Integers[int32]), func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int32(host.Uint32(v))), 10) }},
+	tensor.Int64: {reader(jsonscan.Integers[int64]), func(b, v []byte) []byte { return strconv.AppendInt(b, int64(host.Uint64(v)), 10) }},
 
-	tensor.Uint8:  {reader(jsontext.Integers[uint8]), func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(v[0]), 10) }},
-	tensor.Uint16: {reader(jsontext.Integers[uint16]), func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(host.Uint16(v)), 10) }},
-	tensor.Uint32: {reader(jsontext.Integers[uint32]), func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(host.Uint32(v)), 10) }},
-	tensor.Uint64: {reader(jsontext.Integers[uint64]), func(b, v []byte) []byte { return strconv.AppendUint(b, host.Uint64(v), 10) }},
+	tensor.Uint8:  {reader(jsonscan.Integers[uint8]), func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(v[0]), 10) }},
+	tensor.Uint16: {reader(jsonscan.Integers[uint16]), func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(host.Uint16(v)), 10) }},
+	tensor.Uint32: {reader(jsonscan.Integers[uint32]), func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(host.Uint32(v)), 10) }},
+	tensor.Uint64: {reader(jsonscan.Integers[uint64]), func(b, v []byte) []byte { return strconv.AppendUint(b, host.Uint64(v), 10) }},
 
-	tensor.Float16: {reader(jsontext.Float16s), func(b, v []byte) []byte {
+	tensor.Float16: {reader(jsonscan.Float16s), func(b, v []byte) []byte {
 		return AppendFloat(b, float64(float16.Frombits(host.Uint16(v)).Float32()), 32)
 	}},
-	tensor.BFloat16: {reader(jsontext.BFloat16s), func(b, v []byte) []byte {
+	tensor.BFloat16: {reader(jsonscan.BFloat16s), func(b, v []byte) []byte {
 		return AppendFloat(b, float64(math.Float32frombits(uint32(host.Uint16(v))<<16)), 32)
 	}},
-	tensor.Float32: {reader(jsontext.Float32s), func(b, v []byte) []byte {
+	tensor.Float32: {reader(jsonscan.Float32s), func(b, v []byte) []byte {
 		return AppendFloat(b, float64(math.Float32frombits(host.Uint32(v))), 32)
 	}},
-	tensor.Float64: {reader(jsontext.Float64s), func(b, v []byte) []byte { return AppendFloat(b, math.Float64frombits(host.Uint64(v)), 64) }},
+	tensor.Float64: {reader(jsonscan.Float64s), func(b, v []byte) []byte { return AppendFloat(b, math.Float64frombits(host.Uint64(v)), 64) }},
 
-	tensor.Bytes: {read: func(t *tensor.Tensor) jsontext.Elements {
-		return jsontext.Strings(func(text []byte) { t.Data = tensor.AppendElem(t.Data, text) })
+	tensor.Bytes: {read: func(t *tensor.Tensor) jsonscan.Elements {
+		return jsonscan.Strings(func(text []byte) { t.Data = tensor.AppendElem(t.Data, text) })
 	}},
 }
 
 var host = binary.NativeEndian
 
 // reader reads elements into a tensor's memory as values of T.
-func reader[T any](read func([]T) jsontext.Elements) func(*tensor.Tensor) jsontext.Elements {
-	return func(t *tensor.Tensor) jsontext.Elements {
+func reader[T any](read func([]T) jsonscan.Elements) func(*tensor.Tensor) jsonscan.Elements {
+	return func(t *tensor.Tensor) jsonscan.Elements {
 		return read(unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Data))), len(t.Data)/int(unsafe.Sizeof(*new(T)))))
 	}
 }
@@ -63,10 +63,10 @@ func Has(d tensor.DType) bool {
 	return ok
 }
 
-// Elements returns what [jsontext.Scanner.Array] needs to read data into a tensor's memory, whose
+// Elements returns what [jsonscan.Scanner.Array] needs to read data into a tensor's memory, whose
 // size matches its shape and dtype; for Bytes it appends to that memory, which must have room. The
 // dtype must be one that JSON has.
-func Elements(into *tensor.Tensor) jsontext.Elements { return forms[into.DType].read(into) }
+func Elements(into *tensor.Tensor) jsonscan.Elements { return forms[into.DType].read(into) }
 
 // Writer returns a function that appends one element of a dtype, in host order, as JSON; nil for
 // Bytes, and for dtypes that JSON lacks.

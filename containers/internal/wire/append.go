@@ -4,7 +4,7 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -12,7 +12,7 @@ import (
 // is negative, and rest the others.
 func AppendTensor(b []byte, name string, d tensor.DType, first int, rest tensor.Shape) []byte {
 	b = append(b, `{"name":`...)
-	b = jsontext.AppendString(b, name)
+	b = jsonscan.AppendString(b, name)
 	b = append(b, `,"datatype":"`...)
 	b = append(b, d.V2()...)
 	b = append(b, `","shape":[`...)
@@ -84,7 +84,7 @@ func AppendRowErrors(b []byte, list []RowError) []byte {
 		b = append(b, `{"row":`...)
 		b = strconv.AppendInt(b, int64(e.Row), 10)
 		b = append(b, `,"message":`...)
-		b = jsontext.AppendString(b, e.Message)
+		b = jsonscan.AppendString(b, e.Message)
 		if e.Invalid {
 			b = append(b, `,"invalid":true`...)
 		}

@@ -11,7 +11,7 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -322,11 +322,11 @@ func (n numbers) reuse() numbers { return numbers{n.dims[:0], n.at[:0]} }
 
 // A scanner reads the headers. Strings may have halves of surrogate pairs, which Python writes for
 // bytes of a file name that are not UTF-8: an error text that has one is still an error.
-type scanner struct{ jsontext.Scanner }
+type scanner struct{ jsonscan.Scanner }
 
 func newScanner(b []byte) scanner {
 	const depth = 64 // of nested values in the contents of a header
-	return scanner{jsontext.Scanner{Text: b, Depth: depth, Rules: jsontext.LoneSurrogates}}
+	return scanner{jsonscan.Scanner{Text: b, Depth: depth, Rules: jsonscan.LoneSurrogates}}
 }
 
 // seen is the set of keys of an object read so far.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shivad/shivad/containers/adapter"
+	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/server/state"
@@ -344,7 +344,7 @@ func TestDefaultOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	old := adapter.Spec(tensor.Float64, tensor.Bytes)
+	old := containertest.OldSpec(tensor.Float64, tensor.Bytes)
 	got, err = legacy.DefaultOutput(&old, 2, nil)
 	if err != nil {
 		t.Fatal(err)

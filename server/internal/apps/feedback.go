@@ -9,10 +9,10 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/parameter"
-	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/selection"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -119,7 +119,7 @@ func canonical(id []byte) string {
 	if json.Unmarshal(id, &text) != nil {
 		return string(id)
 	}
-	return string(jsontext.AppendString(nil, text))
+	return string(jsonscan.AppendString(nil, text))
 }
 
 // Learn implements gate.Feedback.

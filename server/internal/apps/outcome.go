@@ -7,7 +7,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/selection"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -26,7 +26,7 @@ func ReadVerdict(object []byte) (Verdict, error) {
 	var v Verdict
 	if len(object) > 0 {
 		if err := json.Unmarshal(object, &v); err != nil {
-			return v, fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, jsontext.Words(err))
+			return v, fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, jsonscan.Words(err))
 		}
 	}
 	return v, nil
@@ -71,7 +71,7 @@ func (v Verdict) Outcome(truth []tensor.Tensor) (selection.Outcome, error) {
 	if label := bytes.TrimSpace(v.Label); label[0] != '{' {
 		byName[""] = label
 	} else if err := json.Unmarshal(label, &byName); err != nil {
-		return selection.Outcome{}, fmt.Errorf("%w: feedback: label: %w", scheduler.ErrInvalidInput, jsontext.Words(err))
+		return selection.Outcome{}, fmt.Errorf("%w: feedback: label: %w", scheduler.ErrInvalidInput, jsonscan.Words(err))
 	}
 	var right []tensor.Tensor
 	for name, value := range byName {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/maypok86/otter/v2"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 

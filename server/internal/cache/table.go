@@ -3,7 +3,7 @@ package cache
 import (
 	"github.com/maypok86/otter/v2"
 
-	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/internal/metrics"
 )
 
 // newTable returns an empty table. It calls removed for each entry that it removes, perhaps under

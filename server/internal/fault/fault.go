@@ -16,7 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/shiva"
 )
 

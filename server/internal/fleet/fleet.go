@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers"
-	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
@@ -22,7 +21,7 @@ type Config struct {
 	Scheduler *scheduler.Scheduler
 	Gate      *gate.Gate
 	Pool      *tensor.Pool
-	Arena     *arena.Arena // of Pool; nil: none
+	Arena     *containers.Arena // of Pool; nil: none
 
 	Network   Network
 	Supervise Supervise

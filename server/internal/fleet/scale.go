@@ -10,9 +10,9 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/memory"
+	"github.com/shivad/shivad/server/internal/processors"
 	"github.com/shivad/shivad/server/internal/wake"
-	"github.com/shivad/shivad/server/memory"
-	"github.com/shivad/shivad/server/processors"
 )
 
 // scaleEvery is how often the processes of containers that scale are compared with the need. A

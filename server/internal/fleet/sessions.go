@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers"
-	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/audit"
@@ -229,7 +228,7 @@ func (ss *Sessions) List() []containers.SessionInfo {
 }
 
 // RetireSegment makes the connected containers unmap a segment of shared memory.
-func (ss *Sessions) RetireSegment(segment *arena.Segment) {
+func (ss *Sessions) RetireSegment(segment *containers.Segment) {
 	if l := ss.Listener(); l != nil {
 		l.RetireSegment(segment)
 	}

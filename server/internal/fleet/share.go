@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/processors"
+	"github.com/shivad/shivad/server/internal/processors"
 )
 
 // threadVariables tell numeric libraries how many threads to start in a process. Each starts one

@@ -8,8 +8,8 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/jsontensor"
-	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -43,7 +43,7 @@ func InBridgeForm(metadata []byte) bool {
 	if !bytes.Contains(metadata, []byte(TensorReference)) {
 		return false
 	}
-	for key, value := range jsontext.Members(metadata) {
+	for key, value := range jsonscan.Members(metadata) {
 		if string(key) != shiva.NamesKey && string(key) != shiva.TextsKey && Refers(value) {
 			return true
 		}
@@ -58,7 +58,7 @@ func Refers(value []byte) bool {
 		if value[i] != '"' {
 			continue
 		}
-		end, ok := jsontext.Skip(value, i, 0)
+		end, ok := jsonscan.Skip(value, i, 0)
 		if !ok {
 			return false
 		}
@@ -95,7 +95,7 @@ type bridge struct {
 
 // A walker goes through an object, at any nesting, and makes an object of what it keeps.
 type walker struct {
-	jsontext.Scanner
+	jsonscan.Scanner
 	path []byte // of the current field
 	rest []byte // what was kept so far
 
@@ -127,7 +127,7 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 	}
 	specs := c.Target.Spec.Inputs
 	b := &bridge{
-		walker: walker{Scanner: jsontext.Scanner{Text: text, Depth: len(text), Rules: jsontext.KnownUTF8}},
+		walker: walker{Scanner: jsonscan.Scanner{Text: text, Depth: len(text), Rules: jsonscan.KnownUTF8}},
 		specs:  specs, places: make(map[string]int, len(specs)), tensors: tensors, pool: pool, fields: make([][]byte, len(specs)), lists: make([]tensor.Shape, len(specs)),
 	}
 	b.field = b.take
@@ -189,7 +189,7 @@ func (w *walker) walk() (kept bool) {
 		}
 		if !isList {
 			key = string(name)
-			w.rest = append(jsontext.AppendString(w.rest, key), ':')
+			w.rest = append(jsonscan.AppendString(w.rest, key), ':')
 		}
 		switch value := len(w.rest); {
 		case w.field(key):
@@ -290,7 +290,7 @@ func (b *bridge) stack(input int, value []byte) (t tensor.Tensor, err error) {
 	data := make([][]byte, len(elements))
 	text := b.specs[input].DType == tensor.Bytes // each part is bytes
 	for i, e := range elements {
-		at, ok := reference(jsontext.AppendString(nil, e))
+		at, ok := reference(jsonscan.AppendString(nil, e))
 		switch {
 		case !ok:
 			return t, fmt.Errorf("expected a list of tensors only, got %.40q among them", e)
@@ -327,7 +327,7 @@ func (c *Call) texts(p *Params, pool *tensor.Pool) (texts []tensor.Tensor, err e
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("%w: metadata %q: "+format, append([]any{scheduler.ErrInvalidInput, shiva.TextsKey}, args...)...)
 	}
-	for key, value := range jsontext.Members(p.Texts) {
+	for key, value := range jsonscan.Members(p.Texts) {
 		i := slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == string(key) })
 		switch {
 		case i < 0:

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shivad/shivad/containers/adapter"
+	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -101,7 +101,7 @@ func TestBridge(t *testing.T) {
 			c := &Call{Target: &Target{ID: scheduler.ModelID{Name: "m", Version: "1"}, Spec: scheduler.Spec{Inputs: tc.specs}}}
 			c.Inputs = c.inputs[:0]
 			p := Params{Bridge: InBridgeForm([]byte(tc.metadata)), Forward: []byte(tc.metadata)}
-			if text := jsontext.Field(p.Forward, "inputs"); text != nil { // as the door does
+			if text := jsonscan.Field(p.Forward, "inputs"); text != nil { // as the door does
 				p.Inputs, p.Forward = text, nil
 			}
 			pool := tensor.NewPool(1 << 20)
@@ -153,8 +153,8 @@ func show(t *testing.T, x tensor.Tensor) string {
 
 // Fields of a legacy model are its one input.
 func TestBridgeToLegacy(t *testing.T) {
-	numbers := adapter.Spec(tensor.Float32, tensor.Bytes)
-	texts := adapter.Spec(tensor.Bytes, tensor.Bytes)
+	numbers := containertest.OldSpec(tensor.Float32, tensor.Bytes)
+	texts := containertest.OldSpec(tensor.Bytes, tensor.Bytes)
 	for _, tc := range []struct {
 		spec     scheduler.Spec
 		tensors  int

@@ -10,9 +10,9 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/internal/fault"
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/trace"
-	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 

@@ -3,7 +3,7 @@ package gate
 import (
 	"strings"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -68,7 +68,7 @@ func (c *Call) AppendFields(b []byte, value func(b []byte, output int) []byte) (
 			}
 		}
 	}
-	a.Depth, a.Rules = len(a.Text), jsontext.KnownUTF8
+	a.Depth, a.Rules = len(a.Text), jsonscan.KnownUTF8
 	a.walk()
 	return a.rest, a.Err()
 }
@@ -122,7 +122,7 @@ func (a *answerFields) giveRest(begun bool) (appended bool) {
 		if a.placed[o] = true; begun {
 			a.rest = append(a.rest, ',')
 		}
-		a.rest = append(jsontext.AppendString(a.rest, name), ':')
+		a.rest = append(jsonscan.AppendString(a.rest, name), ':')
 		a.rest = a.value(a.rest, o)
 		begun, appended = true, true
 	}

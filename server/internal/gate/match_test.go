@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shivad/shivad/containers/adapter"
+	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/fault"
@@ -184,7 +184,7 @@ func TestMatchTakesMemoryOfThePool(t *testing.T) {
 	cast := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Float64, -1)}}
 	text := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Bytes, -1)}}
 	bytes := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Uint8, -1, -1)}}
-	oldText, oldCast := adapter.Spec(tensor.Bytes, tensor.Bytes), adapter.Spec(tensor.Float64, tensor.Bytes)
+	oldText, oldCast := containertest.OldSpec(tensor.Bytes, tensor.Bytes), containertest.OldSpec(tensor.Float64, tensor.Bytes)
 	large := []tensor.Tensor{zeros("", tensor.Uint8, 1<<20)}
 	long := strings.Repeat("a", 1<<20)
 	for name, tc := range map[string]struct {
@@ -223,8 +223,8 @@ func TestMatchTakesMemoryOfThePool(t *testing.T) {
 }
 
 func TestMatchAdapted(t *testing.T) {
-	numbers := adapter.Spec(tensor.Float64, tensor.Bytes)
-	texts := adapter.Spec(tensor.Bytes, tensor.Bytes)
+	numbers := containertest.OldSpec(tensor.Float64, tensor.Bytes)
+	texts := containertest.OldSpec(tensor.Bytes, tensor.Bytes)
 	for _, tc := range []struct {
 		name    string
 		spec    scheduler.Spec

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/processors"
 	"github.com/shivad/shivad/server/internal/unfinished"
-	"github.com/shivad/shivad/server/processors"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )

@@ -9,7 +9,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // The parameters of a batch's requests travel in one JSON header. If a container's JSON library
@@ -27,8 +27,8 @@ const (
 
 // checkParameters reports whether the JSON object can go to a container.
 func checkParameters(object []byte) error {
-	for key, value := range jsontext.Members(object) {
-		if why := unfit(&jsontext.Scanner{Text: value, Depth: maxParameterDepth - 1, Rules: jsontext.KnownUTF8}); why != "" {
+	for key, value := range jsonscan.Members(object) {
+		if why := unfit(&jsonscan.Scanner{Text: value, Depth: maxParameterDepth - 1, Rules: jsonscan.KnownUTF8}); why != "" {
 			return fmt.Errorf("%w: parameter %s: %s", scheduler.ErrInvalidInput, fault.Cut(strconv.Quote(string(key)), 80), why)
 		}
 	}
@@ -36,7 +36,7 @@ func checkParameters(object []byte) error {
 }
 
 // unfit says why the next JSON value, which is valid, does not suit every container; "" if it does.
-func unfit(s *jsontext.Scanner) (why string) {
+func unfit(s *jsonscan.Scanner) (why string) {
 	switch c := s.Peek(); {
 	case (c == '{' || c == '[') && s.Depth == 0:
 		return fmt.Sprintf("nested deeper than the %d levels that go to a container", maxParameterDepth)
@@ -75,10 +75,10 @@ func (p *Params) ownMetadata() *[]byte {
 	}
 	rows := parameter.Shiva.Keys()
 	var b []byte
-	for key, value := range jsontext.Members(p.Metadata) {
+	for key, value := range jsonscan.Members(p.Metadata) {
 		switch string(key) {
 		case "id", "version":
-			if unfit(&jsontext.Scanner{Text: value, Depth: maxParameterDepth - 1, Rules: jsontext.KnownUTF8}) != "" {
+			if unfit(&jsonscan.Scanner{Text: value, Depth: maxParameterDepth - 1, Rules: jsonscan.KnownUTF8}) != "" {
 				continue
 			}
 		case "user":
@@ -88,7 +88,7 @@ func (p *Params) ownMetadata() *[]byte {
 				continue
 			}
 		}
-		b = jsontext.AppendMember(b, key, value)
+		b = jsonscan.AppendMember(b, key, value)
 	}
 	if b == nil {
 		return nil
@@ -100,10 +100,10 @@ func (p *Params) ownMetadata() *[]byte {
 // withUser adds the user to the parameters, for a model that asked for it. A cache distinguishes
 // requests by their parameters, so no user gets another user's answer.
 func withUser(object []byte, user string) []byte {
-	b := jsontext.AppendString([]byte(`{"user":`), user)
-	for key, value := range jsontext.Members(object) {
+	b := jsonscan.AppendString([]byte(`{"user":`), user)
+	for key, value := range jsonscan.Members(object) {
 		if string(key) != "user" {
-			b = jsontext.AppendMember(b, key, value)
+			b = jsonscan.AppendMember(b, key, value)
 		}
 	}
 	return append(b, '}')

@@ -16,8 +16,8 @@ import (
 	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/identity"
-	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/server/internal/metrics"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/nearest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -63,7 +63,7 @@ func (t *Target) AppendAnswer(b []byte, tensors []tensor.Tensor) []byte {
 	}
 	b = append(b, t.answer...)
 	if len(tensors) > 0 {
-		b = jsontext.AppendString(b, t.Spec.Outputs[0].Name)
+		b = jsonscan.AppendString(b, t.Spec.Outputs[0].Name)
 	}
 	return append(b, ']', '}')
 }
@@ -76,7 +76,7 @@ func (t *Target) AppendNamed(b []byte, tensors []tensor.Tensor) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = jsontext.AppendString(b, tensors[i].Name)
+		b = jsonscan.AppendString(b, tensors[i].Name)
 	}
 	return append(b, ']', '}')
 }
@@ -194,9 +194,9 @@ func (g *Gate) target(m *scheduler.Model) *Target {
 // compose makes the end of every answer's metadata.
 func (t *Target) compose() {
 	b := []byte(`"model_name":`)
-	b = jsontext.AppendString(b, t.ID.Name)
+	b = jsonscan.AppendString(b, t.ID.Name)
 	b = append(b, `,"model_version":`...)
-	b = jsontext.AppendString(b, t.ID.Version)
+	b = jsonscan.AppendString(b, t.ID.Version)
 	b = append(b, `,"__tensors__":[`...)
 	t.answer = b[:len(b):len(b)]
 	for i, o := range t.Spec.Outputs {
@@ -206,7 +206,7 @@ func (t *Target) compose() {
 		if len(b) > len(t.answer) {
 			b = append(b, ',')
 		}
-		b = jsontext.AppendString(b, t.Spec.Outputs[i].Name)
+		b = jsonscan.AppendString(b, t.Spec.Outputs[i].Name)
 	}
 	t.full = append(b, ']', '}')
 }

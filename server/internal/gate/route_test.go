@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/quota"
-	"github.com/shivad/shivad/server/metrics"
 )
 
 // A Conn is an admitted connection. Its bytes and the reason for its end are counted.

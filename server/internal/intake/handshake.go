@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/metrics"
+	"github.com/shivad/shivad/server/internal/processors"
 	"github.com/shivad/shivad/server/internal/secure"
-	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/server/processors"
 )
 
 // A connection to a TLS address counts against the limits from its beginning. It has a goroutine

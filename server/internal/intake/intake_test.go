@@ -14,7 +14,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
-	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/shiva/leaktest"
 	"github.com/shivad/shivad/shiva/shivatest"
 )

@@ -27,10 +27,10 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/internal/wake"
-	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 

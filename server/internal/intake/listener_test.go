@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/quota"
-	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )

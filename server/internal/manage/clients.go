@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/quota"
-	"github.com/shivad/shivad/server/metrics"
 )
 
 // topAddresses limits the addresses shown: clients may have any number.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/internal/metrics"
 )
 
 // explainApplication says what an application answers, and why with its default or without some

@@ -10,7 +10,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/server/admin"
-	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/internal/metrics"
 )
 
 // health reports how well every version of a model, and every application, serves its requests:

@@ -4,7 +4,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/audit"
-	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/internal/metrics"
 )
 
 // worstStreams is how many streams of a version a watch shows.

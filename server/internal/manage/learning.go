@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/selection"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -103,7 +103,7 @@ func (l Learning) Feedback(ctx context.Context, name string, body json.RawMessag
 		Input json.RawMessage `json:"input"`
 	}
 	if err := json.Unmarshal(body, &q); err != nil {
-		return nil, refusal(fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, jsontext.Words(err)))
+		return nil, refusal(fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, jsonscan.Words(err)))
 	}
 	if string(q.ID) == "null" {
 		q.ID = nil
@@ -166,10 +166,10 @@ func fromJSON(text []byte, specs []tensor.Spec) ([]tensor.Tensor, error) {
 // valuesByName splits an object of values by input; any other value is that of the only input.
 func valuesByName(text []byte, specs []tensor.Spec) (byName map[string]json.RawMessage, err error) {
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		if err := jsontext.Unmarshal(text, &byName); err != nil {
+		if err := jsonscan.Unmarshal(text, &byName); err != nil {
 			return nil, err
 		}
-		if _, isBytes := jsontext.Unquote(byName["b64"]); !isBytes || len(specs) != 1 {
+		if _, isBytes := jsonscan.Unquote(byName["b64"]); !isBytes || len(specs) != 1 {
 			return byName, nil
 		}
 	}

@@ -8,17 +8,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shivad/shivad/containers/arena"
+	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/unfinished"
-	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -36,10 +36,10 @@ type Report struct {
 	Scheduler  *scheduler.Scheduler
 	Metrics    *metrics.Metrics
 	Pool       *tensor.Pool
-	Unpacked   *tensor.Pool       // the part of Pool for compressed requests
-	Unfinished *unfinished.Room   // of Pool, for messages that are arriving
-	Arena      func() arena.Usage // shared memory of containers on this machine
-	Regions    *regions.Registry  // and of clients
+	Unpacked   *tensor.Pool                 // the part of Pool for compressed requests
+	Unfinished *unfinished.Room             // of Pool, for messages that are arriving
+	Arena      func() containers.ArenaUsage // shared memory of containers on this machine
+	Regions    *regions.Registry            // and of clients
 	Sessions   *fleet.Sessions
 	Processes  *fleet.Processes
 

@@ -13,8 +13,8 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/jsontensor"
-	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -91,7 +91,7 @@ func fromValue(value []byte, d tensor.DType) (tensor.Tensor, error) {
 		Shape *tensor.Shape `json:"shape"`
 	}
 	if err := json.Unmarshal(value, &raw); err != nil {
-		return tensor.Tensor{}, fmt.Errorf(`expected {"b64": "...", "shape": [...]}: %w`, jsontext.Words(err))
+		return tensor.Tensor{}, fmt.Errorf(`expected {"b64": "...", "shape": [...]}: %w`, jsonscan.Words(err))
 	}
 	switch {
 	case raw.B64 == nil:

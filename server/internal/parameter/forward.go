@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // Forward adds headers of a request to object, the JSON object of its parameters for the container
@@ -14,7 +14,7 @@ import (
 func Forward(object []byte, names []string, values func(name string) []string) []byte {
 	for _, name := range names {
 		given := values(name)
-		if len(given) == 0 || jsontext.Field(object, name) != nil {
+		if len(given) == 0 || jsonscan.Field(object, name) != nil {
 			continue
 		}
 		between := ", "
@@ -25,7 +25,7 @@ func Forward(object []byte, names []string, values func(name string) []string) [
 		if len(open) == 1 {
 			open = nil
 		}
-		object = append(jsontext.AppendMember(open, name, jsontext.AppendString(nil, strings.Join(given, between))), '}')
+		object = append(jsonscan.AppendMember(open, name, jsonscan.AppendString(nil, strings.Join(given, between))), '}')
 	}
 	return object
 }

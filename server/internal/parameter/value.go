@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // A Value is a request's value for a key, as its wire encodes it.
@@ -67,7 +67,7 @@ func (v Value) text() (string, bool) {
 	if len(v.json) > 0 && (v.json[0] == '-' || '0' <= v.json[0] && v.json[0] <= '9') {
 		return string(v.json), true
 	}
-	return jsontext.Unquote(v.json)
+	return jsonscan.Unquote(v.json)
 }
 
 // names returns a list of names, which is a text with commas between them on wires without lists.

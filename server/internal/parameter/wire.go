@@ -3,7 +3,7 @@ package parameter
 import (
 	"cmp"
 
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // A Wire is a place where clients give parameters. Wires combine into sets.
@@ -60,7 +60,7 @@ func (w Wire) Keys() map[string]*Key { return keys[w] }
 // members after it.
 func (w Wire) Members(v *Values, object []byte, other func(key, value []byte)) (err error) {
 	rows := w.Keys()
-	for key, value := range jsontext.Members(object) {
+	for key, value := range jsonscan.Members(object) {
 		if k := rows[string(key)]; k != nil {
 			err = cmp.Or(err, k.Read(v, JSON(value)))
 		} else if other != nil {

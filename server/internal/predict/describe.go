@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -236,7 +236,7 @@ func list(labels []string) string {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = jsontext.AppendString(b, label)
+		b = jsonscan.AppendString(b, label)
 	}
 	return string(append(b, ']'))
 }

@@ -1,7 +1,7 @@
 // Package predict is the Predict Protocol V2 independent of its wires: the requests and answers,
 // over HTTP as over gRPC.
 //
-//	server/rest, server/grpc --Question--> Door.Infer --> gate --> scheduler
+//	server/internal/rest, server/internal/grpc --Question--> Door.Infer --> gate --> scheduler
 //	                         <--Answer---
 //	                         <-- metadata, config, statistics, index: structs with JSON names
 //

@@ -10,9 +10,9 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/internal/metrics"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/jsontensor"
-	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -76,7 +76,7 @@ func (s *Service) Input(model string, value []byte) (tensor.Tensor, error) {
 }
 
 func input(value []byte, d tensor.DType) (tensor.Tensor, error) {
-	if text, isText := jsontext.Unquote(value); isText && d == tensor.Uint8 {
+	if text, isText := jsonscan.Unquote(value); isText && d == tensor.Uint8 {
 		data, err := base64.StdEncoding.DecodeString(text)
 		if err != nil {
 			return tensor.Tensor{}, fmt.Errorf("expected bytes as base64: %w", err)

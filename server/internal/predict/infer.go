@@ -14,11 +14,11 @@ import (
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/trace"
-	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -255,7 +255,7 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 func (q *Question) params(ctx context.Context, target *gate.Target) gate.Params {
 	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source, Client: q.Client, Who: q.Who, Trace: q.trace}
 	if q.ID != "" {
-		p.ID = jsontext.AppendString(nil, q.ID) // as in the metadata of a Shiva message
+		p.ID = jsonscan.AppendString(nil, q.ID) // as in the metadata of a Shiva message
 	}
 	if end, ok := ctx.Deadline(); ok {
 		left := min(max(end.Sub(q.Arrived), 1), parameter.MaxTimeout)

@@ -9,14 +9,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/shivad/shivad/containers/adapter"
+	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
-	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -281,7 +281,7 @@ func TestPriority(t *testing.T) {
 
 // TestFlat: a legacy model's rows are those of a matrix, or one vector.
 func TestFlat(t *testing.T) {
-	flat := adapter.Spec(tensor.Float32, tensor.Bytes)
+	flat := containertest.OldSpec(tensor.Float32, tensor.Bytes)
 	r := newRig(t)
 	r.serve(t, "m", "1", flat, &schedtest.Worker{Exec: instant, Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
 		var out []string

@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/identity"
-	"github.com/shivad/shivad/server/processors"
+	"github.com/shivad/shivad/server/internal/processors"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 

@@ -25,7 +25,7 @@ import (
 
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -176,7 +176,7 @@ func (o *overShiva) ask(ctx context.Context, server int, n int64) (int64, bool, 
 			made.Close()
 			return 0, true, errors.New("no connection")
 		}
-		ready := string(jsontext.Field(m.Metadata, "ready")) == "true"
+		ready := string(jsonscan.Field(m.Metadata, "ready")) == "true"
 		m.Release()
 		if !ready {
 			made.Close()

@@ -1,0 +1,177 @@
+package tcp
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsonscan"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A question is the request in the metadata of a Shiva message. Byte slices are raw JSON values in
+// the message's memory.
+type question struct {
+	gate.Params
+	id    []byte // echoed in the answer, unchanged; nil if absent
+	names []byte // "__tensors__": names of the tensors in order; nil: they are positional
+
+	token []byte // shiva.TokenKey; nil: none
+
+	shared []byte // shiva.MemoryKey: which tensors are in shared memory; nil: none
+
+	own bool // some keys mean nothing to the server: the answer returns them
+
+	forward []byte // backs Params.Forward, reused by the next question
+}
+
+// parameters are the server's keys other than those that shape the message.
+var parameters = parameter.Shiva.Keys()
+
+// parse reads meta, which the decoder has checked to be a JSON object or empty. Keys that are
+// neither below nor in parameters go to the container.
+func (q *question) parse(meta []byte) error {
+	q.reset()
+	if len(meta) <= len("{}") {
+		return nil
+	}
+	q.Metadata = meta
+	var first error
+	q.Bridge = gate.InBridgeForm(meta)
+	for key, value := range jsonscan.Members(meta) {
+		var fault error
+		switch {
+		case q.isAbsent(key, value):
+			continue
+		case q.isField(key, value):
+			q.pass(key, value)
+			if string(key) == "id" { // echoed, whatever it is
+				q.id = value
+			}
+			continue
+		}
+		switch string(key) {
+		case "id":
+			q.id = value
+		case shiva.NamesKey:
+			q.names = value
+		case shiva.MemoryKey:
+			q.shared = value
+		case shiva.TokenKey:
+			if q.token != nil {
+				fault = fmt.Errorf("%w: metadata key %q occurs twice", scheduler.ErrInvalidInput, shiva.TokenKey)
+			}
+			q.token = value
+		case "version":
+			q.Version, fault = parseVersion(value)
+		case "inputs":
+			q.Inputs = value
+		case shiva.TextsKey:
+			q.Texts, fault = value, needObject(shiva.TextsKey, "an object that maps the names of inputs to texts", value)
+		case "parameters":
+			if fault = needObject("parameters", "an object", value); fault == nil {
+				for key, value := range jsonscan.Members(value) {
+					q.pass(key, value)
+				}
+			}
+		default:
+			if p := parameters[string(key)]; p != nil {
+				fault = p.Read(&q.Values, parameter.JSON(value))
+			} else {
+				q.pass(key, value)
+				q.own = true
+			}
+		}
+		if first == nil {
+			first = fault // the refusal needs the id too, which may come last
+		}
+	}
+	q.ID = q.id
+	if len(q.forward) > 0 {
+		q.forward = append(q.forward, '}')
+		q.Forward = q.forward
+	}
+	return first
+}
+
+// isField reports whether a member is a bridge's field for an input, whatever its key.
+func (q *question) isField(key, value []byte) bool {
+	return q.Bridge && string(key) != shiva.NamesKey && string(key) != shiva.TextsKey &&
+		(string(key) == "inputs" || gate.Refers(value))
+}
+
+// isAbsent reports whether a member is a key of the server that is null, or a bridge's field that
+// is None. For a key that takes no text that holds even if nothing else shows that the client is a
+// bridge.
+func (q *question) isAbsent(key, value []byte) bool {
+	if string(value) == "null" {
+		switch string(key) {
+		case "version", "inputs", "parameters", shiva.NamesKey, shiva.TextsKey, shiva.MemoryKey, shiva.TokenKey:
+			return true
+		}
+		return false // parameters read null themselves
+	}
+	if string(value) != gate.Absent {
+		return false
+	}
+	if p := parameters[string(key)]; p != nil && !p.TakesText() {
+		return true
+	}
+	return q.Bridge && string(key) != "id" // an id is echoed, and becomes None in the bridge again
+}
+
+// reset makes q the question of a message without metadata.
+func (q *question) reset() {
+	const keep = 4 << 10 // each of thousands of idle calls may keep that much
+	if cap(q.forward) > keep {
+		q.forward = nil
+	}
+	*q = question{forward: q.forward[:0]}
+}
+
+// pass adds a member to the object for the container.
+func (q *question) pass(key, value []byte) {
+	q.forward = jsonscan.AppendMember(q.forward, key, value)
+}
+
+// parseVersion accepts a string or a number.
+func parseVersion(value []byte) (string, error) {
+	switch c := value[0]; {
+	case c == '"':
+		var s string
+		err := json.Unmarshal(value, &s)
+		return s, err
+	case c == '-' || '0' <= c && c <= '9':
+		return string(value), nil
+	}
+	return "", unexpected("version", "a string or a number", value)
+}
+
+// nameTensors names tensors by "__tensors__", which must have a name for each.
+func nameTensors(tensors []tensor.Tensor, value []byte) error {
+	var names []string
+	if value[0] != '[' || json.Unmarshal(value, &names) != nil {
+		return unexpected(shiva.NamesKey, "a list of strings", value)
+	}
+	if len(names) != len(tensors) {
+		return fmt.Errorf("%w: metadata key \"__tensors__\" names %d tensors, but the message has %d", scheduler.ErrInvalidInput, len(names), len(tensors))
+	}
+	for i, name := range names {
+		tensors[i].Name = name
+	}
+	return nil
+}
+
+func needObject(key, want string, value []byte) error {
+	if value[0] == '{' {
+		return nil
+	}
+	return unexpected(key, want, value)
+}
+
+func unexpected(key, want string, value []byte) error {
+	return &parameter.Error{Noun: "metadata key", Key: key, Expected: want, Got: parameter.JSON(value).String()}
+}
