@@ -123,15 +123,10 @@ func TestZerosBeforeTheTimeout(t *testing.T) {
 // Zeros are counted by their cause; the image of a detector that disconnected is not among them.
 func TestZerosAreCounted(t *testing.T) {
 	play(t, func(c *Config) { c.Models = Models{"none.onnx": "none"} }, func(r *rig) {
-		spec := scheduler.Spec{Inputs: []tensor.Spec{image}, Outputs: []tensor.Spec{rows}, Platform: "test"}
-		fails := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		replica := r.replica("yolo", []tensor.Spec{rows}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 			b.Fail(scheduler.ErrContainerFailed)
 			return nil
-		})
-		replica, err := r.sched.AddReplica(scheduler.ModelID{Name: "yolo", Version: "1"}, spec, fails, scheduler.ReplicaOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		d := r.detector("10.2.0.1:1")
 		defer d.conn.Close()
 		d.about("yolo.onnx")
@@ -175,7 +170,7 @@ func TestDetectorsWaitForTheirModels(t *testing.T) {
 		if took := time.Since(began); took < modelTimeout || took > 30*time.Second {
 			t.Errorf("given up after %v, and the detector waits for 30 s", took)
 		}
-		r.repo.model = "late"
+		r.repo.Names = []string{"late"}
 		if s := d.about("late.onnx"); !s.is(s.Available) || s.Loaded {
 			t.Errorf("a model whose processes are the server's: %+v", s)
 		}
@@ -185,7 +180,7 @@ func TestDetectorsWaitForTheirModels(t *testing.T) {
 		time.Sleep(time.Second)
 		gone.conn.Close()
 		time.Sleep(time.Second)
-		if n := r.metrics.Door("frigate").Connections(); n != 1 {
+		if n := r.Metrics.Door("frigate").Connections(); n != 1 {
 			t.Errorf("%d connections", n)
 		}
 	})
@@ -196,8 +191,8 @@ func TestModelFiles(t *testing.T) {
 	play(t, func(c *Config) { c.ModelDirectory = dir }, func(r *rig) {
 		d := r.detector("10.2.0.1:1")
 		defer d.conn.Close()
-		r.repo.model = "yolo"
-		r.repo.load = func(context.Context) error {
+		r.repo.Names = []string{"yolo"}
+		r.repo.Loading = func(context.Context, string) error {
 			if _, err := os.Stat(filepath.Join(dir, "yolo.onnx")); err != nil {
 				t.Errorf("loaded before the file is there: %v", err)
 			}
@@ -235,7 +230,7 @@ func TestModelFiles(t *testing.T) {
 				t.Errorf("%.20q: %+v", wrong.file, s)
 			}
 		}
-		r.repo.load = func(context.Context) error { return fmt.Errorf("%w: it ended", scheduler.ErrUnavailable) }
+		r.repo.Loading = func(context.Context, string) error { return fmt.Errorf("%w: it ended", scheduler.ErrUnavailable) }
 		if s := d.gives("yolo.tflite", "y"); !s.is(s.Saved) || s.Loaded || !strings.Contains(s.Message, "it ended") {
 			t.Errorf("a model that ends: %+v", s)
 		}
@@ -402,7 +397,7 @@ func TestEightDetectorsAndALostReplica(t *testing.T) {
 		var stuck []*scheduler.Batch
 		var largest int
 		var mu sync.Mutex
-		spec := scheduler.Spec{Inputs: []tensor.Spec{image}, Outputs: []tensor.Spec{rows}, Platform: "test"}
+		outputs := []tensor.Spec{rows}
 		for i := range 2 {
 			worker := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 				mu.Lock()
@@ -413,14 +408,10 @@ func TestEightDetectorsAndALostReplica(t *testing.T) {
 					time.AfterFunc(15*time.Millisecond, func() { lost.Remove(scheduler.ErrContainerLost) })
 					return nil
 				}
-				time.AfterFunc(30*time.Millisecond, func() { r.complete(b, spec.Outputs, one) })
+				time.AfterFunc(30*time.Millisecond, func() { r.complete(b, outputs, one) })
 				return nil
 			})
-			replica, err := r.sched.AddReplica(scheduler.ModelID{Name: "yolo", Version: "1"}, spec, worker, scheduler.ReplicaOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if i == 0 {
+			if replica := r.replica("yolo", outputs, worker); i == 0 {
 				lost = replica
 			}
 		}
@@ -455,7 +446,7 @@ func TestShutdown(t *testing.T) {
 	play(t, nil, func(r *rig) {
 		r.model("yolo", []tensor.Spec{rows}, 50*time.Millisecond, one)
 		idle, waits, busy := r.detector("10.2.0.1:1"), r.detector("10.2.0.1:2"), r.detector("10.2.0.1:3")
-		half, err := r.net.DialFrom(r.t.Context(), "10.2.0.1:4", addr) // no handshake
+		half, err := r.net.DialFrom(r.T.Context(), "10.2.0.1:4", addr) // no handshake
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -464,7 +455,9 @@ func TestShutdown(t *testing.T) {
 		waits.send(`{"model_request": true, "model_name": "none.onnx"}`)
 		synctest.Wait()
 		began := time.Now()
-		r.stop()
+		if err := r.Stop(r.T.Context()); err != nil {
+			t.Error(err)
+		}
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("it took %v", took)
 		}

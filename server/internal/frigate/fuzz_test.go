@@ -18,7 +18,6 @@ import (
 // rows.
 func FuzzMessage(f *testing.F) {
 	r := newRig(f, func(c *Config) { c.ModelDirectory = f.TempDir() })
-	f.Cleanup(r.stop)
 	r.model("yolo", []tensor.Spec{rows}, 0, one)
 	f.Add([]byte(header24), []byte(pixels(1)), true)
 	f.Add([]byte(`{"model_request": true, "model_name": "yolo.onnx"}`), []byte(nil), false)
@@ -59,7 +58,7 @@ func FuzzMessage(f *testing.F) {
 func admitted(t testing.TB, r *rig) *intake.Conn {
 	t.Helper()
 	l, err := intake.Listen(intake.Config{
-		Entrance: intake.Entrance{Addrs: []string{"10.0.0.1:1"}, Metrics: r.metrics.Door("frigate"), Log: r.door.log,
+		Entrance: intake.Entrance{Addrs: []string{"10.0.0.1:1"}, Metrics: r.Metrics.Door("frigate"), Log: r.door.log,
 			Open: func(at string, _ unixsocket.Access) (net.Listener, error) { return r.net.Listen(at) }},
 		Door: "frigate", Settings: func() intake.Settings { return intake.Settings{Total: 1} },
 	})

@@ -31,7 +31,7 @@ func frames(parts ...string) (wire []byte) {
 // series returns the text of /metrics.
 func (r *rig) series() string {
 	w := httptest.NewRecorder()
-	r.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	r.Metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	return w.Body.String()
 }
 
@@ -157,7 +157,7 @@ func TestFramesThatCannotBeTrusted(t *testing.T) {
 // Other sockets, and programs that speak another protocol, do not get past the handshake.
 func TestOthersThanDetectors(t *testing.T) {
 	play(t, nil, func(r *rig) {
-		link, err := r.net.DialFrom(r.t.Context(), "10.2.0.1:1", addr)
+		link, err := r.net.DialFrom(r.T.Context(), "10.2.0.1:1", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,12 +165,12 @@ func TestOthersThanDetectors(t *testing.T) {
 			// The DEALER may learn of it in its handshake or after it: either side may be first.
 			_, _ = link.Read(make([]byte, 1))
 		}
-		web, err := r.net.DialFrom(r.t.Context(), "10.2.0.1:2", addr)
+		web, err := r.net.DialFrom(r.T.Context(), "10.2.0.1:2", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, _ = web.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
-		silent, err := r.net.DialFrom(r.t.Context(), "10.2.0.1:3", addr)
+		silent, err := r.net.DialFrom(r.T.Context(), "10.2.0.1:3", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,13 +205,13 @@ func TestDetectorsThatDisappear(t *testing.T) {
 		_, _ = cut.link.Write(part[:len(part)-10])
 		cut.link.Cut()
 		synctest.Wait()
-		if n := r.metrics.Door("frigate").Connections(); n != 2 {
+		if n := r.Metrics.Door("frigate").Connections(); n != 2 {
 			t.Errorf("%d connections", n)
 		}
 		served("is cut in the middle of an image")
 		time.Sleep(9 * time.Second) // a second, and one for each 16 KiB of 100
-		if n := r.ends(metrics.ClosedMessageTimeout); n != 1 || r.pool.InUse() != 0 {
-			t.Errorf("%d timeouts, %d bytes", n, r.pool.InUse())
+		if n := r.ends(metrics.ClosedMessageTimeout); n != 1 || r.Pool.InUse() != 0 {
+			t.Errorf("%d timeouts, %d bytes", n, r.Pool.InUse())
 		}
 		still.conn.Close()
 
@@ -253,7 +253,7 @@ func TestConnectionLimits(t *testing.T) {
 			d := r.detector(fmt.Sprintf("10.2.0.1:%d", i+1))
 			defer d.conn.Close()
 		}
-		link, err := r.net.DialFrom(r.t.Context(), "10.2.0.1:9", addr)
+		link, err := r.net.DialFrom(r.T.Context(), "10.2.0.1:9", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -262,7 +262,7 @@ func TestConnectionLimits(t *testing.T) {
 		}
 		d := r.detector("10.2.0.2:1")
 		defer d.conn.Close()
-		if link, err = r.net.DialFrom(r.t.Context(), "10.2.0.3:1", addr); err != nil {
+		if link, err = r.net.DialFrom(r.T.Context(), "10.2.0.3:1", addr); err != nil {
 			t.Fatal(err)
 		}
 		if _, err = zmtp.Client(link, zmtp.Config{Client: zmtp.Req}); err == nil || !strings.Contains(err.Error(), "frigate.connections = 3") {

@@ -19,11 +19,10 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
-	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 	"github.com/shivad/shivad/shiva/unixsocket"
@@ -32,19 +31,14 @@ import (
 // addr is where the door listens, on a network in memory.
 const addr = "10.0.0.1:5555"
 
-// rig is a door on virtual time, and a scheduler behind it.
+// rig is a door on virtual time.
 type rig struct {
-	t       testing.TB
-	net     shivatest.Net
-	sched   *scheduler.Scheduler
-	gate    *gate.Gate
-	door    *Door
-	pool    *tensor.Pool
-	metrics *metrics.Metrics
-	trail   *audit.Trail
-	repo    repository
-	reach   string // server.repository
-	stopped bool
+	*doortest.Rig
+	net   shivatest.Net
+	door  *Door
+	trail *audit.Trail
+	repo  doortest.Repository
+	reach string // server.repository
 }
 
 // play runs a test on virtual time, which passes while all goroutines wait.
@@ -53,84 +47,39 @@ func play(t *testing.T, change func(*Config), test func(r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, change)
 		test(r)
-		r.stop()
-		time.Sleep(2 * time.Second) // the workers still have batches that were given up
-		if n := r.pool.InUse(); n != 0 {
-			t.Errorf("%d bytes of the pool are still out\n%s", n, strings.Join(tensor.Outstanding(r.pool), "\n"))
+		if err := r.Stop(t.Context()); err != nil {
+			t.Error(err)
 		}
+		time.Sleep(2 * time.Second) // the workers still have batches that were given up
 	})
 }
 
 func newRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	r := &rig{t: t, pool: tensor.NewPool(1 << 30), metrics: metrics.New("test"), trail: audit.New(log), reach: config.RepositoryAll}
-	r.gate = gate.New(gate.Config{
-		Pool:    r.pool,
-		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: 30 * time.Second} },
-		Metrics: r.metrics,
-		Ready:   func() (bool, string) { return true, "" },
-	})
-	var err error
-	if r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool, Hooks: scheduler.Hooks{ModelChanged: r.gate.ModelChanged}}); err != nil {
-		t.Fatal(err)
-	}
-	r.gate.Attach(r.sched)
+	r := &rig{Rig: doortest.New(t, tensor.NewPool(1<<30)), trail: audit.New(slog.New(slog.DiscardHandler)), reach: config.RepositoryAll}
 	cfg := Config{
-		Entrance: intake.Entrance{Addrs: []string{addr}, Metrics: r.metrics.Door("frigate"), Log: log,
-			Open: func(at string, _ unixsocket.Access) (net.Listener, error) { return r.net.Listen(at) }},
-		Pool: r.pool, Trail: r.trail,
-		Predict: predict.New(predict.Config{Regions: regions.New(regions.Settings{}, nil), Gate: r.gate, Repository: &r.repo, Version: "test", Trail: r.trail,
-			Reach: func() string { return r.reach }, Changed: func(by, what, name, detail string) {},
-			Settings: func(string) config.Model { return config.Default().Model("") }}),
+		Entrance: r.Entrance("frigate"), Pool: r.Pool, Trail: r.trail,
+		Predict: r.Predict(&r.repo, func(c *predict.Config) {
+			c.Trail, c.Reach = r.trail, func() string { return r.reach }
+		}),
 		Settings: Settings{
 			Connections: intake.Settings{Total: 100, PerAddress: 50}, MessageTimeout: 10 * time.Second, StallTimeout: 5 * time.Second, RequestTimeout: 200 * time.Millisecond,
 			Limits:     gate.Limits{MessageBytes: 1 << 20, MetadataBytes: 4 << 10, Tensors: 16, Rank: 8, JSONDepth: 32},
 			ModelBytes: 1 << 16, ModelFiles: 3,
 		},
 	}
+	cfg.Addrs = []string{addr}
+	cfg.Open = func(at string, _ unixsocket.Access) (net.Listener, error) { return r.net.Listen(at) }
 	if change != nil {
 		change(&cfg)
 	}
+	var err error
 	if r.door, err = Listen(cfg); err != nil {
 		t.Fatal(err)
 	}
+	r.Serves(r.door.Shutdown)
 	return r
 }
-
-// stop drains as the server does.
-func (r *rig) stop() {
-	if r.stopped {
-		return
-	}
-	r.stopped = true
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	r.gate.Drain()
-	_ = r.sched.Drain(ctx)
-	r.sched.Close()
-	if err := r.door.Shutdown(ctx); err != nil {
-		r.t.Errorf("shutdown: %v", err)
-	}
-}
-
-// A repository has one model whose processes belong to the server, which starts them by load.
-type repository struct {
-	model string
-	load  func(context.Context) error
-}
-
-func (r *repository) Models() []string {
-	if r.model == "" {
-		return nil
-	}
-	return []string{r.model}
-}
-func (r *repository) State(string) predict.Condition {
-	return predict.Condition{State: predict.Unavailable, Reason: "unloaded"}
-}
-func (r *repository) Load(ctx context.Context, model string) error { return r.load(ctx) }
-func (r *repository) Unload(string) error                          { return nil }
 
 // image is what models of the tests take, and rows what they answer with.
 var (
@@ -141,7 +90,7 @@ var (
 // model adds a replica of a model. detect computes the values of its detections from each row's
 // pixels; they go into memory of the pool.
 func (r *rig) model(name string, outputs []tensor.Spec, after time.Duration, detect func(pixels []byte) []float32) {
-	r.t.Helper()
+	r.T.Helper()
 	worker := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		time.AfterFunc(after, func() { r.complete(b, outputs, detect) })
 		return nil
@@ -149,12 +98,9 @@ func (r *rig) model(name string, outputs []tensor.Spec, after time.Duration, det
 	r.replica(name, outputs, worker)
 }
 
-func (r *rig) replica(name string, outputs []tensor.Spec, worker scheduler.Worker) {
-	r.t.Helper()
-	spec := scheduler.Spec{Inputs: []tensor.Spec{image}, Outputs: outputs, Platform: "test"}
-	if _, err := r.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, worker, scheduler.ReplicaOptions{}); err != nil {
-		r.t.Fatal(err)
-	}
+func (r *rig) replica(name string, outputs []tensor.Spec, worker scheduler.Worker) *scheduler.Replica {
+	r.T.Helper()
+	return r.Model(name, scheduler.Spec{Inputs: []tensor.Spec{image}, Outputs: outputs, Platform: "test"}, worker)
 }
 
 func (r *rig) complete(b *scheduler.Batch, outputs []tensor.Spec, detect func(pixels []byte) []float32) {
@@ -174,9 +120,9 @@ func (r *rig) complete(b *scheduler.Batch, outputs []tensor.Spec, detect func(pi
 			}
 		}
 		n, _ := shape.Elements()
-		buf, err := r.pool.Get(4 * n)
+		buf, err := r.Pool.Get(4 * n)
 		if err != nil {
-			r.t.Error(err)
+			r.T.Error(err)
 			return
 		}
 		clear(buf.Bytes())
@@ -205,16 +151,16 @@ type detector struct {
 }
 
 func (r *rig) detector(from string) *detector {
-	r.t.Helper()
+	r.T.Helper()
 	link, err := r.net.DialFrom(context.Background(), from, addr)
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	conn, err := zmtp.Client(link, zmtp.Config{Client: zmtp.Req})
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
-	d := &detector{r.t, conn, link}
+	d := &detector{r.T, conn, link}
 	return d
 }
 

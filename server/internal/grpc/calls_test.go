@@ -23,7 +23,7 @@ func TestMetadata(t *testing.T) {
 		Outputs:  []tensor.Spec{{Name: "scores", DType: tensor.BFloat16, Shape: tensor.Shape{-1, 10}}},
 		Platform: "test", MaxBatch: 32, Parameters: []byte(`{"who":"me","n":3}`),
 	}
-	r.add("m", spec, scheduler.WorkerFunc(func(*scheduler.Batch) error { return nil }))
+	r.Model("m", spec, scheduler.WorkerFunc(func(*scheduler.Batch) error { return nil }))
 
 	if a, err := r.client.ServerLive(ctx, &pb.ServerLiveRequest{}); err != nil || !a.Live {
 		t.Errorf("live: %v %v", a, err)
@@ -116,10 +116,7 @@ func TestRepository(t *testing.T) {
 		}
 		return text
 	}
-	managed := func(state string) string {
-		return "managed/ " + state + " as the test says;panics/ " + state + " as the test says;"
-	}
-	if got, want := index(false), "m/1 READY ;"+managed("UNAVAILABLE"); got != want {
+	if got, want := index(false), "m/1 READY ;managed/ UNAVAILABLE unloaded;panics/ UNAVAILABLE unloaded;"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if got, want := index(true), "m/1 READY ;"; got != want {
@@ -128,7 +125,7 @@ func TestRepository(t *testing.T) {
 	if _, err := r.client.RepositoryModelLoad(ctx, &pb.RepositoryModelLoadRequest{ModelName: "managed"}); err != nil {
 		t.Error(err)
 	}
-	if got, want := index(true), "m/1 READY ;"+managed("READY"); got != want {
+	if got, want := index(true), "m/1 READY ;managed/ READY ;"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	unload := map[string]*pb.ModelRepositoryParameter{"unload_dependents": {ParameterChoice: &pb.ModelRepositoryParameter_BoolParam{}}}

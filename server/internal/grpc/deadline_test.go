@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
@@ -30,26 +31,26 @@ type caller struct {
 }
 
 func (r *rig) caller(settings ...http2.Setting) *caller {
-	r.t.Helper()
-	conn, err := r.connect(r.t.Context(), r.door.Addrs()[0].String())
+	r.T.Helper()
+	conn, err := r.connect(r.T.Context(), r.door.Addrs()[0].String())
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
-	r.t.Cleanup(func() { conn.Close() })
+	r.T.Cleanup(func() { conn.Close() })
 	// The kernel reads for a client that does not: with buffers that it may grow to megabytes.
 	if t, ok := conn.(*net.TCPConn); ok {
 		if err := t.SetReadBuffer(64 << 10); err != nil {
-			r.t.Fatal(err)
+			r.T.Fatal(err)
 		}
 	}
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		r.t.Fatal(err)
+	if err := conn.SetDeadline(time.Now().Add(doortest.Patience)); err != nil {
+		r.T.Fatal(err)
 	}
-	c := &caller{t: r.t, conn: conn, framer: http2.NewFramer(conn, conn)}
+	c := &caller{t: r.T, conn: conn, framer: http2.NewFramer(conn, conn)}
 	c.enc = hpack.NewEncoder(&c.header)
 	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	c.must(c.framer.WriteSettings(settings...))
 	return c
@@ -169,7 +170,7 @@ func TestExpiredCalls(t *testing.T) {
 			if statuses == 0 {
 				t.Errorf("of 20 times %d calls none ends with status %s", n, want)
 			}
-			budgettest.Until(r.t, "the requests to leave", func() bool { return r.inside() == 0 })
+			budgettest.Until(r.T, "the requests to leave", func() bool { return r.inside() == 0 })
 		})
 	}
 	if n, ok := findMetric(r, `shivad_requests_total{door="grpc",model="m",outcome="canceled",version="1"} `); ok && n > 0 {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -30,13 +31,13 @@ import (
 // sized is a model that answers each row with as many bytes as its number; declared may be -1.
 func (r *rig) sized(name string, declared int) *atomic.Int64 {
 	rows := new(atomic.Int64)
-	r.add(name, scheduler.Spec{
+	r.Model(name, scheduler.Spec{
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 1}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, declared}}},
 	}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		rows.Add(int64(b.Rows))
 		n := int(math.Float32frombits(binary.NativeEndian.Uint32(b.Parts[0].Inputs[0].Data)))
-		buf, err := r.pool.Get(b.Rows * n)
+		buf, err := r.Pool.Get(b.Rows * n)
 		if err != nil {
 			return err
 		}
@@ -75,15 +76,15 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 				greedy.call(uint32(2*i+1), c.method, time.Minute, floats("m", answer), true)
 			}
 			most := int64(0)
-			budgettest.Until(r.t, "the connection to be closed", func() bool {
-				most = max(most, r.pool.InUse())
+			budgettest.Until(r.T, "the connection to be closed", func() bool {
+				most = max(most, r.Pool.InUse())
 				return metric(r, `shivad_connections_closed_total{door="grpc",reason="stalled"} `) == 1
 			})
 			before := rows.Load()
 			if most > limit+2*answer {
 				t.Errorf("%d KiB of payload for a client that does not read, whose limit is %d", most>>10, limit>>10)
 			}
-			budgettest.Until(r.t, "its requests to end", func() bool { return r.inside() == 0 })
+			budgettest.Until(r.T, "its requests to end", func() bool { return r.inside() == 0 })
 			if n := rows.Load() - before; n > 1 {
 				t.Errorf("%d of its requests were executed after it was closed", n)
 			}
@@ -109,14 +110,14 @@ func TestConfigureLetsWaitingRequestsIn(t *testing.T) {
 		})
 		return n
 	}
-	budgettest.Until(r.t, "all but one to wait", func() bool { return waiting() == asked-1 })
+	budgettest.Until(r.T, "all but one to wait", func() bool { return waiting() == asked-1 })
 	next := r.door.Settings()
 	next.OutboundBytes = asked * answer
 	r.door.Configure(next)
-	budgettest.Until(r.t, "all to be executed", func() bool { return rows.Load() == asked && waiting() == 0 })
+	budgettest.Until(r.T, "all to be executed", func() bool { return rows.Load() == asked && waiting() == 0 })
 	next.StallTimeout = 100 * time.Millisecond
 	r.door.Configure(next)
-	budgettest.Until(r.t, "the connection to be closed", func() bool {
+	budgettest.Until(r.T, "the connection to be closed", func() bool {
 		return metric(r, `shivad_connections_closed_total{door="grpc",reason="stalled"} `) == 1
 	})
 }
@@ -276,8 +277,8 @@ func TestRapidReset(t *testing.T) {
 		}
 		return n
 	}
-	asked := attack(time.Now().Add(patience))
-	budgettest.Until(r.t, "the connection to be closed for it", func() bool {
+	asked := attack(time.Now().Add(doortest.Patience))
+	budgettest.Until(r.T, "the connection to be closed for it", func() bool {
 		return metric(r, `shivad_connections_closed_total{door="grpc",reason="cancels"} `) == 1
 	})
 	if first := rows.Load(); first > 2000 {
@@ -294,8 +295,8 @@ func TestRapidReset(t *testing.T) {
 		t.Errorf("it came again and again, and %d calls began in %v", n, took)
 	}
 	// A concurrent client is not held back, once its first call has been answered.
-	budgettest.Until(r.t, "those connections to end", func() bool { return r.connections() == 0 })
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	budgettest.Until(r.T, "those connections to end", func() bool { return r.connections() == 0 })
+	ctx, cancel := context.WithTimeout(t.Context(), doortest.Patience)
 	defer cancel()
 	var first time.Time // when the connection existed
 	for i := range 100 {
@@ -356,7 +357,7 @@ func TestMadeYouReset(t *testing.T) {
 			}
 			_, err := one.conn.Write(all.Bytes())
 			one.must(err)
-			one.must(one.conn.SetDeadline(time.Now().Add(patience)))
+			one.must(one.conn.SetDeadline(time.Now().Add(doortest.Patience)))
 			code := http2.ErrCodeNo
 			for {
 				frame, err := one.framer.ReadFrame()

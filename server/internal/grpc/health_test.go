@@ -48,7 +48,7 @@ func TestHealth(t *testing.T) {
 	next(healthpb.HealthCheckResponse_SERVICE_UNKNOWN)
 
 	spec := scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}}}
-	replica := r.add("m", spec, scheduler.WorkerFunc(func(*scheduler.Batch) error { return nil }))
+	replica := r.Model("m", spec, scheduler.WorkerFunc(func(*scheduler.Batch) error { return nil }))
 	next(healthpb.HealthCheckResponse_SERVING)
 	check("m", healthpb.HealthCheckResponse_SERVING)
 	check("m/1", healthpb.HealthCheckResponse_SERVING)
@@ -58,7 +58,7 @@ func TestHealth(t *testing.T) {
 	replica.Remove(errors.New("it left"))
 	next(healthpb.HealthCheckResponse_NOT_SERVING)
 	check("m", healthpb.HealthCheckResponse_NOT_SERVING)
-	r.gate.Drain()
+	r.Gate.Drain()
 	check("", healthpb.HealthCheckResponse_NOT_SERVING)
 }
 

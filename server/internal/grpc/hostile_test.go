@@ -73,7 +73,7 @@ func TestBudget(t *testing.T) {
 	for range 3 {
 		waiting.Go(func() { _, _ = r.client.ModelInfer(ctx, floats("held", make([]float32, 1<<18)...)) })
 	}
-	budgettest.Until(r.t, "the budget to be used", func() bool { return r.inside() == 3 })
+	budgettest.Until(r.T, "the budget to be used", func() bool { return r.inside() == 3 })
 	_, err := r.client.ModelInfer(t.Context(), floats("m", make([]float32, 1<<19)...))
 	failed(t, err, codes.ResourceExhausted, "Overloaded", "limits.payload_bytes", "4194304")
 	s := r.stream(t.Context())
@@ -118,7 +118,7 @@ func TestSlowMessage(t *testing.T) {
 			t.Fatalf("the client was answered early: %v", err)
 		default:
 		}
-		most = max(most, r.pool.InUse())
+		most = max(most, r.Pool.InUse())
 		return most > 0
 	})
 	// Other clients are served meanwhile.
@@ -126,21 +126,21 @@ func TestSlowMessage(t *testing.T) {
 		if _, err := r.client.ModelInfer(t.Context(), floats("m", 1)); err != nil {
 			t.Fatal(err)
 		}
-		most = max(most, r.pool.InUse())
+		most = max(most, r.Pool.InUse())
 	}
 	if most > 8*sent+(64<<10) {
 		t.Errorf("%d bytes for a message of which %d came", most, sent)
 	}
 	tap.Close()
 	<-done
-	budgettest.Until(r.t, "the memory", func() bool { return r.pool.InUse() == 0 })
+	budgettest.Until(r.T, "the memory", func() bool { return r.Pool.InUse() == 0 })
 
 	// 30,000 bytes get a second more. Half of them arrive: one frame of HTTP/2.
 	tap, option = tapped(20_000)
 	slow = pb.NewGRPCInferenceServiceClient(r.dial(option))
 	_, err := slow.ModelInfer(t.Context(), floats("m", make([]float32, 7500)...))
 	failed(t, err, codes.DeadlineExceeded, "DeadlineExceeded", "grpc.message_timeout")
-	budgettest.Until(r.t, "the call to be counted", func() bool { return r.inside() == 0 })
+	budgettest.Until(r.T, "the call to be counted", func() bool { return r.inside() == 0 })
 	close(tap.open)
 }
 
@@ -157,12 +157,12 @@ func TestHangUpWhileSending(t *testing.T) {
 			_, err := c.ModelInfer(t.Context(), floats("m", make([]float32, 1<<20)...))
 			done <- err
 		}()
-		budgettest.Until(r.t, "what comes", func() bool { return metric(r, `shivad_received_bytes_total{door="grpc"} `)-before >= bytes })
+		budgettest.Until(r.T, "what comes", func() bool { return metric(r, `shivad_received_bytes_total{door="grpc"} `)-before >= bytes })
 		tap.Close()
 		if err := <-done; err == nil {
 			t.Error("answered")
 		}
-		budgettest.Until(r.t, "the memory", func() bool { return r.pool.InUse() == 0 && r.inside() == 0 })
+		budgettest.Until(r.T, "the memory", func() bool { return r.Pool.InUse() == 0 && r.inside() == 0 })
 	}
 }
 
@@ -192,13 +192,13 @@ func TestHangUpWhileReceiving(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			budgettest.Until(r.t, "answers to wait", func() bool { return r.pool.InUse() >= 2<<20 && r.inside() == 0 })
+			budgettest.Until(r.T, "answers to wait", func() bool { return r.Pool.InUse() >= 2<<20 && r.inside() == 0 })
 			if how == "cancel" {
 				cancel()
 			} else {
 				conn.Close()
 			}
-			budgettest.Until(r.t, "the memory", func() bool { return r.pool.InUse() == 0 })
+			budgettest.Until(r.T, "the memory", func() bool { return r.Pool.InUse() == 0 })
 		})
 	}
 }
@@ -215,7 +215,7 @@ func TestConnectionLimit(t *testing.T) {
 	if _, err := r.client.ServerLive(t.Context(), &pb.ServerLiveRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if n := r.metrics.Door("grpc").Connections(); n != 1 {
+	if n := r.Metrics.Door("grpc").Connections(); n != 1 {
 		t.Errorf("%d connections", n)
 	}
 	if got := metric(r, `shivad_connections_closed_total{door="grpc",reason="connection_limit"} `); got < 1 {
@@ -246,7 +246,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 		t.Error(err)
 	}
 	elsewhere.Close()
-	budgettest.Until(r.t, "its place", func() bool { return r.metrics.Door("grpc").Connections() == 1 })
+	budgettest.Until(r.T, "its place", func() bool { return r.Metrics.Door("grpc").Connections() == 1 })
 }
 
 // An invalid message is the client's error, and affects only this call.

@@ -124,7 +124,7 @@ func TestNoTypedForm(t *testing.T) {
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}},
 		Outputs: []tensor.Spec{{Name: "n", DType: tensor.Int32, Shape: tensor.Shape{-1}}, {Name: "h", DType: tensor.Float16, Shape: tensor.Shape{-1}}},
 	}
-	r.add("m", spec, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+	r.Model("m", spec, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		n, _ := tensor.FromSlice(tensor.Shape{b.Rows}, make([]int32, b.Rows))
 		h, _ := tensor.New(tensor.Float16, tensor.Shape{b.Rows}, make([]byte, 2*b.Rows))
 		b.Complete([]tensor.Tensor{n, h}, nil)
@@ -235,7 +235,7 @@ func TestParameters(t *testing.T) {
 	r := newRig(t)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}
 	seen := make(chan string, 1)
-	r.add("m", scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+	r.Model("m", scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		p := b.Parts[0]
 		seen <- fmt.Sprintf("%s %d", p.Parameters, p.Priority)
 		out, _ := tensor.Concat([]tensor.Tensor{p.Inputs[0]}, nil)
@@ -275,7 +275,7 @@ func TestForwardedMetadata(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *int64) { c.Forward = []string{"x-request-id", "cookie"} })
 	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}
 	seen := make(chan string, 1)
-	r.add("m", scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+	r.Model("m", scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		seen <- string(b.Parts[0].Parameters)
 		out, _ := tensor.Concat([]tensor.Tensor{b.Parts[0].Inputs[0]}, nil)
 		b.Complete([]tensor.Tensor{out}, nil)
@@ -343,13 +343,13 @@ func TestErrors(t *testing.T) {
 	}
 
 	r := newRig(t)
-	r.add("fails", scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}},
+	r.Model("fails", scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}},
 		scheduler.WorkerFunc(func(b *scheduler.Batch) error { b.Fail(errors.New("ZeroDivisionError")); return nil }))
 	_, err := r.client.ModelInfer(t.Context(), floats("fails", 1))
 	failed(t, err, codes.Internal, "ContainerFailed", "ZeroDivisionError")
 	_, err = r.client.ModelInfer(t.Context(), floats("fals", 1))
 	failed(t, err, codes.NotFound, "NotFound", `nearest: "fails"`)
-	replica := r.add("left", scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}}, scheduler.WorkerFunc(func(*scheduler.Batch) error { return nil }))
+	replica := r.Model("left", scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}}, scheduler.WorkerFunc(func(*scheduler.Batch) error { return nil }))
 	replica.Remove(errors.New("it left"))
 	_, err = r.client.ModelInfer(t.Context(), floats("left", 1))
 	failed(t, err, codes.Unavailable, "Unavailable")
@@ -365,7 +365,7 @@ func TestDeadline(t *testing.T) {
 	if status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("%v", err)
 	}
-	budgettest.Until(r.t, "the request to end", func() bool { return r.inside() == 0 })
+	budgettest.Until(r.T, "the request to end", func() bool { return r.inside() == 0 })
 
 	// A deadline of the request itself is answered by the server.
 	q := floats("m", 1)
@@ -381,10 +381,10 @@ func TestCancelLeavesTheQueue(t *testing.T) {
 	r := newRig(t)
 	w := new(schedtest.Worker)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 1}}}
-	r.add("m", scheduler.Spec{Inputs: x, Outputs: x}, w)
+	r.Model("m", scheduler.Spec{Inputs: x, Outputs: x}, w)
 	waiting := func() int {
 		rows := 0
-		for _, m := range r.sched.Models() {
+		for _, m := range r.Sched.Models() {
 			rows += m.Stats().QueueRows
 		}
 		return rows
@@ -399,15 +399,15 @@ func TestCancelLeavesTheQueue(t *testing.T) {
 			done <- err
 		}()
 	}
-	budgettest.Until(r.t, "a queue", func() bool { return waiting() > 10 && r.inside() == 20 })
+	budgettest.Until(r.T, "a queue", func() bool { return waiting() > 10 && r.inside() == 20 })
 	cancel()
 	for range 20 {
 		if err := <-done; status.Code(err) != codes.Canceled {
 			t.Errorf("%v", err)
 		}
 	}
-	budgettest.Until(r.t, "an empty queue", func() bool { return waiting() == 0 })
-	budgettest.Until(r.t, "all to have ended", func() bool { return r.inside() == 0 })
+	budgettest.Until(r.T, "an empty queue", func() bool { return waiting() == 0 })
+	budgettest.Until(r.T, "all to have ended", func() bool { return r.inside() == 0 })
 	for w.Answer() == nil {
 	}
 }
@@ -444,23 +444,23 @@ func TestCompression(t *testing.T) {
 
 // metric returns a metric of the server, by its name and labels.
 func metric(r *rig, name string) int {
-	r.t.Helper()
+	r.T.Helper()
 	n, ok := findMetric(r, name)
 	if !ok {
-		r.t.Fatalf("no %s", name)
+		r.T.Fatalf("no %s", name)
 	}
 	return n
 }
 
 func findMetric(r *rig, name string) (int, bool) {
-	r.t.Helper()
+	r.T.Helper()
 	w := httptest.NewRecorder()
-	r.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	r.Metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	for line := range strings.Lines(w.Body.String()) {
 		if value, ok := strings.CutPrefix(line, name); ok {
 			n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 			if err != nil {
-				r.t.Fatal(err)
+				r.T.Fatal(err)
 			}
 			return int(n), true
 		}

@@ -59,7 +59,7 @@ func newMutants(t testing.TB) *mutants {
 		}
 	}
 	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, {Name: "b", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
-	m.add("two", scheduler.Spec{Inputs: two, Outputs: two}, scheduler.WorkerFunc(m.echoAll))
+	m.Model("two", scheduler.Spec{Inputs: two, Outputs: two}, scheduler.WorkerFunc(m.Echo))
 	both := &pb.ModelInferRequest{ModelName: "two", Id: "7", ModelVersion: "1",
 		Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "a", Datatype: "FP32", Shape: []int64{1, 2}}, {Name: "b", Datatype: "INT64", Shape: []int64{1}}},
 		Outputs: []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "b"}, {Name: "a",
@@ -68,10 +68,10 @@ func newMutants(t testing.TB) *mutants {
 		RawInputContents: [][]byte{make([]byte, 8), make([]byte, 8)}}
 	add(both)
 	fixed := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{2, 2}}}
-	m.add("fixed", scheduler.Spec{Inputs: fixed, Outputs: fixed}, scheduler.WorkerFunc(m.echoAll))
+	m.Model("fixed", scheduler.Spec{Inputs: fixed, Outputs: fixed}, scheduler.WorkerFunc(m.Echo))
 	add(raw("fixed", "INT32", []int{2, 2}, make([]byte, 16)))
 	camera := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}}
-	m.add("camera", scheduler.Spec{Inputs: camera, Outputs: camera}, scheduler.WorkerFunc(m.slowly))
+	m.Model("camera", scheduler.Spec{Inputs: camera, Outputs: camera}, scheduler.WorkerFunc(m.slowly))
 	add(raw("camera", "FP32", []int{1, 2}, make([]byte, 8)))
 	m.cameras = m.samples[len(m.samples)-1:]
 	m.conn = m.dial(grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})))
@@ -79,27 +79,10 @@ func newMutants(t testing.TB) *mutants {
 	return m
 }
 
-// echoAll answers with all inputs.
-func (m *mutants) echoAll(b *scheduler.Batch) error {
-	out := make([]tensor.Tensor, len(b.Parts[0].Inputs))
-	for i := range out {
-		parts := make([]tensor.Tensor, len(b.Parts))
-		for j := range b.Parts {
-			parts[j] = b.Parts[j].Inputs[i]
-		}
-		var err error
-		if out[i], err = tensor.Concat(parts, m.pool); err != nil {
-			return err
-		}
-	}
-	b.Complete(out, nil)
-	return nil
-}
-
 // slowly is a container that takes long enough for frames to be superseded.
 func (m *mutants) slowly(b *scheduler.Batch) error {
 	time.AfterFunc(200*time.Microsecond, func() {
-		if err := m.echoAll(b); err != nil {
+		if err := m.Echo(b); err != nil {
 			b.Fail(err)
 		}
 	})
@@ -134,7 +117,7 @@ func (m *mutants) make(c *jsontest.Choices, samples []*pb.ModelInferRequest) *mu
 	}
 	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
 	if err != nil { // a string that is not UTF-8, which the changes do not make
-		m.t.Fatal(err)
+		m.T.Fatal(err)
 	}
 	q.body = body
 	for range c.N(8) - 5 {
@@ -356,7 +339,7 @@ func (m *mutants) run(c jsontest.Choices) {
 		data, err = m.inProcess(m.ctx, q, 1+c.N(200))
 	}
 	m.judge(q, data, err)
-	budgettest.Until(m.t, "the memory to come back", func() bool { return m.pool.InUse() == 0 })
+	budgettest.Until(m.T, "the memory to come back", func() bool { return m.Pool.InUse() == 0 })
 }
 
 // burst sends requests to the slow model, most of them frames of a few streams: on one
@@ -388,14 +371,14 @@ func (m *mutants) burst(c *jsontest.Choices) {
 	} else {
 		m.calls(c, burst, frames)
 	}
-	model, _ := m.sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
-	budgettest.Until(m.t, "the streams to fall silent, and their memory to come back", func() bool {
+	model, _ := m.Sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
+	budgettest.Until(m.T, "the streams to fall silent, and their memory to come back", func() bool {
 		for _, s := range model.Streams(1000) {
 			if s.Waiting > 0 {
 				return false
 			}
 		}
-		return model.Stats().Requests == 0 && m.pool.InUse() == 0
+		return model.Stats().Requests == 0 && m.Pool.InUse() == 0
 	})
 }
 
@@ -440,20 +423,20 @@ func (m *mutants) judgeFrame(q *mutant, data []byte, by string, err error, frame
 	}
 	if err != nil {
 		if status.Code(err) == codes.Aborted && !q.frame.By(by, frames) {
-			m.t.Fatalf("of %v\nframe %v, %v, is superseded by %q", frames, q.frame, q, by)
+			m.T.Fatalf("of %v\nframe %v, %v, is superseded by %q", frames, q.frame, q, by)
 		}
 		return
 	}
 	var a pb.ModelInferResponse
 	if err := proto.Unmarshal(data, &a); err != nil {
-		m.t.Fatalf("answered what is no answer: %v\n%v", err, q)
+		m.T.Fatalf("answered what is no answer: %v\n%v", err, q)
 	}
 	seq := ""
 	if p := a.Parameters["seq"]; p != nil {
 		seq = strconv.FormatInt(p.GetInt64Param(), 10)
 	}
 	if !q.frame.Stray && (!q.frame.Right || seq != q.frame.Value("seq") || a.Parameters["skipped"] == nil) {
-		m.t.Fatalf("frame %v, %v, is answered %v", q.frame, q, &a)
+		m.T.Fatalf("frame %v, %v, is answered %v", q.frame, q, &a)
 	}
 }
 
@@ -487,11 +470,11 @@ func (m *mutants) send(q *mutant) {
 	if m.stream == nil {
 		desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 		if m.stream, err = m.conn.NewStream(m.ctx, desc, pb.GRPCInferenceService_ModelStreamInfer_FullMethodName); err != nil {
-			m.t.Fatal(err)
+			m.T.Fatal(err)
 		}
 	}
 	if err = m.stream.SendMsg(q.body); err != nil {
-		m.t.Fatalf("the stream ends with %v\nafter %v", err, q)
+		m.T.Fatalf("the stream ends with %v\nafter %v", err, q)
 	}
 }
 
@@ -499,11 +482,11 @@ func (m *mutants) send(q *mutant) {
 // superseded q, if any.
 func (m *mutants) receive(q *mutant) (data []byte, by string, err error) {
 	if err = m.stream.RecvMsg(&data); err != nil {
-		m.t.Fatalf("the stream ends with %v\nafter %v", err, q)
+		m.T.Fatalf("the stream ends with %v\nafter %v", err, q)
 	}
 	var a pb.ModelStreamInferResponse
 	if err := proto.Unmarshal(data, &a); err != nil {
-		m.t.Fatalf("%v\nafter %v", err, q)
+		m.T.Fatalf("%v\nafter %v", err, q)
 	}
 	switch p := a.InferResponse.GetParameters()["by"]; {
 	case p.GetStringParam() != "":
@@ -534,21 +517,21 @@ func (m *mutants) judge(q *mutant, data []byte, err error) {
 		m.tally.Other(code)
 		return
 	default:
-		m.t.Fatalf("%v\nafter %v", err, q)
+		m.T.Fatalf("%v\nafter %v", err, q)
 	}
 	if err != nil {
 		if q.right {
-			m.t.Fatalf("a right request is refused: %v\n%v", err, q)
+			m.T.Fatalf("a right request is refused: %v\n%v", err, q)
 		}
 		return
 	}
 	var asked pb.ModelInferRequest
 	var a pb.ModelInferResponse
 	if err := proto.Unmarshal(q.body, &asked); err != nil {
-		m.t.Fatalf("accepted, and no request: %v\n%v", err, q)
+		m.T.Fatalf("accepted, and no request: %v\n%v", err, q)
 	}
 	if err := proto.Unmarshal(data, &a); err != nil {
-		m.t.Fatalf("answered what is no answer: %v\n%v", err, q)
+		m.T.Fatalf("answered what is no answer: %v\n%v", err, q)
 	}
 	if len(asked.Outputs) > 0 || len(asked.RawInputContents) == 0 || len(asked.RawInputContents) != len(a.RawOutputContents) {
 		return
@@ -562,7 +545,7 @@ func (m *mutants) judge(q *mutant, data []byte, err error) {
 			continue // one text, sent as its UTF-8 bytes
 		}
 		if out := a.Outputs[at]; !sameShape(out.Shape, in.Shape) || out.Datatype != in.Datatype || !bytes.Equal(a.RawOutputContents[at], asked.RawInputContents[i]) {
-			m.t.Fatalf("asked %v\nechoed %v", &asked, &a)
+			m.T.Fatalf("asked %v\nechoed %v", &asked, &a)
 		}
 	}
 }
@@ -592,7 +575,7 @@ func FuzzMutants(f *testing.F) {
 	jsontest.Fuzz(f, len(m.samples), nil, func(t *testing.T, c jsontest.Choices) {
 		run := *m
 		held := *m.rig
-		held.t = t
+		held.Rig = m.For(t)
 		run.rig, run.stream = &held, nil
 		ctx, cancel := context.WithCancel(m.ctx) // its own stream ends with t
 		defer cancel()

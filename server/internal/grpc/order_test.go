@@ -37,7 +37,7 @@ func TestSequences(t *testing.T) {
 	executed := map[string][]int{} // by sequence
 	for _, name := range []string{"m", "n"} {
 		for range 4 { // replicas, each with batches that overtake each other
-			r.add(name, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			r.Model(name, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 				go func() {
 					parts := make([]tensor.Tensor, len(b.Parts))
 					for i, p := range b.Parts {
@@ -143,7 +143,7 @@ func testRefusalBetweenFrames(t *testing.T, r *rig) {
 		}
 	}
 	submitted := func() uint64 {
-		m, _ := r.sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
+		m, _ := r.Sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
 		return m.Stats().Submitted
 	}
 	send("m", 0, map[string]*pb.InferParameter{"in_order": parameterOf(true)})

@@ -1,10 +1,8 @@
 package grpc
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -22,13 +20,10 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
-	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
-	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/leaktest"
 	"github.com/shivad/shivad/shiva/shivatest"
@@ -46,22 +41,12 @@ func init() {
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Main(m, budgettest.RunWaiting)) }
 
-// patience is how long a test waits for an expected event: only a failing test waits so long.
-const patience = time.Minute
-
-// rig is a door with a scheduler behind it, and models whose workers the test controls.
+// rig is a door and a client of it.
 type rig struct {
-	t          testing.TB
-	net        *shivatest.Net // in memory; nil: the door is on a real socket
-	sched      *scheduler.Scheduler
-	gate       *gate.Gate
-	door       *Door
-	pool       *tensor.Pool
-	metrics    *metrics.Metrics
-	repository *repository
-	log        *lockedBuffer
-	client     pb.GRPCInferenceServiceClient
-	closed     bool
+	*doortest.Rig
+	net    *shivatest.Net // in memory; nil: the door is on a real socket
+	door   *Door
+	client pb.GRPCInferenceServiceClient
 }
 
 // A change changes the configuration of a rig. budget is that of the pool.
@@ -81,92 +66,63 @@ func inBubble(t *testing.T, test func(t *testing.T, r *rig), changes ...change) 
 func newRigOn(t testing.TB, network *shivatest.Net, changes ...change) *rig {
 	t.Helper()
 	leaktest.Goroutines(t)
-	r := &rig{t: t, net: network, metrics: metrics.New("test"), repository: &repository{state: predict.Unavailable}, log: new(lockedBuffer)}
 	cfg := Config{
-		Entrance: intake.Entrance{Addrs: []string{"127.0.0.1:0"}, Metrics: r.metrics.Door("grpc"), Log: slog.New(slog.NewTextHandler(r.log, nil))},
-		Streams:  256, PingInterval: time.Minute, PingTimeout: patience, MinPing: time.Millisecond,
+		Streams: 256, PingInterval: time.Minute, PingTimeout: doortest.Patience, MinPing: time.Millisecond,
 		Settings: Settings{
 			Connections: intake.Settings{Total: 100}, InFlight: 8,
-			OutboundBytes: 8 << 20, StallTimeout: patience, MessageTimeout: patience,
+			OutboundBytes: 8 << 20, StallTimeout: doortest.Patience, MessageTimeout: doortest.Patience,
 			Limits: gate.Limits{MessageBytes: 64 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8},
 		},
-	}
-	if network != nil {
-		cfg.Open = func(addr string, _ unixsocket.Access) (net.Listener, error) { return network.Listen(addr) }
 	}
 	budget := int64(1 << 30)
 	for _, c := range changes {
 		c(&cfg, &budget)
 	}
-	if r.pool = cfg.Memory.Pool; r.pool == nil {
-		r.pool = tensor.NewPool(budget)
+	if cfg.Memory.Pool == nil {
+		cfg.Memory.Pool = tensor.NewPool(budget)
 	}
-	r.gate = gate.New(gate.Config{
-		Pool:    r.pool,
-		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: patience} },
-		Metrics: r.metrics,
-		Ready:   func() (bool, string) { return true, "" },
-	})
-	hooks := r.metrics.Hooks()
-	hooks.ModelChanged = r.gate.ModelChanged
+	r := &rig{Rig: doortest.New(t, cfg.Memory.Pool), net: network}
+	cfg.Entrance = r.Entrance("grpc")
+	if network != nil {
+		cfg.Open = func(addr string, _ unixsocket.Access) (net.Listener, error) { return network.Listen(addr) }
+	}
+	cfg.Predict = r.Predict(&doortest.Repository{Names: []string{"managed", "panics"}, Loading: func(_ context.Context, model string) error {
+		if model == "panics" {
+			panic("in the repository")
+		}
+		return nil
+	}})
 	var err error
-	if r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool, Hooks: hooks}); err != nil {
-		t.Fatal(err)
-	}
-	r.gate.Attach(r.sched)
-	cfg.Memory.Pool = r.pool
-	shared := regions.New(regions.Settings{}, nil)
-	t.Cleanup(shared.Close)
-	cfg.Predict = predict.New(predict.Config{Regions: shared, Gate: r.gate, Repository: r.repository, Version: "test",
-		Reach: func() string { return config.RepositoryAll }, Changed: func(by, what, name, detail string) {},
-		Settings: func(string) config.Model { return config.Model{Policy: config.Default().Defaults} }})
 	if r.door, err = Listen(cfg); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		r.close()
-		if n := r.pool.InUse(); n != 0 {
-			t.Errorf("%d bytes of the pool are still out: %v", n, tensor.Outstanding(r.pool))
-		}
 		if t.Failed() {
-			t.Log(r.log.String())
+			t.Log(r.Log.String())
 		}
 	})
+	r.Serves(r.shutdown)
 	r.client = pb.NewGRPCInferenceServiceClient(r.dial())
 	return r
 }
 
-// close does what a server does at its end.
-func (r *rig) close() {
-	if r.closed {
-		return
-	}
-	r.closed = true
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	r.gate.Drain()
-	if err := r.sched.Drain(ctx); err != nil {
-		r.t.Errorf("drain: %v", err)
-	}
-	r.sched.Close()
+func (r *rig) shutdown(ctx context.Context) error {
 	r.door.Shutdown(ctx)
-	if ctx.Err() != nil {
-		r.t.Error("the door did not close in time")
-	}
+	return ctx.Err()
 }
 
 // dial connects a client that takes messages of any size and is closed before the door.
 func (r *rig) dial(options ...grpc.DialOption) *grpc.ClientConn {
-	r.t.Helper()
+	r.T.Helper()
 	conn, err := grpc.NewClient(r.door.Addrs()[0].String(), append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(r.connect),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30), grpc.MaxCallSendMsgSize(1<<30)),
 	}, options...)...)
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
-	r.t.Cleanup(func() { conn.Close() })
+	r.T.Cleanup(func() { conn.Close() })
 	return conn
 }
 
@@ -178,41 +134,19 @@ func (r *rig) connect(ctx context.Context, addr string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
 
-// add makes a model with one replica.
-func (r *rig) add(name string, spec scheduler.Spec, w scheduler.Worker) *scheduler.Replica {
-	r.t.Helper()
-	replica, err := r.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return replica
-}
-
-// echo adds a model of one input and output x of a dtype, [-1, -1], that answers with its input, in
-// memory of the pool.
-func (r *rig) echo(name string, d tensor.DType) {
+// squares is a specification of one input and output x of a dtype, [-1, -1].
+func squares(d tensor.DType) scheduler.Spec {
 	x := []tensor.Spec{{Name: "x", DType: d, Shape: tensor.Shape{-1, -1}}}
-	r.add(name, scheduler.Spec{Inputs: x, Outputs: x, Platform: "test"}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-		parts := make([]tensor.Tensor, len(b.Parts))
-		for i := range b.Parts {
-			parts[i] = b.Parts[i].Inputs[0]
-		}
-		out, err := tensor.Concat(parts, r.pool)
-		if err != nil {
-			return err
-		}
-		b.Complete([]tensor.Tensor{out}, nil)
-		return nil
-	}))
+	return scheduler.Spec{Inputs: x, Outputs: x, Platform: "test"}
 }
 
-// held adds a model of FP32 [-1, -1] that answers when the test tells it to.
-func (r *rig) held(name string) *schedtest.Worker {
-	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}
-	w := new(schedtest.Worker)
-	r.add(name, scheduler.Spec{Inputs: x, Outputs: x, Platform: "test"}, w)
-	return w
+// echo adds a model that answers with its input.
+func (r *rig) echo(name string, d tensor.DType) {
+	r.Model(name, squares(d), scheduler.WorkerFunc(r.Echo))
 }
+
+// held adds a model of FP32 that answers when the test tells it to.
+func (r *rig) held(name string) *schedtest.Worker { return r.Held(name, squares(tensor.Float32)) }
 
 // eachConn calls look for each connection of the door.
 func (r *rig) eachConn(look func(*conn)) {
@@ -239,7 +173,7 @@ func (r *rig) connections() (n int) {
 }
 
 // inside returns how many requests have no answer yet.
-func (r *rig) inside() int { return r.metrics.Door("grpc").InFlight() }
+func (r *rig) inside() int { return r.Metrics.Door("grpc").InFlight() }
 
 // floats returns a request to a model of FP32 [-1, -1].
 func floats(model string, values ...float32) *pb.ModelInferRequest {
@@ -286,55 +220,6 @@ func failed(t *testing.T, err error, code codes.Code, reason string, words ...st
 	if reason != "" {
 		t.Errorf("%v has no details", err)
 	}
-}
-
-// lockedBuffer collects a log.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-// repository is a repository of one model, "managed".
-type repository struct {
-	mu    sync.Mutex
-	state predict.State
-}
-
-func (r *repository) Models() []string { return []string{"managed", "panics"} }
-
-func (r *repository) State(model string) predict.Condition {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return predict.Condition{State: r.state, Reason: "as the test says"}
-}
-
-func (r *repository) Load(_ context.Context, model string) error {
-	if model == "panics" {
-		panic("in the repository")
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.state = predict.Ready
-	return nil
-}
-
-func (r *repository) Unload(string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.state = predict.Unavailable
-	return nil
 }
 
 // A tap is a client's connection that stops sending after a number of bytes until it is opened, and

@@ -21,10 +21,10 @@ import (
 )
 
 func (r *rig) stream(ctx context.Context, options ...grpc.CallOption) pb.GRPCInferenceService_ModelStreamInferClient {
-	r.t.Helper()
+	r.T.Helper()
 	s, err := r.client.ModelStreamInfer(ctx, options...)
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	return s
 }
@@ -110,7 +110,7 @@ func TestStreamIsBounded(t *testing.T) {
 		}
 		close(got)
 	}()
-	budgettest.Until(r.t, "the stream to fill its places", func() bool { return r.inside() == 8 })
+	budgettest.Until(r.T, "the stream to fill its places", func() bool { return r.inside() == 8 })
 	budgettest.Until(t, "the answers", func() bool {
 		most = max(most, r.inside())
 		_ = w.Answer() // batch by batch
@@ -142,7 +142,7 @@ func TestStreamEndsEarly(t *testing.T) {
 			}
 		}
 		if end == codes.Canceled {
-			budgettest.Until(r.t, "the requests", func() bool { return r.inside() == 5 })
+			budgettest.Until(r.T, "the requests", func() bool { return r.inside() == 5 })
 			cancel()
 		}
 		// The server may still have answered some requests with DeadlineExceeded.
@@ -153,7 +153,7 @@ func TestStreamEndsEarly(t *testing.T) {
 		if status.Code(err) != end {
 			t.Errorf("expected %v, got %v %v", end, a, err)
 		}
-		budgettest.Until(r.t, "the requests to leave", func() bool { return r.inside() == 0 })
+		budgettest.Until(r.T, "the requests to leave", func() bool { return r.inside() == 0 })
 		cancel()
 		for w.Answer() == nil {
 		}
@@ -174,7 +174,9 @@ func TestIdleStreamIsNoRequest(t *testing.T) {
 		t.Fatalf("%v %v", a, err)
 	}
 	cancel()
-	r.close()
+	if err := r.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
 	if n := metric(r, `shivad_requests_total{door="grpc",model="m",outcome="ok",version="1"} `); n != 1 {
 		t.Errorf("%d requests were answered", n)
 	}
@@ -259,7 +261,9 @@ func TestDrainUnderLoad(t *testing.T) {
 	for range 8 {
 		<-began
 	}
-	r.close()
+	if err := r.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
 	clients.Wait()
 	_, err := idle.Recv()
 	failed(t, err, codes.Unavailable, "Draining")
@@ -283,7 +287,7 @@ func TestShutdownDoesNotWaitForTheDead(t *testing.T) {
 		_, err := pb.NewGRPCInferenceServiceClient(conn).ModelInfer(t.Context(), floats("m", make([]float32, 1<<20)...))
 		half <- err
 	}()
-	budgettest.Until(r.t, "half a message", func() bool { return r.pool.InUse() > 0 })
+	budgettest.Until(r.T, "half a message", func() bool { return r.Pool.InUse() > 0 })
 	dead, err := net.Dial("tcp", r.door.Addrs()[0].String())
 	if err != nil {
 		t.Fatal(err)
@@ -296,17 +300,11 @@ func TestShutdownDoesNotWaitForTheDead(t *testing.T) {
 	if _, err := io.ReadFull(dead, make([]byte, 9)); err != nil { // the server knows the connection
 		t.Fatal(err)
 	}
-	r.gate.Drain()
-	if err := r.sched.Drain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	r.sched.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	r.closed = true
-	r.door.Shutdown(ctx)
-	if !strings.Contains(r.log.String(), "cut off") {
-		t.Errorf("the log does not say so: %s", r.log)
+	_ = r.Stop(ctx)
+	if !strings.Contains(r.Log.String(), "cut off") {
+		t.Errorf("the log does not say so: %s", r.Log)
 	}
 	failed(t, <-half, codes.Unavailable, "Draining")
 	tap.Close()

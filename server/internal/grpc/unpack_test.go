@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -49,7 +50,7 @@ func TestUnpackedSharesAPart(t *testing.T) {
 			_, _ = r.client.ModelInfer(ctx, floats("held", nothing...), grpc.UseCompressor(name))
 		})
 		// One after the other: together they would keep each other from growing.
-		budgettest.Until(r.t, "a request to be let in", func() bool { return r.inside() > i })
+		budgettest.Until(r.T, "a request to be let in", func() bool { return r.inside() > i })
 	}
 	if used := partial.InUse(); used != part-1<<20 {
 		t.Errorf("%d bytes of the part are taken", used)
@@ -61,7 +62,7 @@ func TestUnpackedSharesAPart(t *testing.T) {
 		_, err := other.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name))
 		failed(t, err, codes.ResourceExhausted, "Overloaded", "limits.unpack_bytes", "limits.unpack_ratio, 32")
 	}
-	if n := r.pool.InUse(); n > part+64*(256<<10) {
+	if n := r.Pool.InUse(); n > part+64*(256<<10) {
 		t.Errorf("%d bytes for requests that share %d", n, part)
 	}
 	if _, err := other.ModelInfer(t.Context(), floats("m", nothing...)); err != nil {
@@ -76,9 +77,9 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	}
 	cancel()
 	waiting.Wait()
-	budgettest.Until(r.t, "the memory to come back", func() bool {
+	budgettest.Until(r.T, "the memory to come back", func() bool {
 		_ = w.Answer() // batch by batch
-		return r.pool.InUse() == 0
+		return r.Pool.InUse() == 0
 	})
 	if _, err := r.client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name)); err != nil {
 		t.Errorf("afterwards: %v", err)
@@ -119,7 +120,7 @@ func TestUnpackedContend(t *testing.T) {
 	if answered.Load() == 0 || refused.Load() == 0 {
 		t.Errorf("%d were answered and %d refused, expected some of both", answered.Load(), refused.Load())
 	}
-	budgettest.Until(r.t, "the memory to come back", func() bool { return pool.InUse() == 0 && partial.InUse() == 0 })
+	budgettest.Until(r.T, "the memory to come back", func() bool { return pool.InUse() == 0 && partial.InUse() == 0 })
 	if _, err := r.client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name)); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
@@ -144,8 +145,8 @@ func TestSlowUnpacking(t *testing.T) {
 			tap.Close()
 		})
 	}
-	budgettest.Until(r.t, "all to have begun", func() bool { return r.pool.InUse() > int64(2*runtime.NumCPU())*(160<<10) })
-	in, end := context.WithTimeout(t.Context(), patience)
+	budgettest.Until(r.T, "all to have begun", func() bool { return r.Pool.InUse() > int64(2*runtime.NumCPU())*(160<<10) })
+	in, end := context.WithTimeout(t.Context(), doortest.Patience)
 	defer end()
 	if _, err := r.client.ModelInfer(in, floats("m", noise...), grpc.UseCompressor(gzip.Name)); err != nil {
 		t.Error(err)

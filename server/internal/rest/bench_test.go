@@ -38,8 +38,8 @@ type bare struct {
 }
 
 func (r *rig) bare(shape tensor.Shape) *bare {
-	r.t.Helper()
-	r.model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: append(tensor.Shape{-1}, shape...)}), scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+	r.T.Helper()
+	r.Model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: append(tensor.Shape{-1}, shape...)}), scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		outputs := []tensor.Tensor{b.Parts[0].Inputs[0]}
 		outputs[0].Retain()
 		b.Complete(outputs, nil)
@@ -47,9 +47,9 @@ func (r *rig) bare(shape tensor.Shape) *bare {
 	}))
 	c, err := net.Dial("tcp", r.door.Addrs()[0].String())
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
-	r.t.Cleanup(func() { c.Close() })
+	r.T.Cleanup(func() { c.Close() })
 	return &bare{c, bufio.NewReaderSize(c, 64<<10)}
 }
 

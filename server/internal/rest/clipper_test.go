@@ -8,36 +8,8 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
-	"github.com/shivad/shivad/server/state"
-	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
-
-// applications gives the rig a registry in memory with these applications.
-func (r *rig) applications(list ...apps.Definition) {
-	r.t.Helper()
-	store, err := state.NewMemory(state.Options{})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	reg := apps.Open(apps.Config{Store: store, Changed: r.gate.Changed})
-	r.gate.AttachApplications(reg)
-	r.t.Cleanup(func() { // before the goroutines are counted
-		r.stop()
-		r.gate.Close()
-		reg.Close()
-		store.Close()
-	})
-	for _, d := range list {
-		if _, err := reg.Create(r.t.Context(), d); err != nil {
-			r.t.Fatal(err)
-		}
-		budgettest.Until(r.t, "the application", func() bool {
-			t, err := r.gate.Target(d.Name, "")
-			return err == nil && t.Live > 0
-		})
-	}
-}
 
 // sum is a model that adds up the numbers of a row.
 func sum(b *scheduler.Batch) error {
@@ -69,11 +41,11 @@ func TestClipper(t *testing.T) {
 	io := func(name string, d tensor.DType, shape ...int) []tensor.Spec {
 		return []tensor.Spec{{Name: name, DType: d, Shape: shape}}
 	}
-	r.model("sum", scheduler.Spec{Inputs: io("x", tensor.Float64, -1, 3), Outputs: io("y", tensor.Float64, -1)}, scheduler.WorkerFunc(sum))
+	r.Model("sum", scheduler.Spec{Inputs: io("x", tensor.Float64, -1, 3), Outputs: io("y", tensor.Float64, -1)}, scheduler.WorkerFunc(sum))
 	for name, d := range map[string]tensor.DType{"bytes": tensor.Uint8, "texts": tensor.Bytes} {
-		r.model(name, scheduler.Spec{Inputs: io("x", d, -1, -1), Outputs: io("x", d, -1, -1)}, scheduler.WorkerFunc(r.echo))
+		r.Model(name, scheduler.Spec{Inputs: io("x", d, -1, -1), Outputs: io("x", d, -1, -1)}, scheduler.WorkerFunc(r.Echo))
 	}
-	r.applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "epsilon-greedy", Params: map[string]any{"loss": "absolute"}})
+	r.Applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "epsilon-greedy", Params: map[string]any{"loss": "absolute"}})
 
 	number := 0 // of the last answer
 	for _, tc := range []struct{ path, body, want string }{
@@ -136,11 +108,11 @@ func TestClipper(t *testing.T) {
 // TestFeedbackByID: feedback can name a request of the protocol by its id.
 func TestFeedbackByID(t *testing.T) {
 	r := newRig(t, nil)
-	r.model("sum", scheduler.Spec{
+	r.Model("sum", scheduler.Spec{
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
 	}, scheduler.WorkerFunc(sum))
-	r.applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3"})
+	r.Applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3"})
 	a := r.ask("POST", "/v2/models/app/infer", `{"id":"q1","parameters":{"user":"u"},"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`)
 	if want := `{"model_name":"app","model_version":"sum/1","id":"q1","parameters":{"confidence":1},"outputs":[{"name":"y","datatype":"FP64","shape":[1],"data":[6]}]}`; strings.TrimSpace(string(a.body)) != want {
 		t.Errorf("got %s, expected %s", a.body, want)
@@ -156,11 +128,11 @@ func TestFeedbackByID(t *testing.T) {
 // it names, or else the user that the body names.
 func TestSeveralFeedbacks(t *testing.T) {
 	r := newRig(t, nil)
-	r.model("sum", scheduler.Spec{
+	r.Model("sum", scheduler.Spec{
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
 	}, scheduler.WorkerFunc(sum))
-	r.applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp4"})
+	r.Applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp4"})
 	r.ask("POST", "/v2/models/app/infer", `{"id":"q1","parameters":{"user":"u"},"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`)
 	for _, c := range []struct{ body, want string }{
 		{`{"uid":"a","updates":[{"input":[1,2,3],"label":6}]}`, `{"updates":[{"application":"app","learned":true,"rounds":1}]}`},
@@ -189,13 +161,13 @@ func TestModelsWithOtherOutputs(t *testing.T) {
 		return specs
 	}
 	in := []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}}
-	r.model("two", scheduler.Spec{Inputs: in, Outputs: ios("y", "z")}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+	r.Model("two", scheduler.Spec{Inputs: in, Outputs: ios("y", "z")}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		y, err := tensor.FromSlice(tensor.Shape{b.Rows}, make([]float64, b.Rows))
 		b.Complete([]tensor.Tensor{y, y}, nil)
 		return err
 	}))
-	r.model("one", scheduler.Spec{Inputs: in, Outputs: ios("sum")}, scheduler.WorkerFunc(sum))
-	r.applications(apps.Definition{Name: "app", Models: []string{"two", "one"}, Policy: "split", Params: map[string]any{"weights": map[string]any{"one": 1, "two": 1}}})
+	r.Model("one", scheduler.Spec{Inputs: in, Outputs: ios("sum")}, scheduler.WorkerFunc(sum))
+	r.Applications(apps.Definition{Name: "app", Models: []string{"two", "one"}, Policy: "split", Params: map[string]any{"weights": map[string]any{"one": 1, "two": 1}}})
 	seen := map[string]bool{}
 	for user := 0; len(seen) < 2 && user < 1000; user++ {
 		body := fmt.Sprintf(`{"parameters":{"user":"%d"},"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`, user)
@@ -220,11 +192,11 @@ func TestModelsWithOtherOutputs(t *testing.T) {
 // TestApplicationsOverHTTP: the protocol describes applications as it describes models.
 func TestApplicationsOverHTTP(t *testing.T) {
 	r := newRig(t, nil)
-	r.model("sum", scheduler.Spec{
+	r.Model("sum", scheduler.Spec{
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
 	}, scheduler.WorkerFunc(sum))
-	r.applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3", SLO: "1500ms"})
+	r.Applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3", SLO: "1500ms"})
 	for range 3 {
 		if a := r.ask("POST", "/v2/models/app/infer", `{"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`); a.status != 200 {
 			t.Fatal(a.status, string(a.body))

@@ -19,8 +19,8 @@ import (
 // memory is returned. Accepted bodies are JSON to encoding/json as well.
 func FuzzBody(f *testing.F) {
 	r := newRig(f, nil)
-	r.model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "input1", DType: tensor.Bytes, Shape: tensor.Shape{-1, 1}}),
-		scheduler.WorkerFunc(r.echo))
+	r.Model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "input1", DType: tensor.Bytes, Shape: tensor.Shape{-1, 1}}),
+		scheduler.WorkerFunc(r.Echo))
 	plain := `{"id":"a","parameters":{"timeout":1000000,"x":1.5},"inputs":[{"name":"input0","datatype":"FP32","shape":[1,2],"data":[1,2e1]},{"name":"input1","datatype":"BYTES","shape":[1,1],"data":["\u00e9"]}],"outputs":[{"name":"output0"}]}`
 	head := `{"inputs":[{"name":"input0","datatype":"FP32","shape":[2],"parameters":{"binary_data_size":8}},{"name":"input1","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":6}}],"parameters":{"binary_data_output":true}}`
 	f.Add([]byte(plain), -1, byte(0))
@@ -60,7 +60,7 @@ func FuzzBody(f *testing.F) {
 		if !json.Valid(answer) || w.Code != 200 && !strings.HasPrefix(string(answer), `{"error":`) {
 			t.Errorf("status %d: %q", w.Code, answer)
 		}
-		if n := r.pool.InUse(); n != 0 {
+		if n := r.Pool.InUse(); n != 0 {
 			t.Fatalf("%d bytes of the pool are out after %q", n, body)
 		}
 	})

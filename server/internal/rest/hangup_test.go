@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -57,9 +58,10 @@ func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
 // So does one whose request has no body, which net/http serves while it already reads ahead.
 func TestHalfClosedClientWithoutABody(t *testing.T) {
 	r := newRig(t, nil)
-	r.repo.mu.Lock() // the model takes as long to load
-	loading := sync.OnceFunc(r.repo.mu.Unlock)
-	defer loading()
+	loads := make(chan struct{}) // the model takes as long to load
+	r.repo.Loading = func(context.Context, string) error { <-loads; return nil }
+	loaded := sync.OnceFunc(func() { close(loads) })
+	defer loaded()
 	c := r.raw("POST /v2/repository/models/managed/load HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
 	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
@@ -68,7 +70,7 @@ func TestHalfClosedClientWithoutABody(t *testing.T) {
 	if one, err := in.Peek(2); err != nil || string(one) != "HT" {
 		t.Fatalf("before the answer %q, %v arrive", one, err)
 	}
-	loading()
+	loaded()
 	if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusOK {
 		t.Errorf("the answer is %v, %v", resp, err)
 	}
@@ -81,9 +83,9 @@ func TestClosedClientLeavesTheQueue(t *testing.T) {
 	body := `{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}`
 	ask := fmt.Sprintf("POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	c := r.raw(ask)
-	budgettest.Until(t, "the request to begin", func() bool { return r.metrics.Door("rest").InFlight() == 1 })
+	budgettest.Until(t, "the request to begin", func() bool { return r.Metrics.Door("rest").InFlight() == 1 })
 	c.Close()
-	budgettest.Until(t, "the request to end", func() bool { return r.metrics.Door("rest").InFlight() == 0 })
+	budgettest.Until(t, "the request to end", func() bool { return r.Metrics.Door("rest").InFlight() == 0 })
 	for w.Answer() == nil {
 	}
 }

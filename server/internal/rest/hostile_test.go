@@ -190,14 +190,14 @@ func TestClaims(t *testing.T) {
 			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n100000\r\n{", inferM)))
 		}
 	}
-	budgettest.Until(t, "all to have begun", func() bool { return r.pool.InUse() >= clients*firstStage })
-	if used := r.pool.InUse(); used > clients*8*firstStage {
+	budgettest.Until(t, "all to have begun", func() bool { return r.Pool.InUse() >= clients*firstStage })
+	if used := r.Pool.InUse(); used > clients*8*firstStage {
 		t.Errorf("%d clients that sent a byte each hold %d bytes", clients, used)
 	}
 	for _, c := range conns {
 		c.Close()
 	}
-	budgettest.Until(t, "the memory to come back", func() bool { return r.pool.InUse() == 0 })
+	budgettest.Until(t, "the memory to come back", func() bool { return r.Pool.InUse() == 0 })
 }
 
 // A request beyond the memory budget is refused, and told to retry.
@@ -209,7 +209,7 @@ func TestMemoryBudget(t *testing.T) {
 	if a := r.ask("POST", inferM, fp32(1, "")); a.status != 200 {
 		t.Errorf("afterwards: %v", a)
 	}
-	if n := r.pool.InUse(); n != 0 {
+	if n := r.Pool.InUse(); n != 0 {
 		t.Errorf("%d bytes are out", n)
 	}
 }
@@ -271,10 +271,10 @@ func TestPanicWhileReading(t *testing.T) {
 				defer func() { _ = recover() }() // reading the rest of the body panics as well
 				r.door.ServeHTTP(w, connected(q, r.door))
 			}()
-			if n := r.pool.InUse(); n != 0 {
-				t.Errorf("%d bytes of the pool are out\n%s", n, strings.Join(tensor.Outstanding(r.pool), "\n"))
+			if n := r.Pool.InUse(); n != 0 {
+				t.Errorf("%d bytes of the pool are out\n%s", n, strings.Join(tensor.Outstanding(r.Pool), "\n"))
 			}
-			if !strings.Contains(r.log.String(), "a bug") {
+			if !strings.Contains(r.Log.String(), "a bug") {
 				t.Error("there was no panic")
 			}
 		})
@@ -331,10 +331,10 @@ func TestClientGoneWhileSending(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
 	c := r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{", inferM))
-	budgettest.Until(t, "the body to begin", func() bool { return r.pool.InUse() > 0 })
+	budgettest.Until(t, "the body to begin", func() bool { return r.Pool.InUse() > 0 })
 	c.Close()
-	budgettest.Until(t, "the memory to come back", func() bool { return r.pool.InUse() == 0 })
-	budgettest.Until(t, "its count", func() bool { return r.metrics.Unrouted().Totals().Failed.Count == 1 })
+	budgettest.Until(t, "the memory to come back", func() bool { return r.Pool.InUse() == 0 })
+	budgettest.Until(t, "its count", func() bool { return r.Metrics.Unrouted().Totals().Failed.Count == 1 })
 }
 
 // wide declares rows of a megabyte.
@@ -343,14 +343,14 @@ var wide = spec(tensor.Spec{Name: "input0", DType: tensor.Uint8, Shape: tensor.S
 // The connection of a client that does not read its answer is closed, and its memory returned.
 func TestStalledReader(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.StallTimeout = 100 * time.Millisecond; c.Limits.MessageBytes = 64 << 20 })
-	r.model("m", wide, scheduler.WorkerFunc(r.echo))
+	r.Model("m", wide, scheduler.WorkerFunc(r.Echo))
 	const size = 32 << 20
 	c := r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: 0\r\n\r\n", inferM, size))
 	if _, err := c.Write(make([]byte, size)); err != nil {
 		t.Fatal(err)
 	}
-	budgettest.Until(t, "the answer to begin", func() bool { return r.metrics.Model("m", "1").Totals().Succeeded.Count == 1 })
-	budgettest.Until(t, "the answer to be given up", func() bool { return r.pool.InUse() == 0 && r.metrics.Door("rest").Connections() == 0 })
+	budgettest.Until(t, "the answer to begin", func() bool { return r.Metrics.Model("m", "1").Totals().Succeeded.Count == 1 })
+	budgettest.Until(t, "the answer to be given up", func() bool { return r.Pool.InUse() == 0 && r.Metrics.Door("rest").Connections() == 0 })
 	if n, err := io.Copy(io.Discard, c); n >= size || n == 0 {
 		t.Errorf("read %d bytes of an answer that was given up: %v", n, err)
 	}
@@ -366,7 +366,7 @@ func TestConnectionLimit(t *testing.T) {
 	}
 	r.refused(r.answerOn(r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")), 429, "rest.connections = 2")
 	inside[0].Close()
-	budgettest.Until(t, "a place", func() bool { return r.metrics.Door("rest").Connections() == 1 })
+	budgettest.Until(t, "a place", func() bool { return r.Metrics.Door("rest").Connections() == 1 })
 	if a := r.answerOn(r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")); a.status != 200 {
 		t.Errorf("after one has left: %v", a)
 	}
@@ -392,7 +392,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	if a := r.answerOn(other); a.status != 200 {
 		t.Errorf("from elsewhere: %v", a)
 	}
-	budgettest.Until(t, "the idle ones to be closed", func() bool { return r.metrics.Door("rest").Connections() == 0 })
+	budgettest.Until(t, "the idle ones to be closed", func() bool { return r.Metrics.Door("rest").Connections() == 0 })
 	if a := r.answerOn(r.raw(ask)); a.status != 200 {
 		t.Errorf("after they have left: %v", a)
 	}
@@ -410,10 +410,10 @@ func TestDrain(t *testing.T) {
 	idle := r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
 	r.answerOn(idle)
 	silent := r.raw("")
-	budgettest.Until(t, "all connections", func() bool { return r.metrics.Door("rest").Connections() == 4 })
-	budgettest.Until(t, "the body to begin", func() bool { return r.pool.InUse() > 64 })
-	r.gate.Drain()
-	r.ready = false
+	budgettest.Until(t, "all connections", func() bool { return r.Metrics.Door("rest").Connections() == 4 })
+	budgettest.Until(t, "the body to begin", func() bool { return r.Pool.InUse() > 64 })
+	r.Gate.Drain()
+	r.Unready = "no reason"
 	const probe = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 	open := r.raw(probe)
 	if a := r.answerOn(open); a.status != 200 || a.header.Get("Connection") != "close" {
@@ -433,7 +433,9 @@ func TestDrain(t *testing.T) {
 		t.Errorf("inside: %v", a)
 	}
 	start := time.Now()
-	r.stop()
+	if err := r.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
 	if took := time.Since(start); took > 4*time.Second {
 		t.Errorf("the drain waited %v for a body or a request", took)
 	}
@@ -462,7 +464,7 @@ func TestKeepAlive(t *testing.T) {
 // race detector, which has four bytes for each byte touched and never frees them, it has 16 MiB.
 func TestLargeBody(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Limits.MessageBytes = 256 << 20 })
-	r.model("m", wide, scheduler.WorkerFunc(r.echo))
+	r.Model("m", wide, scheduler.WorkerFunc(r.Echo))
 	size := 100 << 20
 	if !budgettest.Whole() {
 		size = 16 << 20

@@ -24,7 +24,7 @@ const inferM = "/v2/models/m/infer"
 // The example of the protocol's text, as far as possible: it has one element for a shape of three.
 func TestExampleOfTheProtocol(t *testing.T) {
 	r := newRig(t, nil)
-	r.model("mymodel", scheduler.Spec{
+	r.Model("mymodel", scheduler.Spec{
 		Inputs: []tensor.Spec{{Name: "input0", DType: tensor.Uint32, Shape: tensor.Shape{2, 2}}, {Name: "input1", DType: tensor.Bool, Shape: tensor.Shape{3}}},
 		Outputs: []tensor.Spec{{Name: "output0", DType: tensor.Float32, Shape: tensor.Shape{3, 2}},
 			{Name: "output1", DType: tensor.Float32, Shape: tensor.Shape{1}}},
@@ -90,7 +90,7 @@ var everyJSON = map[tensor.DType]string{
 // Every datatype goes in and out in JSON, in binary, and mixed.
 func TestEveryDatatype(t *testing.T) {
 	r := newRig(t, nil)
-	r.model("m", spec(every...), scheduler.WorkerFunc(r.echo))
+	r.Model("m", spec(every...), scheduler.WorkerFunc(r.Echo))
 	for name, inBinary := range map[string]func(i int) bool{
 		"json":   func(int) bool { return false },
 		"binary": func(int) bool { return true },
@@ -178,8 +178,8 @@ func TestFormsOfARequest(t *testing.T) {
 func TestBinaryForms(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
-	r.model("texts", spec(tensor.Spec{Name: "input0", DType: tensor.Bytes, Shape: tensor.Shape{-1, 1}}), scheduler.WorkerFunc(r.echo))
-	r.model("fixed", spec(tensor.Spec{Name: "input0", DType: tensor.Uint8, Shape: tensor.Shape{2, 2}}), scheduler.WorkerFunc(r.echo))
+	r.Model("texts", spec(tensor.Spec{Name: "input0", DType: tensor.Bytes, Shape: tensor.Shape{-1, 1}}), scheduler.WorkerFunc(r.Echo))
+	r.Model("fixed", spec(tensor.Spec{Name: "input0", DType: tensor.Uint8, Shape: tensor.Shape{2, 2}}), scheduler.WorkerFunc(r.Echo))
 	four := string(memory([]float32{1, 2, 3, 4.5}))
 	head := func(rest string) string {
 		return `{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}}]` + rest + `}`
@@ -239,7 +239,7 @@ func TestBinaryForms(t *testing.T) {
 func TestOutputsLikeHTTP(t *testing.T) {
 	r := newRig(t, nil)
 	plain := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
-	r.model("bytes", scheduler.Spec{Inputs: plain, Outputs: plain}, scheduler.WorkerFunc(r.echo))
+	r.Model("bytes", scheduler.Spec{Inputs: plain, Outputs: plain}, scheduler.WorkerFunc(r.Echo))
 	const words = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request"
 	c := r.raw("")
 	in := bufio.NewReader(c)
@@ -376,9 +376,9 @@ func TestParameters(t *testing.T) {
 func TestForwardedHeaders(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Forward = []string{"x-request-id", "cookie"} })
 	seen := make(chan string, 1)
-	r.model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}), scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+	r.Model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}), scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		seen <- string(b.Parts[0].Parameters)
-		return r.echo(b)
+		return r.Echo(b)
 	}))
 	head := []string{"X-Request-ID: a-7", "Cookie: k=v", "X-Other: no", "Authorization: Bearer secret"}
 	expect := func(body, want string, headers ...string) {
@@ -434,12 +434,12 @@ func TestOutputsBeyondJSON(t *testing.T) {
 	if a := r.ask("POST", inferM, head+odd, length); a.status != 200 || string(a.body) != want {
 		t.Errorf("%v, want %s", a, want)
 	}
-	r.model("texts", spec(tensor.Spec{Name: "input0", DType: tensor.Bytes, Shape: tensor.Shape{-1}}), scheduler.WorkerFunc(r.echo))
+	r.Model("texts", spec(tensor.Spec{Name: "input0", DType: tensor.Bytes, Shape: tensor.Shape{-1}}), scheduler.WorkerFunc(r.Echo))
 	r.refused(r.ask("POST", "/v2/models/texts/infer", "\xff", "Inference-Header-Content-Length: 0", "Accept: application/json"), 400, `output "output0": element 0 is not UTF-8`, "binary_data")
 	if a := r.ask("POST", "/v2/models/texts/infer", "\xff", "Inference-Header-Content-Length: 0"); a.status != 200 || !bytes.HasSuffix(a.body, []byte("\x01\x00\x00\x00\xff")) {
 		t.Errorf("in binary: %v", a)
 	}
-	r.model("complex", spec(tensor.Spec{Name: "input0", DType: tensor.Complex64, Shape: tensor.Shape{-1}}), scheduler.WorkerFunc(r.echo))
+	r.Model("complex", spec(tensor.Spec{Name: "input0", DType: tensor.Complex64, Shape: tensor.Shape{-1}}), scheduler.WorkerFunc(r.Echo))
 	r.refused(r.ask("POST", "/v2/models/complex/infer", "12345678", "Inference-Header-Content-Length: 0", "Accept: application/json"), 400, "COMPLEX64 cannot be written as JSON")
 }
 
@@ -447,7 +447,7 @@ func TestOutputsBeyondJSON(t *testing.T) {
 // long it is.
 func TestLongOutputs(t *testing.T) {
 	r := newRig(t, nil)
-	r.model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Bytes, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "input1", DType: tensor.Float32, Shape: tensor.Shape{-1, 50000}}), scheduler.WorkerFunc(r.echo))
+	r.Model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Bytes, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "input1", DType: tensor.Float32, Shape: tensor.Shape{-1, 50000}}), scheduler.WorkerFunc(r.Echo))
 	long := strings.Repeat("é\"\n😀", 40000)
 	floats := make([]float32, 50000)
 	for i := range floats {
@@ -486,8 +486,8 @@ func TestLongOutputs(t *testing.T) {
 			}
 		}
 	}
-	if n := strings.Count(r.log.String(), "many times slower"); n != 1 {
-		t.Errorf("the log warns %d times of large tensors in JSON, want once:\n%s", n, r.log)
+	if n := strings.Count(r.Log.String(), "many times slower"); n != 1 {
+		t.Errorf("the log warns %d times of large tensors in JSON, want once:\n%s", n, r.Log)
 	}
 }
 
@@ -500,8 +500,8 @@ func TestClientGone(t *testing.T) {
 		body := fp32(1, "")
 		conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", inferM, len(body), body)))
 	}
-	model := r.sched.Models()[0]
-	inFlight := r.metrics.Door("rest").InFlight
+	model := r.Sched.Models()[0]
+	inFlight := r.Metrics.Door("rest").InFlight
 	budgettest.Until(t, "three requests inside", func() bool { return inFlight() == 3 })
 	for _, c := range conns {
 		c.Close()
@@ -519,12 +519,12 @@ func TestCounting(t *testing.T) {
 	r.ask("POST", inferM, "{")
 	r.ask("POST", "/v2/models/none/infer", "{")
 	r.client.CloseIdleConnections()
-	door := r.metrics.Door("rest")
+	door := r.Metrics.Door("rest")
 	budgettest.Until(t, "connections to end", func() bool { return door.Connections() == 0 && door.InFlight() == 0 })
-	if total := r.metrics.Model("m", "1").Totals(); total.Succeeded.Count != 1 || total.Executed.Count != 1 {
+	if total := r.Metrics.Model("m", "1").Totals(); total.Succeeded.Count != 1 || total.Executed.Count != 1 {
 		t.Errorf("%+v", total)
 	}
-	if total := r.metrics.Unrouted().Totals(); total.Failed.Count != 2 {
+	if total := r.Metrics.Unrouted().Totals(); total.Failed.Count != 2 {
 		t.Errorf("%+v", total)
 	}
 }

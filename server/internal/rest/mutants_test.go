@@ -52,20 +52,20 @@ type mutants struct {
 func newMutants(t testing.TB) *mutants {
 	m := &mutants{rig: newRig(t, func(c *Config) { c.MessageTimeout = time.Minute })}
 	one := func(name string, d tensor.DType, shape ...int) {
-		m.model(name, spec(tensor.Spec{Name: "input0", DType: d, Shape: shape}), scheduler.WorkerFunc(m.echo))
+		m.Model(name, spec(tensor.Spec{Name: "input0", DType: d, Shape: shape}), scheduler.WorkerFunc(m.Echo))
 	}
 	one("floats", tensor.Float32, -1, 4)
 	one("free", tensor.Uint8, -1, -1)
 	one("texts", tensor.Bytes, -1, -1)
 	one("vectors", tensor.Int64, -1)
 	one("unbatched", tensor.Int32, 2, 2)
-	m.model("every", spec(every...), scheduler.WorkerFunc(m.echo))
-	m.model("sum", scheduler.Spec{
+	m.Model("every", spec(every...), scheduler.WorkerFunc(m.Echo))
+	m.Model("sum", scheduler.Spec{
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
 	}, scheduler.WorkerFunc(sum))
-	m.model("camera", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}), scheduler.WorkerFunc(m.slowly))
-	m.applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3"}, apps.Definition{Name: "cameras", Models: []string{"camera"}, Policy: "exp3"})
+	m.Model("camera", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}), scheduler.WorkerFunc(m.slowly))
+	m.Applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3"}, apps.Definition{Name: "cameras", Models: []string{"camera"}, Policy: "exp3"})
 
 	add := func(method, path, body, following string) {
 		s := sample{method: method, path: path, binary: strings.Contains(body, "binary_data_size"), following: following}
@@ -182,7 +182,7 @@ func (m *mutants) make(c *jsontest.Choices, samples []sample) *mutant {
 		q.header.Set("Content-Encoding", coding)
 	default:
 		q.header.Set("Content-Encoding", coding)
-		q.body = []byte(packed(m.t, coding, string(q.body)))
+		q.body = []byte(packed(m.T, coding, string(q.body)))
 	}
 	return q
 }
@@ -208,7 +208,7 @@ func (m *mutants) run(c jsontest.Choices) {
 	if a.status != 0 {
 		m.judge(q, a)
 	}
-	budgettest.Until(m.t, "the memory of "+q.path+" to come back", func() bool { return m.pool.InUse() == 0 })
+	budgettest.Until(m.T, "the memory of "+q.path+" to come back", func() bool { return m.Pool.InUse() == 0 })
 }
 
 // burst sends requests to the slow model at once, most of them frames of a few streams; one client
@@ -241,14 +241,14 @@ func (m *mutants) burst(c *jsontest.Choices) {
 			m.judgeFrame(q, answers[i], frames)
 		}
 	}
-	model, _ := m.sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
-	budgettest.Until(m.t, "the streams to fall silent, and their memory to come back", func() bool {
+	model, _ := m.Sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
+	budgettest.Until(m.T, "the streams to fall silent, and their memory to come back", func() bool {
 		for _, s := range model.Streams(1000) {
 			if s.Waiting > 0 {
 				return false
 			}
 		}
-		return model.Stats().Requests == 0 && m.pool.InUse() == 0
+		return model.Stats().Requests == 0 && m.Pool.InUse() == 0
 	})
 }
 
@@ -262,20 +262,20 @@ func (m *mutants) judgeFrame(q *mutant, a answer, frames []*jsontest.Frame) {
 		Parameters struct{ Seq, Skipped, By json.RawMessage }
 	}
 	if err := json.Unmarshal(a.body, &answered); err != nil {
-		m.t.Fatalf("%v\nafter %v, answered %v", err, q, a)
+		m.T.Fatalf("%v\nafter %v, answered %v", err, q, a)
 	}
 	p := answered.Parameters
 	switch {
 	case a.status == 200 && !q.frame.Stray && (!q.frame.Right || string(p.Seq) != q.frame.Value("seq") || p.Skipped == nil),
 		a.status == 409 && !q.frame.By(string(p.By), frames):
-		m.t.Fatalf("of %v\nframe %v is answered %v", frames, q, a)
+		m.T.Fatalf("of %v\nframe %v is answered %v", frames, q, a)
 	}
 }
 
 // slowly is a container that takes long enough for frames to be superseded.
 func (m *mutants) slowly(b *scheduler.Batch) error {
 	time.AfterFunc(200*time.Microsecond, func() {
-		if err := m.echo(b); err != nil {
+		if err := m.Echo(b); err != nil {
 			b.Fail(err)
 		}
 	})
@@ -314,7 +314,7 @@ func (m *mutants) overSocket(q *mutant) answer {
 	}
 	b.Write(body)
 	if _, err := m.conn.Write(b.Bytes()); err != nil {
-		m.t.Fatalf("%v\nafter %v", err, q)
+		m.T.Fatalf("%v\nafter %v", err, q)
 	}
 	if gone {
 		m.conn.Close()
@@ -323,12 +323,12 @@ func (m *mutants) overSocket(q *mutant) answer {
 	}
 	resp, err := http.ReadResponse(m.in, &http.Request{Method: q.method})
 	if err != nil {
-		m.t.Fatalf("%v\nafter %v", err, q)
+		m.T.Fatalf("%v\nafter %v", err, q)
 	}
 	defer resp.Body.Close()
 	var all bytes.Buffer
 	if _, err := all.ReadFrom(resp.Body); err != nil {
-		m.t.Fatalf("%v\nafter %v", err, q)
+		m.T.Fatalf("%v\nafter %v", err, q)
 	}
 	if resp.Close {
 		m.conn.Close()
@@ -341,7 +341,7 @@ func (m *mutants) overSocket(q *mutant) answer {
 // requested, and an answered one was JSON and is echoed.
 func (m *mutants) judge(q *mutant, a answer) {
 	fail := func(format string, args ...any) {
-		m.t.Fatalf("%s\n%v\nanswered %.2000s", fmt.Sprintf(format, args...), q, a)
+		m.T.Fatalf("%s\n%v\nanswered %.2000s", fmt.Sprintf(format, args...), q, a)
 	}
 	switch a.status {
 	case 200:
@@ -465,7 +465,7 @@ func FuzzMutants(f *testing.F) {
 	jsontest.Fuzz(f, len(m.samples), nil, func(t *testing.T, c jsontest.Choices) {
 		run := *m
 		held := *m.rig
-		held.t = t
+		held.Rig = m.For(t)
 		run.rig = &held // its own connection ends with t
 		run.run(c)
 	})

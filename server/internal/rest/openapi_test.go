@@ -166,13 +166,13 @@ func TestOpenAPIRoutes(t *testing.T) {
 // no container. The requests of this test match the document, too.
 func TestOpenAPIAnswers(t *testing.T) {
 	r := newRig(t, nil)
-	r.model("m", spec(every...), scheduler.WorkerFunc(r.echo))
-	gone := r.model("gone", spec(every...), scheduler.WorkerFunc(r.echo))
+	r.Model("m", spec(every...), scheduler.WorkerFunc(r.Echo))
+	gone := r.Model("gone", spec(every...), scheduler.WorkerFunc(r.Echo))
 	gone.Remove(nil)
 	file, _ := r.shared(make([]byte, 8))
 	one := []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}}
-	r.model("one", scheduler.Spec{Inputs: one, Outputs: one}, scheduler.WorkerFunc(r.echo))
-	r.applications(apps.Definition{Name: "taught", Models: []string{"one"}, Policy: "exp3"})
+	r.Model("one", scheduler.Spec{Inputs: one, Outputs: one}, scheduler.WorkerFunc(r.Echo))
+	r.Applications(apps.Definition{Name: "taught", Models: []string{"one"}, Policy: "exp3"})
 	var inputs []string
 	for _, s := range every {
 		inputs = append(inputs, fmt.Sprintf(`{"name":%q,"datatype":%q,"shape":[1,2],"data":[[%s]]}`, s.Name, s.DType.V2(), everyJSON[s.DType]))
@@ -203,9 +203,9 @@ func TestOpenAPIAnswers(t *testing.T) {
 				}
 				// Register the region first, unless registering is under test.
 				if strings.Contains(path, "/region/") && model == "m" {
-					_ = r.regions.Register(regions.Client{}, regions.Region{Name: "m", Key: file, Size: 8})
+					_ = r.Regions.Register(regions.Client{}, regions.Region{Name: "m", Key: file, Size: 8})
 					if strings.HasSuffix(path, "/register") {
-						_ = r.regions.Unregister(regions.Client{}, "m")
+						_ = r.Regions.Unregister(regions.Client{}, "m")
 					}
 				}
 				if op.RequestBody != nil {

@@ -18,7 +18,7 @@ import (
 func TestHealth(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
-	gone := r.model("gone", spec(tensor.Spec{Name: "input0", DType: tensor.Int8, Shape: tensor.Shape{-1}}), scheduler.WorkerFunc(r.echo))
+	gone := r.Model("gone", spec(tensor.Spec{Name: "input0", DType: tensor.Int8, Shape: tensor.Shape{-1}}), scheduler.WorkerFunc(r.Echo))
 	gone.Remove(nil)
 	for _, c := range []struct {
 		path   string
@@ -37,7 +37,7 @@ func TestHealth(t *testing.T) {
 			t.Errorf("%s: %v, want %d %s", c.path, a, c.status, c.body)
 		}
 	}
-	r.ready = false
+	r.Unready = "no reason"
 	if a := r.ask("GET", "/v2/health/ready", ""); a.status != 503 || strings.TrimSpace(string(a.body)) != `{"ready":false,"error":"no reason"}` {
 		t.Errorf("not ready: %v", a)
 	}
@@ -98,7 +98,7 @@ func TestModels(t *testing.T) {
 		r.floats(fmt.Sprintf("m%02d", i))
 		want = append(want, fmt.Sprintf("m%02d", i))
 	}
-	r.applications(apps.Definition{Name: "app", Models: []string{"m00"}})
+	r.Applications(apps.Definition{Name: "app", Models: []string{"m00"}})
 	if got := list(); got != `{"models":["app","`+strings.Join(want, `","`)+`"]}` {
 		t.Errorf("got %s", got)
 	}
@@ -250,7 +250,7 @@ func TestErrorsOfTheHead(t *testing.T) {
 	want := fmt.Sprintf("shivad_connections_closed_total{door=\"rest\",reason=\"protocol\"} %d\n", 2*len(cases))
 	budgettest.Until(t, want, func() bool {
 		w := httptest.NewRecorder()
-		r.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		r.Metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		return strings.Contains(w.Body.String(), want)
 	})
 }
@@ -276,8 +276,8 @@ func TestPanic(t *testing.T) {
 	r := newRig(t, nil)
 	bug.Store(1)
 	r.refused(r.ask("GET", "/v2/health/live", ""), 500, "internal error; see the server's log")
-	if !strings.Contains(r.log.String(), "boom") {
-		t.Errorf("the log has no word of it:\n%s", r.log)
+	if !strings.Contains(r.Log.String(), "boom") {
+		t.Errorf("the log has no word of it:\n%s", r.Log)
 	}
 	bug.Store(2)
 	if a, err := r.try("GET", "/v2/health/live", strings.NewReader("")); err == nil {

@@ -17,28 +17,28 @@ import (
 
 // shared lets clients register files of a directory, and creates one there with that content.
 func (r *rig) shared(content []byte) (name, path string) {
-	r.t.Helper()
-	s := r.regions.Settings()
+	r.T.Helper()
+	s := r.Regions.Settings()
 	if s.Directory == "" {
-		s = regions.Settings{Directory: r.t.TempDir(), RegionBytes: 64 << 20, Regions: 4}
-		r.regions.Configure(s)
+		s = regions.Settings{Directory: r.T.TempDir(), RegionBytes: 64 << 20, Regions: 4}
+		r.Regions.Configure(s)
 	}
 	f, err := os.CreateTemp(s.Directory, "region")
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	defer f.Close()
 	if _, err := f.Write(content); err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	return filepath.Base(f.Name()), f.Name()
 }
 
 // register registers a file as a region of that name.
 func (r *rig) register(name, file string, size int) {
-	r.t.Helper()
+	r.T.Helper()
 	if a := r.ask("POST", "/v2/systemsharedmemory/region/"+name+"/register", fmt.Sprintf(`{"key":"/%s","offset":0,"byte_size":%d}`, file, size)); a.status != 200 {
-		r.t.Fatal(a)
+		r.T.Fatal(a)
 	}
 }
 
@@ -139,8 +139,8 @@ func TestRegionsAreForPrograms(t *testing.T) {
 		t.Error(a)
 	}
 	for client, ok := range map[string]bool{"127.0.0.1": true, "10.1.2.3": false, "2001:db8::/64": false, "/run/x.sock": true, "": true} {
-		_ = r.regions.Unregister(regions.Client{}, "")
-		if err := r.regions.Register(regions.Client{Address: client}, regions.Region{Name: "a", Key: file, Size: 8}); (err == nil) != ok {
+		_ = r.Regions.Unregister(regions.Client{}, "")
+		if err := r.Regions.Register(regions.Client{Address: client}, regions.Region{Name: "a", Key: file, Size: 8}); (err == nil) != ok {
 			t.Errorf("%q: %v", client, err)
 		}
 	}
@@ -177,7 +177,7 @@ func TestWrongPlaces(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Limits.MessageBytes = 1 << 10 })
 	r.floats("m")
 	words := []tensor.Spec{{Name: "w", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}
-	r.model("words", scheduler.Spec{Inputs: words, Outputs: words}, scheduler.WorkerFunc(r.echo))
+	r.Model("words", scheduler.Spec{Inputs: words, Outputs: words}, scheduler.WorkerFunc(r.Echo))
 	file, path := r.shared(make([]byte, 4<<10))
 	r.register("r", file, 2<<10)
 	at := func(region string, offset, size int) string {
@@ -247,7 +247,7 @@ func BenchmarkRegions(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.Cleanup(func() { os.RemoveAll(dir) })
-				r.regions.Configure(regions.Settings{Directory: dir, RegionBytes: 64 << 20, Regions: 4})
+				r.Regions.Configure(regions.Settings{Directory: dir, RegionBytes: 64 << 20, Regions: 4})
 				file, _ := r.shared(make([]byte, 8*count))
 				r.register("r", file, 8*count)
 				at := func(offset int) string {

@@ -47,8 +47,8 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	part := pool.Part(16 << 20)
 	r := newRig(t, func(c *Config) { c.Memory = gate.Memory{Pool: pool, Part: part, Ratio: 32} })
 	w := new(schedtest.Worker)
-	r.model("held", megabyteSpec, w)
-	r.model("m", megabyteSpec, scheduler.WorkerFunc(r.echo))
+	r.Model("held", megabyteSpec, w)
+	r.Model("m", megabyteSpec, scheduler.WorkerFunc(r.Echo))
 
 	bomb := halfSent(t, 3<<19)
 	var conns []net.Conn
@@ -96,7 +96,7 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	// A body larger than the part never fits, so its client is not told to retry.
 	pool = tensor.NewPool(budget)
 	r = newRig(t, func(c *Config) { c.Memory = gate.Memory{Pool: pool, Part: pool.Part(1 << 20), Ratio: 32} })
-	r.model("m", megabyteSpec, scheduler.WorkerFunc(r.echo))
+	r.Model("m", megabyteSpec, scheduler.WorkerFunc(r.Echo))
 	r.refused(r.ask("POST", inferM, four, "Content-Encoding: gzip"), 413, "limits.unpack_bytes, 1048576", "limits.unpack_ratio, 32")
 }
 
@@ -110,7 +110,7 @@ func TestUnpackersCount(t *testing.T) {
 	for range clients {
 		conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\na\r\n%s\r\n", inferM, halfSent(t, 1)[:10])))
 	}
-	budgettest.Until(t, "all to have begun", func() bool { return r.pool.InUse() >= clients*(64<<10) })
+	budgettest.Until(t, "all to have begun", func() bool { return r.Pool.InUse() >= clients*(64<<10) })
 	began := time.Now()
 	if a := r.ask("POST", inferM, packed(t, "gzip", fp32(1, "")), "Content-Encoding: gzip"); a.status != 200 || time.Since(began) > 5*time.Second {
 		t.Errorf("after %v beside %d that stand still: %v", time.Since(began), clients, a)

@@ -28,7 +28,7 @@ func BenchmarkSockets(b *testing.B) {
 			b.Run(k.name+"/"+over.name, func(b *testing.B) {
 				r := over.rig(b, func(c *Config) { c.OutboundBytes = 64 << 20 })
 				x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, k.bytes}}}
-				r.model("m", scheduler.Spec{Inputs: x, Outputs: x, Platform: "test"}, r.echo)
+				r.model("m", scheduler.Spec{Inputs: x, Outputs: x, Platform: "test"}, r.Echo)
 				ask, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: "m", Tensors: []tensor.Tensor{
 					{DType: tensor.Uint8, Shape: tensor.Shape{1, k.bytes}, Data: make([]byte, k.bytes)}}})
 				if err != nil {

@@ -416,7 +416,7 @@ func TestWhyConnectionsEnd(t *testing.T) {
 		c.fault("Protocol")
 		c.endDirection()
 		budgettest.Until(t, "the reason", func() bool {
-			return strings.Contains(scrape(r.metrics), `connections_closed_total{door="tcp",reason="protocol"} 1`)
+			return strings.Contains(scrape(r.Metrics), `connections_closed_total{door="tcp",reason="protocol"} 1`)
 		})
 	})
 }
@@ -424,7 +424,7 @@ func TestWhyConnectionsEnd(t *testing.T) {
 // Connections are spread over all loops.
 func TestLoopsOfSockets(t *testing.T) {
 	r := newRigAt(t, "unix:"+t.TempDir()+"/s", func(c *Config) { c.Loops = 2 })
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	for range 4 {
 		c := r.dial()
 		c.send(message("m", "", 1, 2, 3, 4))
@@ -497,7 +497,7 @@ func TestCutBeforeAnswers(t *testing.T) {
 			onlySession(r, func(s *session) { seen = !s.hungUp.IsZero() })
 			return seen || r.open() == 0
 		})
-		if err := r.echo(b); err != nil {
+		if err := r.Echo(b); err != nil {
 			t.Fatal(err)
 		}
 		values(t, c.next())

@@ -26,7 +26,7 @@ func TestOneRowLosesItsBatchDimensionAgain(t *testing.T) {
 
 func testOneRowLosesItsBatchDimensionAgain(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	c := r.dial()
 	c.send(message("m", `{"id":"a-1"}`, 1, 2, 3, 4))
 	m := c.next()
@@ -85,7 +85,7 @@ func testAnswersKeepTheOrderOfQuestions(t *testing.T, newRig func(testing.TB, fu
 	r := newRig(t, nil)
 	held := make(chan *scheduler.Batch, 10)
 	r.model("slow", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
-	r.model("fast", floats("x"), r.echo)
+	r.model("fast", floats("x"), r.Echo)
 	c := r.dial()
 	c.send(message("slow", `{"id":1}`, 1, 1, 1, 1))
 	for i := range 5 {
@@ -98,7 +98,7 @@ func testAnswersKeepTheOrderOfQuestions(t *testing.T, newRig func(testing.TB, fu
 	if n, err := c.Read(make([]byte, 1)); err == nil {
 		t.Fatalf("%d bytes left before the first answer", n)
 	}
-	if err := r.echo(b); err != nil {
+	if err := r.Echo(b); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 6 {
@@ -120,7 +120,7 @@ func TestSemanticFaultsKeepTheConnection(t *testing.T) { onAll(t, testSemanticFa
 
 func testSemanticFaultsKeepTheConnection(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
-	r.model("digits", floats("x"), r.echo)
+	r.model("digits", floats("x"), r.Echo)
 	c := r.dial()
 	ints, _ := tensor.FromSlice(tensor.Shape{4}, []int32{1, 2, 3, 4})
 	for _, tc := range []struct {
@@ -179,7 +179,7 @@ func testProtocolFaultsAreAnsweredAndClosed(t *testing.T, newRig func(testing.TB
 		if r.net != nil {
 			synctest.Wait() // the error is detected before the earlier answer is ready
 		}
-		if err := r.echo(<-held); err != nil {
+		if err := r.Echo(<-held); err != nil {
 			t.Fatal(err)
 		}
 		values(t, c.next())
@@ -192,7 +192,7 @@ func testProtocolFaultsAreAnsweredAndClosed(t *testing.T, newRig func(testing.TB
 			t.Errorf("%s: expected the end of the stream, got %s", name, describeMessage(m))
 		}
 		other.send(message("m", "", 1, 2, 3, 4))
-		if err := r.echo(<-held); err != nil {
+		if err := r.Echo(<-held); err != nil {
 			t.Fatal(err)
 		}
 		values(t, other.next())
@@ -211,7 +211,7 @@ func TestBadMetadataKeepsTheConnection(t *testing.T) { onAll(t, testBadMetadataK
 
 func testBadMetadataKeepsTheConnection(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	c := r.dial()
 	c.send(&shiva.Message{Namespace: "m", Metadata: []byte(`{"a":`)})
 	c.fault("Protocol")
@@ -235,7 +235,7 @@ func testInFlightLimitIsAnsweredInTurn(t *testing.T, newRig func(testing.TB, fun
 	for rows < 2 {
 		b := <-held
 		rows += b.Rows
-		if err := r.echo(b); err != nil {
+		if err := r.Echo(b); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -266,15 +266,15 @@ func TestLeavingClientTakesItsRequestsAlong(t *testing.T) {
 		for range 20 {
 			leave.send(message("m", "", 7, 7, 7, 7))
 		}
-		m, _ := r.sched.Model(scheduler.ModelID{Name: "m", Version: "1"})
+		m, _ := r.Sched.Model(scheduler.ModelID{Name: "m", Version: "1"})
 		budgettest.Until(t, "20 rows to wait", func() bool { return m.Stats().QueueRows >= 20 })
 		leave.Close()
 		budgettest.Until(t, "the queue to lose them", func() bool { return m.Stats().QueueRows <= 1 })
-		if err := r.echo(first); err != nil {
+		if err := r.Echo(first); err != nil {
 			t.Fatal(err)
 		}
 		values(t, stay.next())
-		if err := r.echo(<-held); err != nil {
+		if err := r.Echo(<-held); err != nil {
 			t.Fatal(err)
 		}
 		if got := values(t, stay.next()); got[0] != 0 {
@@ -289,7 +289,7 @@ func TestConnectionLimitIsSaidAndClosed(t *testing.T) {
 
 func testConnectionLimitIsSaidAndClosed(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, func(c *Config) { c.Connections.Total = 2 })
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	a, b := r.dial(), r.dial()
 	for _, c := range []*wire{a, b} {
 		c.send(message("m", "", 1, 2, 3, 4))
@@ -320,7 +320,7 @@ func TestConnectionsOfOneAddress(t *testing.T) { onAll(t, testConnectionsOfOneAd
 
 func testConnectionsOfOneAddress(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, func(c *Config) { c.Connections.PerAddress, c.Connections.Loopback = 2, true })
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	a, b := r.dial(), r.dial()
 	for _, c := range []*wire{a, b} {
 		c.send(message("m", "", 1, 2, 3, 4))
@@ -329,7 +329,7 @@ func testConnectionsOfOneAddress(t *testing.T, newRig func(testing.TB, func(*Con
 	if e := r.dial().fault("Overloaded"); !strings.Contains(e.Message, "tcp.connections_per_address = 2") {
 		t.Errorf("%+v", e)
 	}
-	if !strings.Contains(scrape(r.metrics), `connections_closed_total{door="tcp",reason="address_limit"} 1`) {
+	if !strings.Contains(scrape(r.Metrics), `connections_closed_total{door="tcp",reason="address_limit"} 1`) {
 		t.Error("it is not counted")
 	}
 	others := 0
@@ -361,7 +361,7 @@ func TestPanicInAWorkerIsAnAnswer(t *testing.T) { onAll(t, testPanicInAWorkerIsA
 func testPanicInAWorkerIsAnAnswer(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
 	r.model("bad", floats("x"), func(b *scheduler.Batch) error { panic("boom") })
-	r.model("good", floats("x"), r.echo)
+	r.model("good", floats("x"), r.Echo)
 	c := r.dial()
 	c.send(message("bad", "", 1, 2, 3, 4))
 	if m := c.next(); m == nil || m.Namespace != "!error" {
@@ -375,7 +375,7 @@ func testPanicInAWorkerIsAnAnswer(t *testing.T, newRig func(testing.TB, func(*Co
 func TestHalfMessageIsAnsweredAfterItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(c *Config) { c.MessageTimeout = 200 * time.Millisecond })
-		r.model("m", floats("x"), r.echo)
+		r.model("m", floats("x"), r.Echo)
 		c, other := r.dial(), r.dial()
 		b, _ := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 		c.bytes(b[:20])
@@ -393,7 +393,7 @@ func TestHalfMessageIsAnsweredAfterItsTime(t *testing.T) {
 func TestIdleConnectionIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(c *Config) { c.IdleTimeout = 200 * time.Millisecond })
-		r.model("m", floats("x"), r.echo)
+		r.model("m", floats("x"), r.Echo)
 		c := r.dial()
 		c.send(message("m", "", 1, 2, 3, 4))
 		values(t, c.next())
@@ -420,14 +420,14 @@ func testReaderThatStandsStillIsClosed(t *testing.T, newSocketRig func(testing.T
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1 << 20}}},
 	}
 	r.model("big", spec, func(b *scheduler.Batch) error {
-		buf, err := r.pool.Get(b.Rows << 20)
+		buf, err := r.Pool.Get(b.Rows << 20)
 		if err != nil {
 			return err
 		}
 		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, 1 << 20}, Data: buf.Bytes(), Buf: buf}}, nil)
 		return nil
 	})
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	greedy, other := r.dial(), r.dial()
 	_ = greedy.client.(interface{ SetReadBuffer(int) error }).SetReadBuffer(64 << 10)
 	stop := make(chan struct{})
@@ -448,7 +448,7 @@ func testReaderThatStandsStillIsClosed(t *testing.T, newSocketRig func(testing.T
 		}
 	})
 	closedBefore := func() bool {
-		return r.open() < 2 && strings.Contains(scrape(r.metrics), `connections_closed_total{door="tcp",reason="stalled"} 1`)
+		return r.open() < 2 && strings.Contains(scrape(r.Metrics), `connections_closed_total{door="tcp",reason="stalled"} 1`)
 	}
 	for end := time.Now().Add(10 * time.Second); !closedBefore(); {
 		if time.Now().After(end) {
@@ -456,7 +456,7 @@ func testReaderThatStandsStillIsClosed(t *testing.T, newSocketRig func(testing.T
 		}
 		other.send(message("m", "", 1, 2, 3, 4))
 		values(t, other.next())
-		if n := r.pool.InUse(); n > 64<<20 {
+		if n := r.Pool.InUse(); n > 64<<20 {
 			t.Fatalf("%d MiB of payload for a client that does not read", n>>20)
 		}
 		time.Sleep(5 * time.Millisecond) // continuous requests would take the processor from other tests
@@ -472,7 +472,7 @@ func TestHeldBySocket(t *testing.T) { onAll(t, testHeldBySocket) }
 
 func testHeldBySocket(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	c := r.dial()
 	held := func() (n int) {
 		onlySession(r, func(s *session) { n += s.transport.Unacknowledged() })

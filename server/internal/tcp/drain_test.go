@@ -72,7 +72,7 @@ func TestGoodbye(t *testing.T) {
 func TestShutdownWithoutTime(t *testing.T) {
 	onAll(t, func(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 		r := newRig(t, nil)
-		r.model("m", floats("x"), r.echo)
+		r.model("m", floats("x"), r.Echo)
 		c := r.dial()
 		c.send(message("m", "", 1, 2, 3, 4))
 		values(t, c.next())

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -35,7 +36,7 @@ func (r *rig) keepServing() (stop func()) {
 			}
 			c.send(message("m", "", float32(served), 0, 0, 0))
 			if m := c.next(); m == nil || m.Namespace != "m" {
-				r.t.Errorf("another client's request %d: %s", served, describeMessage(m))
+				r.T.Errorf("another client's request %d: %s", served, describeMessage(m))
 				return
 			} else {
 				m.Release()
@@ -48,7 +49,7 @@ func (r *rig) keepServing() (stop func()) {
 		close(done)
 		asking.Wait()
 		if served == 0 {
-			r.t.Error("another client was not served at all")
+			r.T.Error("another client was not served at all")
 		}
 	}
 }
@@ -76,7 +77,7 @@ func testMalformedVectors(t *testing.T, newRig func(testing.TB, func(*Config)) *
 		t.Fatal(err)
 	}
 	r := newRig(t, nil)
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	stop := r.keepServing()
 	defer stop()
 	tried := 0
@@ -101,7 +102,7 @@ func testMalformedVectors(t *testing.T, newRig func(testing.TB, func(*Config)) *
 			}
 			tolerated := slices.Contains(v.ErrorAlternatives, "none")
 			cut := v.Error == "truncated" || v.Error == "eof" || slices.Contains(v.ErrorAlternatives, "truncated")
-			patience := patience
+			patience := doortest.Patience
 			if cut || tolerated { // there may be no answer
 				patience = 100 * time.Millisecond
 			}
@@ -128,7 +129,7 @@ func TestRandomBytes(t *testing.T) { onAll(t, testRandomBytes) }
 
 func testRandomBytes(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	stop := r.keepServing()
 	defer stop()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -169,14 +170,14 @@ func testRandomBytes(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 func TestLengthLies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
-		r.model("m", floats("x"), r.echo)
+		r.model("m", floats("x"), r.Echo)
 		// The header announces uint8 [268,435,200], and one byte follows.
 		lie := append(header(0, 1, 1), 1, 3, 0x0f, 0xff, 0xff, 0x00, 42)
 		for range 500 {
 			r.dial().bytes(lie)
 		}
 		synctest.Wait()
-		if held := r.pool.InUse(); held < 500<<10 || held > 500*16<<10 {
+		if held := r.Pool.InUse(); held < 500<<10 || held > 500*16<<10 {
 			t.Errorf("500 announcements hold %d KiB", held>>10)
 		}
 		c := r.dial()
@@ -190,7 +191,7 @@ func TestLengthLies(t *testing.T) {
 func TestIdleClients(t *testing.T) {
 	const clients = 500
 	r := newSocketRig(t, nil)
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 	if err != nil {
 		t.Fatal(err)
@@ -228,7 +229,7 @@ func testMemoryBudget(t *testing.T, newRig func(testing.TB, func(*Config)) *rig)
 	// The pool is as small as the test allows: the invariants build fills all memory that is taken.
 	pool := tensor.NewPool(3 << 20)
 	r := newRig(t, func(c *Config) { c.Pool = pool })
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	hog, err := pool.Get(2 << 20)
 	if err != nil {
 		t.Fatal(err)

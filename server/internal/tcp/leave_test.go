@@ -36,7 +36,7 @@ func testHalfClosedClientGetsItsAnswers(t *testing.T, newRig func(testing.TB, fu
 	r := newRig(t, func(c *Config) { c.MessageTimeout, c.CancelOnClose = time.Minute, true })
 	held := make(chan *scheduler.Batch, 10)
 	r.model("slow", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
-	r.model("quick", floats("x"), r.echo)
+	r.model("quick", floats("x"), r.Echo)
 	c := r.dial()
 	c.send(message("slow", `{"id":0}`, 0, 0, 0, 0))
 	c.send(message("quick", `{"id":1}`, 1, 0, 0, 0))
@@ -50,7 +50,7 @@ func testHalfClosedClientGetsItsAnswers(t *testing.T, newRig func(testing.TB, fu
 	if b.Rows != 1 {
 		t.Fatalf("%d rows", b.Rows)
 	}
-	if err := r.echo(b); err != nil {
+	if err := r.Echo(b); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 2 {
@@ -81,8 +81,8 @@ func (r *rig) watched() int {
 
 // endIsSeen waits until the session knows that its client has ended its direction.
 func (r *rig) endIsSeen() {
-	r.t.Helper()
-	budgettest.Until(r.t, "the end to be seen", func() (seen bool) {
+	r.T.Helper()
+	budgettest.Until(r.T, "the end to be seen", func() (seen bool) {
 		onlySession(r, func(s *session) { seen = !s.hungUp.IsZero() })
 		return seen
 	})
@@ -97,7 +97,7 @@ func testHalfClosedClientReadsMuch(t *testing.T, newRig func(testing.TB, func(*C
 	wide := floats("x")
 	wide.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, size}}}
 	r.model("wide", wide, func(b *scheduler.Batch) error {
-		buf, err := r.pool.Get(b.Rows * size)
+		buf, err := r.Pool.Get(b.Rows * size)
 		if err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func testSendAndClose(t *testing.T, newRig func(testing.TB, func(*Config)) *rig)
 	wide.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, size}}}
 	batches := make(chan *scheduler.Batch, 2*n)
 	r.model("wide", wide, func(b *scheduler.Batch) error { batches <- b; return nil })
-	r.model("quick", floats("x"), r.echo)
+	r.model("quick", floats("x"), r.Echo)
 	c := r.dial()
 	c.send(message("quick", "", 1, 2, 3, 4))
 	values(t, c.next()) // nothing is unread now; otherwise closing would reset the connection
@@ -157,7 +157,7 @@ func testSendAndClose(t *testing.T, newRig func(testing.TB, func(*Config)) *rig)
 		return seen
 	})
 	for b, rows := first, 0; ; b = <-batches {
-		buf, err := r.pool.Get(b.Rows * size)
+		buf, err := r.Pool.Get(b.Rows * size)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,14 +169,14 @@ func testSendAndClose(t *testing.T, newRig func(testing.TB, func(*Config)) *rig)
 	}
 	// What the socket took counts as delivered.
 	budgettest.Until(t, "all to be counted, and the connection closed", func() bool {
-		text := scrape(r.metrics)
+		text := scrape(r.Metrics)
 		return r.open() == 0 && strings.Contains(text, `shivad_requests_in_flight{door="tcp"} 0`) && !strings.Contains(text, `model="wide",outcome="undelivered",version="1"} 0`)
 	})
-	if !strings.Contains(scrape(r.metrics), `model="wide",outcome="canceled",version="1"} 0`) {
+	if !strings.Contains(scrape(r.Metrics), `model="wide",outcome="canceled",version="1"} 0`) {
 		t.Error("some were canceled")
 	}
-	if r.pool.InUse() > 1<<20 {
-		t.Errorf("%d bytes of answers are left", r.pool.InUse())
+	if r.Pool.InUse() > 1<<20 {
+		t.Errorf("%d bytes of answers are left", r.Pool.InUse())
 	}
 }
 
@@ -195,7 +195,7 @@ func TestResetCancels(t *testing.T) {
 	c.Close()
 	budgettest.Until(t, "its request to leave", func() bool { return waiting() == 1 })
 	for range asked {
-		if err := r.echo(<-batches); err != nil {
+		if err := r.Echo(<-batches); err != nil {
 			t.Fatal(err)
 		}
 		values(t, other.next())
@@ -207,7 +207,7 @@ func TestHalfClosedInsideAMessage(t *testing.T) { onAll(t, testHalfClosedInsideA
 
 func testHalfClosedInsideAMessage(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	c := r.dial()
 	b, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 	if err != nil {
@@ -234,7 +234,7 @@ func testHalfClosedAtShutdown(t *testing.T, newRig func(testing.TB, func(*Config
 	c.endDirection()
 	r.endIsSeen()
 	b := <-held
-	time.AfterFunc(300*time.Millisecond, func() { _ = r.echo(b) }) // meanwhile
+	time.AfterFunc(300*time.Millisecond, func() { _ = r.Echo(b) }) // meanwhile
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if err := r.close(ctx); err != nil {
@@ -291,14 +291,14 @@ func testRefusalReachesWhoSendsOn(t *testing.T, newRig func(testing.TB, func(*Co
 		"no header":     {bytes.Repeat([]byte("GET / "), n/6), "Protocol"},
 	} {
 		r := newRig(t, func(c *Config) { c.Limits.MessageBytes = limit })
-		r.model("m", floats("x"), r.echo)
+		r.model("m", floats("x"), r.Echo)
 		c := r.dial()
 		c.bytes(tt.bytes)
 		c.fault(tt.want)
 		if m := c.next(); m != nil {
 			t.Errorf("%s: expected the end, got %s", name, describeMessage(m))
 		}
-		if n := r.pool.InUse(); n > limit {
+		if n := r.Pool.InUse(); n > limit {
 			t.Errorf("%s: %d bytes are held for a message that was refused", name, n)
 		}
 	}
@@ -410,7 +410,7 @@ func TestLingeringIsForWhoSends(t *testing.T) {
 		c.send(message("m", "", 1, 2, 3, 4))
 		c.endDirection()
 		synctest.Wait()
-		if err := r.echo(<-held); err != nil {
+		if err := r.Echo(<-held); err != nil {
 			t.Fatal(err)
 		}
 		values(t, c.next())
@@ -460,7 +460,7 @@ func TestPiecesAreNotDelayed(t *testing.T) {
 }
 
 func testPieces(t *testing.T, r *rig, c *wire, socket *net.TCPConn) {
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	if err := socket.SetNoDelay(false); err != nil {
 		t.Fatal(err)
 	}
@@ -491,7 +491,7 @@ func TestManyHalfClosed(t *testing.T) { onAll(t, testManyHalfClosed) }
 
 func testManyHalfClosed(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	stop := r.keepServing()
 	var clients sync.WaitGroup
 	b, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
@@ -530,7 +530,7 @@ func (r *rig) fillReplica(batches <-chan *scheduler.Batch, waiting func() int) (
 	for waiting() == 0 {
 		w.send(message("m", "", 0, 0, 0, 0))
 		asked++
-		budgettest.Until(r.t, "the request", func() bool { return len(batches)+waiting() == asked })
+		budgettest.Until(r.T, "the request", func() bool { return len(batches)+waiting() == asked })
 	}
 	return w, asked
 }

@@ -15,7 +15,7 @@ func TestTicks(t *testing.T) { onAll(t, testTicks) }
 
 func testTicks(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	c := r.dial()
 	ticks := func(want bool) func() bool {
 		return func() bool {

@@ -18,7 +18,6 @@ import (
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/jsontest"
-	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/jsonscan"
@@ -52,7 +51,7 @@ func newMutants(t testing.TB) *mutants {
 	settings.Limits = shiva.Limits{MessageBytes: 4 << 20, MetadataBytes: 256 << 10}
 	d := newDoor(Config{
 		Entrance: intake.Entrance{Metrics: m.door.metrics, Log: slog.New(slog.NewTextHandler(io.Discard, nil))},
-		Gate:     m.gate, Regions: m.regions, Describe: m.door.describe, Pool: m.pool, Settings: settings,
+		Gate:     m.Gate, Regions: m.Regions, Describe: m.door.describe, Pool: m.Pool, Settings: settings,
 	})
 	m.loop = newLoop(d, func() {}, func() {})
 	one := func(name string, d tensor.DType, shape ...int) {
@@ -73,7 +72,7 @@ func newMutants(t testing.TB) *mutants {
 	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, {Name: "b", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
 	m.model("two", scheduler.Spec{Inputs: two, Outputs: two, Platform: "test"}, m.readAndEcho)
 	m.model("camera", floats("x"), m.slowly)
-	m.applications(apps.Definition{Name: "app", Models: []string{"floats"}, Policy: "exp3"}, apps.Definition{Name: "cameras", Models: []string{"camera"}, Policy: "exp3"})
+	m.Applications(apps.Definition{Name: "app", Models: []string{"floats"}, Policy: "exp3"}, apps.Definition{Name: "cameras", Models: []string{"camera"}, Policy: "exp3"})
 
 	add := func(namespace, metadata string, tensors ...tensor.Tensor) {
 		s := sample{namespace: namespace, tensors: tensors}
@@ -129,31 +128,6 @@ func mustTensor(t tensor.Tensor, err error) tensor.Tensor {
 	return t
 }
 
-// applications gives the rig a registry in memory with the given applications.
-func (r *rig) applications(list ...apps.Definition) {
-	r.t.Helper()
-	store, err := state.NewMemory(state.Options{})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	reg := apps.Open(apps.Config{Store: store, Changed: r.gate.Changed})
-	r.gate.AttachApplications(reg)
-	r.t.Cleanup(func() {
-		r.gate.Close()
-		reg.Close()
-		store.Close()
-	})
-	for _, d := range list {
-		if _, err := reg.Create(r.t.Context(), d); err != nil {
-			r.t.Fatal(err)
-		}
-		budgettest.Until(r.t, "the application", func() bool {
-			t, err := r.gate.Target(d.Name, "")
-			return err == nil && t.Live > 0
-		})
-	}
-}
-
 // readAndEcho is a container that reads parameters with a strict library.
 func (m *mutants) readAndEcho(b *scheduler.Batch) error {
 	for i := range b.Parts {
@@ -164,13 +138,13 @@ func (m *mutants) readAndEcho(b *scheduler.Batch) error {
 			}
 		}
 	}
-	return m.echo(b)
+	return m.Echo(b)
 }
 
 // slowly is a container slow enough for frames to be superseded.
 func (m *mutants) slowly(b *scheduler.Batch) error {
 	time.AfterFunc(100*time.Microsecond, func() {
-		if err := m.echo(b); err != nil {
+		if err := m.Echo(b); err != nil {
 			b.Fail(err)
 		}
 	})
@@ -179,7 +153,7 @@ func (m *mutants) slowly(b *scheduler.Batch) error {
 
 // zeros is a container of an old generation, which answers with a number for each row.
 func (m *mutants) zeros(b *scheduler.Batch) error {
-	out, err := m.pool.Get(8 * b.Rows)
+	out, err := m.Pool.Get(8 * b.Rows)
 	if err != nil {
 		return err
 	}
@@ -355,7 +329,7 @@ func (m *mutants) run(c jsontest.Choices) {
 		}
 	}
 	l.spares.Release()
-	budgettest.Until(m.t, "the memory of a conversation to come back", func() bool { return m.pool.InUse() == 0 })
+	budgettest.Until(m.T, "the memory of a conversation to come back", func() bool { return m.Pool.InUse() == 0 })
 	m.silent()
 }
 
@@ -385,8 +359,8 @@ func (m *mutants) leave(q *talk, s *session) {
 
 // silent waits until every frame has an answer, and the streams of connections are removed.
 func (m *mutants) silent() {
-	model, _ := m.sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
-	budgettest.Until(m.t, "the streams to fall silent", func() bool {
+	model, _ := m.Sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
+	budgettest.Until(m.T, "the streams to fall silent", func() bool {
 		for _, s := range model.Streams(1000) {
 			if s.Waiting > 0 || s.Connection != 0 {
 				return false
@@ -400,7 +374,7 @@ func (m *mutants) silent() {
 // valid JSON, and successful for valid messages.
 func (m *mutants) judge(q *talk, out []byte, talks []*talk) {
 	fail := func(format string, args ...any) {
-		m.t.Fatalf("%s\n%v", fmt.Sprintf(format, args...), q)
+		m.T.Fatalf("%s\n%v", fmt.Sprintf(format, args...), q)
 	}
 	asked, answers := shiva.NewDecoder(shiva.DecoderConfig{Limits: m.loop.door.Settings().Limits}), shiva.NewDecoder(shiva.DecoderConfig{})
 	in := q.bytes
@@ -547,7 +521,7 @@ func (m *mutants) converse(c jsontest.Choices) {
 			w.endDirection()
 			var err error
 			if out[i], err = io.ReadAll(w); err != nil {
-				m.t.Errorf("%v\n%v", err, q)
+				m.T.Errorf("%v\n%v", err, q)
 			}
 			w.Close()
 		})
@@ -556,7 +530,7 @@ func (m *mutants) converse(c jsontest.Choices) {
 	for i, q := range talks {
 		m.judge(q, out[i], talks)
 	}
-	budgettest.Until(m.t, "the memory of a conversation to come back", func() bool { return m.on.open() == 0 })
+	budgettest.Until(m.T, "the memory of a conversation to come back", func() bool { return m.on.open() == 0 })
 	m.silent()
 }
 
@@ -567,7 +541,7 @@ func FuzzMutants(f *testing.F) {
 	jsontest.Fuzz(f, len(m.samples), []byte{0}, func(t *testing.T, c jsontest.Choices) {
 		run := *m
 		held := *m.rig
-		held.t = t
+		held.Rig = m.For(t)
 		run.rig = &held
 		run.run(c)
 	})

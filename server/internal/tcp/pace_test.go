@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/quota"
@@ -34,7 +35,7 @@ func TestReadInTurns(t *testing.T) {
 		var who quota.Addresses
 		who.Configure(l, true)
 		r := newSocketRig(t, func(c *Config) { c.Addresses = &who })
-		r.model("m", floats("x"), r.echo)
+		r.model("m", floats("x"), r.Echo)
 		c := r.dial()
 		question, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 		if err != nil {
@@ -130,7 +131,7 @@ func TestLargeMessagesOverTheRate(t *testing.T) {
 			sent <- n
 		}()
 		budgettest.Until(t, "the server not to read it", func() bool { return rests(r) })
-		if err := r.echo(b); err != nil {
+		if err := r.Echo(b); err != nil {
 			t.Fatal(err)
 		}
 		values(t, c.next())
@@ -263,7 +264,7 @@ func TestEndWhileNotRead(t *testing.T) {
 		for what, end := range map[string]func(r *rig, c *wire) error{
 			"the client": func(_ *rig, c *wire) error { return c.Close() },
 			"the server": func(r *rig, _ *wire) error {
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				ctx, cancel := context.WithTimeout(t.Context(), doortest.Patience)
 				defer cancel()
 				return r.close(ctx)
 			},
@@ -324,7 +325,7 @@ func rests(r *rig) (rests bool) {
 // taken is how many bytes the door has read.
 func taken(t *testing.T, r *rig) (n float64) {
 	const name = `shivad_received_bytes_total{door="tcp"} `
-	_, rest, _ := strings.Cut(scrape(r.metrics), name)
+	_, rest, _ := strings.Cut(scrape(r.Metrics), name)
 	if _, err := fmt.Sscan(rest, &n); err != nil {
 		t.Fatal(err)
 	}

@@ -106,7 +106,7 @@ func (w withoutDescriptors) Accept() (net.Conn, error) {
 // Connections are spread over the loops.
 func TestLoopsHaveTheirShare(t *testing.T) {
 	r := newUnixRig(t, func(c *Config) { c.Loops = 3 })
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	for range 6 {
 		c := r.dial()
 		c.send(message("m", "", 1, 2, 3, 4))
@@ -165,7 +165,7 @@ func TestWakeUpsDoNotWait(t *testing.T) {
 func TestPeer(t *testing.T) {
 	for _, name := range []string{"tcp", "tls"} {
 		r := transports[name](t, nil)
-		r.model("m", floats("x"), r.echo)
+		r.model("m", floats("x"), r.Echo)
 		c := r.dial()
 		c.send(message("m", "", 1, 2, 3, 4))
 		values(t, c.next())
@@ -202,7 +202,7 @@ func TestPauseKeepsNoBuffer(t *testing.T) {
 		var who quota.Addresses
 		who.Configure(l, true)
 		r := newRig(t, func(c *Config) { c.Addresses = &who })
-		r.model("m", floats("x"), r.echo)
+		r.model("m", floats("x"), r.Echo)
 		c := r.dial()
 		question, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 		if err != nil {

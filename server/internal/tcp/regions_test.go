@@ -23,7 +23,7 @@ func sharing(t *testing.T) (r *rig, file string) {
 		c.Limits = shiva.Limits{MessageBytes: 1 << 20, MetadataBytes: 128 << 10, Tensors: 16, Rank: 8, JSONDepth: 32}
 	})
 	dir := t.TempDir()
-	r.regions.Configure(regions.Settings{Directory: dir, RegionBytes: 4 << 20, Regions: 8})
+	r.Regions.Configure(regions.Settings{Directory: dir, RegionBytes: 4 << 20, Regions: 8})
 	content := make([]byte, 4<<10)
 	for i := range content {
 		content[i] = byte(i % 60) // so that floats are finite numbers
@@ -32,7 +32,7 @@ func sharing(t *testing.T) (r *rig, file string) {
 	if err := os.WriteFile(file, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.regions.Register(regions.Client{}, regions.Region{Name: "r", Key: "/file", Size: 4 << 10}); err != nil {
+	if err := r.Regions.Register(regions.Client{}, regions.Region{Name: "r", Key: "/file", Size: 4 << 10}); err != nil {
 		t.Fatal(err)
 	}
 	return r, file
@@ -76,9 +76,9 @@ func TestRegionPaths(t *testing.T) {
 	if a := w.next(); !strings.Contains(string(a.Metadata), `"system_shared_memory"`) {
 		t.Errorf("it is not announced: %s", a.Metadata)
 	}
-	s := r.regions.Settings()
+	s := r.Regions.Settings()
 	s.Directory = ""
-	r.regions.Configure(s)
+	r.Regions.Configure(s)
 	w.send(&shiva.Message{Namespace: "v2/systemsharedmemory/status"})
 	if f := w.fault("NotFound"); !strings.Contains(f.Message, "shared_memory.directory") {
 		t.Error(f)
@@ -89,9 +89,9 @@ func TestRegionPaths(t *testing.T) {
 // only some of them wait for copies.
 func TestSharedTensors(t *testing.T) {
 	r, file := sharing(t)
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}, {Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}}
-	r.model("two", scheduler.Spec{Inputs: two, Outputs: two}, r.echo)
+	r.model("two", scheduler.Spec{Inputs: two, Outputs: two}, r.Echo)
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -152,13 +152,13 @@ func TestArea(t *testing.T) {
 		specs[i] = tensor.Spec{Name: string(rune('a' + i)), DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}
 	}
 	specs[2].DType, specs[2].Shape = tensor.Bytes, tensor.Shape{-1}
-	r.model("many", scheduler.Spec{Inputs: specs, Outputs: specs}, r.echo)
-	dir := r.regions.Settings().Directory
+	r.model("many", scheduler.Spec{Inputs: specs, Outputs: specs}, r.Echo)
+	dir := r.Regions.Settings().Directory
 	const size = 70_001 // not a multiple of the alignment of outputs
 	if err := os.WriteFile(filepath.Join(dir, "out"), make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.regions.Register(regions.Client{}, regions.Region{Name: "out", Key: "out", Size: 1 << 20}); err != nil {
+	if err := r.Regions.Register(regions.Client{}, regions.Region{Name: "out", Key: "out", Size: 1 << 20}); err != nil {
 		t.Fatal(err)
 	}
 	var tensors []tensor.Tensor
@@ -228,7 +228,7 @@ func TestArea(t *testing.T) {
 func TestRegionOfConnection(t *testing.T) {
 	r, _ := sharing(t)
 	names := func() string {
-		list, err := r.regions.Status(regions.Client{}, "")
+		list, err := r.Regions.Status(regions.Client{}, "")
 		return fmt.Sprint(list, err)
 	}
 	before := names()
@@ -258,7 +258,7 @@ func TestRegionOfConnection(t *testing.T) {
 	other.Close()
 	budgettest.Until(t, "c to go", func() bool { return !strings.Contains(names(), "{c ") })
 	for _, name := range []string{"a", "d"} {
-		if err := r.regions.Unregister(regions.Client{}, name); err != nil {
+		if err := r.Regions.Unregister(regions.Client{}, name); err != nil {
 			t.Error(err)
 		}
 	}
@@ -270,11 +270,11 @@ func TestRegionOfConnection(t *testing.T) {
 // An invalid request is answered in its place, and those behind it continue.
 func TestWrongPlaces(t *testing.T) {
 	r, file := sharing(t)
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	if err := os.WriteFile(file+".large", make([]byte, 2<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.regions.Register(regions.Client{}, regions.Region{Name: "large", Key: "file.large", Size: 2 << 20}); err != nil {
+	if err := r.Regions.Register(regions.Client{}, regions.Region{Name: "large", Key: "file.large", Size: 2 << 20}); err != nil {
 		t.Fatal(err)
 	}
 	w := r.dial()
@@ -324,9 +324,9 @@ func TestWrongPlaces(t *testing.T) {
 	if e := shiva.ParseError(w.next()); !strings.Contains(e.Message, "the file ends at 8") || !e.Unshared {
 		t.Errorf("%+v", e)
 	}
-	off := r.regions.Settings()
+	off := r.Regions.Settings()
 	off.Directory = ""
-	r.regions.Configure(off)
+	r.Regions.Configure(off)
 	w.send(&shiva.Message{Namespace: "m", Metadata: []byte(`{"shared_memory":{"inputs":[` + input(0) + `]}}`)})
 	if e := shiva.ParseError(w.next()); !strings.Contains(e.Message, "shared_memory.directory") || !e.Unshared {
 		t.Errorf("%+v", e)
@@ -337,11 +337,11 @@ func TestWrongPlaces(t *testing.T) {
 func TestGoneWhileCopied(t *testing.T) {
 	r, file := sharing(t)
 	row := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
-	r.model("bytes", scheduler.Spec{Inputs: row, Outputs: row}, r.echo)
+	r.model("bytes", scheduler.Spec{Inputs: row, Outputs: row}, r.Echo)
 	if err := os.Truncate(file, 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.regions.Register(regions.Client{}, regions.Region{Name: "large", Key: "file", Size: 1 << 20}); err != nil {
+	if err := r.Regions.Register(regions.Client{}, regions.Region{Name: "large", Key: "file", Size: 1 << 20}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range max(8, budgettest.Rounds(40)) {
@@ -355,5 +355,5 @@ func TestGoneWhileCopied(t *testing.T) {
 		}
 		w.Close()
 	}
-	budgettest.Until(t, "the memory to come back", func() bool { return r.open() == 0 && r.pool.InUse() < 1<<20 })
+	budgettest.Until(t, "the memory to come back", func() bool { return r.open() == 0 && r.Pool.InUse() < 1<<20 })
 }

@@ -1,30 +1,23 @@
 package tcp
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net"
 	"os"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
-	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
@@ -36,25 +29,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(budgettest.RunWaiting(m)) }
 
-// patience is how long a test waits for an event that must happen: only a failing test waits that
-// long.
-const patience = time.Minute
-
-// rig is a door with a scheduler behind it, and models whose workers the test holds. Its clients
-// are on a network in memory, or on sockets.
+// rig is a door with models whose workers the test holds. Its clients are on a network in memory,
+// or on sockets.
 type rig struct {
-	regions *regions.Registry
-	t       testing.TB
-	sched   *scheduler.Scheduler
-	gate    *gate.Gate
-	door    *Door
-	gathers *atomic.Pointer[Door] // the door for the scheduler's hook, once it is open
-	net     *shivatest.Net        // nil: clients are on sockets
-	pool    *tensor.Pool
-	metrics *metrics.Metrics
-	log     *bytes.Buffer
-	closed  bool
-	tls     *tls.Config // of clients; nil: no TLS
+	*doortest.Rig
+	door *Door
+	net  *shivatest.Net // nil: clients are on sockets
+	tls  *tls.Config    // of clients; nil: no TLS
 }
 
 // newRig makes a rig in memory. In a synctest bubble its clocks are virtual.
@@ -132,42 +113,12 @@ var transports = map[string]func(testing.TB, func(*Config)) *rig{"tcp": newSocke
 
 func newRigAt(t testing.TB, addr string, change func(*Config)) *rig {
 	t.Helper()
-	r, cfg := prepareRig(t, change)
-	cfg.Addrs = []string{addr}
-	var err error
-	if r.door, err = Listen(cfg); err != nil {
-		t.Fatal(err)
-	}
-	r.gathers.Store(r.door)
-	return r
-}
-
-func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
-	t.Helper()
-	r := &rig{t: t, pool: tensor.NewPool(1 << 30), metrics: metrics.New("test"), log: new(bytes.Buffer), gathers: new(atomic.Pointer[Door])}
-	r.gate = gate.New(gate.Config{
-		Pool:    r.pool,
-		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: 30 * time.Second} },
-		Metrics: r.metrics,
-		Ready:   func() (bool, string) { return true, "" },
-	})
-	var err error
-	delivering := func() (over func()) {
-		if d := r.gathers.Load(); d != nil {
-			return d.Gather()
-		}
-		return nil
-	}
-	if r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool, Hooks: scheduler.Hooks{ModelChanged: r.gate.ModelChanged, Delivering: delivering}}); err != nil {
-		t.Fatal(err)
-	}
-	r.gate.Attach(r.sched)
-	r.regions = regions.New(regions.Settings{}, nil)
+	r := &rig{Rig: doortest.New(t, tensor.NewPool(1<<30))}
 	cfg := Config{
-		Entrance: intake.Entrance{Addrs: []string{"127.0.0.1:0"}, Metrics: r.metrics.Door("tcp"), Log: slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil))},
-		Gate:     r.gate, Regions: r.regions, Pool: r.pool,
+		Entrance: r.Entrance("tcp"),
+		Gate:     r.Gate, Regions: r.Regions, Pool: r.Pool,
 		Describe: func(who *identity.Identity, path string, onlyReady bool) ([]byte, bool, error) {
-			return predict.New(predict.Config{Regions: r.regions, Gate: r.gate, Version: "test"}).As(who).Describe(path, onlyReady)
+			return r.Predict(nil).As(who).Describe(path, onlyReady)
 		},
 		Loops: 1,
 		Settings: Settings{
@@ -178,84 +129,43 @@ func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
 	if change != nil {
 		change(&cfg)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if r.closed {
-			return
-		}
-		if err := r.close(ctx); err != nil {
-			t.Errorf("shutdown: %v", err)
-		}
-	})
-	return r, cfg
+	cfg.Addrs = []string{addr}
+	var err error
+	if r.door, err = Listen(cfg); err != nil {
+		t.Fatal(err)
+	}
+	r.Delivering = r.door.Gather
+	r.Serves(r.shutdown)
+	return r
+}
+
+func (r *rig) shutdown(ctx context.Context) error {
+	err := r.door.Shutdown(ctx)
+	if n := r.open(); n != 0 {
+		r.T.Errorf("%d connections are left", n)
+	}
+	return err
 }
 
 // close stops the rig, and fails if anything is left behind.
-func (r *rig) close(ctx context.Context) (err error) {
-	r.closed = true
-	r.gate.Drain()
-	_ = r.sched.Drain(ctx)
-	r.sched.Close()
-	err = r.door.Shutdown(ctx)
-	if n := r.pool.InUse(); n != 0 {
-		r.t.Errorf("%d bytes of the pool are still out", n)
-	}
-	if n := r.open(); n != 0 {
-		r.t.Errorf("%d connections are left", n)
-	}
+func (r *rig) close(ctx context.Context) error {
+	err := r.Stop(ctx)
+	r.Returned()
 	return err
 }
 
 // open returns the number of open connections.
 func (r *rig) open() int { return r.door.listener.Open() }
 
-type lockedWriter struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (l *lockedWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
-}
-
-// worker adapts a function to scheduler.Worker.
-type worker func(*scheduler.Batch) error
-
-func (w worker) Send(b *scheduler.Batch) error { return w(b) }
-
-// echo answers every batch with its inputs, before Send returns.
-func (r *rig) echo(b *scheduler.Batch) error {
-	outputs := make([]tensor.Tensor, len(b.Parts[0].Inputs))
-	for i := range outputs {
-		parts := make([]tensor.Tensor, len(b.Parts))
-		for j := range b.Parts {
-			parts[j] = b.Parts[j].Inputs[i]
-		}
-		out, err := tensor.Concat(parts, r.pool)
-		if err != nil {
-			return err
-		}
-		outputs[i] = out
-	}
-	b.Complete(outputs, nil)
-	return nil
-}
-
 func floats(name string) scheduler.Spec {
 	t := []tensor.Spec{{Name: name, DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}}
 	return scheduler.Spec{Inputs: t, Outputs: t, Platform: "test"}
 }
 
-func (r *rig) model(name string, spec scheduler.Spec, w worker) *scheduler.Replica {
-	r.t.Helper()
-	rep, err := r.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return rep
+// model adds a model whose worker is a function.
+func (r *rig) model(name string, spec scheduler.Spec, w scheduler.WorkerFunc) *scheduler.Replica {
+	r.T.Helper()
+	return r.Model(name, spec, w)
 }
 
 // wire is a plain client: it writes bytes and reads messages.
@@ -275,21 +185,21 @@ type client interface {
 }
 
 func (r *rig) dial() *wire {
-	r.t.Helper()
+	r.T.Helper()
 	conn, err := r.connect()
 	if err != nil {
-		r.t.Fatal(err)
+		r.T.Fatal(err)
 	}
 	c := conn.(client)
-	r.t.Cleanup(func() { c.Close() })
-	return &wire{t: r.t, client: c, d: shiva.NewDecoder(shiva.DecoderConfig{})}
+	r.T.Cleanup(func() { c.Close() })
+	return &wire{t: r.T, client: c, d: shiva.NewDecoder(shiva.DecoderConfig{})}
 }
 
 // connect makes a connection.
 func (r *rig) connect() (net.Conn, error) {
 	addr := r.door.Addrs()[0].String()
 	if r.net != nil {
-		return r.net.DialFrom(r.t.Context(), "127.0.0.1:5000", addr)
+		return r.net.DialFrom(r.T.Context(), "127.0.0.1:5000", addr)
 	}
 	if hostport, encrypted := secure.Cut(addr); encrypted {
 		c, err := tls.Dial("tcp", hostport, r.tls)
@@ -358,7 +268,7 @@ func (w *wire) next() *shiva.Message {
 				return m
 			}
 		}
-		_ = w.SetReadDeadline(time.Now().Add(patience))
+		_ = w.SetReadDeadline(time.Now().Add(doortest.Patience))
 		n, err := w.Read(w.buf)
 		if err == io.EOF && n == 0 {
 			return nil

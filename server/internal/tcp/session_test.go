@@ -5,18 +5,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/server/internal/identity"
-	"github.com/shivad/shivad/server/internal/intake"
-	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -71,32 +67,19 @@ func (m *memory) Close() {
 }
 
 // newSession makes a session on a loop whose turns only the test takes.
-func newSession(t testing.TB, w worker, pool *tensor.Pool) (*session, *memory) {
+func newSession(t testing.TB, w scheduler.WorkerFunc, pool *tensor.Pool) (*session, *memory) {
 	t.Helper()
 	return newSessionOf(t, floats("x"), w, pool)
 }
 
-func newSessionOf(t testing.TB, spec scheduler.Spec, w worker, pool *tensor.Pool) (*session, *memory) {
+func newSessionOf(t testing.TB, spec scheduler.Spec, w scheduler.WorkerFunc, pool *tensor.Pool) (*session, *memory) {
 	t.Helper()
-	numbers := metrics.New("test")
-	g := gate.New(gate.Config{
-		Pool:    pool,
-		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: 30 * time.Second} },
-		Metrics: numbers,
-		Ready:   func() (bool, string) { return true, "" },
-	})
-	s, err := scheduler.New(scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: g.ModelChanged}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.Attach(s)
-	t.Cleanup(s.Close)
-	if _, err := s.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, spec, w, scheduler.ReplicaOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	r := doortest.New(t, pool)
+	t.Cleanup(r.Sched.Close)
+	r.Model("m", spec, w)
 	d := newDoor(Config{
-		Entrance: intake.Entrance{Metrics: numbers.Door("tcp"), Log: slog.New(slog.DiscardHandler)},
-		Gate:     g, Regions: regions.New(regions.Settings{}, nil), Pool: pool,
+		Entrance: r.Entrance("tcp"),
+		Gate:     r.Gate, Regions: r.Regions, Pool: pool,
 		Settings: Settings{
 			InFlight: 256, MessageTimeout: 10 * time.Second, OutboundBytes: 1 << 20, OutboundStall: 10 * time.Second, IdleTimeout: time.Minute,
 		},

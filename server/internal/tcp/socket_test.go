@@ -36,7 +36,7 @@ func TestGoneFromAUnixSocket(t *testing.T) {
 	budgettest.Until(t, "its request to leave", func() bool { return waiting() == 1 })
 	budgettest.Until(t, "its place", func() bool { return r.open() == 1 })
 	for range asked {
-		if err := r.echo(<-batches); err != nil {
+		if err := r.Echo(<-batches); err != nil {
 			t.Fatal(err)
 		}
 		values(t, other.next())
@@ -47,7 +47,7 @@ func TestGoneFromAUnixSocket(t *testing.T) {
 func TestFloodAtShutdown(t *testing.T) {
 	onTransports(t, func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 		r := newSocketRig(t, nil)
-		r.model("m", floats("x"), r.echo)
+		r.model("m", floats("x"), r.Echo)
 		c := r.dial()
 		ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 		if err != nil {
@@ -83,7 +83,7 @@ func TestManyWaitForATurn(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			r := newSocketRig(t, nil)
-			r.model("m", floats("x"), r.echo)
+			r.model("m", floats("x"), r.Echo)
 			ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 			if err != nil {
 				t.Fatal(err)
@@ -121,7 +121,7 @@ func TestManyWaitForATurn(t *testing.T) {
 // The kernel closes descriptors that a client sends along, and the client still gets its answers.
 func TestDescriptorsFromAClient(t *testing.T) {
 	r := newUnixRig(t, nil)
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	c := r.dial()
 	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 	if err != nil {
@@ -140,7 +140,7 @@ func TestAllocationsOnSockets(t *testing.T) {
 	for name, newSocketRig := range transports { // one by one: allocations are counted for the process
 		t.Run(name, func(t *testing.T) {
 			r := newSocketRig(t, nil)
-			r.model("m", floats("x"), r.echo)
+			r.model("m", floats("x"), r.Echo)
 			c := r.dial()
 			ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 			if err != nil {
@@ -186,7 +186,7 @@ func BenchmarkIdle(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			const n = 500
 			r := newSocketRig(b, nil)
-			r.model("m", floats("x"), r.echo)
+			r.model("m", floats("x"), r.Echo)
 			used := func() uint64 {
 				var m runtime.MemStats
 				for range 4 { // stacks shrink by half at a time

@@ -30,7 +30,7 @@ func inUse() int64 {
 // waits for, and another client is served.
 func TestManyUnfinishedHandshakes(t *testing.T) {
 	r := newTLSRig(t, func(c *Config) { c.Connections.Total = 2000 })
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	hostport, _ := secure.Cut(r.door.Addrs()[0].String())
 	before := inUse()
 	var all []net.Conn
@@ -60,7 +60,7 @@ func TestManySlowTLSClients(t *testing.T) {
 	clients := max(100, budgettest.Rounds(1000)) // so many that other memory of the process hardly counts
 	// The pieces of a message may be far apart if the machine is busy.
 	r := newTLSRig(t, func(c *Config) { c.Connections.Total, c.MessageTimeout = 2000, time.Minute })
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestEncryptedInPieces(t *testing.T) {
 // record.
 func TestEndOfTLS(t *testing.T) {
 	r := newTLSRig(t, nil)
-	r.model("m", floats("x"), r.echo)
+	r.model("m", floats("x"), r.Echo)
 	c := r.dial()
 	c.send(message("m", "", 1, 2, 3, 4))
 	values(t, c.next())

@@ -39,7 +39,7 @@ func TestAnyPieces(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, nil)
 			r.net.Piece, r.net.Buffer = piece, buffer
-			r.model("m", floats("x"), r.echo)
+			r.model("m", floats("x"), r.Echo)
 			c := r.dial()
 			go func() {
 				_, _ = c.Write(questions)
@@ -88,8 +88,8 @@ func TestLargeTensorsInPieces(t *testing.T) {
 			r := newRig(t, nil)
 			r.net.Piece, r.net.Buffer = k.piece, k.buffer
 			x := tensor.Spec{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, row}}
-			r.model("m", scheduler.Spec{Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x}}, r.echo)
-			r.model("small", floats("x"), r.echo)
+			r.model("m", scheduler.Spec{Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x}}, r.Echo)
+			r.model("small", floats("x"), r.Echo)
 			c := r.dial()
 			go func() {
 				_, _ = c.Write(bytes.Repeat(question, 3))
@@ -113,7 +113,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = 4<<20, stall })
 		sized(r, "large", 1<<20, 0)
-		r.model("m", floats("x"), r.echo)
+		r.model("m", floats("x"), r.Echo)
 		greedy, other := r.dial(), r.dial()
 		for range 50 {
 			greedy.send(message("large", "", 1<<20, 0, 0, 0))
@@ -126,7 +126,7 @@ func TestClientThatNeverReads(t *testing.T) {
 		if n := r.open(); n != 2 {
 			t.Errorf("%d connections before its time is up", n)
 		}
-		if n := r.pool.InUse(); n > 6<<20 {
+		if n := r.Pool.InUse(); n > 6<<20 {
 			t.Errorf("%d KiB are held for it", n>>10)
 		}
 		time.Sleep(2 * tick)
@@ -168,7 +168,7 @@ func TestClientGoneOrWaiting(t *testing.T) {
 				}
 				go func() { // until the test closes it
 					for b := range batches {
-						if err := r.echo(b); err != nil {
+						if err := r.Echo(b); err != nil {
 							t.Error(err)
 						}
 					}

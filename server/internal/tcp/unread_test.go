@@ -20,14 +20,14 @@ import (
 // sized adds a model that answers each row with as many bytes as the row's first number, in memory
 // shared with rows of other requests, whose number is others. declared may be -1.
 func sized(r *rig, name string, declared, others int) {
-	r.t.Helper()
+	r.T.Helper()
 	spec := scheduler.Spec{
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, declared}}},
 	}
 	r.model(name, spec, func(b *scheduler.Batch) error {
 		n := int(math.Float32frombits(binary.NativeEndian.Uint32(b.Parts[0].Inputs[0].Data)))
-		buf, err := r.pool.Get((b.Rows + others) * n)
+		buf, err := r.Pool.Get((b.Rows + others) * n)
 		if err != nil {
 			return err
 		}
@@ -95,7 +95,7 @@ func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 	}
 	now, most := int64(0), int64(0)
 	sample := func() {
-		now = r.pool.InUse()
+		now = r.Pool.InUse()
 		most = max(most, now)
 	}
 	budgettest.Until(t, "a client that does not read to stand still, with no more than it may have", func() (still bool) {
