@@ -25,4 +25,27 @@
 //	stop:  not ready; the gate refuses new requests; the scheduler answers what it has, within the
 //	       drain limit; answers leave and client connections end; processes stop; containers get
 //	       their goodbye; the admin door closes last, so that a drain can be watched
+//
+// # Memory of the process
+//
+//   - The payload budget is limited by the memory of the process. memory.OfProcess takes the
+//     smallest limit of the process's cgroups (v1 and v2), the machine and GOMEMLIMIT; three
+//     thirteenths of it, 56 MiB at least, stay free for the program, its heap and garbage. A
+//     default that does not fit is lowered, with a warning that has both figures; a configured
+//     budget that does not fit is an error at the start. Without this limit a server with the
+//     default 4 GiB is killed in any smaller container.
+//   - Garbage of large buffers counts. A budget of 200 MiB was 281 MiB resident under three times
+//     the load: memory that the pool releases is garbage until a collection. A memory limit for the
+//     runtime alone (the budget and a tenth, cmd/shivad/memory.go) works on a quiet machine; on a
+//     busy one the collector is late, and 260 MiB were seen. So a Get that needs fresh memory waits
+//     for a collection if memory in use, kept and released exceeds the budget by a sixteenth: 20
+//     collections in 6 s of that load, 233 to 236 MiB. Buffers hold no pointers, which makes
+//     collections short. Tried before: releasing earlier, which makes more garbage.
+//   - Idle memory is returned every ten seconds (idle.go): what was not needed since the last time.
+//     256 MiB of the arena stay for minutes (why (../containers/DESIGN.md#shared-memory)). Waiting
+//     for the runtime's collections, one in two minutes on an idle server, took a quarter of an
+//     hour.
+//   - Inputs of Server.Ask are copied unless they are counted memory. A container whose batch was
+//     given up, or a shadow, may read them after Ask has returned; if the caller had to wait for
+//     that, it could not have a deadline. Doors make the same copy from their sockets.
 package server

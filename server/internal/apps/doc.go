@@ -19,4 +19,18 @@
 //
 // Concurrency: everything may be called from any goroutine. Apps and Definitions do not change once
 // returned.
+//
+// # Definitions and state
+//
+//   - A fanout without references is recycled, with its calls. The outer call's reference keeps it
+//     until the answer is written; the calls that should answer need none, as the end of the outer
+//     call waits for them; each shadow has one. After Finish of the outer call nothing of the
+//     fanout may be touched without a reference. So Submit lists all calls of a fan-out before it
+//     submits any: the completion of the last one may be the end of the fanout.
+//   - A call is fanned out according to its own type, not to the current routes: the application
+//     may have been deleted since the call was opened.
+//   - An application's name takes precedence over a model's. Registration and creation refuse a
+//     name that both would have, but two servers that share a store may see different models. Then
+//     requests for the name go to the application, name/version still to the model, and the log
+//     says so.
 package apps

@@ -39,4 +39,26 @@
 // Concurrency: everything may be called from any goroutine. A hit takes only the locks of the table
 // of entries; a miss and its answer take the cache's mutex once each. The mutex is not held during
 // calls to owners and the scheduler.
+//
+// # Bounds, expiry and order
+//
+//   - A cache stands between a request and its owner: from gate.Submit until Complete,
+//     Request.Owner of a leader is the cache's Call.
+//   - A cached answer is found without a lock, so it may be evicted at the same moment:
+//     entry.acquire takes a reference only if one is left. Entries are never recycled, unlike
+//     buffers of the pool, whose count may already belong to another user.
+//   - Answers are cached per incarnation of a version (scheduler.Model.Incarnation), not only per
+//     version: between two reads of the routes the last replica may have left and another build may
+//     have registered.
+//   - Cached answers are copies in the payload pool. Views of a batch's outputs cost no copy but
+//     pin the whole batch; a budget apart from the pool would split the memory of one process into
+//     two numbers. So copies count against limits.payload_bytes, all caches and the largest message
+//     must fit it together, and an answer that finds no memory is not kept.
+//   - Followers wait, whatever their own priority and deadline. Executing the more urgent one of
+//     two equal requests as well would answer it sooner under overload, but execute it twice. When
+//     the leader turns out to be late, the follower takes its place.
+//   - otter evicts (Apache 2.0). Its W-TinyLFU retains frequent requests during a scan of others,
+//     in which the least recently used entry is always a frequent one (TestScanLeavesTheUseful),
+//     and it weighs entries and expires them by itself. hashicorp/golang-lru does not do the first,
+//     and its expiring form has a goroutine that cannot be stopped.
 package cache

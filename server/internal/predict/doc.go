@@ -17,4 +17,22 @@
 //
 // Sources: the protocol's text (Predict Protocol, version 2), and where it is silent, Triton's
 // documentation of the extensions, which clients rely on.
+//
+// # Descriptions of models and readiness
+//
+//   - Only internal/predict describes models, over Shiva, too. A second description in the gate
+//     lacked properties, listed no versions for an application with its model's name, and gave the
+//     reason why a server is not ready as reason where HTTP has error. !live, !ready and !models
+//     exist in Shiva only, and stay in the gate.
+//   - Ready means that all models that should serve can, as the Predict Protocol says, and "all"
+//     are those of [[container]] and the required ones (internal/manage/ready.go). A model whose
+//     container connects by itself is not among them unless it is required: one that left for good
+//     would take the server out of every balancer for ever. If a [[container]] does not name its
+//     model, readiness waits for the model that its process registers; the kernel tells the process
+//     by the socket's other end.
+//   - A server whose Redis is unreachable is ready. It serves with its last known state; if it were
+//     not ready, all servers that share the Redis would leave the balancer at once. /readyz and the
+//     status name the fault, in degraded and state.
+//   - An unknown name is Unavailable until the store has been read once. It may be an
+//     application's, and NotFound tells clients not to retry.
 package predict

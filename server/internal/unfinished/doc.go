@@ -23,4 +23,19 @@
 //
 // Concurrency: a Room may be used from any goroutine. A Message belongs to the goroutine that reads
 // it; only its room uses it from others.
+//
+// # Whose message ends
+//
+// Package unfinished has the rules, and why they are so. What doors add:
+//
+//   - A door asks before it takes memory, with what the message holds and what it has announced.
+//     Over Shiva a message of up to 64 KiB that arrives in one turn asks for nothing: a small
+//     request takes no lock. It is counted at the end of the turn in which it is half-received.
+//   - An ended message is discarded, not cut off (Shiva): its memory is released at once, its rest
+//     is read and dropped, and the error is answered in its place, so that the connection stays in
+//     step. HTTP answers at once. gRPC ends the call, and Frigate's door the connection: nothing
+//     else wakes what waits for their bytes.
+//   - A stranger's large first message may bring the token. Metadata follows tensors on this wire.
+//     If strangers have room, the message is answered as any other. If not, its tensors are dropped
+//     and its token is read all the same, so the client is known when it sends the message again.
 package unfinished
