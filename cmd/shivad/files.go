@@ -33,7 +33,7 @@ type modelFiles struct {
 var readingFlags = []struct{ flag, value, help string }{
 	{"device", "NAME", "cpu, cuda:0, openvino:GPU (default auto: the best that works)"},
 	{"batch", "auto|off|force|N", "whether rows share batches (default auto: what a proof shows)"},
-	{"as", "raw|TASK", "the network as it is, or detect, segment, pose, obb or classify (default: what the file says)"},
+	{"as", "raw|TASK", "raw, detect, segment, pose, obb, classify (default: what the file says)"},
 	{"trust", "", "read files that execute code while they are read, as pickles do"},
 }
 
