@@ -26,7 +26,7 @@ import (
 
 // An engine runs the door's loops on gnet, which tells them which sockets have bytes to read. It
 // reads and writes the descriptors itself: gnet would copy bytes that a socket does not take into
-// memory that no budget counts. server/DESIGN.md has the measurements, and gnet's other traps that
+// memory that no budget counts. doc.go has the measurements, and gnet's other traps that
 // this file and writable.go avoid.
 type engine struct {
 	gnet.BuiltinEventEngine

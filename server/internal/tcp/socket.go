@@ -16,7 +16,7 @@ import (
 
 // sockets is the carrier on the standard library's sockets, for Unix sockets and TLS. Each
 // connection has a goroutine that waits for bytes in the runtime's poller and takes a turn of its
-// session's loop with them. server/DESIGN.md compares it with gnet. It also carries connections of
+// session's loop with them. doc.go compares it with gnet. It also carries connections of
 // the network in memory, see pollable.
 type sockets struct {
 	door  *Door
