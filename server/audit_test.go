@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/journal"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -43,7 +43,7 @@ func TestAudit(t *testing.T) {
 	g := startGuarded(t)
 	const all = 1000
 	seen := len(g.trail.List(all))
-	fresh := func() []audit.Entry {
+	fresh := func() []access.Entry {
 		list := g.trail.List(all)[seen:]
 		seen += len(list)
 		return list
@@ -156,7 +156,7 @@ func TestAuditOfLoads(t *testing.T) {
 		return code
 	}
 	rest, door := s.Addrs().REST[0].String(), s.Addrs().Admin.String()
-	seen := map[audit.Entry]bool{}
+	seen := map[access.Entry]bool{}
 	for _, c := range []struct {
 		said, right string
 		do          func(token string) any
@@ -228,14 +228,14 @@ func TestAuditIsShown(t *testing.T) {
 		t.Errorf("%s", body)
 	}
 	for i := range 1100 {
-		g.trail.Add(audit.Entry{Source: audit.Source{Identity: fmt.Sprint("many ", i%3), Door: "rest"}, Action: "load", Name: fmt.Sprint(i)})
+		g.trail.Add(access.Entry{Source: access.Source{Identity: fmt.Sprint("many ", i%3), Door: "rest"}, Action: "load", Name: fmt.Sprint(i)})
 	}
 	_, body = g.http(t, g.Addrs().Admin.String(), tokenOf("admin:read"), "GET", "/v1/audit", "")
 	shown = admin.Audit{}
 	if err := json.Unmarshal([]byte(body), &shown); err != nil || len(shown.Entries) != 1000 || shown.Entries[999].Name != "1099" {
 		t.Errorf("%d entries, %v", len(shown.Entries), err)
 	}
-	if !slices.IsSortedFunc(shown.Entries, func(a, b audit.Entry) int { return a.At.Compare(b.At) }) || shown.Entries[0].Door != "admin" {
+	if !slices.IsSortedFunc(shown.Entries, func(a, b access.Entry) int { return a.At.Compare(b.At) }) || shown.Entries[0].Door != "admin" {
 		t.Errorf("the oldest is not the first: %+v", shown.Entries[0])
 	}
 	for _, right := range []string{"infer", "feedback", "load", "serve"} {

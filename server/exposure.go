@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
 // warnOfStrangers logs which listeners clients without a token can reach from other machines, and
-// what they may do there. If identities are declared, that is what identity.Anonymous may do,
+// what they may do there. If identities are declared, that is what access.Anonymous may do,
 // except asking models: an operator has granted that on purpose. Start calls it when all doors are
 // open.
 func (s *Server) warnOfStrangers() {
@@ -25,10 +25,10 @@ func (s *Server) warnOfStrangers() {
 		}
 	}
 	strangers := s.identities.Strangers()
-	if s.admin != nil && strangers.May(identity.AdminWrite, "") {
+	if s.admin != nil && strangers.May(access.AdminWrite, "") {
 		warn("change the configuration and stop processes", "admin", "admin.listen", s.admin.Addr())
 	}
-	if strangers.MayAny(identity.Serve) {
+	if strangers.MayAny(access.Serve) {
 		warn("serve and replace models", "containers", "containers.listen", s.containers.Listener().Addrs()...)
 	}
 	for _, d := range s.doors {
@@ -36,7 +36,7 @@ func (s *Server) warnOfStrangers() {
 			warn("ask every model: no [[identity]] is configured", d.name, d.name+".listen", d.listener.Addrs()...)
 		}
 		loads := d.name != "tcp" && (d.name != "frigate" || s.cfg.Frigate.ModelDirectory != "")
-		if loads && strangers.MayAny(identity.Load) && s.settings.Now().Server.Repository == config.RepositoryAll {
+		if loads && strangers.MayAny(access.Load) && s.settings.Now().Server.Repository == config.RepositoryAll {
 			warn("load and unload models", d.name, "server.repository", d.listener.Addrs()...)
 		}
 	}

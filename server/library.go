@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/apps"
-	"github.com/shivad/shivad/server/internal/audit"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
@@ -301,7 +301,7 @@ func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	}
 	if _, err = r.Put(ctx, d); err == nil {
 		s.history.Changed(program, "application", a.Name, "set")
-		s.trail.Add(audit.Entry{Source: byProgram, Action: "set", What: "application", Name: a.Name, After: audit.Text(d)})
+		s.trail.Add(access.Entry{Source: byProgram, Action: "set", What: "application", Name: a.Name, After: access.AuditText(d)})
 	}
 	return err
 }
@@ -315,7 +315,7 @@ func (s *Server) DeleteApplication(ctx context.Context, name string) error {
 	}
 	if err = r.Delete(ctx, name); err == nil {
 		s.history.Changed(program, "application", name, "deleted")
-		s.trail.Add(audit.Entry{Source: byProgram, Action: "delete", What: "application", Name: name})
+		s.trail.Add(access.Entry{Source: byProgram, Action: "delete", What: "application", Name: name})
 	}
 	return err
 }
@@ -324,4 +324,4 @@ func (s *Server) DeleteApplication(ctx context.Context, name string) error {
 const program = "the program"
 
 // byProgram is the source of such changes in the audit trail, also of a reload by a signal.
-var byProgram = audit.Source{Door: "program"}
+var byProgram = access.Source{Door: "program"}

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/frigate"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/grpc"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/rest"
@@ -40,7 +40,7 @@ func (s *Server) openDoors(c config.Config) error {
 		return err
 	}
 	s.configure(c)
-	describe := func(who *identity.Identity, path string, onlyReady bool) ([]byte, bool, error) {
+	describe := func(who *access.Identity, path string, onlyReady bool) ([]byte, bool, error) {
 		return s.predict.As(who).Describe(path, onlyReady)
 	}
 	entrance := func(door string, addrs []string, access unixsocket.Access) intake.Entrance {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -159,12 +159,12 @@ func (p *bytePayer) ways() []byteWay {
 func (p *bytePayer) idles() {
 	budgettest.Until(p.t, "nothing is in flight", func() bool {
 		u := p.usage()
-		u.Has[quota.Connections] = 0
-		return u.Has == [quota.Kinds]int64{}
+		u.Has[access.Connections] = 0
+		return u.Has == [access.Quotas]int64{}
 	})
 }
 
-func (p *bytePayer) usage() quota.Usage { return p.identities.Usage()["anonymous"] }
+func (p *bytePayer) usage() access.Usage { return p.identities.Usage()["anonymous"] }
 
 // The bytes that a request makes the server read are charged once, however they arrive: unpacked,
 // including those in regions, and whether or not their size was announced.
@@ -239,7 +239,7 @@ func TestHalfAMessageIsInFlight(t *testing.T) {
 	}
 	budgettest.Until(t, "it is in flight", func() bool {
 		u := p.usage()
-		return u.Has[quota.BytesInFlight] == 64<<10 && u.Has[quota.RequestsInFlight] == 1
+		return u.Has[access.BytesInFlight] == 64<<10 && u.Has[access.RequestsInFlight] == 1
 	})
 	rest.CloseWithError(fmt.Errorf("the client has no more"))
 	<-ended

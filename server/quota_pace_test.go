@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // Each door reads a client over its rate at intervals.
@@ -19,7 +19,7 @@ func TestReadInTurns(t *testing.T) {
 	const turn = 10 * time.Millisecond
 	s, _ := loaded(t, new(logged), func(c *config.Config) {
 		payer := declared("payer", "infer")
-		payer.Quota = quotaOf(quota.RequestsPerSecond, 1)
+		payer.Quota = quotaOf(access.RequestsPerSecond, 1)
 		payer.Quota.Burst = 4 * turn
 		c.Identities = []config.Identity{payer}
 	})
@@ -56,7 +56,7 @@ func TestLargeMessagesAreReadAtTheRate(t *testing.T) {
 		s, _ := loaded(t, new(logged), func(c *config.Config) {
 			c.Server.LimitLoopback = true
 			payer := declared("payer", "infer")
-			payer.Quota = quotaOf(quota.BytesPerSecond, rate)
+			payer.Quota = quotaOf(access.BytesPerSecond, rate)
 			c.Identities, c.Limits.PerAddress = []config.Identity{payer, declared("other", "infer")}, payer.Quota.Quota
 		})
 		withSlow(t, s)

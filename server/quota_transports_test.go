@@ -16,7 +16,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -66,10 +66,10 @@ func TestQuotasOnEveryTransport(t *testing.T) {
 	}
 	addrs := map[string][]net.Addr{"tcp": s.Addrs().TCP, "rest": s.Addrs().REST, "grpc": s.Addrs().GRPC}
 	for _, byAddress := range []bool{false, true} {
-		file.Identities[0].Quota, file.Limits.PerAddress = quotaOf(quota.RequestsInFlight, 1), config.Quota{}
+		file.Identities[0].Quota, file.Limits.PerAddress = quotaOf(access.RequestsInFlight, 1), config.Quota{}
 		token, another := tokenOf("payer"), ""
 		if byAddress {
-			file.Identities[0].Quota, file.Limits.PerAddress = config.IdentityQuota{}, quotaOf(quota.RequestsInFlight, 1).Quota
+			file.Identities[0].Quota, file.Limits.PerAddress = config.IdentityQuota{}, quotaOf(access.RequestsInFlight, 1).Quota
 			token, another = another, token
 		}
 		if _, err := s.Reload(); err != nil {
@@ -120,9 +120,9 @@ func TestQuotasOnEveryTransport(t *testing.T) {
 func TestQuotasAreTold(t *testing.T) {
 	s, _ := loaded(t, new(logged), func(c *config.Config) {
 		c.Server.LimitLoopback, c.Defaults.Deadline = true, 10*time.Minute
-		c.Limits.PerAddress = quotaOf(quota.RequestsInFlight, 1).Quota
+		c.Limits.PerAddress = quotaOf(access.RequestsInFlight, 1).Quota
 		payer := declared("payer", "infer")
-		payer.Quota = quotaOf(quota.RequestsInFlight, 1)
+		payer.Quota = quotaOf(access.RequestsInFlight, 1)
 		payer.Quota.BytesPerSecond = 5 << 20
 		c.Identities = []config.Identity{payer, declared("operator", "admin:read"), {Name: "anonymous", May: []string{"infer"}}}
 	})

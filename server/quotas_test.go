@@ -24,7 +24,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -365,22 +365,22 @@ func withSlow(t *testing.T, s *Server) *heldModel {
 }
 
 // quotaOf returns a configuration with one quota.
-func quotaOf(k quota.Kind, n int) config.IdentityQuota {
+func quotaOf(k access.Quota, n int) config.IdentityQuota {
 	q := config.IdentityQuota{}
 	switch k {
-	case quota.RequestsPerSecond:
+	case access.RequestsPerSecond:
 		q.RequestsPerSecond, q.Burst = n, time.Millisecond
-	case quota.BytesPerSecond:
+	case access.BytesPerSecond:
 		q.BytesPerSecond, q.Burst = config.Bytes(n), time.Millisecond
-	case quota.RequestsInFlight:
+	case access.RequestsInFlight:
 		q.RequestsInFlight = n
-	case quota.BytesInFlight:
+	case access.BytesInFlight:
 		q.BytesInFlight = config.Bytes(n)
-	case quota.UnreadBytes:
+	case access.UnreadBytes:
 		q.UnreadBytes = config.Bytes(n)
-	case quota.GRPCStreams:
+	case access.GRPCStreams:
 		q.GRPCStreams = n
-	case quota.Connections:
+	case access.Connections:
 		q.Connections = n
 	}
 	return q
@@ -398,7 +398,7 @@ func TestQuotas(t *testing.T) {
 			}
 		})
 		slow := withSlow(t, s)
-		set := func(k quota.Kind, n int) {
+		set := func(k access.Quota, n int) {
 			t.Helper()
 			if q := quotaOf(k, n); byAddress {
 				file.Limits.PerAddress = q.Quota
@@ -418,9 +418,9 @@ func TestQuotas(t *testing.T) {
 			}
 			return d.dial(t, s, "", "127.0.0.2")
 		}
-		for k := range quota.Kind(quota.Kinds) {
+		for k := range access.Quota(access.Quotas) {
 			for _, d := range payingDoors {
-				if k == quota.GRPCStreams && !strings.HasPrefix(d.name, "grpc") || k == quota.Connections && byAddress {
+				if k == access.GRPCStreams && !strings.HasPrefix(d.name, "grpc") || k == access.Connections && byAddress {
 					continue // see connections_per_address
 				}
 				t.Run(fmt.Sprintf("%v/%s/by address %v", k, d.name, byAddress), func(t *testing.T) {
@@ -434,9 +434,9 @@ func TestQuotas(t *testing.T) {
 type walk struct {
 	s    *Server
 	slow *heldModel
-	kind quota.Kind
+	kind access.Quota
 	door payingDoor
-	set  func(quota.Kind, int)
+	set  func(access.Quota, int)
 	dial func(t *testing.T, d payingDoor, whose string) payingClient
 }
 
@@ -458,7 +458,7 @@ func walkQuota(t *testing.T, w walk) {
 		}
 	}
 	switch w.kind {
-	case quota.RequestsPerSecond:
+	case access.RequestsPerSecond:
 		// The rate admits the next request after a second, which is long for a request, but a
 		// machine may stall.
 		for n := 0; ; n++ {
@@ -472,7 +472,7 @@ func walkQuota(t *testing.T, w walk) {
 				t.Fatal("none was refused")
 			}
 		}
-	case quota.BytesPerSecond:
+	case access.BytesPerSecond:
 		if err := first.ask(ctx, "echo", 64*manyRows); err != nil { // for eight minutes
 			t.Fatal(err)
 		}
@@ -480,7 +480,7 @@ func walkQuota(t *testing.T, w walk) {
 	default:
 		w.slow.hold()
 		held := make(chan error, 1)
-		if w.kind == quota.Connections {
+		if w.kind == access.Connections {
 			held <- first.ask(ctx, "echo", manyRows)
 		} else {
 			go func() { held <- first.ask(ctx, "slow", manyRows) }()
@@ -492,7 +492,7 @@ func walkQuota(t *testing.T, w walk) {
 		}
 		wants(second, "by another connection")
 		for _, d := range payingDoors {
-			if d.name != w.door.name && (w.kind != quota.GRPCStreams || strings.HasPrefix(d.name, "grpc")) {
+			if d.name != w.door.name && (w.kind != access.GRPCStreams || strings.HasPrefix(d.name, "grpc")) {
 				c := w.dial(t, d, "payer")
 				wants(c, "by "+d.name)
 				c.close()
@@ -510,8 +510,8 @@ func walkQuota(t *testing.T, w walk) {
 	if err := other.ask(ctx, "echo", fewRows); err != nil {
 		t.Errorf("another one: %v", err)
 	}
-	if w.kind <= quota.BytesPerSecond {
-		w.set(w.kind, 2*limit) // begins with a full bucket; package quota tests that time fills it
+	if w.kind <= access.BytesPerSecond {
+		w.set(w.kind, 2*limit) // begins with a full bucket; package access tests that time fills it
 	}
 	third := w.dial(t, w.door, "payer") // a connection above the quota was closed
 	budgettest.Until(t, "there is room again", func() bool {
@@ -519,7 +519,7 @@ func walkQuota(t *testing.T, w walk) {
 		if err != nil && refusedBy(t, err) != w.kind.String() {
 			t.Fatal(err)
 		}
-		if err != nil && w.kind == quota.Connections {
+		if err != nil && w.kind == access.Connections {
 			third = w.dial(t, w.door, "payer")
 		}
 		return err == nil

@@ -6,7 +6,7 @@ import (
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // ReloadFrom sets the function with which Reload loads the configuration, and one, which may be
@@ -25,7 +25,7 @@ func (s *Server) ReloadFrom(load func() (config.Config, error), reloaded func(co
 func (s *Server) Reload() (admin.Reloaded, error) {
 	done, err := s.reload()
 	if err == nil {
-		s.trail.Add(audit.Entry{Source: byProgram, Action: "reload", What: "configuration", After: audit.Text(done)})
+		s.trail.Add(access.Entry{Source: byProgram, Action: "reload", What: "configuration", After: access.AuditText(done)})
 	}
 	return done, err
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/frigate"
 	"github.com/shivad/shivad/server/internal/grpc"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/rest"
 	"github.com/shivad/shivad/server/internal/secure"
@@ -41,7 +41,7 @@ type inEffect struct {
 	Containers containers.Settings
 	Regions    regions.Settings
 	TLS        map[string]any // by door: the comparable parts
-	Quota      quota.Limits   // of an address
+	Quota      access.Limits  // of an address
 	Policies   []scheduler.ModelConfig
 	OneIn      int   // request that is traced
 	Process    []any // settings reported to the program that embeds the server

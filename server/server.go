@@ -16,15 +16,13 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/build"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/journal"
 	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/internal/tcp"
@@ -51,8 +49,8 @@ type Server struct {
 	metrics      *metrics.Metrics
 	tracer       *trace.Tracer // nil: no request is traced
 	gate         *gate.Gate
-	identities   identity.Registry
-	addresses    quota.Addresses // of clients without an identity
+	identities   access.Identities
+	addresses    access.Addresses // of clients without an identity
 	certificates certificates
 	regions      *regions.Registry
 	predict      *predict.Service
@@ -67,7 +65,7 @@ type Server struct {
 	store      *manage.Store // opened by Start, before any client door
 	settings   *manage.Settings
 	history    *manage.History
-	trail      *audit.Trail
+	trail      *access.Trail
 	report     *manage.Report
 	past       *manage.Past
 	demand     *manage.Demand
@@ -128,7 +126,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	}
 	s.journal = journal.New()
 	s.log = slog.New(s.journal.Handler(log.Handler()))
-	s.trail = audit.New(s.log)
+	s.trail = access.NewTrail(s.log)
 	s.identities.Log = s.log
 	s.identities.Replace(cfg.Declarations())
 	s.certificates.wallClock, s.certificates.log = around.wallClock, s.log

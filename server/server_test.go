@@ -26,7 +26,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -89,8 +89,8 @@ func takenOf(s *Server) (taken string) {
 		all = append(all, u)
 	}
 	for _, u := range all {
-		if u.Has != [quota.Kinds]int64{} {
-			taken += fmt.Sprintf("%s has %v of %v; ", u.Payer, u.Has, [...]quota.Kind{0, 1, 2, 3, 4, 5, 6})
+		if u.Has != [access.Quotas]int64{} {
+			taken += fmt.Sprintf("%s has %v of %v; ", u.Payer, u.Has, [...]access.Quota{0, 1, 2, 3, 4, 5, 6})
 		}
 	}
 	return taken

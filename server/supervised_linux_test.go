@@ -9,7 +9,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
@@ -51,7 +51,7 @@ func TestServesItsOwnModels(t *testing.T) {
 					Env: map[string]string{asSDK: c.id, "SHIVA_TOKEN": c.token}, InheritEnv: []string{"*"}, Replicas: config.Fixed(1), StopTimeout: time.Second}}
 			})
 			model, version, _ := strings.Cut(c.id, "/")
-			of := func(e audit.Entry) bool {
+			of := func(e access.Entry) bool {
 				return e.Action == "register" && e.Name == c.id && e.Refused == (c.refused != "") && strings.Contains(e.Error, c.refused) &&
 					(e.Container == "p") == !strings.Contains(c.script, "setsid")
 			}

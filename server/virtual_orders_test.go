@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // An order is an HTTP request other than inference: it shows or changes data of operators, or of
@@ -261,7 +261,7 @@ func (s *scene) odd(o *order) string {
 
 // judgeTrail judges the audit trail of a client that sent orders: it has each change and each
 // refusal once, and nothing else.
-func (s *scene) judgeTrail(c *client, list []*order, trail []audit.Entry) {
+func (s *scene) judgeTrail(c *client, list []*order, trail []access.Entry) {
 	done, refused, unsure := 0, 0, 0
 	for _, o := range list {
 		switch {

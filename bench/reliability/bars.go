@@ -56,7 +56,7 @@ var bars = []bar{
 			and(0, "server/internal/grpc/frames.go", "wordOf(frame)&^reserved == 0", "wordOf(frame)&^reserved == reserved", `the connection ends with`)},
 	{"R17", "clients that lack a right are refused on every door, and learn no names; no page of another origin is served",
 		[]piece{test("TestRightsOnEveryDoor|TestHiddenNames|TestRevocation|TestCertificates|TestContainersShowTokens", "./server"), test("TestOrigins", "./server/internal/rest")},
-		breaks("server/internal/identity/identity.go", "return i == nil || slices.ContainsFunc(i.grants[r], holds)", "return i == nil || r >= 0 || slices.ContainsFunc(i.grants[r], holds)", `FAIL: TestRightsOnEveryDoor`)},
+		breaks("server/internal/access/identity.go", "return i == nil || slices.ContainsFunc(i.grants[r], holds)", "return i == nil || r >= 0 || slices.ContainsFunc(i.grants[r], holds)", `FAIL: TestRightsOnEveryDoor`)},
 	{"R18", "from random beliefs, kinds of containers and faults: at least 0.95 of the oracle's goodput within 5 s",
 		[]piece{test("TestNoAbsorbingState", "./scheduler", "-all", "-beliefs", "50")},
 		breaks("scheduler/trial.go", "if step == 0 || p.trials.unmoved(n) {", "if true || p.trials.unmoved(n) {", `of the oracle`)},

@@ -3,12 +3,12 @@ package admin
 import (
 	"net/http"
 
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // An Audit is the answer to /v1/audit: the latest actions, done or refused, and by whom.
 type Audit struct {
-	Entries []audit.Entry `json:"entries"` // the oldest first
+	Entries []access.Entry `json:"entries"` // the oldest first
 }
 
 // mostAudited is how many entries are shown without ?limit: all that are kept.

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/secure"
 )
@@ -38,7 +38,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	}
 	k := &boundedConn{HTTPConn: &intake.HTTPConn{Conn: c}, listener: b}
 	k.host, k.peer = intake.PeerOf(c)
-	k.certificate = sync.OnceValue(func() *identity.Certificate { return identity.NewCertificate(secure.PeerCertificate(c)) })
+	k.certificate = sync.OnceValue(func() *access.Certificate { return access.NewCertificate(secure.PeerCertificate(c)) })
 	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
 		k.address = at.Addr().Unmap()
 	}
@@ -100,7 +100,7 @@ type boundedConn struct {
 
 	// certificate returns the client's certificate, or nil if it has shown none. It is called after
 	// a request, and thus the handshake, has been read.
-	certificate func() *identity.Certificate
+	certificate func() *access.Certificate
 }
 
 // RemoteAddr is the client's address; on a Unix socket it names the client's process.

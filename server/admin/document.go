@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
@@ -172,5 +172,5 @@ func (s Sources) auditImport(r *http.Request, changes []Change) {
 		}
 		s.chronicle(r, c.What, c.Name, c.Before, c.After)
 	}
-	s.Trail.Add(audit.Entry{Source: s.source(r), Action: "import", What: "state", After: audit.Text(map[string]any{"changes": len(changes), "first": first})})
+	s.Trail.Add(access.Entry{Source: s.source(r), Action: "import", What: "state", After: access.AuditText(map[string]any{"changes": len(changes), "first": first})})
 }

@@ -16,9 +16,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/identity"
 )
 
 // An Error is an answer that refuses a request.
@@ -74,15 +73,15 @@ const (
 )
 
 // permit returns an error if the client lacks the right.
-func (n need) permit(who *identity.Identity, method string) error {
+func (n need) permit(who *access.Identity, method string) error {
 	var err error
 	switch {
 	case n == needIdentity:
 		err = who.Enter()
 	case n == needRead || n == needRight && method == http.MethodGet:
-		err = who.Check(identity.AdminRead, "")
+		err = who.Check(access.AdminRead, "")
 	case n == needRight:
-		err = who.Check(identity.AdminWrite, "")
+		err = who.Check(access.AdminWrite, "")
 	}
 	switch {
 	case errors.Is(err, fault.ErrUnauthenticated):
@@ -98,11 +97,11 @@ func (n need) permit(who *identity.Identity, method string) error {
 type whoKey struct{}
 
 // who returns the client's identity now.
-func (s Sources) who(r *http.Request) *identity.Identity {
+func (s Sources) who(r *http.Request) *access.Identity {
 	if s.Identities == nil {
 		return nil
 	}
-	shown := identity.Bearer(identity.InHeader, r.Header["Authorization"])
+	shown := access.Bearer(access.InHeader, r.Header["Authorization"])
 	if k, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
 		shown.Certificate = k.certificate()
 	}
@@ -272,7 +271,7 @@ func (s Sources) serve(t route) http.HandlerFunc {
 		r = r.WithContext(context.WithValue(r.Context(), whoKey{}, who))
 		if err := t.need.permit(who, method); err != nil {
 			if method != http.MethodGet && t.need == needRight && !t.unaudited {
-				s.Trail.Add(audit.Entry{Source: s.source(r), Action: method, What: "path", Name: r.URL.Path, Refused: true, Error: err.Error()})
+				s.Trail.Add(access.Entry{Source: s.source(r), Action: method, What: "path", Name: r.URL.Path, Refused: true, Error: err.Error()})
 			}
 			s.answer(w, r, nil, err)
 			return
@@ -316,7 +315,7 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 // ready tells any client whether the server is ready, and why not if the client may see its models.
 func (s Sources) ready(r *http.Request) (any, error) {
 	ready := s.Report.Ready()
-	if !s.who(r).May(identity.AdminRead, "") {
+	if !s.who(r).May(access.AdminRead, "") {
 		ready = Readiness{Ready: ready.Ready, State: ready.State}
 	}
 	status := http.StatusOK
@@ -346,15 +345,15 @@ func body(r *http.Request) ([]byte, error) {
 }
 
 // source returns the sender of a request, for the audit trail.
-func (s Sources) source(r *http.Request) audit.Source {
-	who, _ := r.Context().Value(whoKey{}).(*identity.Identity)
-	return audit.Source{Identity: who.Name(), Address: r.RemoteAddr, Door: "admin"}
+func (s Sources) source(r *http.Request) access.Source {
+	who, _ := r.Context().Value(whoKey{}).(*access.Identity)
+	return access.Source{Identity: who.Name(), Address: r.RemoteAddr, Door: "admin"}
 }
 
 // audit records a change: its author, and the values before and after; nil means none. err is the
 // error that stopped it part-way.
 func (s Sources) audit(r *http.Request, action, what, name string, before, after any, err error) {
-	e := audit.Entry{Source: s.source(r), Action: action, What: what, Name: name, Before: audit.Text(before), After: audit.Text(after)}
+	e := access.Entry{Source: s.source(r), Action: action, What: what, Name: name, Before: access.AuditText(before), After: access.AuditText(after)}
 	if err != nil {
 		e.Error = err.Error()
 	}
@@ -369,8 +368,8 @@ func (s Sources) chronicle(r *http.Request, what, name string, before, after any
 	}
 }
 
-// shown is like audit.Text, but nil is "null".
-func shown(v any) string { return cmp.Or(audit.Text(v), "null") }
+// shown is like access.AuditText, but nil is "null".
+func shown(v any) string { return cmp.Or(access.AuditText(v), "null") }
 
 // answer writes what a handler returns.
 func (s Sources) answer(w http.ResponseWriter, r *http.Request, v any, err error) {
@@ -381,7 +380,7 @@ func (s Sources) answer(w http.ResponseWriter, r *http.Request, v any, err error
 			e = refuse(http.StatusInternalServerError, internal)
 		}
 		if e.Status == http.StatusUnauthorized {
-			w.Header().Set("WWW-Authenticate", identity.Challenge)
+			w.Header().Set("WWW-Authenticate", access.Challenge)
 		}
 		if e.Status == http.StatusTooManyRequests {
 			w.Header().Set("Retry-After", "1")

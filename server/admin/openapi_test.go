@@ -15,7 +15,7 @@ import (
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/admin/admintest"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // description is the part of an OpenAPI document that the test reads.
@@ -129,8 +129,8 @@ func door() http.Handler {
 		Warnings: []string{"look"}, Models: []admin.Health{{Name: "digits", Version: "1", Durations: []admin.DurationClass{{Above: 0.005, UpTo: 0.01, Requests: 1}}}},
 		Processes: []admin.Process{{Name: "digits", PID: 1, State: "running", LastExit: "exit status 1", Log: []string{"line"}}},
 	}).Sources()
-	s.Trail = audit.New(slog.New(slog.DiscardHandler))
-	s.Trail.Add(audit.Entry{Source: audit.Source{Identity: "a", Address: "b", Door: "rest"}, Action: "load", What: "model", Name: "c", Before: "1", After: "2", Refused: true, Error: "d"})
+	s.Trail = access.NewTrail(slog.New(slog.DiscardHandler))
+	s.Trail.Add(access.Entry{Source: access.Source{Identity: "a", Address: "b", Door: "rest"}, Action: "load", What: "model", Name: "c", Before: "1", After: "2", Refused: true, Error: "d"})
 	return admin.Handler(s)
 }
 
@@ -369,7 +369,7 @@ func TestTypesAreAsDescribed(t *testing.T) {
 		admin.Process{}, admin.Session{}, admin.Container{}, admin.Containers{}, admin.PolicyState{}, admin.Document{}, admin.Change{},
 		admin.Imported{}, admin.Usage{}, admin.State{}, admin.Status{}, admin.Cache{}, admin.ModelCache{}, admin.Cleared{},
 		admin.BatchList{}, admin.Batches{}, admin.InsightList{}, admin.Insight{}, admin.Batch{}, admin.Replica{}, admin.Measured{}, admin.Fitted{},
-		admin.WatchedAppList{}, admin.Tried{}, admin.TriedOutput{}, admin.History{}, admin.Event{}, admin.Audit{}, audit.Entry{}, admin.Logs{}, admin.Reloaded{}, admin.Setting{},
+		admin.WatchedAppList{}, admin.Tried{}, admin.TriedOutput{}, admin.History{}, admin.Event{}, admin.Audit{}, access.Entry{}, admin.Logs{}, admin.Reloaded{}, admin.Setting{},
 	} {
 		typ := reflect.TypeOf(v)
 		s, ok := d.Components.Schemas[typ.Name()]

@@ -6,10 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/shivad/shivad/server/internal/audit"
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/journal"
-	"github.com/shivad/shivad/server/internal/quota"
 )
 
 // Sources are what the door shows and changes. Their methods may be called from several goroutines
@@ -23,10 +21,10 @@ type Sources struct {
 
 	// Identities has the identities of operators; nil: none is declared, and every client has all
 	// rights.
-	Identities *identity.Registry
+	Identities *access.Identities
 
 	// Addresses has the quota accounts of client addresses; nil: bodies are not charged.
-	Addresses *quota.Addresses
+	Addresses *access.Addresses
 
 	Access       func() Access // nil: by addresses and localhost alone, and without profiles
 	Report       Report
@@ -40,7 +38,7 @@ type Sources struct {
 	Trials       Trials
 	History      Chronicle        // nil: there is none
 	Past         Memory           // nil: there is none
-	Trail        *audit.Trail     // nil: no action is recorded
+	Trail        *access.Trail    // nil: no action is recorded
 	Journal      *journal.Journal // nil: nothing of the log is kept
 	Metrics      http.Handler
 
@@ -127,9 +125,9 @@ type Operator interface {
 // for clients of other doors: it checks their rights, and records who did it.
 type Repository interface {
 	// Load also waits until the model is ready.
-	Load(ctx context.Context, who *identity.Identity, by audit.Source, model string) error
+	Load(ctx context.Context, who *access.Identity, by access.Source, model string) error
 	// Unload also waits for the end of the processes.
-	Unload(who *identity.Identity, by audit.Source, model string) error
+	Unload(who *access.Identity, by access.Source, model string) error
 }
 
 // Documents exports and imports the state of a server.

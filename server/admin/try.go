@@ -4,14 +4,14 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // A Trial is a request that an operator makes to see what a model, or an application, answers. It
 // needs the right to infer as well.
 type Trial struct {
-	Who     *identity.Identity
+	Who     *access.Identity
 	Name    string
 	Version string // "": the default
 	// Input is the value of the only input, or an object of values by input: numbers, texts and

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // A client that is still sending when it is refused reads the answer only afterwards, and would
@@ -27,12 +27,12 @@ type upload struct {
 
 	sources *Sources
 	request *http.Request
-	use     quota.Use
-	account *quota.Account // of the client's address; nil: not charged
-	got     int64          // bytes of the body
-	paid    int64          // of these, and of those to come
-	begun   bool           // the answer
-	ended   bool           // the body has been read, or must not be
+	use     access.Use
+	account *access.Account // of the client's address; nil: not charged
+	got     int64           // bytes of the body
+	paid    int64           // of these, and of those to come
+	begun   bool            // the answer
+	ended   bool            // the body has been read, or must not be
 }
 
 // Unwrap is for http.ResponseController.

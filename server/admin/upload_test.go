@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -43,8 +43,8 @@ func opened(t *testing.T, s Sources) (connect func() *net.TCPConn) {
 func TestRefusalAfterTheBody(t *testing.T) {
 	open := sources(Serving)
 	closed := sources(Serving)
-	closed.Identities = new(identity.Registry)
-	closed.Identities.Replace([]identity.Declaration{{Name: "ops", Tokens: []string{strings.Repeat("a", 64)}, May: []string{"admin:write"}}})
+	closed.Identities = new(access.Identities)
+	closed.Identities.Replace([]access.Declaration{{Name: "ops", Tokens: []string{strings.Repeat("a", 64)}, May: []string{"admin:write"}}})
 	const size = 32 << 20 // more than sockets hold
 	for name, c := range map[string]struct {
 		sources Sources

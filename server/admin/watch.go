@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // A watch is a stream of events (text/event-stream of the HTML standard) that shows what happens
@@ -155,7 +155,7 @@ func (f *feed) watch(r *http.Request) (any, error) {
 		defer f.leave(model)
 		var past []byte
 		if wanted && f.sources.Past != nil {
-			past = appendEvent(nil, "past", []byte(audit.Text(f.sources.Past.Since(from))))
+			past = appendEvent(nil, "past", []byte(access.AuditText(f.sources.Past.Since(from))))
 		}
 		f.stream(w, r, model, past)
 	}), nil
@@ -184,7 +184,7 @@ func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string, even
 		}
 		err := needRight.permit(f.sources.who(r), http.MethodGet)
 		if err != nil { // a reload has removed the right
-			events = appendEvent(events, "end", []byte(audit.Text(map[string]string{"error": err.Error()})))
+			events = appendEvent(events, "end", []byte(access.AuditText(map[string]string{"error": err.Error()})))
 		} else {
 			events = f.changes(events, model, seen)
 		}

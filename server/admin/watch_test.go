@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
@@ -110,10 +110,10 @@ func TestOnePictureForAll(t *testing.T) {
 func TestWatchEndsWithItsRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := quiet(map[string]int{})
-		s.Identities = new(identity.Registry)
+		s.Identities = new(access.Identities)
 		token := strings.Repeat("t", 40)
 		declare := func(may ...string) {
-			s.Identities.Replace([]identity.Declaration{{Name: "ann", Tokens: []string{fmt.Sprintf("%x", sha256.Sum256([]byte(token)))}, May: may}})
+			s.Identities.Replace([]access.Declaration{{Name: "ann", Tokens: []string{fmt.Sprintf("%x", sha256.Sum256([]byte(token)))}, May: may}})
 		}
 		declare("admin:read")
 		a := newFeed(s).begin(t, "", "Authorization", "Bearer "+token)

@@ -12,8 +12,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
-	"github.com/shivad/shivad/server/internal/identity"
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -366,17 +365,17 @@ type Quota struct {
 	Burst time.Duration `toml:"burst"`
 }
 
-// limits converts the quota to package quota's form.
-func (q Quota) limits() quota.Limits {
-	return quota.Limits{Burst: q.Burst, Of: [quota.Kinds]int64{
-		quota.RequestsPerSecond: int64(q.RequestsPerSecond), quota.BytesPerSecond: int64(q.BytesPerSecond),
-		quota.RequestsInFlight: int64(q.RequestsInFlight), quota.BytesInFlight: int64(q.BytesInFlight),
-		quota.UnreadBytes: int64(q.UnreadBytes), quota.GRPCStreams: int64(q.GRPCStreams),
+// limits converts the quota to package access's form.
+func (q Quota) limits() access.Limits {
+	return access.Limits{Burst: q.Burst, Of: [access.Quotas]int64{
+		access.RequestsPerSecond: int64(q.RequestsPerSecond), access.BytesPerSecond: int64(q.BytesPerSecond),
+		access.RequestsInFlight: int64(q.RequestsInFlight), access.BytesInFlight: int64(q.BytesInFlight),
+		access.UnreadBytes: int64(q.UnreadBytes), access.GRPCStreams: int64(q.GRPCStreams),
 	}}
 }
 
 // AddressQuota returns the quota of one address.
-func (l Limits) AddressQuota() quota.Limits { return l.PerAddress.limits() }
+func (l Limits) AddressQuota() access.Limits { return l.PerAddress.limits() }
 
 // SharedMemory says which files clients may register as regions of shared memory, for tensors that
 // are not sent over the connection.
@@ -546,7 +545,7 @@ func (c Container) Privileges() containers.Privileges {
 // An Identity is a client, an operator or a container, or several of one kind, with its rights.
 type Identity struct {
 	// Name appears in errors, logs and status; unique. Callers without a token or certificate are
-	// identity.Anonymous.
+	// access.Anonymous.
 	Name string `toml:"name"`
 	// TokenSHA256 has the SHA-256 hashes of its tokens in hexadecimal, as "shivactl tokens new"
 	// prints them; a string, or a list while one token replaces another.
@@ -579,12 +578,12 @@ type Hashes []string
 // Patterns is a list of patterns; the file may give a single string.
 type Patterns []string
 
-// Declarations returns the identities in the form of package identity.
-func (c Config) Declarations() (list []identity.Declaration) {
+// Declarations returns the identities in the form of package access.
+func (c Config) Declarations() (list []access.Declaration) {
 	for _, i := range c.Identities {
 		limits := i.Quota.limits()
-		limits.Of[quota.Connections] = int64(i.Quota.Connections)
-		list = append(list, identity.Declaration{Name: i.Name, Tokens: i.TokenSHA256, Certificates: i.Certificate, May: i.May, Regions: i.Regions, Quota: limits})
+		limits.Of[access.Connections] = int64(i.Quota.Connections)
+		list = append(list, access.Declaration{Name: i.Name, Tokens: i.TokenSHA256, Certificates: i.Certificate, May: i.May, Regions: i.Regions, Quota: limits})
 	}
 	return list
 }

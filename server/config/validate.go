@@ -18,7 +18,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/scheduler/setting"
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/internal/trace"
@@ -274,7 +274,7 @@ func commandFaults(p Container) (fs setting.Faults) {
 		fs.Check("model", naming.CheckModel(p.Model))
 	}
 	for i, pattern := range p.Serve {
-		fs.Check(indexKey("serve", i), identity.CheckServe(pattern))
+		fs.Check(indexKey("serve", i), access.CheckServe(pattern))
 	}
 	if len(p.Command) == 0 || p.Command[0] == "" {
 		fs.Add("command", `missing: program and arguments, as ["python3", "model.py"]`)
@@ -358,10 +358,10 @@ func (c Config) validateIdentities(fs *faults) {
 		} else {
 			names[one.Name] = i
 		}
-		if other := identity.SameToken(all[:i+1]); other >= 0 {
+		if other := access.SameToken(all[:i+1]); other >= 0 {
 			fs.Add(key+".token_sha256", "it has a token of identity[%d], %q: a client that shows it could be either", other, all[other].Name)
 		}
-		if other, mine, theirs := identity.SameCertificate(all[:i+1]); other >= 0 {
+		if other, mine, theirs := access.SameCertificate(all[:i+1]); other >= 0 {
 			fs.Add(key+".certificate", "%q matches certificates of identity[%d], %q, whose pattern is %q: a client that shows one could be either", mine, other, all[other].Name, theirs)
 		}
 		for k, pattern := range c.Identities[i].Regions {

@@ -16,8 +16,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
-	"github.com/shivad/shivad/server/internal/audit"
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/journal"
 )
 
@@ -354,11 +353,11 @@ func (s containers) Start(_ context.Context, name string) error   { return s.run
 func (s containers) Restart(_ context.Context, name string) error { return s.run(name, true) }
 func (s containers) Stop(_ context.Context, name string) error    { return s.run(name, false) }
 
-func (s repository) Load(_ context.Context, _ *identity.Identity, _ audit.Source, model string) error {
+func (s repository) Load(_ context.Context, _ *access.Identity, _ access.Source, model string) error {
 	return s.run(model, true)
 }
 
-func (s repository) Unload(_ *identity.Identity, _ audit.Source, model string) error {
+func (s repository) Unload(_ *access.Identity, _ access.Source, model string) error {
 	return s.run(model, false)
 }
 

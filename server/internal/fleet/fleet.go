@@ -9,9 +9,8 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -26,12 +25,12 @@ type Config struct {
 	Network   Network
 	Supervise Supervise
 	// Identities are the identities that containers can have.
-	Identities *identity.Registry
+	Identities *access.Identities
 	// Secure performs the server's side of the TLS handshake with a container.
 	Secure func(net.Conn) (*tls.Conn, error)
 	// Trail is told which containers register, are refused, leave and are replaced; nil: nothing is
 	// recorded.
-	Trail *audit.Trail
+	Trail *access.Trail
 	// Admit returns an error to refuse a model; the container gets it as the reason.
 	Admit func(scheduler.ModelID) error
 	// Registered is called for every container that has connected and serves.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // lookup returns the process of a [[container]].
@@ -53,7 +53,7 @@ func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Tim
 			case i.Registers:
 				here++
 			case i.LastExit != "" && i.State != "stopped":
-				wrong = fmt.Sprintf("process %d ended with %s", i.Replica, audit.Printable(strings.Join(append([]string{i.LastExit}, i.LastLines[max(0, len(i.LastLines)-3):]...), " | "), mostOutput))
+				wrong = fmt.Sprintf("process %d ended with %s", i.Replica, access.Printable(strings.Join(append([]string{i.LastExit}, i.LastLines[max(0, len(i.LastLines)-3):]...), " | "), mostOutput))
 			}
 		}
 		switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -286,7 +286,7 @@ func (p *process) state() predict.Condition {
 	}
 	cause := fmt.Sprintf("%s: its process ended with %s", first.State, first.LastExit)
 	if n := len(first.LastLines); n > 0 {
-		cause += ": " + audit.Printable(strings.Join(first.LastLines[max(0, n-3):], " | "), mostOutput)
+		cause += ": " + access.Printable(strings.Join(first.LastLines[max(0, n-3):], " | "), mostOutput)
 	}
 	return predict.Condition{State: predict.Unavailable, Reason: first.State + ": its process has ended; the operators of this server see why", Cause: cause}
 }

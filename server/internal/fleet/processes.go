@@ -15,9 +15,9 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -158,7 +158,7 @@ func (ps *Processes) Starting(id string) string {
 			continue
 		}
 		may := func(pattern string) bool {
-			return identity.ServesSome(pattern, id) && (len(at.versions) == 0 || !strings.ContainsAny(pattern, `*?[\`))
+			return access.ServesSome(pattern, id) && (len(at.versions) == 0 || !strings.ContainsAny(pattern, `*?[\`))
 		}
 		if name == cmp.Or(c.Model, c.Name) && len(at.versions) == 0 || slices.ContainsFunc(c.Serve, may) {
 			return c.Name + ": " + p.state().Reason
@@ -229,7 +229,7 @@ func (ps *Processes) mayServe(container string, id scheduler.ModelID) error {
 	}
 	c := p.table()
 	own := cmp.Or(c.Model, c.Name)
-	if id.Name == own || slices.ContainsFunc(c.Serve, func(pattern string) bool { return identity.Serves(pattern, id.String()) }) {
+	if id.Name == own || slices.ContainsFunc(c.Serve, func(pattern string) bool { return access.Serves(pattern, id.String()) }) {
 		return nil
 	}
 	err = fmt.Errorf("%w: a process of container %q may not serve %s: its [[container]] has model = %q and serve = %q; if it should, set model to %q, or add it to serve",

@@ -10,7 +10,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
@@ -102,7 +102,7 @@ func (ss *Sessions) Retire() {
 				}
 			}
 			if r.note(id, idle) || told > 0 {
-				ss.cfg.Trail.Add(audit.Entry{Source: audit.Source{Door: "server"}, Action: "retire", What: "model", Name: id.String(),
+				ss.cfg.Trail.Add(access.Entry{Source: access.Source{Door: "server"}, Action: "retire", What: "model", Name: id.String(),
 					After: fmt.Sprintf(`{"told_goodbye":%d,"stay_idle":%d}`, told, len(idle))})
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/memory"
 	"github.com/shivad/shivad/server/internal/processors"
 	"github.com/shivad/shivad/server/internal/wake"
@@ -176,8 +176,8 @@ func (p *process) follow(now time.Time, r reading) int {
 	p.mu.Unlock()
 	if wanted != before {
 		p.fleet.log.Info("container scaled", "container", p.table().Name, "from", before, "to", wanted, "why", why)
-		p.fleet.sessions.cfg.Trail.Add(audit.Entry{Source: audit.Source{Door: "server"}, Action: "scale", What: "container", Name: p.table().Name,
-			Before: audit.Text(map[string]int{"processes": before}), After: audit.Text(map[string]any{"processes": wanted, "why": why})})
+		p.fleet.sessions.cfg.Trail.Add(access.Entry{Source: access.Source{Door: "server"}, Action: "scale", What: "container", Name: p.table().Name,
+			Before: access.AuditText(map[string]int{"processes": before}), After: access.AuditText(map[string]any{"processes": wanted, "why": why})})
 	}
 	return wanted
 }

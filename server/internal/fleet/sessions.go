@@ -11,9 +11,8 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/secure"
 )
 
@@ -89,7 +88,7 @@ func (ss *Sessions) allow(a containers.Applicant) (party containers.Party, err e
 		party.Identity, err = ss.identify(a, hidden)
 	}
 	if err != nil && !a.Registered { // a registered one is recorded when it leaves
-		ss.cfg.Trail.Add(audit.Entry{Source: sourceOf(party, a.Conn.RemoteAddr().String()),
+		ss.cfg.Trail.Add(access.Entry{Source: sourceOf(party, a.Conn.RemoteAddr().String()),
 			Action: "register", What: "container", Name: a.Model.String(), Refused: true, Error: err.Error()})
 	}
 	return party, err
@@ -98,19 +97,19 @@ func (ss *Sessions) allow(a containers.Applicant) (party containers.Party, err e
 // identify returns the identity of a container that this server has not started, or an error if it
 // may not serve its model. hidden, if not nil, says why the server cannot be sure of that.
 func (ss *Sessions) identify(a containers.Applicant, hidden error) (name string, err error) {
-	var shown identity.Shown
+	var shown access.Credentials
 	if a.Token != "" {
-		shown = identity.Token(a.Token)
+		shown = access.Token(a.Token)
 	}
-	shown.Place = identity.InHello
+	shown.Place = access.InHello
 	if a.TLS != nil {
-		shown.Certificate = identity.NewCertificate(secure.PeerCertificate(a.TLS))
+		shown.Certificate = access.NewCertificate(secure.PeerCertificate(a.TLS))
 	}
 	who := ss.cfg.Identities.Who(&shown)
-	if err = who.Check(identity.Serve, a.Model.String()); err != nil {
+	if err = who.Check(access.Serve, a.Model.String()); err != nil {
 		return who.Name(), err
 	}
-	if anonymous := who.Name() == "" || who.Name() == identity.Anonymous; hidden != nil && anonymous {
+	if anonymous := who.Name() == "" || who.Name() == access.Anonymous; hidden != nil && anonymous {
 		err = fmt.Errorf("%w: %w; since the server has processes of its own, which may serve the models of their [[container]] only, this one needs a token or a certificate of an [[identity]] that may serve %s",
 			fault.ErrPermissionDenied, hidden, a.Model)
 	}
@@ -118,8 +117,8 @@ func (ss *Sessions) identify(a containers.Applicant, hidden error) (name string,
 }
 
 // sourceOf names a container in the audit trail.
-func sourceOf(p containers.Party, address string) audit.Source {
-	return audit.Source{Identity: p.Identity, Container: p.Process, Address: address, Door: "containers"}
+func sourceOf(p containers.Party, address string) access.Source {
+	return access.Source{Identity: p.Identity, Container: p.Process, Address: address, Door: "containers"}
 }
 
 // note records an action of a container in the audit trail.
@@ -129,13 +128,13 @@ func (ss *Sessions) note(i containers.SessionInfo, action string) {
 		Instance string `json:"instance,omitempty"`
 		Reason   string `json:"reason,omitempty"`
 	}{i.RPC, i.Label, i.Reason}
-	ss.cfg.Trail.Add(audit.Entry{Source: sourceOf(i.Party, i.Remote),
-		Action: action, What: "container", Name: i.Model.String(), After: audit.Text(about)})
+	ss.cfg.Trail.Add(access.Entry{Source: sourceOf(i.Party, i.Remote),
+		Action: action, What: "container", Name: i.Model.String(), After: access.AuditText(about)})
 }
 
 // refused records that a container could not register, and tells the process that it is.
 func (ss *Sessions) refused(i containers.SessionInfo, reason error) {
-	ss.cfg.Trail.Add(audit.Entry{Source: sourceOf(i.Party, i.Remote),
+	ss.cfg.Trail.Add(access.Entry{Source: sourceOf(i.Party, i.Remote),
 		Action: "register", What: "container", Name: i.Model.String(), Refused: true, Error: reason.Error()})
 	if i.Party.Process == "" {
 		return

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/unfinished"
@@ -40,10 +40,10 @@ type conn struct {
 	// Owned by the goroutine that reads.
 	due    time.Time // the deadline of reading
 	half   unfinished.Message
-	sender identity.Shown // as credentials: a Shown belongs to one goroutine
+	sender access.Credentials // as credentials: a Shown belongs to one goroutine
 
 	// Owned by the goroutine that answers.
-	credentials identity.Shown
+	credentials access.Credentials
 	file        string // the model file that the detector asked for; "": none yet
 	out         zmtp.Outgoing
 	sent        chan error // receives the result of writing out

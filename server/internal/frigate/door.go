@@ -11,9 +11,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers/zmtp"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/unfinished"
@@ -25,8 +24,8 @@ type Config struct {
 	intake.Entrance
 	Predict *predict.Service
 	// Identities has the identities of clients; nil: none is declared, and all have all rights.
-	Identities *identity.Registry
-	Trail      *audit.Trail     // nil: nothing is recorded
+	Identities *access.Identities
+	Trail      *access.Trail    // nil: nothing is recorded
 	Pool       *tensor.Pool     // for images
 	Room       *unfinished.Room // of Pool, for messages that are arriving; nil: all of it
 
@@ -53,8 +52,8 @@ type Settings struct {
 // A Door listens and serves until Shutdown.
 type Door struct {
 	predict    *predict.Door
-	identities *identity.Registry
-	trail      *audit.Trail
+	identities *access.Identities
+	trail      *access.Trail
 	pool       *tensor.Pool
 	room       *unfinished.Room
 	log        *slog.Logger
@@ -73,7 +72,7 @@ type Door struct {
 // Listen opens the door. It returns when clients can connect.
 func Listen(cfg Config) (*Door, error) {
 	d := &Door{
-		predict: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(identity.Registry)), trail: cfg.Trail, pool: cfg.Pool, room: cfg.Room, log: cfg.Log,
+		predict: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(access.Identities)), trail: cfg.Trail, pool: cfg.Pool, room: cfg.Room, log: cfg.Log,
 		conns: make(map[*conn]struct{}),
 	}
 	d.closing, d.shut = context.WithCancel(context.Background())
@@ -104,7 +103,7 @@ func (d *Door) accept() {
 		}
 		c := &conn{Conn: in, door: d, source: d.predict.NewSource(), client: gate.ClientOf(in.RemoteAddr().String())}
 		c.ctx, c.cancel = context.WithCancel(context.Background())
-		c.credentials.Certificate = identity.NewCertificate(in.PeerCertificate())
+		c.credentials.Certificate = access.NewCertificate(in.PeerCertificate())
 		c.sender = c.credentials
 		d.serving.Go(c.serve)
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -299,8 +299,8 @@ func TestStoredFilesAreHidden(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	identities := new(identity.Registry)
-	identities.Replace([]identity.Declaration{{Name: identity.Anonymous, May: []string{"infer:yolo"}}})
+	identities := new(access.Identities)
+	identities.Replace([]access.Declaration{{Name: access.Anonymous, May: []string{"infer:yolo"}}})
 	play(t, func(c *Config) { c.ModelDirectory, c.Identities = dir, identities }, func(r *rig) {
 		d := r.detector("10.2.0.1:1")
 		defer d.conn.Close()
@@ -317,9 +317,9 @@ func TestStoredFilesAreHidden(t *testing.T) {
 // A detector may send its next message while the last one is answered, and a reload change its
 // rights meanwhile.
 func TestReloadWhileADetectorSends(t *testing.T) {
-	identities := new(identity.Registry)
+	identities := new(access.Identities)
 	reload := func() {
-		identities.Replace([]identity.Declaration{{Name: identity.Anonymous, May: []string{"infer:yolo"}}})
+		identities.Replace([]access.Declaration{{Name: access.Anonymous, May: []string{"infer:yolo"}}})
 	}
 	reload()
 	play(t, func(c *Config) { c.Identities = identities }, func(r *rig) {

@@ -9,11 +9,10 @@ import (
 
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
@@ -62,8 +61,8 @@ type request struct {
 	*conn
 	settings    *Settings // as of its arrival
 	began       time.Time // when its first byte arrived
-	who         *identity.Identity
-	use         quota.Use
+	who         *access.Identity
+	use         access.Use
 	closeReason error // why the connection ends after the answer; nil: it stays open
 
 	header

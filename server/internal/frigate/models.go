@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
@@ -144,7 +144,7 @@ func (a *request) missing(models []string) error {
 
 // save stores a model file, and waits until its models are served.
 func (a *request) save() (s modelStatus, err error) {
-	by := predict.Caller{Source: audit.Source{Identity: a.who.Name(), Address: a.RemoteAddr().String(), Door: "frigate"}, Listener: a.Door()}
+	by := predict.Caller{Source: access.Source{Identity: a.who.Name(), Address: a.RemoteAddr().String(), Door: "frigate"}, Listener: a.Door()}
 	if a.door.store == nil {
 		err := fmt.Errorf("%w: detectors may not send model files (frigate.model_directory is not set)", fault.ErrPermissionDenied)
 		a.service().Refused(by.Source, saveAction, modelFile, a.ModelName, err)
@@ -158,7 +158,7 @@ func (a *request) save() (s modelStatus, err error) {
 		}
 	}
 	err = a.door.store.save(a.ModelName, a.data.Data, a.settings)
-	note := audit.Entry{Source: by.Source, Action: saveAction, What: modelFile, Name: a.ModelName}
+	note := access.Entry{Source: by.Source, Action: saveAction, What: modelFile, Name: a.ModelName}
 	if err != nil {
 		note.Error = fault.Text(err)
 	} else {

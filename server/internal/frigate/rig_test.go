@@ -18,7 +18,7 @@ import (
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
@@ -36,7 +36,7 @@ type rig struct {
 	*doortest.Rig
 	net   shivatest.Net
 	door  *Door
-	trail *audit.Trail
+	trail *access.Trail
 	repo  doortest.Repository
 	reach string // server.repository
 }
@@ -56,7 +56,7 @@ func play(t *testing.T, change func(*Config), test func(r *rig)) {
 
 func newRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
-	r := &rig{Rig: doortest.New(t, tensor.NewPool(1<<30)), trail: audit.New(slog.New(slog.DiscardHandler)), reach: config.RepositoryAll}
+	r := &rig{Rig: doortest.New(t, tensor.NewPool(1<<30)), trail: access.NewTrail(slog.New(slog.DiscardHandler)), reach: config.RepositoryAll}
 	cfg := Config{
 		Entrance: r.Entrance("frigate"), Pool: r.Pool, Trail: r.trail,
 		Predict: r.Predict(&r.repo, func(c *predict.Config) {

@@ -4,8 +4,8 @@ import (
 	"context"
 	"strings"
 
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -126,7 +126,7 @@ func (g *Gate) OpenFeedback(name string, tensors []tensor.Tensor, p *Params) (Fe
 	if g.draining.Load() {
 		return nil, ErrDraining
 	}
-	if err := p.Who.Check(identity.Feedback, name); err != nil {
+	if err := p.Who.Check(access.Feedback, name); err != nil {
 		return nil, err
 	}
 	t := g.table(p.Who)

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -28,7 +28,7 @@ type Call struct {
 
 	// Use is what the request has charged to its client's quotas; Outbox charges the answer to it.
 	// nil: no quota applies. The door sets it after Open.
-	Use *quota.Use
+	Use *access.Use
 
 	// Set by Open.
 

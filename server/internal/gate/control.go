@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva"
 )
 
@@ -47,7 +47,7 @@ func (v View) Ready() (ready bool, reason string) {
 		return false, "draining"
 	}
 	ready, reason = v.gate.cfg.Ready()
-	if reason != "" && !v.who.May(identity.AdminRead, "") {
+	if reason != "" && !v.who.May(access.AdminRead, "") {
 		reason = "some models that the server should serve are missing; callers with the right admin:read see which"
 	}
 	return ready, reason

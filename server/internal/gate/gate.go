@@ -9,7 +9,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/trace"
@@ -122,7 +122,7 @@ type Params struct {
 	Source uint64 // the connection's number, for fairness between connections
 	Client string // the client's machine (ClientOf); "" = this program
 
-	Who *identity.Identity // identity whose rights apply; nil: all rights
+	Who *access.Identity // identity whose rights apply; nil: all rights
 
 	// Own is the connection's own stream. A request that names no stream is a frame of it; nil:
 	// such a request is not a frame.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/nearest"
@@ -84,7 +84,7 @@ func (t *Target) AppendNamed(b []byte, tensors []tensor.Tensor) []byte {
 // A Table holds all routes at one moment. It is immutable except for what list caches; readers take
 // it from an atomic pointer.
 type Table struct {
-	who      *identity.Identity   // the identity it was made for; nil: callers with all rights
+	who      *access.Identity     // the identity it was made for; nil: callers with all rights
 	infer    map[string]*Target   // "m", "m/1", "v2/models/m/infer", "v2/models/m/versions/1/infer"
 	visible  map[string]*Target   // the same, plus those that the caller may see but not use
 	versions map[string][]*Target // by model name, the highest version first
@@ -325,7 +325,7 @@ func (v View) Asked(name, version string) (*Target, error) {
 	t := v.table()
 	target, err := t.find(t.infer, name, version)
 	if err != nil {
-		if denied := v.who.Check(identity.Infer, name); denied != nil {
+		if denied := v.who.Check(access.Infer, name); denied != nil {
 			err = denied
 		}
 		return nil, err
@@ -379,7 +379,7 @@ var (
 func (t *Table) routeError(route string, w words) error {
 	name := strings.TrimPrefix(route, "v2/models/")
 	name, _, _ = strings.Cut(name, "/")
-	if err := t.who.Check(identity.Infer, name); err != nil {
+	if err := t.who.Check(access.Infer, name); err != nil {
 		return err
 	}
 	return t.unknown(route, w)

@@ -1,21 +1,21 @@
 package gate
 
 import (
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // A View is the gate as an identity sees it. Models that the identity may neither use nor see do
 // not exist there: neither in lists nor in errors that list names.
 type View struct {
 	gate *Gate
-	who  *identity.Identity
+	who  *access.Identity
 }
 
 // As returns the gate as who sees it; nil sees everything.
-func (g *Gate) As(who *identity.Identity) View { return View{g, who} }
+func (g *Gate) As(who *access.Identity) View { return View{g, who} }
 
 // Who returns the identity of the view.
-func (v View) Who() *identity.Identity { return v.who }
+func (v View) Who() *access.Identity { return v.who }
 
 // Names lists the names of models and applications, sorted.
 func (v View) Names() []string { return v.table().all() }
@@ -27,7 +27,7 @@ type identityTable struct{ base, table *Table }
 
 // table returns the routes of an identity. They are made at its first request after a change of the
 // routes, so that a request costs two loads.
-func (g *Gate) table(who *identity.Identity) *Table {
+func (g *Gate) table(who *access.Identity) *Table {
 	all := g.routes.Load()
 	if who == nil {
 		return all
@@ -41,7 +41,7 @@ func (g *Gate) table(who *identity.Identity) *Table {
 }
 
 // visibleTo returns the part of a table that an identity may use or see.
-func (t *Table) visibleTo(who *identity.Identity) *Table {
+func (t *Table) visibleTo(who *access.Identity) *Table {
 	v := &Table{
 		who:      who,
 		infer:    make(map[string]*Target),
@@ -64,7 +64,7 @@ func (t *Table) visibleTo(who *identity.Identity) *Table {
 			v.apps[name] = a
 		}
 		v.route(v.visible, name)
-		if who.May(identity.Infer, name) {
+		if who.May(access.Infer, name) {
 			v.route(v.infer, name)
 		}
 	}

@@ -12,11 +12,10 @@ import (
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/stats"
 
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
@@ -34,7 +33,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &conn{Conn: in, door: l.door, source: l.door.NewSource(), client: gate.ClientOf(in.RemoteAddr().String()),
-		certificate: identity.NewCertificate(in.PeerCertificate())}
+		certificate: access.NewCertificate(in.PeerCertificate())}
 	c.open, c.close = context.WithCancel(l.door.stopping)
 	c.in.left = len(http2.ClientPreface)
 	c.out.Conn, c.box.Setting = in, "grpc.outbound_bytes"
@@ -48,9 +47,9 @@ type conn struct {
 	*intake.Conn
 	outbox
 	door        *Door
-	source      uint64                // for fairness; see predict.Door
-	client      string                // gate.ClientOf
-	certificate *identity.Certificate // nil: the client has shown none
+	source      uint64              // for fairness; see predict.Door
+	client      string              // gate.ClientOf
+	certificate *access.Certificate // nil: the client has shown none
 	cancels     cancels
 	in          frames
 	out         cancelFilter
@@ -165,7 +164,7 @@ func (c *conn) checkProgress(now time.Time) {
 }
 
 // charge charges a request to its client's quotas.
-func (c *conn) charge(use *quota.Use, who *identity.Identity, bytes int64) error {
+func (c *conn) charge(use *access.Use, who *access.Identity, bytes int64) error {
 	if err := c.Claim(who.Account()); err != nil {
 		return err
 	}

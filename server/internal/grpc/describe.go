@@ -15,12 +15,10 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/grpc/wire"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/unfinished"
 )
 
@@ -28,7 +26,7 @@ import (
 func (d *Door) unary(method grpc.MethodDesc) handler {
 	return func(w *wire.Stream, stream grpc.ServerStream) error {
 		who := d.who(stream.Context())
-		var use quota.Use
+		var use access.Use
 		defer use.End()
 		bounds := func() wire.Bounds {
 			s := d.settings.Load()
@@ -77,7 +75,7 @@ func (d *Door) chargeLarge(ctx context.Context, message any) error {
 	if !ok || proto.Size(m) <= freeBytes {
 		return nil
 	}
-	var use quota.Use
+	var use access.Use
 	defer use.End()
 	return asStatus(connOf(ctx).charge(&use, d.who(ctx), int64(proto.Size(m))))
 }
@@ -105,14 +103,14 @@ var changingCalls = map[string][2]string{
 }
 
 // credentialsOf returns the credentials in a call's metadata and of its connection.
-func credentialsOf(ctx context.Context) identity.Shown {
-	shown := identity.Bearer(identity.InMetadata, metadata.ValueFromIncomingContext(ctx, "authorization"))
+func credentialsOf(ctx context.Context) access.Credentials {
+	shown := access.Bearer(access.InMetadata, metadata.ValueFromIncomingContext(ctx, "authorization"))
 	shown.Certificate = connOf(ctx).certificate
 	return shown
 }
 
 // who returns the identity of the caller.
-func (d *Door) who(ctx context.Context) *identity.Identity {
+func (d *Door) who(ctx context.Context) *access.Identity {
 	shown := credentialsOf(ctx)
 	return d.identities.Who(&shown)
 }
@@ -124,7 +122,7 @@ type service struct {
 	pb.UnimplementedGRPCInferenceServiceServer
 	door    *Door
 	predict *predict.Service // as the caller may see it
-	who     *identity.Identity
+	who     *access.Identity
 }
 
 func (s *service) ServerLive(context.Context, *pb.ServerLiveRequest) (*pb.ServerLiveResponse, error) {
@@ -202,8 +200,8 @@ func (s *service) caller(ctx context.Context) predict.Caller {
 }
 
 // sourceOf identifies the client for the audit trail.
-func sourceOf(ctx context.Context, who *identity.Identity) audit.Source {
-	return audit.Source{Identity: who.Name(), Address: connOf(ctx).Conn.RemoteAddr().String(), Door: "grpc"}
+func sourceOf(ctx context.Context, who *access.Identity) access.Source {
+	return access.Source{Identity: who.Name(), Address: connOf(ctx).Conn.RemoteAddr().String(), Door: "grpc"}
 }
 
 // errUnimplemented is the only error without a row in gate's table.

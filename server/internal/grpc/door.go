@@ -21,13 +21,12 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/grpc/wire"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/quota"
 )
 
 // Config of the door. All fields must be set, except those whose zero has a meaning.
@@ -35,7 +34,7 @@ type Config struct {
 	intake.Entrance
 	Predict *predict.Service
 	// Identities has the identities of clients; nil: none is declared, and all have all rights.
-	Identities *identity.Registry
+	Identities *access.Identities
 	// Needed returns how many replicas a model needs, for KEDA; version "" means all versions. nil:
 	// the scaler is not offered.
 	Needed func(model, version string) (int, error)
@@ -72,7 +71,7 @@ type Settings struct {
 type Door struct {
 	*predict.Door
 
-	identities *identity.Registry
+	identities *access.Identities
 	log        *slog.Logger
 	listener   *listener
 	server     *grpc.Server
@@ -109,7 +108,7 @@ const callWorkers = 256
 
 // Listen opens the door.
 func Listen(cfg Config) (*Door, error) {
-	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(identity.Registry)), log: cfg.Log, failed: make(chan error, 1),
+	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(access.Identities)), log: cfg.Log, failed: make(chan error, 1),
 		conns: make(map[*conn]struct{}), bans: make(map[intake.Host]time.Time)}
 	d.settings.Store(&cfg.Settings)
 	l, err := intake.Listen(intake.Config{
@@ -226,15 +225,15 @@ func (d *Door) counted(ctx context.Context, method string, run func() error) err
 	}
 	c, who := connOf(ctx), d.who(ctx)
 	err := c.Claim(who.Account())
-	var taken quota.Payers
+	var taken access.Payers
 	if err == nil {
-		taken, err = who.Payers(c.Account()).Open(quota.GRPCStreams)
+		taken, err = who.Payers(c.Account()).Open(access.GRPCStreams)
 	}
 	if err != nil {
 		d.Refused(err, time.Now())
 		return statusOf(err).Err()
 	}
-	defer taken.Close(quota.GRPCStreams)
+	defer taken.Close(access.GRPCStreams)
 	return run()
 }
 

@@ -9,7 +9,7 @@ import (
 	intap "google.golang.org/grpc/tap"
 
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // refuseEarly is grpc-go's InTapHandle. It refuses a call by its headers if its client is nobody or
@@ -42,7 +42,7 @@ func (d *Door) refuseEarly(ctx context.Context, info *intap.Info) (_ context.Con
 	if !infers {
 		return ctx, nil
 	}
-	refused := c.Again(func() quota.Payers { return who.Payers(c.Account()) }, now)
+	refused := c.Again(func() access.Payers { return who.Payers(c.Account()) }, now)
 	if refused == nil {
 		return ctx, nil
 	}
@@ -64,20 +64,20 @@ const protocol = "/inference.GRPCInferenceService/"
 // retry, in milliseconds, are equal, and making one takes a fourth of the time of refusing a call.
 type refusals struct {
 	mu       sync.Mutex
-	statuses map[quota.Error]error
+	statuses map[access.QuotaError]error
 }
 
 const mostRefusals = 256 // cached statuses
 
 // status returns the status of an error.
-func (r *refusals) status(e *quota.Error) error {
+func (r *refusals) status(e *access.QuotaError) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	words := e.Words()
 	s := r.statuses[words]
 	if s == nil {
 		if len(r.statuses) >= mostRefusals || r.statuses == nil {
-			r.statuses = make(map[quota.Error]error)
+			r.statuses = make(map[access.QuotaError]error)
 		}
 		s = statusOf(&words).Err()
 		r.statuses[words] = s

@@ -11,19 +11,18 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/identity"
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // A client that has used up a rate is refused before the message of a call, in the same words as
 // after it, and nothing remains of the call. Calls other than inference are answered.
 func TestRefusedEarly(t *testing.T) {
-	var who identity.Registry
+	var who access.Identities
 	r := newRig(t, func(c *Config, _ *int64) { c.Identities = &who })
-	limits := quota.Limits{}
-	limits.Of[quota.BytesPerSecond] = 1 << 10
-	who.Replace([]identity.Declaration{{Name: identity.Anonymous, May: []string{"infer:*"}, Quota: limits}})
+	limits := access.Limits{}
+	limits.Of[access.BytesPerSecond] = 1 << 10
+	who.Replace([]access.Declaration{{Name: access.Anonymous, May: []string{"infer:*"}, Quota: limits}})
 	r.sized("m", 4)
 	if _, err := r.client.ModelInfer(t.Context(), floats("m", make([]float32, 1<<16)...)); err == nil {
 		t.Fatal("a row of too many numbers was answered")
@@ -72,16 +71,16 @@ func TestRefusedEarly(t *testing.T) {
 	if refused != all {
 		t.Errorf("%d of %d calls were refused", refused, all)
 	}
-	u := who.Usage()[identity.Anonymous]
-	if n := metric(r, `shivad_door_requests_total{door="grpc",outcome="overloaded"} `); n != all+2 || u.Refused[quota.BytesPerSecond] != all+2 || u.Requests != all+3 {
-		t.Errorf("of %d refusals the door has counted %d, and the identity %d of %d requests", all+2, n, u.Refused[quota.BytesPerSecond], u.Requests)
+	u := who.Usage()[access.Anonymous]
+	if n := metric(r, `shivad_door_requests_total{door="grpc",outcome="overloaded"} `); n != all+2 || u.Refused[access.BytesPerSecond] != all+2 || u.Requests != all+3 {
+		t.Errorf("of %d refusals the door has counted %d, and the identity %d of %d requests", all+2, n, u.Refused[access.BytesPerSecond], u.Requests)
 	}
 }
 
 // Calls of strangers are refused by their headers: no handler begins, nor waits for its turn.
 func TestStrangersBeginNothing(t *testing.T) {
-	var who identity.Registry
-	who.Replace([]identity.Declaration{{Name: "a", Tokens: []string{strings.Repeat("0", 64)}, May: []string{"infer:*"}}})
+	var who access.Identities
+	who.Replace([]access.Declaration{{Name: "a", Tokens: []string{strings.Repeat("0", 64)}, May: []string{"infer:*"}}})
 	inBubble(t, func(t *testing.T, r *rig) {
 		c := r.caller()
 		c.ends(0)
@@ -100,7 +99,7 @@ func TestStrangersBeginNothing(t *testing.T) {
 // A client that is read in turns may send large messages at its rate: no message is read in turns.
 func TestLargeMessagesInTurns(t *testing.T) {
 	const rate, bytes = 10, 2 << 20 // 64 reads
-	var who identity.Registry
+	var who access.Identities
 	inBubble(t, func(t *testing.T, r *rig) {
 		r.sized("m", 4)
 		small, large := floats("m", 4), floats("m", make([]float32, bytes/4)...)
@@ -127,9 +126,9 @@ func TestLargeMessagesInTurns(t *testing.T) {
 			t.Errorf("%d large messages were read in %v, at a rate of %d a second", read, took, rate)
 		}
 	}, func(c *Config, _ *int64) {
-		limits := quota.Limits{}
-		limits.Of[quota.RequestsPerSecond] = rate
-		who.Replace([]identity.Declaration{{Name: identity.Anonymous, May: []string{"infer:*"}, Quota: limits}})
+		limits := access.Limits{}
+		limits.Of[access.RequestsPerSecond] = rate
+		who.Replace([]access.Declaration{{Name: access.Anonymous, May: []string{"infer:*"}, Quota: limits}})
 		c.Identities = &who
 	})
 }

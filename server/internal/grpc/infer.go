@@ -12,11 +12,11 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/grpc/wire"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/trace"
 )
 
@@ -105,7 +105,7 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 		return nil, err
 	}
 	reply := &reply{answer: a, typed: r.Values.Form == parameter.Elements, out: c.depart(a.Size)}
-	reply.out.use, r.use = r.use, quota.Use{}
+	reply.out.use, r.use = r.use, access.Use{}
 	if r.Values.Timing {
 		reply.duration = time.Since(arrived)
 	}

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -118,7 +118,7 @@ func (o *outbox) Take(size int) {
 type departure struct {
 	outbox *outbox
 	size   int          // of the answer, as the outbox counts it
-	use    quota.Use    // of the request, once it has its answer
+	use    access.Use   // of the request, once it has its answer
 	parts  atomic.Int32 // its holdings, and the reply itself
 }
 

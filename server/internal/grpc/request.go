@@ -6,11 +6,11 @@ import (
 	"strconv"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/grpc/wire"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -38,7 +38,7 @@ type request struct {
 	raw        []wire.Bytes
 	fault      error // what is wrong with the parameters
 
-	use      quota.Use
+	use      access.Use
 	streamed bool        // it belongs to a ModelStreamInfer
 	limits   gate.Limits // in effect when it began
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // A scaler is an external scaler for KEDA: it reports how many replicas a model needs. The admin
@@ -32,7 +32,7 @@ var kedaKeys = []string{"scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tl
 
 // replicas returns how many replicas the caller's model needs.
 func (s *scaler) replicas(ctx context.Context, ref *pb.ScaledObjectRef) (int, error) {
-	if err := s.door.who(ctx).Check(identity.AdminRead, ""); err != nil {
+	if err := s.door.who(ctx).Check(access.AdminRead, ""); err != nil {
 		return 0, err
 	}
 	given := ref.GetScalerMetadata()

@@ -12,7 +12,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // needs makes a rig report that model m needs the number in n.
@@ -108,8 +108,8 @@ func hashOf(token string) string {
 // The scaler shows a number only to clients that may see it at the admin door.
 func TestScalerRights(t *testing.T) {
 	var n atomic.Int64
-	who := new(identity.Registry)
-	who.Replace([]identity.Declaration{
+	who := new(access.Identities)
+	who.Replace([]access.Declaration{
 		{Name: "keda", Tokens: []string{hashOf("keda")}, May: []string{"admin:read"}},
 		{Name: "camera", Tokens: []string{hashOf("camera")}, May: []string{"infer"}},
 	})

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/quota"
 )
 
 // A Conn is an admitted connection. Its bytes and the reason for its end are counted.
@@ -21,10 +21,10 @@ type Conn struct {
 	peer     net.Addr
 	why      atomic.Int32 // a metrics.Closed plus 1; 0: not known yet
 	left     atomic.Bool
-	lingers  atomic.Bool    // the listener will close the connection
-	turn     atomic.Int64   // when the reading goroutine last waited or yielded
-	account  *quota.Account // of the host; nil: no quotas
-	claims   quota.Claims
+	lingers  atomic.Bool     // the listener will close the connection
+	turn     atomic.Int64    // when the reading goroutine last waited or yielded
+	account  *access.Account // of the host; nil: no quotas
+	claims   access.Claims
 	rests    bool // see Rest
 
 	socket      net.Conn
@@ -49,26 +49,26 @@ func (c *Conn) RemoteAddr() net.Addr { return c.peer }
 func (c *Conn) Door() net.Addr { return c.door }
 
 // Account is the quota account of the client's host; nil if there is none.
-func (c *Conn) Account() *quota.Account { return c.account }
+func (c *Conn) Account() *access.Account { return c.account }
 
 // Claim counts the connection for an identity's account as well, until it ends; nil is no account.
 // It fails if the identity has too many connections.
-func (c *Conn) Claim(a *quota.Account) error { return c.claims.Add(a) }
+func (c *Conn) Claim(a *access.Account) error { return c.claims.Add(a) }
 
 // Charge begins the Use of a request of that many bytes on the connection, for these payers. An
 // error refuses it.
-func (c *Conn) Charge(u *quota.Use, of quota.Payers, bytes int64, now time.Time) error {
+func (c *Conn) Charge(u *access.Use, of access.Payers, bytes int64, now time.Time) error {
 	return c.claims.Begin(u, of, bytes, now)
 }
 
-// Again refuses a request of these payers before it is read: see [quota.Claims.Again].
-func (c *Conn) Again(of func() quota.Payers, now time.Time) *quota.Error {
+// Again refuses a request of these payers before it is read: see [access.Claims.Again].
+func (c *Conn) Again(of func() access.Payers, now time.Time) *access.QuotaError {
 	return c.claims.Again(of, now)
 }
 
 // Pause returns how long the reader of the connection must wait before the next read. It is 0
 // unless many requests on the connection exceed a rate. Each call takes one of the given number of
-// parts of a turn (see package quota).
+// parts of a turn (see package access).
 func (c *Conn) Pause(parts int) time.Duration { return c.claims.Pause(parts) }
 
 // Read reads and counts the bytes. It yields the processor while the client always has more input

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"syscall"
 
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // A Host is the unit in which connections are counted: an IPv4 address, an IPv6 /64 network (all of
@@ -41,7 +41,7 @@ func (h Host) String() string {
 
 // Enter counts one more connection of the host for its quota account, and returns that.
 // Addresses.Leave of its name undoes it.
-func (h Host) Enter(a *quota.Addresses) *quota.Account {
+func (h Host) Enter(a *access.Addresses) *access.Account {
 	return a.Enter(h.String(), h == Host{} || h.isLocal())
 }
 

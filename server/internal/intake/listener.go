@@ -27,8 +27,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/shiva/unixsocket"
@@ -68,7 +68,7 @@ type Entrance struct {
 	Metrics *metrics.Door
 	Log     *slog.Logger // with a bound on lines of a kind, since any peer can cause them
 	// Addresses has the quota accounts of client addresses; nil: there are no quotas.
-	Addresses *quota.Addresses
+	Addresses *access.Addresses
 }
 
 // Config configures a Listener. All fields except Refusal must be set.

@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -169,9 +169,9 @@ func TestCloseWaitsForNobody(t *testing.T) {
 // unless the settings say so.
 func TestAccountsOfHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var all quota.Addresses
-		limits := quota.Limits{}
-		limits.Of[quota.RequestsInFlight] = 1
+		var all access.Addresses
+		limits := access.Limits{}
+		limits.Of[access.RequestsInFlight] = 1
 		all.Configure(limits, false)
 		cfg := config(&Settings{Total: 100})
 		cfg.Addresses = &all
@@ -186,8 +186,8 @@ func TestAccountsOfHosts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var one, two quota.Use
-			payers := quota.Payers{c.Account()}
+			var one, two access.Use
+			payers := access.Payers{c.Account()}
 			first, second := c.Charge(&one, payers, 1, time.Now()), c.Charge(&two, payers, 1, time.Now())
 			if first != nil || (second == nil) != want {
 				t.Errorf("%s: %v and %v, expected both to be let in: %v", from, first, second, want)

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // An Entry is one line of the log. Its texts are bounded, with unprintable characters escaped,
@@ -151,7 +151,7 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 		if attributes == nil {
 			attributes = []Attribute{}
 		}
-		h.journal.add(record{Entry: Entry{At: r.Time.UTC(), Level: r.Level.String(), Message: audit.Printable(r.Message, mostText), Attributes: attributes}, level: r.Level})
+		h.journal.add(record{Entry: Entry{At: r.Time.UTC(), Level: r.Level.String(), Message: access.Printable(r.Message, mostText), Attributes: attributes}, level: r.Level})
 	}
 	if !h.next.Enabled(ctx, r.Level) {
 		return nil
@@ -193,5 +193,5 @@ func flatten(list []Attribute, prefix string, a slog.Attr) []Attribute {
 	if a.Equal(slog.Attr{}) || len(list) >= mostAttributes {
 		return list
 	}
-	return append(list, Attribute{audit.Printable(prefix+a.Key, mostKey), audit.Printable(value.String(), mostText)})
+	return append(list, Attribute{access.Printable(prefix+a.Key, mostKey), access.Printable(value.String(), mostText)})
 }

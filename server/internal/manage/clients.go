@@ -8,17 +8,17 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/quota"
 )
 
 // topAddresses limits the addresses shown: clients may have any number.
 const topAddresses = 8
 
 // payers returns the identities by name, and then the addresses over or near a quota.
-func (r *Report) payers() []quota.Usage {
+func (r *Report) payers() []access.Usage {
 	all := r.Identities.Usage()
-	var list []quota.Usage
+	var list []access.Usage
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		list = append(list, all[name])
 	}
@@ -30,7 +30,7 @@ func (r *Report) clients() []admin.Client {
 	out := []admin.Client{}
 	for _, u := range r.payers() {
 		c := admin.Client{Name: u.Payer, Requests: u.Requests, Bytes: u.Bytes, Quotas: []admin.Quota{}}
-		for k := range quota.Kind(quota.Kinds) {
+		for k := range access.Quota(access.Quotas) {
 			if u.Limits.Of[k] == 0 && u.Has[k] == 0 && u.Refused[k] == 0 {
 				continue
 			}
@@ -49,7 +49,7 @@ func (r *Report) clients() []admin.Client {
 // no model.
 func (r *Report) overQuota() (out []string) {
 	for _, u := range r.payers() {
-		for k := range quota.Kind(quota.Kinds) {
+		for k := range access.Quota(access.Quotas) {
 			if u.Lately(k) && u.Limits.Of[k] > 0 {
 				out = append(out, fmt.Sprintf("%s is over its quota, %s = %s (refused so far: %d, the last %v ago), whichever model it uses. Raise the quota, or have the client send less.",
 					capitalize(u.Payer), k, k.Show(u.Limits.Of[k]), u.Refused[k], u.Since[k].Round(time.Second)))
@@ -66,7 +66,7 @@ func (r *Report) IdentityGauges() []metrics.IdentityGauges {
 	var out []metrics.IdentityGauges
 	for name, u := range r.Identities.Usage() {
 		out = append(out, metrics.IdentityGauges{Identity: name, Requests: uint64(u.Requests), Bytes: uint64(u.Bytes),
-			Quotas: quotas(func(k quota.Kind) metrics.QuotaGauges {
+			Quotas: quotas(func(k access.Quota) metrics.QuotaGauges {
 				return metrics.QuotaGauges{Limit: u.Limits.Of[k], Used: u.Has[k], Refused: u.Refused[k]}
 			})})
 	}
@@ -76,12 +76,12 @@ func (r *Report) IdentityGauges() []metrics.IdentityGauges {
 // AddressGauges returns the figures of all addresses together for the metrics.
 func (r *Report) AddressGauges() []metrics.QuotaGauges {
 	refused := r.Addresses.Refused()
-	return quotas(func(k quota.Kind) metrics.QuotaGauges { return metrics.QuotaGauges{Refused: refused[k]} })
+	return quotas(func(k access.Quota) metrics.QuotaGauges { return metrics.QuotaGauges{Refused: refused[k]} })
 }
 
-func quotas(of func(quota.Kind) metrics.QuotaGauges) []metrics.QuotaGauges {
-	out := make([]metrics.QuotaGauges, quota.Kinds)
-	for k := range quota.Kind(quota.Kinds) {
+func quotas(of func(access.Quota) metrics.QuotaGauges) []metrics.QuotaGauges {
+	out := make([]metrics.QuotaGauges, access.Quotas)
+	for k := range access.Quota(access.Quotas) {
 		out[k] = of(k)
 		out[k].Name = k.String()
 	}

@@ -9,10 +9,9 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/server/admin"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -97,12 +96,12 @@ func (cs Containers) Restart(ctx context.Context, name string) error {
 type Repository struct{ Service *predict.Service }
 
 // Load starts the processes of a model and waits until it is ready.
-func (r Repository) Load(ctx context.Context, who *identity.Identity, by audit.Source, model string) error {
+func (r Repository) Load(ctx context.Context, who *access.Identity, by access.Source, model string) error {
 	return refusal(r.Service.As(who).Load(ctx, predict.Caller{Source: by}, model, nil))
 }
 
 // Unload stops the processes of a model and waits until they have ended.
-func (r Repository) Unload(who *identity.Identity, by audit.Source, model string) error {
+func (r Repository) Unload(who *access.Identity, by access.Source, model string) error {
 	return refusal(r.Service.As(who).Unload(predict.Caller{Source: by}, model))
 }
 

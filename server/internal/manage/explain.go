@@ -12,7 +12,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
@@ -36,7 +36,7 @@ func (r *Report) Explain(model string) []admin.Explanation {
 		all[i].Sentences = append(all[i].Sentences, r.explainScaling(model)...)
 		all[i].Sentences = append(all[i].Sentences, r.overQuota()...)
 		for k, s := range all[i].Sentences {
-			all[i].Sentences[k] = audit.Printable(s, mostSentence)
+			all[i].Sentences[k] = access.Printable(s, mostSentence)
 		}
 	}
 	return all

@@ -3,7 +3,7 @@ package manage
 import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/metrics"
 )
 
@@ -60,7 +60,7 @@ func replicas(s scheduler.Stats) []admin.Replica {
 			Measured: []admin.Measured{}, Fitted: []admin.Fitted{},
 		}
 		if r.LastError != nil {
-			one.LastError = audit.Printable(r.LastError.Error(), mostSentence)
+			one.LastError = access.Printable(r.LastError.Error(), mostSentence)
 		}
 		for _, m := range r.Measured {
 			one.Measured = append(one.Measured, admin.Measured{Rows: m.Rows, Took: m.Took.Seconds()})

@@ -12,11 +12,10 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/unfinished"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -43,8 +42,8 @@ type Report struct {
 	Sessions   *fleet.Sessions
 	Processes  *fleet.Processes
 
-	Identities *identity.Registry
-	Addresses  *quota.Addresses
+	Identities *access.Identities
+	Addresses  *access.Addresses
 }
 
 // Ready reports whether the server takes requests, and if not, why.

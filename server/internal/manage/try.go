@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/jsontensor"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -37,7 +37,7 @@ func (t Trials) Try(ctx context.Context, q admin.Trial) (admin.Tried, error) {
 }
 
 func (t Trials) try(ctx context.Context, q admin.Trial, arrived time.Time) (out admin.Tried, err error) {
-	var use quota.Use
+	var use access.Use
 	if err := use.Begin(q.Who.Payers(nil), int64(len(q.Input)), arrived); err != nil {
 		return out, err
 	}

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -33,7 +33,7 @@ type ServerMetadata struct {
 // models.
 func (s *Service) Server(door net.Addr, extensions ...string) ServerMetadata {
 	all := s.extensions(slices.Concat(Extensions, extensions))
-	if !s.view.Who().MayAny(identity.Load) || s.permit(Caller{Listener: door}) != nil {
+	if !s.view.Who().MayAny(access.Load) || s.permit(Caller{Listener: door}) != nil {
 		all = slices.DeleteFunc(all, func(name string) bool { return name == "model_repository" })
 	}
 	return ServerMetadata{"shivad", s.cfg.Version, all}

@@ -11,12 +11,11 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/parameter"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -56,12 +55,12 @@ type Question struct {
 	// Parameters is a JSON object for the container; nil: none.
 	Parameters []byte
 
-	Arrived time.Time          // when the request was complete
-	Source  uint64             // number of the connection, from NewSource
-	Client  string             // the machine at the other end (gate.ClientOf); "" = this program
-	Who     *identity.Identity // identity whose rights apply; nil: all rights
-	Outbox  Outbox             // bounds the client's unread answers; nil: it reads one at a time
-	Use     *quota.Use         // what the request has charged to quotas; nil: none applies
+	Arrived time.Time        // when the request was complete
+	Source  uint64           // number of the connection, from NewSource
+	Client  string           // the machine at the other end (gate.ClientOf); "" = this program
+	Who     *access.Identity // identity whose rights apply; nil: all rights
+	Outbox  Outbox           // bounds the client's unread answers; nil: it reads one at a time
+	Use     *access.Use      // what the request has charged to quotas; nil: none applies
 
 	// Submitted is called once the request has its place in the queue; it may be nil.
 	Submitted func()

@@ -10,9 +10,8 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/secure"
 )
 
@@ -34,7 +33,7 @@ type Repository interface {
 // A Caller identifies the origin of a requested change. The zero value is the program itself, which
 // has all rights.
 type Caller struct {
-	audit.Source
+	access.Source
 	// Listener is the address that the client has connected to. nil: that of the admin door, which
 	// server.repository does not restrict.
 	Listener net.Addr
@@ -60,7 +59,7 @@ func (s *Service) permit(c Caller) error {
 // Permit returns the error for a caller who may not change a model; the refusal is recorded under
 // that action.
 func (s *Service) Permit(c Caller, model, action string) error {
-	err := s.view.Who().Check(identity.Load, model)
+	err := s.view.Who().Check(access.Load, model)
 	if err == nil {
 		err = s.permit(c)
 	}
@@ -71,8 +70,8 @@ func (s *Service) Permit(c Caller, model, action string) error {
 }
 
 // Refused records that a caller was refused a change for lack of a right.
-func (s *Service) Refused(by audit.Source, action, what, name string, err error) {
-	s.cfg.Trail.Add(audit.Entry{Source: by, Action: action, What: what, Name: name, Refused: true, Error: fault.Text(err)})
+func (s *Service) Refused(by access.Source, action, what, name string, err error) {
+	s.cfg.Trail.Add(access.Entry{Source: by, Action: action, What: what, Name: name, Refused: true, Error: fault.Text(err)})
 }
 
 // Manages reports whether the server manages the processes of a model.
@@ -98,10 +97,10 @@ func Local(a net.Addr) bool {
 
 // changed records a caller's change to a model.
 func (s *Service) changed(c Caller, model, did string, err error) {
-	if c.Source == (audit.Source{}) {
+	if c.Source == (access.Source{}) {
 		return
 	}
-	e := audit.Entry{Source: c.Source, Action: did, What: "model", Name: model}
+	e := access.Entry{Source: c.Source, Action: did, What: "model", Name: model}
 	if err != nil {
 		e.Error = fault.Text(err)
 	} else {
@@ -180,7 +179,7 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 // describe sets the state of a model whose processes the server manages.
 func (s *Service) describe(e *IndexEntry) {
 	c := s.cfg.Repository.State(e.Name)
-	if e.State, e.Reason = c.State, c.Reason; s.view.Who().May(identity.Load, e.Name) {
+	if e.State, e.Reason = c.State, c.Reason; s.view.Who().May(access.Load, e.Name) {
 		e.Reason = c.Detail()
 	}
 }

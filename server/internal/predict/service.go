@@ -5,10 +5,9 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/regions"
 )
 
@@ -19,7 +18,7 @@ type Config struct {
 	Reach      func() string                   // who may load and unload models: server.repository
 	Settings   func(model string) config.Model // settings that apply to a model
 	Regions    *regions.Registry               // of shared memory
-	Trail      *audit.Trail                    // nil: nothing is recorded
+	Trail      *access.Trail                   // nil: nothing is recorded
 	// Changed is called when a client has changed a model.
 	Changed func(by, what, name, detail string)
 	Version string // of the server
@@ -36,7 +35,7 @@ type Service struct {
 func New(cfg Config) *Service { return &Service{cfg.Gate, cfg.Gate.As(nil), &cfg} }
 
 // As returns the Service for callers with that identity.
-func (s *Service) As(who *identity.Identity) *Service {
+func (s *Service) As(who *access.Identity) *Service {
 	if who == s.view.Who() {
 		return s
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
@@ -55,7 +55,7 @@ func (g *Registry) HoldOutput(client Client, name string, p parameter.Place) (Ho
 
 // hold holds a place for a client, which may ask some model.
 func (g *Registry) hold(client Client, p parameter.Place) (Hold, error) {
-	if err := client.Who.CheckAny(identity.Infer); err != nil {
+	if err := client.Who.CheckAny(access.Infer); err != nil {
 		return Hold{}, err
 	}
 	h, err := g.find(client, p)

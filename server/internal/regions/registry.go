@@ -11,9 +11,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/processors"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -36,7 +35,7 @@ type Region struct {
 
 // A Registry holds the regions of a server. Make one with New.
 type Registry struct {
-	Trail *audit.Trail // records registrations; nil: no record. Set before the first use
+	Trail *access.Trail // records registrations; nil: no record. Set before the first use
 
 	settings atomic.Pointer[Settings]
 	turns    chan struct{} // one element for each copy under way
@@ -240,10 +239,10 @@ func (g *Registry) unregister(client Client, name string) (dropped []string, err
 
 // note records an action of a client, or its refusal for lack of a right.
 func (g *Registry) note(client Client, action, name string, after any, err error) {
-	e := audit.Entry{Source: client.Source, Action: action, What: "region", Name: name}
+	e := access.Entry{Source: client.Source, Action: action, What: "region", Name: name}
 	switch {
 	case err == nil:
-		e.After = audit.Text(after)
+		e.After = access.AuditText(after)
 	case errors.Is(err, fault.ErrPermissionDenied) || errors.Is(err, fault.ErrUnauthenticated):
 		e.Refused, e.Error = true, fault.Text(err)
 	default:
@@ -263,7 +262,7 @@ func (g *Registry) Close() {
 // Status lists the regions of the client's identity, or only the one of that name, sorted by name.
 // With the right admin:read it lists those of all identities.
 func (g *Registry) Status(client Client, name string) ([]Region, error) {
-	all := client.Who.May(identity.AdminRead, "")
+	all := client.Who.May(access.AdminRead, "")
 	err := g.reaches(client)
 	if !all && err == nil {
 		err = g.permit(client)

@@ -8,9 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/identity"
 )
 
 // Settings determine what may be registered, and by which clients.
@@ -77,9 +76,9 @@ func (s *Settings) belongs(m claim, owner, mode uint32) (reads, writes bool) {
 
 // A Client registers and uses regions.
 type Client struct {
-	Address string             // as gate.ClientOf returns it
-	Who     *identity.Identity // nil: no identities are declared
-	Source  audit.Source       // the same client, for the trail
+	Address string           // as gate.ClientOf returns it
+	Who     *access.Identity // nil: no identities are declared
+	Source  access.Source    // the same client, for the trail
 }
 
 // id qualifies a name with the client's identity.
@@ -87,7 +86,7 @@ func (c Client) id(name string) regionID { return regionID{c.Who.Name(), name} }
 
 // permit returns an error if a client may not use regions.
 func (g *Registry) permit(c Client) error {
-	if err := c.Who.CheckAny(identity.Infer); err != nil {
+	if err := c.Who.CheckAny(access.Infer); err != nil {
 		return err
 	}
 	return g.reaches(c)

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/identity"
 )
 
 // A refusal is an error with an HTTP status that the table of conditions (fault.Row) lacks.
@@ -50,7 +50,7 @@ func (c *call) fail(err error) {
 		status = own.status
 	}
 	if status == http.StatusUnauthorized {
-		c.w.Header().Set("WWW-Authenticate", identity.Challenge)
+		c.w.Header().Set("WWW-Authenticate", access.Challenge)
 	}
 	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 		c.w.Header().Set("Retry-After", retryAfter(err))

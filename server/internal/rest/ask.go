@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
@@ -56,8 +56,8 @@ func (c *call) caller() predict.Caller {
 }
 
 // source identifies the client for the audit trail.
-func (c *call) source() audit.Source {
-	return audit.Source{Identity: c.who.Name(), Address: c.r.RemoteAddr, Door: "rest"}
+func (c *call) source() access.Source {
+	return access.Source{Identity: c.who.Name(), Address: c.r.RemoteAddr, Door: "rest"}
 }
 
 // load has the server start serving a model.

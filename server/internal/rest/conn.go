@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/metrics"
 )
@@ -32,7 +32,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		c := &conn{Conn: in, door: l.door, source: l.door.predict.NewSource(), client: gate.ClientOf(in.RemoteAddr().String()),
-			certificate: identity.NewCertificate(in.PeerCertificate()), head: time.Now()}
+			certificate: access.NewCertificate(in.PeerCertificate()), head: time.Now()}
 		if l.door.add(c) {
 			return &intake.HTTPConn{Conn: c}, nil
 		}
@@ -69,9 +69,9 @@ type conn struct {
 	door *Door
 
 	// Set once.
-	source      uint64                // for fairness between connections
-	client      string                // gate.ClientOf
-	certificate *identity.Certificate // nil: the client has shown none
+	source      uint64              // for fairness between connections
+	client      string              // gate.ClientOf
+	certificate *access.Certificate // nil: the client has shown none
 
 	state  atomic.Int32 // http.ConnState
 	unread atomic.Bool  // an answer was sent before all of its request had arrived

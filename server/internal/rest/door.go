@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 )
@@ -27,7 +27,7 @@ type Config struct {
 	Predict *predict.Service
 	// Identities has the identities of clients; nil: none is declared, and every client has all
 	// rights.
-	Identities *identity.Registry
+	Identities *access.Identities
 
 	Settings // initial
 }
@@ -56,7 +56,7 @@ type Settings struct {
 // A Door listens and serves until Shutdown.
 type Door struct {
 	predict    *predict.Door
-	identities *identity.Registry
+	identities *access.Identities
 	log        *slog.Logger
 	http       http.Server
 	listener   *intake.Listener
@@ -74,7 +74,7 @@ type Door struct {
 
 // Listen opens the door. It returns when clients can connect.
 func Listen(cfg Config) (*Door, error) {
-	d := &Door{predict: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(identity.Registry)), log: cfg.Log, failed: make(chan error, 1), closing: make(chan struct{}), conns: make(map[*conn]struct{})}
+	d := &Door{predict: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(access.Identities)), log: cfg.Log, failed: make(chan error, 1), closing: make(chan struct{}), conns: make(map[*conn]struct{})}
 	d.Configure(cfg.Settings)
 	var err error
 	if d.listener, err = intake.Listen(intake.Config{

@@ -10,11 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/browser"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/quota"
 )
 
 // A call is a request on its way through a handler.
@@ -24,12 +23,12 @@ type call struct {
 	w        http.ResponseWriter
 	r        *http.Request
 	conn     *conn
-	who      *identity.Identity
+	who      *access.Identity
 	model    string   // from the path, decoded; for shared memory, the region's name
 	version  string   // from the path, decoded; "": the default
 	in       *arrival // the body; nil until it is read
 	begun    bool     // the head of the answer has been sent
-	use      quota.Use
+	use      access.Use
 	charged  bool // use has been charged
 }
 
@@ -156,8 +155,8 @@ func (c *call) admit(found *route) error {
 
 // identify returns the identity that a request comes from. A browser shows its user's certificate
 // for any page that asks, so requests of pages of other origins have no identity.
-func (c *call) identify() *identity.Identity {
-	shown := identity.Bearer(identity.InHeader, c.r.Header["Authorization"])
+func (c *call) identify() *access.Identity {
+	shown := access.Bearer(access.InHeader, c.r.Header["Authorization"])
 	if c.conn.certificate != nil && (!browser.Sent(c.r) || c.ownPage() == nil) {
 		shown.Certificate = c.conn.certificate
 	}

@@ -4,9 +4,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/shiva"
 )
@@ -28,7 +28,7 @@ type call struct {
 	arrived  time.Time
 
 	trace       *trace.Trace // nil: not traced
-	use         quota.Use
+	use         access.Use
 	bytes       int64          // of the message
 	control     []byte         // the answer's metadata, if no model answered
 	err         error          // the refusal before the scheduler, if any, or the error of feedback

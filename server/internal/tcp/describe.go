@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsonscan"
 )
@@ -20,7 +20,7 @@ type description struct {
 type descriptionKey struct {
 	path      string
 	onlyReady bool
-	who       *identity.Identity
+	who       *access.Identity
 }
 
 // Lists of all models cost the loop time, and memory while they wait to be read, and a client may
@@ -34,7 +34,7 @@ const (
 
 // describe answers m if it asks about the server or models by a path of the Predict Protocol;
 // otherwise ok is false.
-func (l *loop) describe(who *identity.Identity, m *shiva.Message) (answer []byte, ok bool, err error) {
+func (l *loop) describe(who *access.Identity, m *shiva.Message) (answer []byte, ok bool, err error) {
 	route := m.Namespace
 	ours := route == "v2" || strings.HasPrefix(route, "v2/") || route == shiva.ServerNamespace
 	// Most requests are for inference.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/regions"
@@ -28,8 +28,8 @@ type Config struct {
 	Gate *gate.Gate
 	// Describe answers the paths of the Predict Protocol other than inference, for an identity:
 	// predict's function of that name. nil: the door has none.
-	Describe   func(who *identity.Identity, path string, onlyReady bool) (answer []byte, ok bool, err error)
-	Identities *identity.Registry
+	Describe   func(who *access.Identity, path string, onlyReady bool) (answer []byte, ok bool, err error)
+	Identities *access.Identities
 	Regions    *regions.Registry // of shared memory
 	Pool       *tensor.Pool      // memory of messages
 	Room       *unfinished.Room  // of Pool, for messages that are arriving; nil: all of it
@@ -61,8 +61,8 @@ type Door struct {
 	// Set once.
 	gate *gate.Gate
 	// describe: see Config.Describe.
-	describe   func(who *identity.Identity, path string, onlyReady bool) (answer []byte, ok bool, err error)
-	identities *identity.Registry
+	describe   func(who *access.Identity, path string, onlyReady bool) (answer []byte, ok bool, err error)
+	identities *access.Identities
 	regions    *regions.Registry
 	pool       *tensor.Pool
 	room       *unfinished.Room
@@ -129,7 +129,7 @@ func (d *Door) carry(network string, loops int) error {
 
 // newDoor makes a door that does not listen.
 func newDoor(cfg Config) *Door {
-	d := &Door{gate: cfg.Gate, describe: cfg.Describe, identities: cmp.Or(cfg.Identities, new(identity.Registry)), regions: cfg.Regions, pool: cfg.Pool, room: cfg.Room, metrics: cfg.Metrics, log: cfg.Log,
+	d := &Door{gate: cfg.Gate, describe: cfg.Describe, identities: cmp.Or(cfg.Identities, new(access.Identities)), regions: cfg.Regions, pool: cfg.Pool, room: cfg.Room, metrics: cfg.Metrics, log: cfg.Log,
 		carriers: make(map[string]carrier)}
 	d.endGatherFunc = d.endGather
 	d.Configure(cfg.Settings)

@@ -3,12 +3,11 @@ package tcp
 import (
 	"time"
 
-	"github.com/shivad/shivad/server/internal/identity"
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // A client over a rate is read slowly: after requests that were refused (intake.Conn.Pause), and
-// while more of its bytes are read than its quotas admit (quota.Payers.Read).
+// while more of its bytes are read than its quotas admit (access.Payers.Read).
 
 // pace has the transport wait before the next read, if it must, after that many bytes were read.
 func (s *session) pace(read int) {
@@ -49,7 +48,7 @@ func (s *session) debt(bytes int64) time.Duration {
 // repay returns what the first message of a connection has cost the client's address before the
 // message said who the client is. The client itself has paid nothing for those bytes, and does so
 // now unless the message is admitted.
-func (s *session) repay(stranger *identity.Shown) {
+func (s *session) repay(stranger *access.Credentials) {
 	if earlier := s.loop.earlier; s.conn != nil && earlier > 0 {
 		s.loop.admitted -= earlier
 		s.payers(stranger).Read(-earlier, 0, s.loop.now)
@@ -57,7 +56,7 @@ func (s *session) repay(stranger *identity.Shown) {
 }
 
 // payers are the accounts that pay for what a client with these credentials sends.
-func (s *session) payers(shown *identity.Shown) quota.Payers {
+func (s *session) payers(shown *access.Credentials) access.Payers {
 	return s.loop.door.identities.Who(shown).Payers(s.conn.Account())
 }
 

@@ -15,10 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/doortest"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -30,9 +29,9 @@ import (
 func TestReadInTurns(t *testing.T) {
 	onTransports(t, func(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 		const turn = 10 * time.Millisecond
-		l := quota.Limits{Burst: 4 * turn}
-		l.Of[quota.RequestsPerSecond] = 1
-		var who quota.Addresses
+		l := access.Limits{Burst: 4 * turn}
+		l.Of[access.RequestsPerSecond] = 1
+		var who access.Addresses
 		who.Configure(l, true)
 		r := newSocketRig(t, func(c *Config) { c.Addresses = &who })
 		r.model("m", floats("x"), r.Echo)
@@ -69,7 +68,7 @@ func TestReadInTurns(t *testing.T) {
 		}
 		ask(20)
 		ask(2 * intake.Lump / len(question))
-		who.Configure(quota.Limits{}, true)
+		who.Configure(access.Limits{}, true)
 		if n := ask(60); n != 0 {
 			t.Errorf("%d are refused without a quota", n)
 		}
@@ -109,7 +108,7 @@ func TestLargeMessagesOverTheRate(t *testing.T) {
 		most       = 200 // messages
 	)
 	onAll(t, func(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
-		var who quota.Addresses
+		var who access.Addresses
 		who.Configure(bytesPerSecond(rate), true)
 		r := newRig(t, func(c *Config) { c.Addresses, c.MessageTimeout = &who, time.Second/2 })
 		batches := make(chan *scheduler.Batch, 1)
@@ -166,7 +165,7 @@ func TestLargeMessagesOverTheRate(t *testing.T) {
 // silence is the client's doing.
 func TestClocksStandStillWhileNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var who quota.Addresses
+		var who access.Addresses
 		who.Configure(bytesPerSecond(4<<10), true)
 		r := newRig(t, func(c *Config) { c.Addresses, c.MessageTimeout, c.IdleTimeout = &who, time.Second, time.Second })
 		c, began := r.dial(), time.Now()
@@ -185,18 +184,18 @@ func TestClocksStandStillWhileNotRead(t *testing.T) {
 func TestFirstMessagesCostTheirAddressNothing(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		quota quota.Limits // of the client
-		later string       // how all but the first are answered
+		quota access.Limits // of the client
+		later string        // how all but the first are answered
 	}{
-		{"admitted", quota.Limits{}, "NotFound"},
+		{"admitted", access.Limits{}, "NotFound"},
 		{"refused", bytesPerSecond(1), "Overloaded"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var who quota.Addresses
+				var who access.Addresses
 				who.Configure(bytesPerSecond(1<<10), true)
-				identities := new(identity.Registry)
-				identities.Replace([]identity.Declaration{{Name: "camera", Tokens: []string{fmt.Sprintf("%x", sha256.Sum256([]byte("secret")))}, May: []string{"infer"}, Quota: c.quota}})
+				identities := new(access.Identities)
+				identities.Replace([]access.Declaration{{Name: "camera", Tokens: []string{fmt.Sprintf("%x", sha256.Sum256([]byte("secret")))}, May: []string{"infer"}, Quota: c.quota}})
 				r := newRig(t, func(c *Config) { c.Addresses, c.Identities = &who, identities })
 				began, answer := time.Now(), "NotFound"
 				for range 5 {
@@ -218,7 +217,7 @@ func TestFirstMessagesCostTheirAddressNothing(t *testing.T) {
 func TestFaultsBeforeTheFirstMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate, size, faults = 64 << 10, 40_000, 40
-		var who quota.Addresses
+		var who access.Addresses
 		who.Configure(bytesPerSecond(rate), true)
 		r := newRig(t, func(c *Config) { c.Addresses = &who })
 		c, began := r.dial(), time.Now()
@@ -236,7 +235,7 @@ func TestFaultsBeforeTheFirstMessage(t *testing.T) {
 func TestFirstMessagesPayForNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate, debt = 64 << 10, 16 // seconds
-		var who quota.Addresses
+		var who access.Addresses
 		who.Configure(bytesPerSecond(rate), true)
 		r := newRig(t, func(c *Config) { c.Addresses = &who })
 		c, began := r.dial(), time.Now()
@@ -277,7 +276,7 @@ func TestEndWhileNotRead(t *testing.T) {
 				return nil
 			},
 		} {
-			var who quota.Addresses
+			var who access.Addresses
 			who.Configure(bytesPerSecond(1<<10), true)
 			r := newSocketRig(t, func(c *Config) { c.Addresses = &who })
 			c := r.dial()
@@ -298,8 +297,8 @@ func TestEndWhileNotRead(t *testing.T) {
 	})
 }
 
-func bytesPerSecond(rate int64) (l quota.Limits) {
-	l.Of[quota.BytesPerSecond], l.Burst = rate, 100*time.Millisecond
+func bytesPerSecond(rate int64) (l access.Limits) {
+	l.Of[access.BytesPerSecond], l.Burst = rate, 100*time.Millisecond
 	return l
 }
 

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/shivatest"
@@ -197,9 +197,9 @@ func (s *spy) TryRead(p []byte) (int, error) {
 func TestPauseKeepsNoBuffer(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // with several, each has its own part of the pool
 	synctest.Test(t, func(t *testing.T) {
-		l := quota.Limits{Burst: 40 * time.Millisecond}
-		l.Of[quota.RequestsPerSecond] = 1
-		var who quota.Addresses
+		l := access.Limits{Burst: 40 * time.Millisecond}
+		l.Of[access.RequestsPerSecond] = 1
+		var who access.Addresses
 		who.Configure(l, true)
 		r := newRig(t, func(c *Config) { c.Addresses = &who })
 		r.model("m", floats("x"), r.Echo)

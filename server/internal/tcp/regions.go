@@ -8,9 +8,8 @@ import (
 	"strings"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/audit"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva"
@@ -339,7 +338,7 @@ func (c *call) appendPlaces(b []byte) []byte {
 const regionPath = "v2/systemsharedmemory/"
 
 // region answers m if it is about regions; otherwise ok is false.
-func (s *session) region(who *identity.Identity, m *shiva.Message) (answer []byte, ok bool, err error) {
+func (s *session) region(who *access.Identity, m *shiva.Message) (answer []byte, ok bool, err error) {
 	path, ok := strings.CutPrefix(m.Namespace, regionPath)
 	if !ok {
 		return nil, false, nil
@@ -351,7 +350,7 @@ func (s *session) region(who *identity.Identity, m *shiva.Message) (answer []byt
 	} else if len(steps) != 1 {
 		action = ""
 	}
-	g, client := s.loop.door.regions, regions.Client{Address: s.address(), Who: who, Source: audit.Source{Identity: who.Name(), Address: s.transport.Peer(), Door: "tcp"}}
+	g, client := s.loop.door.regions, regions.Client{Address: s.address(), Who: who, Source: access.Source{Identity: who.Name(), Address: s.transport.Peer(), Door: "tcp"}}
 	var value any
 	switch {
 	case action == "status":

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/doortest"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/shiva"
@@ -117,7 +117,7 @@ func newRigAt(t testing.TB, addr string, change func(*Config)) *rig {
 	cfg := Config{
 		Entrance: r.Entrance("tcp"),
 		Gate:     r.Gate, Regions: r.Regions, Pool: r.Pool,
-		Describe: func(who *identity.Identity, path string, onlyReady bool) ([]byte, bool, error) {
+		Describe: func(who *access.Identity, path string, onlyReady bool) ([]byte, bool, error) {
 			return r.Predict(nil).As(who).Describe(path, onlyReady)
 		},
 		Loops: 1,

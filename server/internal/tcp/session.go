@@ -9,12 +9,11 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/quota"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsonscan"
@@ -25,12 +24,12 @@ import (
 type session struct {
 	loop      *loop
 	transport transport
-	conn      *intake.Conn   // the transport's, for quotas; nil in tests without an intake
-	account   *quota.Account // the account for which conn was last counted; nil: none
-	id        uint64         // of the connection, never 0
-	client    string         // gate.ClientOf; "" until a request needs it
-	index     int32          // in loop.sessions
-	waiting   int32          // length of the line of answers
+	conn      *intake.Conn    // the transport's, for quotas; nil in tests without an intake
+	account   *access.Account // the account for which conn was last counted; nil: none
+	id        uint64          // of the connection, never 0
+	client    string          // gate.ClientOf; "" until a request needs it
+	index     int32           // in loop.sessions
+	waiting   int32           // length of the line of answers
 
 	receiver    *receiver // the loop's, while a message is half-received
 	head, tail  *call     // requests whose answers have not left, oldest first
@@ -38,9 +37,9 @@ type session struct {
 	held        int32     // and the number that waits for room before submission
 	firstHeld   *call     // the oldest that waits for room
 	outbox      gate.Outbox
-	credentials *identity.Shown // credentials of the handshake and the first message; nil: none
-	stream      *gate.OwnStream // nil: it has had no frame of its own stream
-	refusals    int             // bytes of the refusals in the line
+	credentials *access.Credentials // credentials of the handshake and the first message; nil: none
+	stream      *gate.OwnStream     // nil: it has had no frame of its own stream
+	refusals    int                 // bytes of the refusals in the line
 
 	lastInput time.Time    // for the idle timeout
 	clock     intake.Clock // of the half-received message; zero: not running
@@ -368,11 +367,11 @@ func (s *session) open(c *call, fault error) error {
 // identify returns the identity of a message with that token, or without one. A connection belongs
 // to one identity, which its first message shows, so that its frames and its outbox are one
 // client's. The token may be repeated, since some clients send it with each message.
-func (s *session) identify(token []byte) (*identity.Identity, error) {
+func (s *session) identify(token []byte) (*access.Identity, error) {
 	identities := s.loop.door.identities
 	if token != nil && string(token) != "null" {
 		text, _ := jsonscan.Unquote(token) // "" if the JSON is not a string, and so not a token
-		shown := identity.Token(text)
+		shown := access.Token(text)
 		if !s.identified {
 			s.recordToken(shown)
 		} else if identities.Declared() && !s.credentials.Same(&shown) {
@@ -385,7 +384,7 @@ func (s *session) identify(token []byte) (*identity.Identity, error) {
 }
 
 // recordToken records the token of the first message.
-func (s *session) recordToken(token identity.Shown) {
+func (s *session) recordToken(token access.Credentials) {
 	if s.credentials != nil {
 		token.Certificate = s.credentials.Certificate
 	}
@@ -407,7 +406,7 @@ func asksForHealth(c *call) bool {
 
 // charge takes the price of a message from its client's quotas. Questions about health cost
 // nothing.
-func (s *session) charge(c *call, who *identity.Identity) error {
+func (s *session) charge(c *call, who *access.Identity) error {
 	if s.conn == nil || asksForHealth(c) {
 		return nil
 	}

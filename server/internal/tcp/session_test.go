@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/doortest"
-	"github.com/shivad/shivad/server/internal/identity"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -590,13 +590,13 @@ func BenchmarkRequest(b *testing.B) { benchmarkRequest(b, nil) }
 // BenchmarkRequestOfIdentity is BenchmarkRequest for a client that has shown its token, with
 // identities declared.
 func BenchmarkRequestOfIdentity(b *testing.B) {
-	who := new(identity.Registry)
+	who := new(access.Identities)
 	sum := sha256.Sum256([]byte("t0ken"))
-	who.Replace([]identity.Declaration{{Name: "a", Tokens: []string{hex.EncodeToString(sum[:])}, May: []string{"infer:m*"}}})
+	who.Replace([]access.Declaration{{Name: "a", Tokens: []string{hex.EncodeToString(sum[:])}, May: []string{"infer:m*"}}})
 	benchmarkRequest(b, who)
 }
 
-func benchmarkRequest(b *testing.B, identities *identity.Registry) {
+func benchmarkRequest(b *testing.B, identities *access.Identities) {
 	const burst = 16 // requests per read
 	pool := tensor.NewPool(1 << 30)
 	var parts []tensor.Tensor

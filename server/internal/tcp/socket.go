@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shivad/shivad/server/internal/identity"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/processors"
 	"github.com/shivad/shivad/server/internal/wake"
@@ -91,7 +91,7 @@ func (s *sockets) enroll(in *intake.Conn) {
 	l.refresh()
 	k.session = l.newSession(s.door.opened.Add(1), k)
 	if c := in.PeerCertificate(); c != nil {
-		k.session.credentials = &identity.Shown{Certificate: identity.NewCertificate(c)}
+		k.session.credentials = &access.Credentials{Certificate: access.NewCertificate(c)}
 	}
 	k.session.conn = in
 	l.turns.Unlock()

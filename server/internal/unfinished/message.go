@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 )
 
 // A Message is the memory of one message that is arriving. The zero Message has not begun; Begin
@@ -12,7 +12,7 @@ import (
 type Message struct {
 	room    *Room // nil: not begun
 	sender  Sender
-	arrival quota.Arrival
+	arrival access.Arrival
 	arrived atomic.Int64 // bytes
 
 	// Guarded by the room's mutex.
@@ -30,7 +30,7 @@ func (m *Message) at() *int      { return &m.place }
 
 // A Sender is where a message comes from.
 type Sender struct {
-	Payers quota.Payers
+	Payers access.Payers
 	// Stranger: the client has to show who it is, and has not.
 	Stranger bool
 	// InFlight: what the message holds counts in the payers' quota of bytes in flight. A door that
@@ -43,7 +43,7 @@ type Sender struct {
 }
 
 // payer is the account that the message counts for.
-func (s *Sender) payer() *quota.Account {
+func (s *Sender) payer() *access.Account {
 	if s.Payers[0] != nil {
 		return s.Payers[0]
 	}

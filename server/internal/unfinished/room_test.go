@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/quota"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -38,7 +38,7 @@ func (r *reader) told() error {
 type hall struct {
 	*Room
 	pool    *tensor.Pool
-	all     quota.Addresses
+	all     access.Addresses
 	readers []*reader
 }
 
@@ -51,7 +51,7 @@ func newHall() *hall {
 // message begins a message of a payer, "?" at the end of whose name marks a stranger.
 func (h *hall) message(payer string) *reader {
 	r := new(reader)
-	h.Begin(&r.Message, Sender{Payers: quota.Payers{h.all.Enter(payer, false)}, Stranger: strings.HasSuffix(payer, "?"), InFlight: true, Reader: r})
+	h.Begin(&r.Message, Sender{Payers: access.Payers{h.all.Enter(payer, false)}, Stranger: strings.HasSuffix(payer, "?"), InFlight: true, Reader: r})
 	h.readers = append(h.readers, r)
 	return r
 }
@@ -74,7 +74,7 @@ func (h *hall) finish(t *testing.T) {
 		t.Errorf("in the end %+v, %+v, %+v are left", s, h.known, h.strangers)
 	}
 	for _, u := range h.all.Top(10) {
-		if u.Has[quota.BytesInFlight] != 0 {
+		if u.Has[access.BytesInFlight] != 0 {
 			t.Errorf("%s still has %v", u.Payer, u.Has)
 		}
 	}
@@ -200,20 +200,20 @@ func TestFullPool(t *testing.T) {
 func TestQuotaSeesWhatArrives(t *testing.T) {
 	h := newHall()
 	defer h.finish(t)
-	var l quota.Limits
-	l.Of[quota.BytesInFlight] = 50
+	var l access.Limits
+	l.Of[access.BytesInFlight] = 50
 	h.all.Configure(l, false)
 	first := h.message("a")
 	first.take(t, 200) // alone it may have any size
-	var e *quota.Error
-	if err := h.message("a").Take(1, 1); !errors.As(err, &e) || e.Kind != quota.BytesInFlight || e.Has != 200 {
+	var e *access.QuotaError
+	if err := h.message("a").Take(1, 1); !errors.As(err, &e) || e.Kind != access.BytesInFlight || e.Has != 200 {
 		t.Errorf("beside it: %v", err)
 	}
 	h.message("b").take(t, 1)
 	first.Finish()
 	h.readers[1].take(t, 1)
-	var u quota.Use
-	if err := u.Begin(quota.Payers{h.all.Enter("a", false)}, 60, time.Now()); !errors.As(err, &e) || e.Kind != quota.BytesInFlight {
+	var u access.Use
+	if err := u.Begin(access.Payers{h.all.Enter("a", false)}, 60, time.Now()); !errors.As(err, &e) || e.Kind != access.BytesInFlight {
 		t.Errorf("a request beside it: %v", err)
 	}
 }
@@ -298,7 +298,7 @@ func TestAllocs(t *testing.T) {
 	a := h.all.Enter("a", false)
 	r := new(reader)
 	if n := testing.AllocsPerRun(100, func() {
-		h.Begin(&r.Message, Sender{Payers: quota.Payers{a}, InFlight: true, Reader: r})
+		h.Begin(&r.Message, Sender{Payers: access.Payers{a}, InFlight: true, Reader: r})
 		if r.Take(10, 10) != nil || r.Take(100, 100) != nil {
 			t.Fatal("refused")
 		}

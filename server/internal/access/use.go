@@ -1,4 +1,4 @@
-package quota
+package access
 
 import (
 	"sync"
@@ -169,7 +169,7 @@ func (u *Use) End() {
 func (u *Use) Part() Use { return Use{payers: u.payers} }
 
 // Open charges one unit of a kind that is held, such as a gRPC stream, until Close of the result.
-func (p Payers) Open(k Kind) (taken Payers, err error) {
+func (p Payers) Open(k Quota) (taken Payers, err error) {
 	for i, a := range p {
 		if _, pays := a.due(); !pays {
 			continue
@@ -184,7 +184,7 @@ func (p Payers) Open(k Kind) (taken Payers, err error) {
 }
 
 // Close returns what Open has charged.
-func (p Payers) Close(k Kind) {
+func (p Payers) Close(k Quota) {
 	for _, a := range p {
 		if a != nil {
 			a.release(k, 1)

@@ -1,4 +1,4 @@
-package quota
+package access
 
 import (
 	"cmp"
@@ -12,23 +12,24 @@ import (
 // An Account is what one payer has used. It stays valid after its identity or address has been
 // forgotten: holders of requests and connections still return to it what they have charged.
 type Account struct {
-	payer string    // see Error.Payer
+	payer string    // see QuotaError.Payer
 	began time.Time // the zero of its clocks; buckets count from here
 	pays  bool      // charged even without limits, so that operators see its usage
 
 	limits atomic.Pointer[Limits] // nil: unlimited
 
-	requests, bytes flow                // charged by Use
-	rates           [2]bucket           // RequestsPerSecond, BytesPerSecond
-	expected        bucket              // RequestsPerSecond, including requests that are being read
-	reading         bucket              // BytesPerSecond, of what is not admitted: see reading.go
-	arriving        atomic.Int64        // bytes for requests that are not complete, see Arrival
-	held            [Kinds]atomic.Int64 // UnreadBytes, GRPCStreams and Connections
-	refused         [Kinds]atomic.Uint64
-	all             *[Kinds]atomic.Uint64 // sum of refused over a group of accounts; nil: no group
-	last            [Kinds]atomic.Int64   // time of the last refusal, since began
-	turns           atomic.Int64          // time of the last turn given out, since began
-	balance         balance               // of requests that exceeded a rate, see pace.go
+	requests, bytes flow                 // charged by Use
+	rates           [2]bucket            // RequestsPerSecond, BytesPerSecond
+	expected        bucket               // RequestsPerSecond, including those being read
+	reading         bucket               // BytesPerSecond, of what is not admitted
+	arriving        atomic.Int64         // bytes for requests that are not complete, see Arrival
+	held            [Quotas]atomic.Int64 // UnreadBytes, GRPCStreams, Connections
+	refused         [Quotas]atomic.Uint64
+	// all is the sum of refused over a group of accounts; nil: no group.
+	all     *[Quotas]atomic.Uint64
+	last    [Quotas]atomic.Int64 // time of the last refusal, since began
+	turns   atomic.Int64         // time of the last turn given out, since began
+	balance balance              // of requests that exceeded a rate, see pace.go
 }
 
 func newAccount(payer string, pays bool, l *Limits) *Account {
@@ -113,17 +114,17 @@ func price(n, rate int64) time.Duration {
 }
 
 // refuse counts a refusal and returns its error.
-func (a *Account) refuse(k Kind, limit, has int64, now time.Duration) *Error {
+func (a *Account) refuse(k Quota, limit, has int64, now time.Duration) *QuotaError {
 	a.refused[k].Add(1)
 	if a.all != nil {
 		a.all[k].Add(1)
 	}
 	a.last[k].Store(int64(max(now, 1)))
-	return &Error{Payer: a.payer, Kind: k, Limit: limit, Has: has}
+	return &QuotaError{Payer: a.payer, Kind: k, Limit: limit, Has: has}
 }
 
 // decline is refuse for a request over a rate.
-func (a *Account) decline(d *excess, rate int64, again, now time.Duration) *Error {
+func (a *Account) decline(d *excess, rate int64, again, now time.Duration) *QuotaError {
 	a.balance.refused()
 	e := a.refuse(d.kind, rate, 0, now)
 	e.Again, e.excess = again, d
@@ -202,7 +203,7 @@ func (a *Account) undo(bytes int64, l *Limits) {
 func (l *Limits) burst() time.Duration { return cmp.Or(l.Burst, DefaultBurst) }
 
 // hold charges n of a kind that is held until release. A single holding may have any size.
-func (a *Account) hold(k Kind, n int64) error {
+func (a *Account) hold(k Quota, n int64) error {
 	has := a.held[k].Add(n)
 	if l := a.limits.Load(); l != nil && l.Of[k] > 0 && has > l.Of[k] && has > n {
 		a.release(k, n)
@@ -211,7 +212,7 @@ func (a *Account) hold(k Kind, n int64) error {
 	return nil
 }
 
-func (a *Account) release(k Kind, n int64) {
+func (a *Account) release(k Quota, n int64) {
 	if left := a.held[k].Add(-n); tensor.Invariants && left < 0 {
 		panic(tensor.Violation(fmt.Sprintf("quota: %d %v are held", left, k)))
 	}
@@ -245,22 +246,22 @@ func (a *Account) Payer() string {
 type Usage struct {
 	Payer    string
 	Limits   Limits
-	Has      [Kinds]int64 // in use now; 0 for rates
-	Requests int64        // so far, including refused ones
-	Bytes    int64        // of these requests
-	Refused  [Kinds]uint64
-	Since    [Kinds]time.Duration // time since the last refusal; negative: none so far
+	Has      [Quotas]int64 // in use now; 0 for rates
+	Requests int64         // so far, including refused ones
+	Bytes    int64         // of these requests
+	Refused  [Quotas]uint64
+	Since    [Quotas]time.Duration // time since the last refusal; negative: none so far
 }
 
 // Lately reports whether this kind of quota has refused something in the last minute.
-func (u *Usage) Lately(k Kind) bool { return u.Since[k] >= 0 && u.Since[k] < time.Minute }
+func (u *Usage) Lately(k Quota) bool { return u.Since[k] >= 0 && u.Since[k] < time.Minute }
 
 func (a *Account) usage(now time.Time) Usage {
 	u := Usage{Payer: a.payer, Requests: a.requests.begun.Load(), Bytes: a.bytes.begun.Load()}
 	if l := a.limits.Load(); l != nil {
 		u.Limits = *l
 	}
-	for k := range Kind(Kinds) {
+	for k := range Quota(Quotas) {
 		u.Has[k], u.Refused[k], u.Since[k] = a.held[k].Load(), a.refused[k].Load(), -1
 		if at := a.last[k].Load(); at > 0 {
 			u.Since[k] = max(0, a.clock(now)-time.Duration(at))

@@ -1,4 +1,4 @@
-package quota
+package access
 
 import (
 	"sync/atomic"
@@ -30,7 +30,7 @@ const (
 // An excess is a request that exceeded a rate.
 type excess struct {
 	account *Account
-	kind    Kind // of the rate
+	kind    Quota // of the rate
 	price   time.Duration
 }
 
@@ -56,7 +56,7 @@ func (c *Claims) note(err error) {
 		c.balance.admitted()
 		return
 	}
-	if e, ok := err.(*Error); ok && e.excess != nil {
+	if e, ok := err.(*QuotaError); ok && e.excess != nil {
 		c.last.Store(e.excess)
 		c.balance.refused()
 	}
@@ -74,7 +74,7 @@ func (c *Claims) Begin(u *Use, of Payers, bytes int64, now time.Time) error {
 // That costs less than receiving a request that Begin would then refuse. Otherwise it returns nil,
 // and the caller must read the request and call Begin, which charges it. of is called only after a
 // recent refusal.
-func (c *Claims) Again(of func() Payers, now time.Time) *Error {
+func (c *Claims) Again(of func() Payers, now time.Time) *QuotaError {
 	if c.balance.Load() == 0 {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (c *Claims) Again(of func() Payers, now time.Time) *Error {
 // its client disconnects before it is complete, costs no more than one that is. For bytes per
 // second nothing is expected, since the size of the request is not known: too high a guess would
 // refuse requests that the rate admits.
-func (a *Account) expect(k Kind, l *Limits, now time.Duration) (again time.Duration) {
+func (a *Account) expect(k Quota, l *Limits, now time.Duration) (again time.Duration) {
 	if k == BytesPerSecond {
 		return wait(a.rates[k].paid.Load(), l.burst(), now)
 	}

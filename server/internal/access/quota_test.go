@@ -1,4 +1,4 @@
-package quota
+package access
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 )
 
 // only returns limits with one quota.
-func only(k Kind, n int64) Limits {
+func only(k Quota, n int64) Limits {
 	var l Limits
 	l.Of[k] = n
 	return l
@@ -21,13 +21,13 @@ func only(k Kind, n int64) Limits {
 
 func payer(l Limits) *Account { return newAccount("payer", true, bound(l)) }
 
-// over returns the kind of quota that refuses; Kinds: none.
-func over(t *testing.T, err error) Kind {
+// over returns the kind of quota that refuses; Quotas: none.
+func over(t *testing.T, err error) Quota {
 	t.Helper()
 	if err == nil {
-		return Kinds
+		return Quotas
 	}
-	e, ok := errors.AsType[*Error](err)
+	e, ok := errors.AsType[*QuotaError](err)
 	if !ok || !errors.Is(err, scheduler.ErrOverloaded) || !strings.Contains(err.Error(), e.Kind.String()+" = "+e.Kind.Show(e.Limit)) {
 		t.Fatalf("no refusal by a quota that names it: %v", err)
 	}
@@ -36,7 +36,7 @@ func over(t *testing.T, err error) Kind {
 
 // Each quota has bounds, and is named by its key in the file. An unset quota is no fault.
 func TestFaults(t *testing.T) {
-	for k := range Kind(Kinds) {
+	for k := range Quota(Quotas) {
 		for n, wrong := range map[int64]bool{-1: true, kindInfo[k].least - 1: kindInfo[k].least > 1, kindInfo[k].least: false, kindInfo[k].most: false, kindInfo[k].most + 1: true} {
 			l := only(k, n)
 			fs := l.Faults()
@@ -72,7 +72,7 @@ func TestRates(t *testing.T) {
 					n++
 					continue
 				}
-				e, _ := errors.AsType[*Error](err)
+				e, _ := errors.AsType[*QuotaError](err)
 				if e == nil || e.Again <= 0 || e.Again > 10*time.Millisecond {
 					t.Fatalf("again in %v: %v", e.Again, err)
 				}
@@ -134,7 +134,7 @@ func TestOverdraft(t *testing.T) {
 		if over(t, err) != BytesPerSecond {
 			t.Fatalf("the debt is not held against it: %v", err)
 		}
-		e, _ := errors.AsType[*Error](err)
+		e, _ := errors.AsType[*QuotaError](err)
 		if want := 1023 * time.Second; e.Again < want || e.Again > want+time.Second {
 			t.Errorf("again in %v, want %v", e.Again, want)
 		}
@@ -147,11 +147,11 @@ func TestOverdraft(t *testing.T) {
 
 // A request that one payer or one quota refuses is charged to none.
 func TestAllOrNothing(t *testing.T) {
-	for k := range Kind(GRPCStreams) {
+	for k := range Quota(GRPCStreams) {
 		if k == UnreadBytes {
 			continue
 		}
-		first, second := payer(Limits{Of: [Kinds]int64{1000, 1 << 20, 1000, 1 << 20}}), payer(only(k, 1))
+		first, second := payer(Limits{Of: [Quotas]int64{1000, 1 << 20, 1000, 1 << 20}}), payer(only(k, 1))
 		now := time.Now()
 		var holds Use
 		if err := holds.Begin(Payers{second}, 8, now); err != nil {
@@ -174,7 +174,7 @@ func TestAllOrNothing(t *testing.T) {
 // Bytes that arrive later, and answers, are charged to a payer as well; a payer with nothing else
 // may have one answer of any size.
 func TestBytes(t *testing.T) {
-	a := payer(Limits{Of: [Kinds]int64{BytesInFlight: 100, UnreadBytes: 100}})
+	a := payer(Limits{Of: [Quotas]int64{BytesInFlight: 100, UnreadBytes: 100}})
 	var one, two Use
 	now := time.Now()
 	if err := errors.Join(one.Begin(Payers{a}, 60, now), one.More(60, now), one.Promise(500)); err != nil {
@@ -207,7 +207,7 @@ func TestBytes(t *testing.T) {
 
 // New limits apply at once, and count what is in flight.
 func TestLimitsChange(t *testing.T) {
-	var ids Identities
+	var ids identityAccounts
 	declare := func(n int64) *Account {
 		return ids.Replace(map[string]Limits{"cam": only(RequestsInFlight, n)})["cam"]
 	}
@@ -357,7 +357,7 @@ func TestClaims(t *testing.T) {
 // Many concurrent uses: never more than the limit, and nothing is left at the end.
 func TestConcurrentUses(t *testing.T) {
 	const most, clients = 4, 16
-	a := payer(Limits{Of: [Kinds]int64{RequestsInFlight: most, UnreadBytes: 1 << 10}})
+	a := payer(Limits{Of: [Quotas]int64{RequestsInFlight: most, UnreadBytes: 1 << 10}})
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	has, worst, passed := 0, 0, 0
@@ -449,7 +449,7 @@ func TestBytesThatComeLater(t *testing.T) {
 		if over(t, err) != BytesPerSecond {
 			t.Fatalf("the debt is not held against it: %v", err)
 		}
-		e, _ := errors.AsType[*Error](err)
+		e, _ := errors.AsType[*QuotaError](err)
 		if want := 1025 * time.Second; e.Again < want || e.Again > want+time.Second {
 			t.Errorf("again in %v, want %v", e.Again, want)
 		}
@@ -463,14 +463,14 @@ func TestBytesThatComeLater(t *testing.T) {
 // A refusal says whose quota it is, its setting, and what to do.
 func TestRefusalsSay(t *testing.T) {
 	for _, c := range []struct {
-		e    Error
+		e    QuotaError
 		want string
 	}{
-		{Error{`identity "cam"`, RequestsPerSecond, 5, 0, 199 * time.Millisecond, nil}, `scheduler: overloaded: identity "cam" is over its quota, requests_per_second = 5; try again in 199ms`},
-		{Error{"address 192.0.2.1", BytesPerSecond, 1 << 20, 0, time.Microsecond, nil}, `scheduler: overloaded: address 192.0.2.1 is over its quota, bytes_per_second = 1MiB; try again in 1ms`},
-		{Error{`identity "cam"`, RequestsInFlight, 8, 8, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, requests_in_flight = 8: 8 are in flight; wait for answers before sending more requests`},
-		{Error{`identity "cam"`, BytesInFlight, 1 << 20, 1 << 10, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, bytes_in_flight = 1MiB: requests of 1KiB are in flight; wait for answers before sending more requests`},
-		{Error{`identity "cam"`, Connections, 2, 2, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, connections = 2: 2 are open; close one before the next`},
+		{QuotaError{`identity "cam"`, RequestsPerSecond, 5, 0, 199 * time.Millisecond, nil}, `scheduler: overloaded: identity "cam" is over its quota, requests_per_second = 5; try again in 199ms`},
+		{QuotaError{"address 192.0.2.1", BytesPerSecond, 1 << 20, 0, time.Microsecond, nil}, `scheduler: overloaded: address 192.0.2.1 is over its quota, bytes_per_second = 1MiB; try again in 1ms`},
+		{QuotaError{`identity "cam"`, RequestsInFlight, 8, 8, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, requests_in_flight = 8: 8 are in flight; wait for answers before sending more requests`},
+		{QuotaError{`identity "cam"`, BytesInFlight, 1 << 20, 1 << 10, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, bytes_in_flight = 1MiB: requests of 1KiB are in flight; wait for answers before sending more requests`},
+		{QuotaError{`identity "cam"`, Connections, 2, 2, 0, nil}, `scheduler: overloaded: identity "cam" is over its quota, connections = 2: 2 are open; close one before the next`},
 	} {
 		if got := c.e.Error(); got != c.want {
 			t.Errorf("%s\nwant %s", got, c.want)

@@ -1,4 +1,4 @@
-package quota
+package access
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 // request, and the connections of one client are counted together. A client that keeps to the rate,
 // or is one of several on a connection, or is over another quota, does not wait.
 func TestPace(t *testing.T) {
-	at := func(k Kind, n int64) *Account {
+	at := func(k Quota, n int64) *Account {
 		l := only(k, n)
 		l.Burst = time.Second
 		return payer(l)
@@ -156,16 +156,16 @@ func TestPaceCostsNoRate(t *testing.T) {
 // A request is refused before it is read only while nothing is left of the rate that the last
 // refused request on the connection exceeded.
 func TestAgain(t *testing.T) {
-	for _, k := range []Kind{RequestsPerSecond, BytesPerSecond} {
+	for _, k := range []Quota{RequestsPerSecond, BytesPerSecond} {
 		synctest.Test(t, func(t *testing.T) {
 			const bytes = 2000
-			l := only(k, map[Kind]int64{RequestsPerSecond: 1, BytesPerSecond: bytes}[k])
+			l := only(k, map[Quota]int64{RequestsPerSecond: 1, BytesPerSecond: bytes}[k])
 			l.Burst = time.Second / 4
 			a, other := payer(l), payer(l)
 			a.began = time.Now()
 			var c Claims
 			asked := 0
-			again := func(of ...*Account) *Error {
+			again := func(of ...*Account) *QuotaError {
 				return c.Again(func() Payers { asked++; return Payers(append(of, nil)[:2]) }, time.Now())
 			}
 			begin := func() error {

@@ -1,4 +1,4 @@
-package audit
+package access
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ func from(identity, address string) Source {
 
 // A trail is bounded in number and in bytes, and the source with the most entries loses its oldest.
 func TestBounds(t *testing.T) {
-	trail := New(slog.New(slog.DiscardHandler))
+	trail := NewTrail(slog.New(slog.DiscardHandler))
 	trail.Add(Entry{Source: from("ann", "10.0.0.1:1"), Action: "change", Name: "first"})
 	trail.Add(Entry{Source: from("", "10.0.0.9:1"), Action: "change", Name: "of no identity"})
 	for i := range mostEntries * 6 / 10 { // an operator at work
@@ -74,7 +74,7 @@ func TestBounds(t *testing.T) {
 // Whatever names clients choose, an entry and its log line are single lines and bounded.
 func TestLyingNames(t *testing.T) {
 	var log bytes.Buffer
-	trail := New(slog.New(slog.NewTextHandler(&log, nil)))
+	trail := NewTrail(slog.New(slog.NewTextHandler(&log, nil)))
 	for _, name := range []string{"a\nlevel=INFO msg=\"audit: done\" identity=root", "\x1b[2J\x1b[31m", "a\x00b", "\xff\xfe", "\u202egnirts", strings.Repeat("ä", 1<<20), "x" + strings.Repeat("ä", 1<<20), strings.Repeat("\n", 1<<20)} {
 		trail.Add(Entry{Source: Source{Identity: name, Address: name, Door: "rest"}, Action: name, What: name, Name: name, Before: name, After: name, Error: name})
 	}
@@ -101,7 +101,7 @@ func TestLyingNames(t *testing.T) {
 func TestLogIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		trail := New(slog.New(slog.NewTextHandler(&log, nil)))
+		trail := NewTrail(slog.New(slog.NewTextHandler(&log, nil)))
 		lines := func() int { defer log.Reset(); return strings.Count(log.String(), "\n") }
 		for range 500 {
 			trail.Add(Entry{Source: from("", "10.0.0.1:1"), Refused: true})
@@ -138,7 +138,7 @@ func TestLines(t *testing.T) {
 			`level=WARN msg="audit: refused" identity="" from=10.0.0.1:1 door=admin action=load what=model name=x error="no right"`},
 	} {
 		var log bytes.Buffer
-		New(slog.New(slog.NewTextHandler(&log, nil))).Add(c.entry)
+		NewTrail(slog.New(slog.NewTextHandler(&log, nil))).Add(c.entry)
 		if _, line, _ := strings.Cut(strings.TrimSpace(log.String()), " "); line != c.line {
 			t.Errorf("%s\nwant %s", line, c.line)
 		}
@@ -182,7 +182,7 @@ func TestSizeOfAnEntry(t *testing.T) {
 			t.Errorf("text %d of %d bytes counts as %d", i, n, got)
 		}
 	}
-	trail := New(slog.New(slog.DiscardHandler))
+	trail := NewTrail(slog.New(slog.DiscardHandler))
 	for i := range 2 * mostEntries {
 		trail.Add(Entry{Source: from(fmt.Sprint("identity ", i), "10.0.0.1:1"), Action: "change"})
 	}

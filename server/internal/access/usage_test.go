@@ -1,4 +1,4 @@
-package quota
+package access
 
 import (
 	"strconv"
@@ -12,8 +12,8 @@ import (
 // Operators see what an account has in use, what it was refused, and how long ago.
 func TestUsageIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limits := Limits{Of: [Kinds]int64{RequestsInFlight: 1, UnreadBytes: 100}}
-		var ids Identities
+		limits := Limits{Of: [Quotas]int64{RequestsInFlight: 1, UnreadBytes: 100}}
+		var ids identityAccounts
 		a := ids.Replace(map[string]Limits{"ann": limits, "bob": {}})["ann"]
 		var one, two Use
 		if err := one.Begin(Payers{a}, 60, time.Now()); err != nil {
@@ -33,7 +33,7 @@ func TestUsageIsShown(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		all := ids.Usage()
 		want := Usage{Payer: `identity "ann"`, Limits: limits, Requests: 2, Bytes: 60}
-		want.Has = [Kinds]int64{RequestsInFlight: 1, BytesInFlight: 60, UnreadBytes: 80, GRPCStreams: 1}
+		want.Has = [Quotas]int64{RequestsInFlight: 1, BytesInFlight: 60, UnreadBytes: 80, GRPCStreams: 1}
 		want.Refused[RequestsInFlight] = 1
 		for k := range want.Since {
 			want.Since[k] = -1
@@ -52,7 +52,7 @@ func TestUsageIsShown(t *testing.T) {
 		}
 		streams.Close(GRPCStreams)
 		one.End()
-		if got := ids.Usage()["ann"].Has; got != [Kinds]int64{} {
+		if got := ids.Usage()["ann"].Has; got != [Quotas]int64{} {
 			t.Errorf("in the end it has %v", got)
 		}
 	})
@@ -61,8 +61,8 @@ func TestUsageIsShown(t *testing.T) {
 // If one of two payers refuses a request, the other is not charged for it. A missing payer refuses
 // nothing.
 func TestBothPayersOrNone(t *testing.T) {
-	limits := Limits{Of: [Kinds]int64{BytesInFlight: 100, UnreadBytes: 100, GRPCStreams: 1}}
-	rich, poor := payer(Limits{Of: [Kinds]int64{BytesInFlight: 1 << 20, UnreadBytes: 1 << 20, GRPCStreams: 100}}), payer(limits)
+	limits := Limits{Of: [Quotas]int64{BytesInFlight: 100, UnreadBytes: 100, GRPCStreams: 1}}
+	rich, poor := payer(Limits{Of: [Quotas]int64{BytesInFlight: 1 << 20, UnreadBytes: 1 << 20, GRPCStreams: 100}}), payer(limits)
 	now := time.Now()
 	var holds Use
 	if err := holds.Begin(Payers{nil, poor}, 60, now); err != nil {

@@ -1,4 +1,4 @@
-package identity
+package access
 
 import (
 	"crypto/sha256"
@@ -19,8 +19,8 @@ func declare(name, token string, may ...string) Declaration {
 	return d
 }
 
-func registry(list ...Declaration) *Registry {
-	r := new(Registry)
+func registry(list ...Declaration) *Identities {
+	r := new(Identities)
 	r.Replace(list)
 	return r
 }
@@ -54,7 +54,7 @@ func TestWho(t *testing.T) {
 	if err := errors.Join(none.Enter(), none.Check(AdminWrite, ""), none.Check(Serve, "m/1"), none.CheckAny(Load), none.CheckSees("m")); err != nil {
 		t.Errorf("without identities: %v", err)
 	}
-	r := new(Registry)
+	r := new(Identities)
 	shown := Token("one")
 	if r.Who(&shown) != nil || r.Who(nil) != nil || r.Declared() {
 		t.Error("somebody is somebody without a declaration")
@@ -116,12 +116,12 @@ func TestWhoAllocates(t *testing.T) {
 }
 
 func BenchmarkWho(b *testing.B) {
-	none, some := new(Registry), registry(declare("a", "one", "infer:cat*"))
+	none, some := new(Identities), registry(declare("a", "one", "infer:cat*"))
 	token := Token("one")
 	for _, c := range []struct {
 		name  string
-		r     *Registry
-		shown *Shown
+		r     *Identities
+		shown *Credentials
 	}{{"none declared", none, nil}, {"nothing shown", some, nil}, {"a connection's", some, &token}} {
 		b.Run(c.name, func(b *testing.B) {
 			for b.Loop() {

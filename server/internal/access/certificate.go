@@ -1,4 +1,4 @@
-package identity
+package access
 
 import (
 	"crypto/x509"
@@ -152,7 +152,7 @@ func (p pattern) matches(c *Certificate) bool {
 
 // overlaps reports whether two patterns certainly match a common name: they are equal, or one has
 // no wildcards and the other matches it. Two patterns with wildcards may overlap undetected;
-// Registry.Who refuses certificates that match both.
+// Identities.Who refuses certificates that match both.
 func (p pattern) overlaps(other pattern) bool {
 	if p.field != other.field {
 		return false

@@ -1,4 +1,4 @@
-package identity
+package access
 
 import (
 	"crypto/sha256"
@@ -7,18 +7,16 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-
-	"github.com/shivad/shivad/server/internal/quota"
 )
 
-// A Registry holds the identities of a server. The zero Registry has none.
-type Registry struct {
+// A Identities holds the identities of a server. The zero Identities has none.
+type Identities struct {
 	// Log receives certificates that match patterns of two identities; nil: no log. Set it before
 	// the first Replace.
 	Log *slog.Logger
 
 	table    atomic.Pointer[table] // nil: no identity is declared
-	accounts quota.Identities
+	accounts identityAccounts
 }
 
 // A table has the identities of one configuration. It is immutable.
@@ -36,8 +34,8 @@ type table struct {
 
 // Replace installs the declarations, which must have no Faults. The identity of an open connection
 // is looked up again at its next request.
-func (r *Registry) Replace(list []Declaration) {
-	limits := make(map[string]quota.Limits, len(list))
+func (r *Identities) Replace(list []Declaration) {
+	limits := make(map[string]Limits, len(list))
 	for _, d := range list {
 		limits[d.Name] = d.Quota
 	}
@@ -82,21 +80,21 @@ func (r *Registry) Replace(list []Declaration) {
 }
 
 // Declared reports whether identities are declared. Otherwise every client may do everything.
-func (r *Registry) Declared() bool { return r.table.Load() != nil }
+func (r *Identities) Declared() bool { return r.table.Load() != nil }
 
 // AnyServes reports whether any identity may serve a model, "name" or "name/version". Without
 // declared identities any container may.
-func (r *Registry) AnyServes(id string) bool {
+func (r *Identities) AnyServes(id string) bool {
 	t := r.table.Load()
 	may := func(g grant) bool { return g.pattern == "" || ServesSome(g.pattern, id) }
 	return t == nil || slices.ContainsFunc(t.list, func(i *Identity) bool { return slices.ContainsFunc(i.grants[Serve], may) })
 }
 
 // Usage returns what identities have used of their quotas, by name.
-func (r *Registry) Usage() map[string]quota.Usage { return r.accounts.Usage() }
+func (r *Identities) Usage() map[string]Usage { return r.accounts.Usage() }
 
 // Unmatched returns, by identity, the rights whose patterns match none of the names.
-func (r *Registry) Unmatched(names []string) map[string][]string {
+func (r *Identities) Unmatched(names []string) map[string][]string {
 	all := make(map[string][]string)
 	if t := r.table.Load(); t != nil {
 		for _, i := range t.list {
@@ -109,38 +107,38 @@ func (r *Registry) Unmatched(names []string) map[string][]string {
 }
 
 // Strangers returns the identity of clients that present nothing.
-func (r *Registry) Strangers() *Identity {
+func (r *Identities) Strangers() *Identity {
 	if t := r.table.Load(); t != nil {
 		return t.noToken[InMessage]
 	}
 	return nil
 }
 
-// A Place is where a door looks for a token. Refusals name it, since a token anywhere else does not
-// count.
-type Place uint8
+// A TokenPlace is where a door looks for a token. Refusals name it, since a token anywhere else
+// does not count.
+type TokenPlace uint8
 
 // The places, by the doors.
 const (
-	InMessage  Place = iota // of Shiva
-	InHeader                // of HTTP
-	InMetadata              // of gRPC
-	InHello                 // of a container
+	InMessage  TokenPlace = iota // of Shiva
+	InHeader                     // of HTTP
+	InMetadata                   // of gRPC
+	InHello                      // of a container
 	places
 )
 
-func (p Place) String() string {
+func (p TokenPlace) String() string {
 	return [...]string{
 		`metadata "token" of the connection's first message`, `the header "Authorization: Bearer TOKEN"`,
 		`the call's metadata "authorization: Bearer TOKEN"`, `"token" of the container's hello`,
 	}[p]
 }
 
-// Shown holds the credentials that a client has presented. The zero Shown has none, over Shiva.
-// Only one goroutine at a time may use it.
-type Shown struct {
+// Credentials holds the credentials that a client has presented. The zero Credentials has none,
+// over Shiva. Only one goroutine at a time may use it.
+type Credentials struct {
 	Certificate *Certificate // of the connection; nil: none
-	Place       Place        // where the token is, or was expected
+	Place       TokenPlace   // where the token is, or was expected
 
 	kind  kind
 	token hash
@@ -160,18 +158,18 @@ const (
 // maxToken bounds a token, in bytes. Longer texts are not hashed.
 const maxToken = 1 << 10
 
-// Token returns the Shown of a token. It does not retain the text.
-func Token(text string) Shown {
+// Token returns the Credentials of a token. It does not retain the text.
+func Token(text string) Credentials {
 	if text == "" || len(text) > maxToken || strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) {
-		return Shown{kind: malformedToken}
+		return Credentials{kind: malformedToken}
 	}
-	return Shown{kind: validToken, token: sha256.Sum256([]byte(text))}
+	return Credentials{kind: validToken, token: sha256.Sum256([]byte(text))}
 }
 
-// Bearer returns the Shown of an HTTP request's Authorization headers, or of gRPC metadata of that
-// name. A valid request has at most one.
-func Bearer(at Place, values []string) Shown {
-	shown := Shown{kind: malformedToken}
+// Bearer returns the Credentials of an HTTP request's Authorization headers, or of gRPC metadata of
+// that name. A valid request has at most one.
+func Bearer(at TokenPlace, values []string) Credentials {
+	shown := Credentials{kind: malformedToken}
 	switch len(values) {
 	case 0:
 		shown.kind = noToken
@@ -189,14 +187,14 @@ func Bearer(at Place, values []string) Shown {
 const Challenge = `Bearer realm="shivad"`
 
 // Same reports whether both have the same token, or neither has one.
-func (s *Shown) Same(other *Shown) bool {
+func (s *Credentials) Same(other *Credentials) bool {
 	return s != nil && s.kind == other.kind && s.token == other.token
 }
 
 // Who returns the current identity of a client that has presented s, which may be nil. It costs an
 // atomic load unless the configuration has changed since the last call. The result is nil only if
 // no identities are declared; Enter reports whether the result is nobody.
-func (r *Registry) Who(s *Shown) *Identity {
+func (r *Identities) Who(s *Credentials) *Identity {
 	if s == nil {
 		return r.Strangers()
 	}
@@ -208,7 +206,7 @@ func (r *Registry) Who(s *Shown) *Identity {
 	return s.identity
 }
 
-func (t *table) find(s *Shown) *Identity {
+func (t *table) find(s *Credentials) *Identity {
 	if t == nil {
 		return nil
 	}

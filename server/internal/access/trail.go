@@ -1,11 +1,4 @@
-// Package audit records who changed what: actions of operators, clients and containers on any door,
-// and actions that were refused for lack of a right. Inference, feedback and reads change nothing
-// and are not recorded.
-//
-// Each entry is also a line of the log, which is the permanent record. The Trail holds the last
-// thousand for the admin door; of these at most a tenth are refusals of one identity, and a tenth
-// those of all who have none.
-package audit
+package access
 
 import (
 	"cmp"
@@ -75,8 +68,8 @@ const (
 // the next line says how many.
 const linesASecond = 10
 
-// A Trail holds the most recent entries. Make one with New; a nil Trail discards everything. It may
-// be used from any goroutine.
+// A Trail holds the most recent entries. Make one with NewTrail; a nil Trail discards everything.
+// It may be used from any goroutine.
 type Trail struct {
 	log *slog.Logger
 
@@ -97,8 +90,8 @@ type sourceStats struct {
 	unlogged int   // entries since then without a line
 }
 
-// Text returns a value as JSON for an entry; "" for nil.
-func Text(v any) string {
+// AuditText returns a value as JSON for an entry; "" for nil.
+func AuditText(v any) string {
 	if v == nil {
 		return ""
 	}
@@ -109,8 +102,8 @@ func Text(v any) string {
 	return string(b)
 }
 
-// New makes a trail.
-func New(log *slog.Logger) *Trail { return &Trail{log: log, sources: map[string]*sourceStats{}} }
+// NewTrail makes a trail.
+func NewTrail(log *slog.Logger) *Trail { return &Trail{log: log, sources: map[string]*sourceStats{}} }
 
 // Add appends an entry and sets its time.
 func (t *Trail) Add(e Entry) {

@@ -1,4 +1,4 @@
-package identity
+package access
 
 import (
 	"bytes"
@@ -46,7 +46,7 @@ func TestCertificatePatterns(t *testing.T) {
 		"uri:spiffe://example.org/cameras/*": true, "uri:spiffe://example.org/*": false, "ip:10.0.0.*": true, "ip:10.0.0.8": false,
 	} {
 		r := registry(known("a", text))
-		if got := r.Who(&Shown{Certificate: c}); (got.Name() == "a") != want || (got.Enter() == nil) != want {
+		if got := r.Who(&Credentials{Certificate: c}); (got.Name() == "a") != want || (got.Enter() == nil) != want {
 			t.Errorf("%s: %+v", text, got)
 		}
 	}
@@ -55,8 +55,8 @@ func TestCertificatePatterns(t *testing.T) {
 // The identity from a certificate together with a token, also after a change of the table.
 func TestWhoHoldsCertificates(t *testing.T) {
 	c := certificate(nil)
-	with := func(c *Certificate, token string) *Shown {
-		s := Shown{}
+	with := func(c *Certificate, token string) *Credentials {
+		s := Credentials{}
 		if token != "" {
 			s = Token(token)
 		}
@@ -64,7 +64,7 @@ func TestWhoHoldsCertificates(t *testing.T) {
 		return &s
 	}
 	var log bytes.Buffer
-	r := &Registry{Log: slog.New(slog.NewTextHandler(&log, nil))}
+	r := &Identities{Log: slog.New(slog.NewTextHandler(&log, nil))}
 	byToken := []Declaration{declare("token", "one", "infer"), {Name: "anonymous", May: []string{"feedback"}}}
 	r.Replace(byToken)
 	if got := r.Who(with(c, "")); got.Name() != "anonymous" {
@@ -73,7 +73,7 @@ func TestWhoHoldsCertificates(t *testing.T) {
 	r.Replace(append(byToken, known("camera", "cn:camera-*")))
 	other := certificate(func(c *x509.Certificate) { c.Subject.CommonName = "lamp" })
 	for _, step := range []struct {
-		shown *Shown
+		shown *Credentials
 		want  string // "": nobody
 		says  string
 	}{
@@ -136,7 +136,7 @@ func TestUnusableNames(t *testing.T) {
 		},
 		"none": func(c *x509.Certificate) { *c = x509.Certificate{} },
 	} {
-		got := r.Who(&Shown{Certificate: certificate(change)})
+		got := r.Who(&Credentials{Certificate: certificate(change)})
 		err := got.Enter()
 		if !errors.Is(err, fault.ErrUnauthenticated) || len(err.Error()) > 500 || !utf8.ValidString(err.Error()) || strings.ContainsAny(err.Error(), "\n\x00") {
 			t.Errorf("%s: %v", what, err)
@@ -151,7 +151,7 @@ func TestUnusableNames(t *testing.T) {
 func TestCertificateAllocates(t *testing.T) {
 	r, c := registry(known("a", "cn:camera-*")), certificate(nil)
 	if n := testing.AllocsPerRun(100, func() {
-		shown := Shown{Certificate: c}
+		shown := Credentials{Certificate: c}
 		if r.Who(&shown).Check(Infer, "m") != nil {
 			t.Fail()
 		}

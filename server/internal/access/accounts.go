@@ -1,4 +1,4 @@
-package quota
+package access
 
 import (
 	"cmp"
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Identities holds the accounts of the declared identities, by name. The zero value is empty.
-type Identities struct {
+// identityAccounts holds the accounts of the declared identities, by name. The zero value is empty.
+type identityAccounts struct {
 	mu  sync.Mutex
 	all map[string]*Account
 }
@@ -18,7 +18,7 @@ type Identities struct {
 // Replace sets the limits, by identity name, and returns the accounts. An identity that was
 // declared before keeps its account and what is in flight. One that is no longer declared is
 // forgotten once its account is idle.
-func (i *Identities) Replace(limits map[string]Limits) map[string]*Account {
+func (i *identityAccounts) Replace(limits map[string]Limits) map[string]*Account {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	declared := make(map[string]*Account, len(limits))
@@ -52,7 +52,7 @@ func bound(l Limits) *Limits {
 }
 
 // Usage returns the figures of all accounts, by name.
-func (i *Identities) Usage() map[string]Usage {
+func (i *identityAccounts) Usage() map[string]Usage {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	out := make(map[string]Usage, len(i.all))
@@ -72,7 +72,7 @@ type Addresses struct {
 	limits   *Limits // declared, or nil if declared limits nothing
 	loopback bool
 	sweep    int // number of addresses that triggers the next sweep
-	refused  [Kinds]atomic.Uint64
+	refused  [Quotas]atomic.Uint64
 }
 
 type address struct {
@@ -167,7 +167,7 @@ func (d *Addresses) sweepLocked() {
 }
 
 // Refused returns how many refusals addresses had, by kind of quota.
-func (d *Addresses) Refused() (all [Kinds]uint64) {
+func (d *Addresses) Refused() (all [Quotas]uint64) {
 	for k := range all {
 		all[k] = d.refused[k].Load()
 	}
@@ -194,7 +194,7 @@ func (d *Addresses) Top(most int) []Usage {
 
 // refusedLately sums the refusals of the kinds that have refused something in the last minute.
 func (u *Usage) refusedLately() (n uint64) {
-	for k := range Kind(Kinds) {
+	for k := range Quota(Quotas) {
 		if u.Lately(k) {
 			n += u.Refused[k]
 		}

@@ -1,4 +1,4 @@
-package identity
+package access
 
 import (
 	"crypto/sha256"
@@ -12,7 +12,6 @@ import (
 
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/quota"
 )
 
 // Anonymous is the name of the identity of clients that present nothing. It has neither tokens nor
@@ -26,7 +25,7 @@ type Declaration struct {
 	Certificates []string // patterns of names in certificates
 	May          []string
 	Regions      []string // patterns of keys of shared memory
-	Quota        quota.Limits
+	Quota        Limits
 }
 
 // Infers reports whether the identity may ask some model.
@@ -115,11 +114,11 @@ func SameToken(list []Declaration) int {
 type Identity struct {
 	name      string
 	grants    [rights][]grant
-	grantList []grant // in the order of the file
-	rejection string  // not "": the identity is nobody, for this reason
-	place     Place   // of Anonymous: where no token was presented
+	grantList []grant    // in the order of the file
+	rejection string     // not "": the identity is nobody, for this reason
+	place     TokenPlace // of Anonymous: where no token was presented
 
-	account *quota.Account // nil for nobody
+	account *Account // nil for nobody
 
 	// Routes belongs to the gate: the routes that the identity may use.
 	Routes atomic.Value
@@ -147,7 +146,7 @@ func (i *Identity) Name() string {
 }
 
 // Account is the quota account of the identity; nil for nil and nobody.
-func (i *Identity) Account() *quota.Account {
+func (i *Identity) Account() *Account {
 	if i == nil {
 		return nil
 	}
@@ -156,14 +155,14 @@ func (i *Identity) Account() *quota.Account {
 
 // Payers are the accounts that pay for requests of the identity from an address: its own, and the
 // address's if nothing else is known about the client.
-func (i *Identity) Payers(address *quota.Account) quota.Payers {
+func (i *Identity) Payers(address *Account) Payers {
 	switch {
 	case i == nil || i.account == nil:
-		return quota.Payers{address}
+		return Payers{address}
 	case i.name == Anonymous:
-		return quota.Payers{address, i.account}
+		return Payers{address, i.account}
 	}
-	return quota.Payers{i.account}
+	return Payers{i.account}
 }
 
 // A Description is what an identity is told about itself.
