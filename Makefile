@@ -45,7 +45,7 @@ export SHIVA_REQUIRE := all
 VENV := .venv
 export PYTHON := $(CURDIR)/$(VENV)/bin/python
 PYTHON_PACKAGES := containers/python shiva/python
-PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server .ci/lengths .ci/sbom .ci/manual .ci/image/make .ci/wheel .ci/wheel/make
+PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server .ci/lengths .ci/sbom .ci/image/make .ci/wheel .ci/wheel/make
 
 .PHONY: help build run run-selection run-ocr test nightly $(subst +, ,$(TEST)) $(NIGHTLY) programs bench dist clean
 
@@ -189,8 +189,8 @@ bench: $(VENV)/ready ## against the limits of this machine (half an hour); BENCH
 clean: ## remove what the other targets made
 	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info") $(PYTHON_PACKAGES:=/build)
 
-programs: ## install what tests start: a Redis, shells, stunnel, Chromium (as root on Debian, if they are missing)
-	@.ci/install redis-server zsh fish stunnel=stunnel4 chromium-headless-shell
+programs: ## install what tests start: a Redis, stunnel, Chromium (as root on Debian, if they are missing)
+	@.ci/install redis-server stunnel=stunnel4 chromium-headless-shell
 
 $(VENV)/ready: .ci/venv .ci/requirements.txt $(PYTHON_PACKAGES:=/pyproject.toml)
 	.ci/venv $(VENV)

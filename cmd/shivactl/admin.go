@@ -62,14 +62,6 @@ func apiPath(format string, names ...string) string {
 	return fmt.Sprintf(format, escaped...)
 }
 
-// oneArgument returns the argument of a command that takes exactly one.
-func oneArgument(command, what string, args []string) (string, error) {
-	if len(args) != 1 || args[0] == "" {
-		return "", usage(command, "expected %s, got %d arguments", what, len(args))
-	}
-	return args[0], nil
-}
-
 func (c *cli) call(method, path string, send []byte, v any) error {
 	client, base, err := c.httpClient(c.admin)
 	if err != nil {

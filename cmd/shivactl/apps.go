@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,19 +11,66 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/server/admin"
 )
 
-var appsCommand = command{
-	name: "apps", args: "[NAME]", short: "list applications, or make, show, change and delete one",
-	help: `An application is a name that stands for one or several models. A policy chooses among them,
+func (c *cli) appsCommand() *cobra.Command {
+	apps := &cobra.Command{
+		Use: "apps [NAME]", Short: "list applications, or make, show, change and delete one",
+		Long: appsHelp, Example: appsExample,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return oneArgument(anApplication)(cmd, args)
+		},
+		ValidArgsFunction: c.completes(appNames),
+		RunE: c.asks(func(c *cli, args []string) error {
+			if len(args) == 0 {
+				return c.listApps()
+			}
+			return c.showApp(args[0])
+		}),
+	}
+	list := &cobra.Command{
+		Use: "list", Short: "list the applications",
+		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: c.asks(func(c *cli, _ []string) error { return c.listApps() }),
+	}
+	show := &cobra.Command{
+		Use: "show NAME", Short: "show an application",
+		Args: oneArgument(anApplication), ValidArgsFunction: c.completes(appNames),
+		RunE: c.asks(func(c *cli, args []string) error { return c.showApp(args[0]) }),
+	}
+	create := &cobra.Command{
+		Use: "create NAME --model M ...", Short: "make an application",
+		Args: oneArgument(anApplication), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	made := c.appFlags(create)
+	create.RunE = c.asks(func(c *cli, args []string) error { return c.createApp(made, args[0]) })
+	change := &cobra.Command{
+		Use: "change NAME", Short: "change an application",
+		Args: oneArgument(anApplication), ValidArgsFunction: c.completes(appNames),
+	}
+	changed := c.appFlags(change)
+	change.RunE = c.asks(func(c *cli, args []string) error { return c.changeApp(changed, args[0]) })
+	remove := &cobra.Command{
+		Use: "delete NAME", Short: "delete an application and what its policy has learned",
+		Args: oneArgument(anApplication), ValidArgsFunction: c.completes(appNames),
+		RunE: c.asks(func(c *cli, args []string) error { return c.deleteApp(args[0]) }),
+	}
+	return with(c.watched(apps), c.watched(list), c.watched(show), create, change,
+		c.deleting(remove, "application %s and what its policy has learned"))
+}
+
+// anApplication is what most of these commands take.
+const anApplication = "the name of an application"
+
+const appsHelp = `An application is a name that stands for one or several models. A policy chooses among them,
 combines what they say, and learns from feedback; shivactl policies lists the policies and their
 parameters.
-
-  shivactl apps create digits-app --model digits --model digits-old/1 --policy exp4 \
-    --param eta=0.3 --slo 50ms --default '{"label": -1}'
-  shivactl apps change digits-app --slo 80ms --param eta=
-  shivactl apps delete digits-app
 
 A model is NAME, which follows the default version, NAME/VERSION, or 'NAME/*', all versions that are
 ready. --slo is the deadline of requests that bring none. --default is answered when no model has
@@ -37,55 +83,21 @@ take them away, and --param NAME= takes a parameter back to its default.
 
 With --json: {"apps": [{"name", "models", "policy", "params", "slo", "keep", "default"}]}, and of
 one application {"name", ...}
-`,
-	takes: []kind{anApp, nothing}, watches: true,
-	run: func(c *cli, _ any, args []string) error {
-		if len(args) == 0 {
-			return c.listApps()
-		}
-		return c.showApp(args)
-	},
-	verbs: []command{
-		{name: "apps list", short: "list the applications", help: appsHelp, takes: []kind{nothing}, watches: true,
-			run: func(c *cli, _ any, args []string) error {
-				if len(args) > 0 {
-					return usage("apps", "unexpected argument %q", args[0])
-				}
-				return c.listApps()
-			}},
-		{name: "apps show", args: "NAME", short: "show an application", help: appsHelp, takes: []kind{anApp, nothing}, watches: true,
-			run: func(c *cli, _ any, args []string) error { return c.showApp(args) }},
-		{name: "apps create", args: "NAME --model M ...", short: "make an application", help: appsHelp, takes: []kind{nothing}, flags: appFlags,
-			run: func(c *cli, opts any, args []string) error { return c.createApp(opts.(*appOptions), args) }},
-		{name: "apps change", args: "NAME", short: "change an application", help: appsHelp, takes: []kind{anApp, nothing}, flags: appFlags,
-			run: func(c *cli, opts any, args []string) error { return c.changeApp(opts.(*appOptions), args) }},
-		{name: "apps delete", args: "NAME", short: "delete an application and what its policy has learned", help: appsHelp, takes: []kind{anApp, nothing},
-			deletes: "application %s and what its policy has learned",
-			run: func(c *cli, _ any, args []string) error {
-				name, err := oneArgument("apps", "the name of an application", args)
-				if err != nil {
-					return err
-				}
-				var a admin.App
-				if err := c.call(http.MethodDelete, apiPath("/v1/apps/%s", name), nil, &a); err != nil {
-					return err
-				}
-				if c.json {
-					return c.printJSON(a)
-				}
-				fmt.Fprintf(c.stdout, "application %s is deleted\n", a.Name)
-				return nil
-			}},
-	},
-}
+`
 
-const appsHelp = "More about it: shivactl help apps\n"
+const appsExample = `  shivactl apps create digits-app --model digits --model digits-old/1 --policy exp4 \
+    --param eta=0.3 --slo 50ms --default '{"label": -1}'
+  shivactl apps change digits-app --slo 80ms --param eta=
+  shivactl apps delete digits-app
+`
 
 // appOptions are the members of an application that were given as flags.
 type appOptions struct{ members map[string]any }
 
-func appFlags(f *flag.FlagSet) any {
+// appFlags adds the flags of create and of change.
+func (c *cli) appFlags(cmd *cobra.Command) *appOptions {
 	o := &appOptions{map[string]any{}}
+	f := cmd.Flags()
 	f.Func("model", "link to `MODEL`, as NAME, NAME/VERSION or NAME/*; may be repeated", func(s string) error {
 		models, _ := o.members["models"].([]string)
 		o.members["models"] = append(models, s)
@@ -130,6 +142,10 @@ func appFlags(f *flag.FlagSet) any {
 		o.members["default"] = json.RawMessage(s)
 		return nil
 	})
+	c.completeFlag(cmd, "model", linkNames)
+	c.completeFlag(cmd, "policy", policyNames)
+	c.completeFlag(cmd, "param", paramNames)
+	c.completeFlag(cmd, "keep", keepWords)
 	return o
 }
 
@@ -153,11 +169,7 @@ func (c *cli) listApps() error {
 	return w.Flush()
 }
 
-func (c *cli) showApp(args []string) error {
-	name, err := oneArgument("apps", "the name of an application", args)
-	if err != nil {
-		return err
-	}
+func (c *cli) showApp(name string) error {
 	var a admin.App
 	if err := c.get(apiPath("/v1/apps/%s", name), &a); err != nil {
 		return err
@@ -191,11 +203,7 @@ func onOneLine(text json.RawMessage) string {
 	return b.String()
 }
 
-func (c *cli) createApp(o *appOptions, args []string) error {
-	name, err := oneArgument("apps", "the name of an application", args)
-	if err != nil {
-		return err
-	}
+func (c *cli) createApp(o *appOptions, name string) error {
 	o.members["name"] = name
 	var a admin.App
 	if err := c.send(http.MethodPost, "/v1/apps", o.members, &a); err != nil {
@@ -205,11 +213,7 @@ func (c *cli) createApp(o *appOptions, args []string) error {
 	return c.printApp(a)
 }
 
-func (c *cli) changeApp(o *appOptions, args []string) error {
-	name, err := oneArgument("apps", "the name of an application", args)
-	if err != nil {
-		return err
-	}
+func (c *cli) changeApp(o *appOptions, name string) error {
 	if len(o.members) == 0 {
 		return usage("apps", "what to change? such as --slo 50ms")
 	}
@@ -223,54 +227,69 @@ func (c *cli) changeApp(o *appOptions, args []string) error {
 	return c.printApp(a)
 }
 
-var linksCommand = command{
-	name: "links", args: "APP", short: "list the models of an application, add and take away",
-	help: `One line for each link, and which versions it means now. A link is NAME, which follows the default version of the model,
-NAME/VERSION, or 'NAME/*', all versions that are ready. A new version inherits what a policy has learned.
+// deleteApp deletes an application.
+func (c *cli) deleteApp(name string) error {
+	var a admin.App
+	if err := c.call(http.MethodDelete, apiPath("/v1/apps/%s", name), nil, &a); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(a)
+	}
+	fmt.Fprintf(c.stdout, "application %s is deleted\n", a.Name)
+	return nil
+}
 
-  shivactl links add digits-app digits/2
-  shivactl links delete digits-app digits/1
+func (c *cli) linksCommand() *cobra.Command {
+	links := &cobra.Command{
+		Use: "links APP", Short: "list the models of an application, add and take away",
+		Long: `One line for each link, and which versions it means now. A link is NAME, which follows the default version of the model,
+NAME/VERSION, or 'NAME/*', all versions that are ready. A new version inherits what a policy has learned.
 
 With --json: the application, as shivactl apps has it
 `,
-	takes: []kind{anApp, nothing}, watches: true,
-	run: func(c *cli, _ any, args []string) error {
-		name, err := oneArgument("links", "the name of an application", args)
-		if err != nil {
-			return err
-		}
-		var a admin.App
-		if err := c.get(apiPath("/v1/apps/%s", name), &a); err != nil {
-			return err
-		}
-		return c.printLinks(a)
-	},
-	verbs: []command{
-		{name: "links add", args: "APP MODEL", short: "add a model to an application", help: "More about it: shivactl help links\n", takes: []kind{anApp, aLink, nothing},
-			run: func(c *cli, _ any, args []string) error {
-				return c.changeLink(args, func(app, link string, a *admin.App) error {
-					return c.send(http.MethodPost, apiPath("/v1/apps/%s/links", app), map[string]string{"model": link}, a)
-				})
-			}},
-		{name: "links delete", args: "APP MODEL", short: "take a model away from an application", help: "More about it: shivactl help links\n", takes: []kind{anApp, aLink, nothing},
-			deletes: "the link of application %s to %s",
-			run: func(c *cli, _ any, args []string) error {
-				return c.changeLink(args, func(app, link string, a *admin.App) error {
-					return c.call(http.MethodDelete, apiPath("/v1/apps/%s/links", app)+"?model="+url.QueryEscape(link), nil, a)
-				})
-			}},
-	},
+		Example: `  shivactl links add digits-app digits/2
+  shivactl links delete digits-app digits/1
+`,
+		Args: oneArgument(anApplication), ValidArgsFunction: c.completes(appNames),
+		RunE: c.asks(func(c *cli, args []string) error {
+			var a admin.App
+			if err := c.get(apiPath("/v1/apps/%s", args[0]), &a); err != nil {
+				return err
+			}
+			return c.printLinks(a)
+		}),
+	}
+	add := &cobra.Command{
+		Use: "add APP MODEL", Short: "add a model to an application",
+		Args: appAndModel, ValidArgsFunction: c.completes(appNames, linkNames),
+		RunE: c.asks(func(c *cli, args []string) error {
+			var a admin.App
+			if err := c.send(http.MethodPost, apiPath("/v1/apps/%s/links", args[0]), map[string]string{"model": args[1]}, &a); err != nil {
+				return err
+			}
+			return c.printLinks(a)
+		}),
+	}
+	remove := &cobra.Command{
+		Use: "delete APP MODEL", Short: "take a model away from an application",
+		Args: appAndModel, ValidArgsFunction: c.completes(appNames, linkNames),
+		RunE: c.asks(func(c *cli, args []string) error {
+			var a admin.App
+			if err := c.call(http.MethodDelete, apiPath("/v1/apps/%s/links", args[0])+"?model="+url.QueryEscape(args[1]), nil, &a); err != nil {
+				return err
+			}
+			return c.printLinks(a)
+		}),
+	}
+	return with(c.watched(links), add, c.deleting(remove, "the link of application %s to %s"))
 }
 
-func (c *cli) changeLink(args []string, change func(app, link string, a *admin.App) error) error {
+func appAndModel(_ *cobra.Command, args []string) error {
 	if len(args) != 2 {
 		return usage("links", "expected an application and a model, got %d arguments", len(args))
 	}
-	var a admin.App
-	if err := change(args[0], args[1], &a); err != nil {
-		return err
-	}
-	return c.printLinks(a)
+	return nil
 }
 
 func (c *cli) printLinks(a admin.App) error {

@@ -2,18 +2,21 @@ package main
 
 import (
 	"cmp"
-	"flag"
 	"fmt"
 	"strconv"
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/server/admin"
 )
 
-var auditCommand = command{
-	name: "audit", short: "show who changed what last, and which actions were refused",
-	help: `One line for each act that changed something, by whatever door, and for each that was refused for want of a right: what
+func (c *cli) auditCommand() *cobra.Command {
+	most := 0
+	cmd := &cobra.Command{
+		Use: "audit", Short: "show who changed what last, and which actions were refused",
+		Long: `One line for each act that changed something, by whatever door, and for each that was refused for want of a right: what
 operators change, models that clients load and unload, regions of shared memory, containers that register and leave. Requests
 and feedback are not among them. The oldest are first. WHO is the identity, if there is one, and the address. The server has
 the last thousand since its start, and all of them in its log ("audit:"). Times are UTC.
@@ -21,25 +24,23 @@ the last thousand since its start, and all of them in its log ("audit:"). Times 
 With --json: {"entries": [{"at", "identity", "container", "address", "door", "action", "what", "name", "before", "after", "refused",
 "error"}]}; what is empty is left out.
 `,
-	takes: []kind{nothing}, watches: true,
-	flags: func(f *flag.FlagSet) any {
-		most := new(int)
-		f.IntVar(most, "limit", 1000, "show the last `N`")
-		return most
-	},
-	run: func(c *cli, opts any, args []string) error {
-		if len(args) > 0 {
-			return usage("audit", "unexpected argument %q", args[0])
-		}
-		var a admin.Audit
-		if err := c.get("/v1/audit?limit="+strconv.Itoa(*opts.(*int)), &a); err != nil {
-			return err
-		}
-		if c.json {
-			return c.printJSON(a)
-		}
-		return c.printAudit(a)
-	},
+		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: c.asks(func(c *cli, _ []string) error { return c.audit(most) }),
+	}
+	cmd.Flags().IntVar(&most, "limit", 1000, "show the last `N`")
+	return c.watched(cmd)
+}
+
+// audit shows the last entries, at most as many as given.
+func (c *cli) audit(most int) error {
+	var a admin.Audit
+	if err := c.get("/v1/audit?limit="+strconv.Itoa(most), &a); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(a)
+	}
+	return c.printAudit(a)
 }
 
 func (c *cli) printAudit(a admin.Audit) error {

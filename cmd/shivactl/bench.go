@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -11,14 +10,45 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-var benchCommand = command{
-	name: "bench", args: "ROUTE", short: "offer load to a model, and show how long its answers take",
-	help: `ROUTE is NAME, NAME/VERSION or v2/models/NAME[/versions/VERSION]. The server is asked what the model
+func (c *cli) benchCommand() *cobra.Command {
+	o := &benchOptions{length: 10 * time.Second, door: doors[0]}
+	cmd := &cobra.Command{
+		Use: "bench ROUTE", Short: "offer load to a model, and show how long its answers take",
+		Long: benchHelp, Example: benchExample,
+		Args: oneArgument("a model or application"), ValidArgsFunction: c.completes(routeNames),
+		RunE: c.asks(func(c *cli, args []string) error { return c.bench(o, args[0]) }),
+	}
+	f := cmd.Flags()
+	f.Var(value[float64]{&o.rate, positive, ""}, "rate", "offer `N` requests a second; without it a closed loop")
+	f.Var(value[time.Duration]{&o.length, period, "10s"}, "for", "how long, as a `TIME` with a unit")
+	f.Var(value[int]{&o.conns, count, ""}, "conns", "`N` connections (default 16, rest 64, 1 for each stream)")
+	f.Var(value[int]{&o.inFlight, count, ""}, "inflight", "most unanswered requests of a connection, `N` (default 1, with --rate any)")
+	f.Var(value[door]{&o.door, parseDoor, "tcp"}, "door", "the `DOOR` for the load: tcp, rest or grpc")
+	f.Var(value[int]{&o.clients, count, ""}, "clients", "`N` clients that ask again on each answer, alone or beside another load")
+	f.Var(value[*load.Think]{&o.think, parseThink, ""}, "think", "their `TIME` from an answer to the next request (default 0s)")
+	f.Var(value[int]{&o.streams, count, ""}, "streams", "send the frames of `N` streams, such as cameras")
+	f.Var(value[float64]{&o.fps, positive, ""}, "fps", "`N` frames a second of each stream (default 30)")
+	f.Var(value[string]{&o.keep, parseKeep, ""}, "keep", "how many `FRAMES` of a stream may wait: all, latest, a number; else as set")
+	f.StringVar(&o.data, "data", "", "send what is in a `FILE`, or in the files of a directory")
+	f.Var(value[*load.Promise]{&o.search, parsePromise, ""}, "search", "find the highest rate with `pN<TIME`, such as p99<50ms")
+	f.StringVar(&o.hdr, "hdr", "", "write the latencies to a `FILE` of HdrHistogram")
+	var names []string
+	for _, d := range doors {
+		names = append(names, d.name)
+	}
+	c.completeFlag(cmd, "door", oneOf(names...))
+	c.completeFlag(cmd, "keep", keepWords)
+	return c.patient(cmd, 1000*time.Hour)
+}
+
+const benchHelp = `ROUTE is NAME, NAME/VERSION or v2/models/NAME[/versions/VERSION]. The server is asked what the model
 takes, and random tensors of that are sent; --data sends what is in a file, or in each file of a
 directory in turn, in the forms that shivactl infer reads.
 
@@ -46,12 +76,6 @@ the tool had too little processor time, and the latencies include the delay. Ctr
 and shows what was measured until then. A model with a cache answers from it: --data with many
 files, or caching off, shows the model itself.
 
-  shivactl bench digits --rate 500 --for 30s
-  shivactl bench digits --streams 4 --fps 30 --keep latest
-  shivactl bench digits --rate 100 --clients 8 --think exp:20ms
-  shivactl bench digits --search 'p99<50ms' --think 0s
-  shivactl bench digits --search 'p99<50ms' --door grpc --data frames/ --hdr digits.hgrm
-
 --addr is the door that the load goes to; with --door rest or grpc it is 127.0.0.1:8000 or :8001
 unless it is said. --hdr writes the latencies as HdrHistogram's tools and plotters read them.
 --timeout ends the run; without it nothing but --for does. The exit code is 1 if any request failed.
@@ -63,28 +87,14 @@ With --json: {"route", "door", "address", "seconds", "offered", "think", "sent",
 "sent", and so on} for clients beside another load, "ended" if it ended early, "search": {"promise",
 "rate", "clients", "trials": [{"rate", "clients", "seconds", "requests", "in_time", "failed", "ms",
 "sent_late_ms", "holds", "confirmation"}]}}; rates are per second
-`,
-	flags: func(f *flag.FlagSet) any {
-		o := &benchOptions{length: 10 * time.Second, door: doors[0]}
-		f.Var(value[float64]{&o.rate, positive, ""}, "rate", "offer `N` requests a second; without it a closed loop")
-		f.Var(value[time.Duration]{&o.length, period, "10s"}, "for", "how long, as a `TIME` with a unit")
-		f.Var(value[int]{&o.conns, count, ""}, "conns", "`N` connections (default 16, rest 64, 1 for each stream)")
-		f.Var(value[int]{&o.inFlight, count, ""}, "inflight", "most unanswered requests of a connection, `N` (default 1, with --rate any)")
-		f.Var(value[door]{&o.door, parseDoor, "tcp"}, "door", "the `DOOR` for the load: tcp, rest or grpc")
-		f.Var(value[int]{&o.clients, count, ""}, "clients", "`N` clients that ask again on each answer, alone or beside another load")
-		f.Var(value[*load.Think]{&o.think, parseThink, ""}, "think", "their `TIME` from an answer to the next request (default 0s)")
-		f.Var(value[int]{&o.streams, count, ""}, "streams", "send the frames of `N` streams, such as cameras")
-		f.Var(value[float64]{&o.fps, positive, ""}, "fps", "`N` frames a second of each stream (default 30)")
-		f.Var(value[string]{&o.keep, parseKeep, ""}, "keep", "how many `FRAMES` of a stream may wait: all, latest, a number; else as set")
-		f.StringVar(&o.data, "data", "", "send what is in a `FILE`, or in the files of a directory")
-		f.Var(value[*load.Promise]{&o.search, parsePromise, ""}, "search", "find the highest rate with `pN<TIME`, such as p99<50ms")
-		f.StringVar(&o.hdr, "hdr", "", "write the latencies to a `FILE` of HdrHistogram")
-		return o
-	},
-	takes:   []kind{aRoute, nothing},
-	timeout: 1000 * time.Hour,
-	run:     func(c *cli, opts any, args []string) error { return c.bench(opts.(*benchOptions), args) },
-}
+`
+
+const benchExample = `  shivactl bench digits --rate 500 --for 30s
+  shivactl bench digits --streams 4 --fps 30 --keep latest
+  shivactl bench digits --rate 100 --clients 8 --think exp:20ms
+  shivactl bench digits --search 'p99<50ms' --think 0s
+  shivactl bench digits --search 'p99<50ms' --door grpc --data frames/ --hdr digits.hgrm
+`
 
 type benchOptions struct {
 	rate, fps                float64
@@ -114,6 +124,7 @@ type value[T any] struct {
 }
 
 func (v value[T]) String() string { return v.initial }
+func (v value[T]) Type() string   { return "value" }
 
 func (v value[T]) Set(text string) error {
 	got, err := v.parse(text)
@@ -225,11 +236,7 @@ func (o *benchOptions) fpsOrDefault() float64 {
 	return o.fps
 }
 
-func (c *cli) bench(o *benchOptions, args []string) error {
-	route, err := oneArgument("bench", "a model or application", args)
-	if err != nil {
-		return err
-	}
+func (c *cli) bench(o *benchOptions, route string) error {
 	if err := o.check(); err != nil {
 		return err
 	}

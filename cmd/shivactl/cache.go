@@ -5,12 +5,15 @@ import (
 	"net/http"
 	"text/tabwriter"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/server/admin"
 )
 
-var cacheCommand = command{
-	name: "cache", args: "show|clear", short: "show what prediction caches do, or clear one",
-	help: `cache show prints one line per version of each model that has a cache, or of one model. HIT RATIO counts the requests
+func (c *cli) cacheCommand() *cobra.Command {
+	cache := &cobra.Command{
+		Use: "cache show|clear", Short: "show what prediction caches do, or clear one",
+		Long: `cache show prints one line per version of each model that has a cache, or of one model. HIT RATIO counts the requests
 that were not executed: those answered from the cache, and those that waited for the answer to an equal one (SHARED).
 NOT KEPT are answers too large for the cache, or for which there was no payload memory.
 
@@ -21,31 +24,25 @@ A model gets a cache with: shivactl models set digits cache=64MiB cache_ttl=10m
 With --json: show prints {"caches": [{"name", "limit_bytes", "entries", "bytes", "versions": [{"version", "limit_bytes",
 "entries", "bytes", "hits", "shared", "misses", "evicted", "expired", "not_kept"}]}]}, clear {"name", "entries", "bytes"}.
 `,
-	takes: []kind{nothing},
-	run: func(c *cli, _ any, args []string) error {
-		if len(args) == 0 {
-			return usage("cache", "show or clear?")
-		}
-		return usage("cache", "expected show or clear, got %q", args[0])
-	},
-	verbs: []command{
-		{name: "cache show", args: "[MODEL]", short: "show what the caches of all models do, or of one", help: "More about it: shivactl help cache\n", takes: []kind{aModel, nothing}, watches: true,
-			run: func(c *cli, _ any, args []string) error {
-				if len(args) > 1 {
-					return usage("cache", "expected one model, got %d", len(args))
-				}
-				return c.showCaches(args)
-			}},
-		{name: "cache clear", args: "MODEL", short: "drop the cached answers of a model", help: "More about it: shivactl help cache\n", takes: []kind{aModel, nothing},
-			deletes: "the cached answers of %s",
-			run: func(c *cli, _ any, args []string) error {
-				name, err := oneArgument("cache", "a model", args)
-				if err != nil {
-					return err
-				}
-				return c.clearCache(name)
-			}},
-	},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("cache", "show or clear?")
+			}
+			return usage("cache", "expected show or clear, got %q", args[0])
+		},
+	}
+	show := &cobra.Command{
+		Use: "show [MODEL]", Short: "show what the caches of all models do, or of one",
+		Args: atMostOne("model"), ValidArgsFunction: c.completes(modelNames),
+		RunE: c.asks((*cli).showCaches),
+	}
+	drop := &cobra.Command{
+		Use: "clear MODEL", Short: "drop the cached answers of a model",
+		Args: oneArgument("a model"), ValidArgsFunction: c.completes(modelNames),
+		RunE: c.asks(func(c *cli, args []string) error { return c.clearCache(args[0]) }),
+	}
+	return with(cache, c.watched(show), c.deleting(drop, "the cached answers of %s"))
 }
 
 // cacheList is the output of cache show --json.

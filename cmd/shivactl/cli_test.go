@@ -338,7 +338,6 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"import-faults", `{"format":1,"applications":[{"name":"x","models":[],"slow":1},{"name":"y"}],"settings":{}}`, "import -"},
 	{"import-no-file", "", "import nothing.json"},
 	{"completion-which", "", "completion tcsh"},
-	{"completion-json", "", "completion fish --json"},
 
 	{"help-apps", "", "help apps"},
 	{"help-apps-create", "", "help apps create"},
@@ -601,6 +600,73 @@ func TestSettingText(t *testing.T) {
 	for _, v := range []any{[]any{}, map[string]any{}} {
 		if got := settingText(v); got != "-" {
 			t.Errorf("%v: %q", v, got)
+		}
+	}
+}
+
+// The lists of commands and of common flags fit a terminal of 80 columns, and every command has a
+// short help.
+func TestShortHelp(t *testing.T) {
+	c := &cli{given: map[string]bool{}}
+	root := c.root()
+	var out bytes.Buffer
+	root.SetOut(&out)
+	overview(root)
+	for _, cmd := range root.Commands() {
+		list(&out, cmd.Commands())
+		for _, one := range append(cmd.Commands(), cmd) {
+			if one.Short == "" || one.Long == "" && !one.Hidden {
+				t.Errorf("%s has no help", one.CommandPath())
+			}
+		}
+	}
+	for line := range strings.Lines(out.String()) {
+		if len(strings.TrimSuffix(line, "\n")) > helpColumns {
+			t.Errorf("too long: %s", line)
+		}
+	}
+}
+
+// Scripts may have flags with one dash; values and words after "--" stay as they are.
+func TestOneDash(t *testing.T) {
+	root := (&cli{given: map[string]bool{}}).root()
+	for args, want := range map[string]string{
+		"models -json -admin=h:1 digits":   "models --json --admin=h:1 digits",
+		"-timeout 5s models -h":            "--timeout 5s models -h",
+		"infer digits -id -json -":         "infer digits --id -json -",
+		"infer digits --id -json -top 1":   "infer digits --id -json --top 1",
+		"bench digits --rate -5":           "bench digits --rate -5",
+		"bench digits --rate=-5 -for 1s":   "bench digits --rate=-5 --for 1s",
+		"models -watch -json":              "models --watch --json",
+		"infer mood -text -- -happy -json": "infer mood --text -- -happy -json",
+		"status -frobnicate -addr":         "status --frobnicate --addr",
+	} {
+		if got := strings.Join(twoDashes(root, strings.Fields(args)), " "); got != want {
+			t.Errorf("%s: got %s, expected %s", args, got, want)
+		}
+	}
+}
+
+// Packages have a page for each command, and completion for each shell.
+func TestManual(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "1750000000")
+	dir := t.TempDir()
+	var errs bytes.Buffer
+	if code := run(t.Context(), []string{"manual", dir}, nil, io.Discard, &errs); code != exitOK {
+		t.Fatalf("exit %d: %s", code, &errs)
+	}
+	for name, want := range map[string]string{
+		"shivactl.1":                    `(?s)"Jun 2025".*Exit code: 0 done.*--tls-ca.*shivactl-whoami`,
+		"shivactl-models-set-version.1": `(?s)set-version NAME \[VERSION\].*shivactl-models\(1\)`,
+		"shivactl-bench.1":              `(?s)\.EX\n *--rate N +an open loop.*\n\.EE.*--door.*=tcp.*such as p99<50ms`,
+		"shivactl.bash":                 "__start_shivactl", "_shivactl": "#compdef", "shivactl.fish": "complete", "shivactl.ps1": "Register-ArgumentCompleter",
+	} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || !regexp.MustCompile(want).Match(text) {
+			t.Errorf("%s: %v, expected %s in\n%s", name, err, want, text)
+		}
+		if name != "shivactl.1" && strings.Contains(string(text), "tls-insecure") {
+			t.Errorf("%s says again what shivactl.1 says of all commands", name)
 		}
 	}
 }

@@ -3,22 +3,17 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
-	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/shiva/hosttest"
 )
-
-// TestMain runs shivactl itself for the shells of these tests.
-func TestMain(m *testing.M) {
-	if os.Getenv("SHIVACTL_IS_ASKED") != "" {
-		main()
-	}
-	os.Exit(m.Run())
-}
 
 func TestCompletion(t *testing.T) {
 	_, at := fake(t, "tcp")
@@ -26,6 +21,7 @@ func TestCompletion(t *testing.T) {
 		t.Fatal(code)
 	}
 	profilesAre(t, "[home]\n[production]\n")
+	t.Setenv(adminEnv, at)
 	for _, c := range []struct{ words, want string }{
 		{"mo", "models"},
 		{"co", "completion config containers"},
@@ -41,8 +37,6 @@ func TestCompletion(t *testing.T) {
 		{"apps change digits-app ", ""},
 		{"apps create new --po", "--policy"},
 		{"apps create new --policy ", "exp4 single"},
-		{"apps create new --policy = e", "exp4"},
-		{"apps create new --policy =", "exp4 single"},
 		{"apps create new --policy=exp4 --model digits/", "digits/1 digits/2"},
 		{"apps delete --json d", "digits-app"},
 		{"models set dig", "digits"},
@@ -50,12 +44,8 @@ func TestCompletion(t *testing.T) {
 		{"models set digits ", "keep= slots="},
 		{"models set digits sl", "slots="},
 		{"models set digits slots=3 ", "keep="},
-		{"models set digits slots = 3 ", "keep="},
 		{"models set digits keep=", "keep=all keep=latest"},
 		{"models set digits keep=l", "keep=latest"},
-		{"models set digits keep =", "all latest"},
-		{"models set digits keep = l", "latest"},
-		{"models set digits slots =", ""},
 		{"models set nobody ", ""},
 		{"models reset digits ", "keep slots"},
 		{"models reset digits slots ", "keep"},
@@ -72,36 +62,54 @@ func TestCompletion(t *testing.T) {
 		{"policies learned ", "digits-app"},
 		{"policies ex", "exp4"},
 		{"infer di", "digits digits-app digits/1 digits/2"},
-		{"infer digits ", ""},
+		{"infer digits ", "FILES"},
 		{"containers stop ", "digits iris"},
 		{"completion z", "zsh"},
 		{"bench digits --door ", "grpc rest tcp"},
-		{"bench digits --door = r", "rest"},
 		{"bench digits --keep ", "all latest"},
 		{"bench digits --streams 4 --keep l", "latest"},
 		{"apps create new --keep a", "all"},
-		{"infer digits --door ", ""},
-		{"export ", ""},
-		{"frobnicate ", "--all"},
+		{"infer digits --door ", "FILES"}, // it has no such flag
+		{"export ", "FILES"},
+		{"frobnicate ", ""},
 		{"--admin " + hosttest.Refusing(t) + " models di", ""},
 	} {
-		words := strings.Split(c.words, " ")
-		var out bytes.Buffer
-		if code := run(context.Background(), append([]string{"--admin", at, "__complete"}, words...), nil, &out, io.Discard); code != exitOK {
-			t.Errorf("%s: exit %d", c.words, code)
+		got, then := completed(t, strings.Split(c.words, " "))
+		if want := strings.TrimSuffix(c.want, "FILES"); strings.Join(got, " ") != want {
+			t.Errorf("%s: got %q, expected %s", c.words, got, want)
 		}
-		got := strings.Fields(out.String())
-		slices.Sort(got)
-		if c.want == "--all" { // after a command that does not exist: commands
-			if !slices.Contains(got, "apps") {
-				t.Errorf("%s: got %q", c.words, got)
-			}
-			continue
+		want := cobra.ShellCompDirectiveNoFileComp
+		switch {
+		case c.want == "FILES":
+			want = cobra.ShellCompDirectiveDefault
+		case strings.HasSuffix(c.want, "="):
+			want |= cobra.ShellCompDirectiveNoSpace
 		}
-		if strings.Join(got, " ") != c.want {
-			t.Errorf("%s: got %q, expected %s", c.words, got, c.want)
+		if then != want {
+			t.Errorf("%s: the shell is told %v, expected %v", c.words, then, want)
 		}
 	}
+}
+
+// completed returns what a shell is told of the last word: the candidates, in order, and what to do
+// with them.
+func completed(t *testing.T, words []string) (candidates []string, then cobra.ShellCompDirective) {
+	t.Helper()
+	var out bytes.Buffer
+	if code := run(t.Context(), append([]string{cobra.ShellCompNoDescRequestCmd}, words...), nil, &out, io.Discard); code != exitOK {
+		t.Errorf("%s: exit %d", words, code)
+	}
+	candidates = strings.Fields(out.String())
+	if len(candidates) == 0 {
+		t.Fatalf("%s: no answer", words)
+	}
+	last := len(candidates) - 1
+	n, err := strconv.Atoi(strings.TrimPrefix(candidates[last], ":"))
+	if err != nil {
+		t.Fatalf("%s: %q: %v", words, &out, err)
+	}
+	slices.Sort(candidates[:last])
+	return candidates[:last], cobra.ShellCompDirective(n)
 }
 
 // The server's variables hold for completion, too.
@@ -109,10 +117,26 @@ func TestCompletionByVariables(t *testing.T) {
 	_, at := fake(t, "tcp")
 	t.Setenv(adminEnv, at)
 	for _, words := range [][]string{{"models", "di"}, {"models", "--profile", "absent", "di"}} {
+		got, _ := completed(t, words)
+		if want := map[int]string{2: "digits", 4: ""}[len(words)]; strings.Join(got, " ") != want {
+			t.Errorf("%v: got %q, expected %q", words, got, want)
+		}
+	}
+}
+
+// Each shell has a script that asks shivactl itself.
+func TestCompletionScripts(t *testing.T) {
+	for _, shell := range shells {
 		var out bytes.Buffer
-		code := run(t.Context(), append([]string{"__complete"}, words...), nil, &out, io.Discard)
-		if want := map[int]string{2: "digits\n", 4: ""}[len(words)]; code != exitOK || out.String() != want {
-			t.Errorf("%v: exit %d, %q, expected %q", words, code, &out, want)
+		if code := run(t.Context(), []string{"completion", shell.name}, nil, &out, io.Discard); code != exitOK || !strings.Contains(out.String(), cobra.ShellCompRequestCmd) {
+			t.Errorf("%s: exit %d:\n%s", shell.name, code, &out)
+		}
+		script := out.String()
+		out.Reset()
+		run(t.Context(), []string{"completion", shell.name, "--json"}, nil, &out, io.Discard)
+		var shown struct{ Shell, Script string }
+		if err := json.Unmarshal(out.Bytes(), &shown); err != nil || shown.Shell != shell.name || shown.Script != script {
+			t.Errorf("%s: %v: %s", shell.name, err, &out)
 		}
 	}
 }

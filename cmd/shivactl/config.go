@@ -9,41 +9,44 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/server/admin"
 )
 
-var reloadCommand = command{
-	name: "reload", args: "", short: "read the server's file again",
-	help: `Has the server read its configuration file again, as SIGHUP does, and shows what has changed. What can change while the server runs
+func (c *cli) reloadCommand() *cobra.Command {
+	return c.patient(&cobra.Command{
+		Use: "reload", Short: "read the server's file again",
+		Long: `Has the server read its configuration file again, as SIGHUP does, and shows what has changed. What can change while the server runs
 does at once; the rest is named, and waits for a restart. A file that is wrong changes nothing, and all its faults are shown.
 The processes of a changed [[container]] are replaced one by one, each after its successor serves, which the command waits for;
 what does not start leaves the old ones, and is the error.
 
 With --json: {"changed": [{"key", "before", "after"}], "waiting": [...]}
 `,
-	takes: []kind{nothing}, timeout: loading,
-	run: func(c *cli, _ any, args []string) error {
-		if len(args) > 0 {
-			return usage("reload", "unexpected argument %q", args[0])
-		}
-		var done admin.Reloaded
-		if err := c.call(http.MethodPost, "/v1/config/reload", []byte{}, &done); err != nil {
-			return err
-		}
-		if c.json {
-			return c.printJSON(done)
-		}
-		if len(done.Changed)+len(done.Waiting) == 0 {
-			fmt.Fprintln(c.stdout, "nothing has changed")
-		}
-		for _, one := range done.Changed {
-			fmt.Fprintf(c.stdout, "%s: %s -> %s\n", one.Key, valueText(one.Before), valueText(one.After))
-		}
-		for _, one := range done.Waiting {
-			fmt.Fprintf(c.stdout, "%s: %s -> %s after a restart\n", one.Key, valueText(one.Before), valueText(one.After))
-		}
-		return nil
-	},
+		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: c.asks(func(c *cli, _ []string) error { return c.reload() }),
+	}, loading)
+}
+
+func (c *cli) reload() error {
+	var done admin.Reloaded
+	if err := c.call(http.MethodPost, "/v1/config/reload", []byte{}, &done); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(done)
+	}
+	if len(done.Changed)+len(done.Waiting) == 0 {
+		fmt.Fprintln(c.stdout, "nothing has changed")
+	}
+	for _, one := range done.Changed {
+		fmt.Fprintf(c.stdout, "%s: %s -> %s\n", one.Key, valueText(one.Before), valueText(one.After))
+	}
+	for _, one := range done.Waiting {
+		fmt.Fprintf(c.stdout, "%s: %s -> %s after a restart\n", one.Key, valueText(one.Before), valueText(one.After))
+	}
+	return nil
 }
 
 // valueText formats a setting's value on one line.
@@ -58,45 +61,49 @@ func valueText(v any) string {
 	return string(text)
 }
 
-var configCommand = command{
-	name: "config", args: "[KEY]", short: "show every setting in effect",
-	help: `One line per setting, with the key that it has in the server's file: of all, or of those that begin with KEY, as in
-
-  shivactl config tcp
-  shivactl config model.digits
+func (c *cli) configCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "config [KEY]", Short: "show every setting in effect",
+		Long: `One line per setting, with the key that it has in the server's file: of all, or of those that begin with KEY.
 
 Settings that were changed while the server runs are shown as they are now. Passwords are not shown.
 
 With --json: all settings, by table; KEY is not taken
 `,
-	takes: []kind{aConfigKey, nothing},
-	run: func(c *cli, _ any, args []string) error {
-		if len(args) > 1 || c.json && len(args) > 0 {
-			return usage("config", "unexpected argument %q", args[len(args)-1])
+		Example: `  shivactl config tcp
+  shivactl config model.digits
+`,
+		ValidArgsFunction: c.completes(configKeys),
+		RunE:              c.asks((*cli).showConfig),
+	}
+}
+
+func (c *cli) showConfig(args []string) error {
+	if len(args) > 1 || c.json && len(args) > 0 {
+		return usage("config", "unexpected argument %q", args[len(args)-1])
+	}
+	var all map[string]any
+	if err := c.get("/v1/config", &all); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(all)
+	}
+	lines := map[string]string{}
+	flatten(lines, "", all)
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	shown := 0
+	for _, key := range slices.Sorted(maps.Keys(lines)) {
+		if len(args) > 0 && key != args[0] && !strings.HasPrefix(key, args[0]+".") && !strings.HasPrefix(key, args[0]+"[") {
+			continue
 		}
-		var all map[string]any
-		if err := c.get("/v1/config", &all); err != nil {
-			return err
-		}
-		if c.json {
-			return c.printJSON(all)
-		}
-		lines := map[string]string{}
-		flatten(lines, "", all)
-		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-		shown := 0
-		for _, key := range slices.Sorted(maps.Keys(lines)) {
-			if len(args) > 0 && key != args[0] && !strings.HasPrefix(key, args[0]+".") && !strings.HasPrefix(key, args[0]+"[") {
-				continue
-			}
-			fmt.Fprintf(w, "%s\t%s\n", key, lines[key])
-			shown++
-		}
-		if shown == 0 && len(args) > 0 {
-			return usage("config", "there is no setting %q; shivactl config shows all", args[0])
-		}
-		return w.Flush()
-	},
+		fmt.Fprintf(w, "%s\t%s\n", key, lines[key])
+		shown++
+	}
+	if shown == 0 && len(args) > 0 {
+		return usage("config", "there is no setting %q; shivactl config shows all", args[0])
+	}
+	return w.Flush()
 }
 
 // flatten maps every value that is not a table to its dotted key.

@@ -8,18 +8,17 @@ import (
 	"strings"
 )
 
-// confirm asks the user whether to do the deletion of cmd. Without a terminal it requires --yes: a
-// script that deletes should do so on purpose.
-func (c *cli) confirm(cmd command, args []string) error {
-	// With the wrong number of arguments the command itself returns a usage error.
-	if cmd.deletes == "" || c.yes || len(args) != strings.Count(cmd.deletes, "%") {
+// confirm asks the user whether to delete what, which has a %s for each of args. Without a terminal
+// it requires --yes: a script that deletes should do so on purpose.
+func (c *cli) confirm(what string, args []string) error {
+	if c.yes {
 		return nil
 	}
 	quoted := make([]any, len(args))
 	for i, arg := range args {
 		quoted[i] = fmt.Sprintf("%q", arg)
 	}
-	what := fmt.Sprintf(cmd.deletes, quoted...) + " at " + c.admin
+	what = fmt.Sprintf(what, quoted...) + " at " + c.admin
 	file, ok := c.stdin.(*os.File)
 	if ok {
 		_, _, ok = terminalSize(file)

@@ -7,12 +7,15 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/server/admin"
 )
 
-var containersCommand = command{
-	name: "containers", short: "list the containers; start, stop and restart those of the server's file",
-	help: `First the [[container]] of the server's file, then all that are connected.
+func (c *cli) containersCommand() *cobra.Command {
+	containers := &cobra.Command{
+		Use: "containers", Short: "list the containers; start, stop and restart the server's own",
+		Long: `First the [[container]] of the server's file, then all that are connected.
 
 containers start NAME starts the processes of one and waits until they have registered; it also brings back a version that was
 retired, which then stays until it is stopped. containers stop NAME stops them, after they have answered what they have, and says
@@ -23,45 +26,41 @@ minutes at most (--timeout). The file is not changed: with the server's next sta
 With --json: {"containers": [{"name", "model", "address", "state", "reason", "processes": [...]}], "sessions": [...]}, and of
 start, stop and restart {"name", ...}
 `,
-	takes: []kind{nothing}, watches: true,
-	run: func(c *cli, _ any, args []string) error {
-		if len(args) > 0 {
-			return usage("containers", "unexpected argument %q", args[0])
-		}
-		var list admin.Containers
-		if err := c.get("/v1/containers", &list); err != nil {
-			return err
-		}
-		if c.json {
-			return c.printJSON(list)
-		}
-		if err := c.printContainers(list.Containers); err != nil {
-			return err
-		}
-		fmt.Fprintln(c.stdout)
-		return c.printSessions(list.Sessions)
-	},
-	verbs: []command{
-		{name: "containers start", args: "NAME", short: "start a container and wait until it has registered", help: "More about it: shivactl help containers\n",
-			takes: []kind{aContainer, nothing}, timeout: loading,
-			run: func(c *cli, _ any, args []string) error { return c.operate("start", args) }},
-		{name: "containers restart", args: "NAME", short: "replace a container's processes one after the other, under load", help: "More about it: shivactl help containers\n",
-			takes: []kind{aContainer, nothing}, timeout: loading,
-			run: func(c *cli, _ any, args []string) error { return c.operate("restart", args) }},
-		{name: "containers stop", args: "NAME", short: "stop a container and wait for the end of its processes", help: "More about it: shivactl help containers\n",
-			takes: []kind{aContainer, nothing}, timeout: loading,
-			run: func(c *cli, _ any, args []string) error { return c.operate("stop", args) }},
-	},
+		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: c.asks(func(c *cli, _ []string) error { return c.listContainers() }),
+	}
+	verb := func(what, short string) *cobra.Command {
+		return c.patient(&cobra.Command{
+			Use: what + " NAME", Short: short,
+			Args: oneArgument("the name of a container"), ValidArgsFunction: c.completes(containerNames),
+			RunE: c.asks(func(c *cli, args []string) error { return c.operate(what, args[0]) }),
+		}, loading)
+	}
+	return with(c.watched(containers),
+		verb("start", "start a container and wait until it has registered"),
+		verb("restart", "replace its processes one after the other, under load"),
+		verb("stop", "stop a container and wait for the end of its processes"))
+}
+
+func (c *cli) listContainers() error {
+	var list admin.Containers
+	if err := c.get("/v1/containers", &list); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(list)
+	}
+	if err := c.printContainers(list.Containers); err != nil {
+		return err
+	}
+	fmt.Fprintln(c.stdout)
+	return c.printSessions(list.Sessions)
 }
 
 // loading is the time for which the admin door waits for a model to load.
 const loading = 10 * time.Minute
 
-func (c *cli) operate(what string, args []string) error {
-	name, err := oneArgument("containers", "the name of a container", args)
-	if err != nil {
-		return err
-	}
+func (c *cli) operate(what, name string) error {
 	var k admin.Container
 	if err := c.call(http.MethodPost, apiPath("/v1/containers/%s/"+what, name), []byte{}, &k); err != nil {
 		return err

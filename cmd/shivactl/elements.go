@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/shivad/shivad/shiva/tensor"
 	"github.com/x448/float16"
+
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 var native = binary.NativeEndian

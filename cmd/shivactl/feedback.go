@@ -2,45 +2,47 @@ package main
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"slices"
 	"strconv"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/shiva"
 )
 
-var feedbackCommand = command{
-	name: "feedback", args: "APP [FILE]", short: "tell an application the outcome of a request",
-	help: `The application's policy learns from it. The request is named by the id that it had, or its input is given once more as
+func (c *cli) feedbackCommand() *cobra.Command {
+	o := &feedbackOptions{outcome: map[string]any{}}
+	cmd := &cobra.Command{
+		Use: "feedback APP [FILE]", Short: "tell an application the outcome of a request",
+		Long: `The application's policy learns from it. The request is named by the id that it had, or its input is given once more as
 a FILE, as for infer; then the models are asked again and their predictions are judged. Exactly one of --label, --loss, --reward
 and --losses gives the outcome. Feedback with an id is learned once, however often it is sent.
 
-  shivactl infer digits-app seven.png --id frame-1 --user anna
-  shivactl feedback digits-app --id frame-1 --user anna --label 7
-  shivactl feedback digits-app seven.png --user anna --loss 0.2
-
 With --json: {"application", "learned", "rounds"}; learned is false if it was learned before
 `,
-	flags: func(f *flag.FlagSet) any {
-		o := &feedbackOptions{outcome: map[string]any{}}
-		f.StringVar(&o.id, "id", "", "the request's `ID`")
-		f.StringVar(&o.user, "user", "", "the `USER` whose request it was")
-		for _, v := range [][2]string{
-			{"label", "what would have been right, as `JSON`: a value, or an object of values by output"},
-			{"loss", "how bad it was, a `NUMBER` from 0 (as good as can be) to 1"},
-			{"reward", "how good it was, a `NUMBER` from 0 to 1"},
-			{"losses", "the loss of each model, a `JSON` object by NAME/VERSION"},
-		} {
-			f.Func(v[0], v[1], func(s string) error {
-				o.outcome[v[0]] = asJSON(s)
-				return nil
-			})
-		}
-		return o
-	},
-	takes: []kind{anApp, aFile, nothing},
-	run:   func(c *cli, opts any, args []string) error { return c.feedback(opts.(*feedbackOptions), args) },
+		Example: `  shivactl infer digits-app seven.png --id frame-1 --user anna
+  shivactl feedback digits-app --id frame-1 --user anna --label 7
+  shivactl feedback digits-app seven.png --user anna --loss 0.2
+`,
+		ValidArgsFunction: c.completes(appNames, anyFile),
+		RunE:              c.asks(func(c *cli, args []string) error { return c.feedback(o, args) }),
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.id, "id", "", "the request's `ID`")
+	f.StringVar(&o.user, "user", "", "the `USER` whose request it was")
+	for _, v := range [][2]string{
+		{"label", "what would have been right, as `JSON`: a value, or an object of values by output"},
+		{"loss", "how bad it was, a `NUMBER` from 0 (as good as can be) to 1"},
+		{"reward", "how good it was, a `NUMBER` from 0 to 1"},
+		{"losses", "the loss of each model, a `JSON` object by NAME/VERSION"},
+	} {
+		f.Func(v[0], v[1], func(s string) error {
+			o.outcome[v[0]] = asJSON(s)
+			return nil
+		})
+	}
+	return cmd
 }
 
 type feedbackOptions struct {

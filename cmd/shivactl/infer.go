@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"math/big"
 	"slices"
@@ -10,13 +9,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-var inferCommand = command{
-	name: "infer", args: "ROUTE [FILE...]", short: "ask a model for predictions",
-	help: `ROUTE is NAME, NAME/VERSION or v2/models/NAME[/versions/VERSION]. The server is asked what the model
+func (c *cli) inferCommand() *cobra.Command {
+	o := &inferOptions{}
+	cmd := &cobra.Command{
+		Use: "infer ROUTE [FILE...]", Short: "ask a model for predictions",
+		Long: `ROUTE is NAME, NAME/VERSION or v2/models/NAME[/versions/VERSION]. The server is asked what the model
 takes, and each FILE is turned into just that:
 
   PNG, JPEG   gray or colour, for inputs of [H, W], [H, W, C], [C, H, W] or [H*W*C]. Values are those of the
@@ -33,28 +36,27 @@ Every FILE is a request of its own, all at once on one connection; --batch sends
 inputs takes no FILE. --id names the request, which must then be the only one, for shivactl feedback; --user
 names the user whom an application serves.
 
-  shivactl infer digits images/*.png
-  shivactl infer --text sentiment "what a day"
-  echo '[[5.1, 3.5, 1.4, 0.2]]' | shivactl infer iris -
-
 With --json: {"route", "results": [{"file", "rows", "ms", "outputs": [{"name", "datatype", "shape", "data":
 [... row by row]}], "metadata": {...}} or {"file", "error": {"type", "message", "hint"}}]}. Numbers that
 JSON lacks are the strings "NaN", "Infinity" and "-Infinity"; complex numbers are [real, imaginary].
 `,
-	flags: func(f *flag.FlagSet) any {
-		o := new(inferOptions)
-		f.BoolVar(&o.batch, "batch", false, "send all files as one request")
-		f.BoolVar(&o.text, "text", false, "the arguments are texts, not files, for models that take text")
-		f.BoolVar(&o.lossy, "lossy", false, "colour may become gray, transparency go, numbers be rounded")
-		f.StringVar(&o.scale, "scale", "", "multiply the values of images by `FACTOR`, such as 1/255")
-		f.StringVar(&o.id, "id", "", "name the request by `ID`, for feedback about it")
-		f.StringVar(&o.user, "user", "", "ask an application for this `USER`")
-		f.IntVar(&o.top, "top", 3, "show the `N` highest of many scores")
-		f.BoolVar(&o.timing, "timing", false, "show where the time went, in the server and in all")
-		return o
-	},
-	takes: []kind{aRoute, aFile},
-	run:   func(c *cli, opts any, args []string) error { return c.infer(opts.(*inferOptions), args) },
+		Example: `  shivactl infer digits images/*.png
+  shivactl infer --text sentiment "what a day"
+  echo '[[5.1, 3.5, 1.4, 0.2]]' | shivactl infer iris -
+`,
+		ValidArgsFunction: c.completesMore(routeNames, anyFile),
+		RunE:              c.asks(func(c *cli, args []string) error { return c.infer(o, args) }),
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.batch, "batch", false, "send all files as one request")
+	f.BoolVar(&o.text, "text", false, "the arguments are texts, not files, for models that take text")
+	f.BoolVar(&o.lossy, "lossy", false, "colour may become gray, transparency go, numbers be rounded")
+	f.StringVar(&o.scale, "scale", "", "multiply the values of images by `FACTOR`, such as 1/255")
+	f.StringVar(&o.id, "id", "", "name the request by `ID`, for feedback about it")
+	f.StringVar(&o.user, "user", "", "ask an application for this `USER`")
+	f.IntVar(&o.top, "top", 3, "show the `N` highest of many scores")
+	f.BoolVar(&o.timing, "timing", false, "show where the time went, in the server and in all")
+	return cmd
 }
 
 type inferOptions struct {

@@ -1,46 +1,42 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/server/admin"
 )
 
-var logsCommand = command{
-	name: "logs", short: "show the last lines of the server's log, and those to come",
-	help: `The oldest are first. The server has the last thousand lines of level info or above since its start, whatever its own log
+func (c *cli) logsCommand() *cobra.Command {
+	o := &logOptions{}
+	cmd := &cobra.Command{
+		Use: "logs", Short: "show the last lines of the server's log, and those to come",
+		Long: `The oldest are first. The server has the last thousand lines of level info or above since its start, whatever its own log
 writes and wherever to. With --follow the next ones are shown as they come, until Ctrl-C, also those of a server that is
 started again. Times are UTC.
 
 With --json: {"entries": [{"id", "at", "level", "message", "attributes": [{"key", "value"}]}]}; with --follow one such document
 for each time that there were any
 `,
-	takes: []kind{nothing},
-	flags: func(f *flag.FlagSet) any {
-		o := &logOptions{}
-		f.IntVar(&o.limit, "limit", 1000, "show the last `N`")
-		f.StringVar(&o.level, "level", "info", "show those of this `LEVEL` or above: info, warn or error")
-		f.BoolVar(&o.follow, "follow", false, "go on with those to come")
-		return o
-	},
-	run: func(c *cli, opts any, args []string) error {
-		if len(args) > 0 {
-			return usage("logs", "unexpected argument %q", args[0])
-		}
-		return c.showLogs(opts.(*logOptions))
-	},
-	every: func(opts any) time.Duration {
-		if opts.(*logOptions).follow {
-			return followEvery
-		}
-		return 0
-	},
-	follows: true,
+		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
+		PreRun: func(*cobra.Command, []string) {
+			if o.follow {
+				c.every, c.follows = followEvery, true
+			}
+		},
+		RunE: c.asks(func(c *cli, _ []string) error { return c.showLogs(o) }),
+	}
+	f := cmd.Flags()
+	f.IntVar(&o.limit, "limit", 1000, "show the last `N`")
+	f.StringVar(&o.level, "level", "info", "show those of this `LEVEL` or above: info, warn or error")
+	f.BoolVar(&o.follow, "follow", false, "go on with those to come")
+	c.completeFlag(cmd, "level", oneOf("info", "warn", "error"))
+	return cmd
 }
 
 type logOptions struct {

@@ -10,14 +10,17 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-var modelsCommand = command{
-	name: "models", args: "[NAME]", short: "list the models, or show and change the settings of one",
-	help: `One line per version; * marks the one that the bare name means. READY says whether a live container
+func (c *cli) modelsCommand() *cobra.Command {
+	models := &cobra.Command{
+		Use: "models [NAME]", Short: "list the models, or show and change the settings of one",
+		Long: `One line per version; * marks the one that the bare name means. READY says whether a live container
 serves it. In shapes -1 stands for any size; the first -1 counts rows. CACHED and HIT RATIO, if a model has
 a prediction cache: see shivactl help cache. With a name: the versions of that
 model, and its settings in effect.
@@ -37,28 +40,28 @@ With --json: {"models": [{"name", "version", "default", "ready", "replicas", "pl
 [{"name", "datatype", "shape"}], "outputs": [...], "queue_rows", "queue_bytes", "policy": {...}, "cache": {...}
 if it has one}]}; what changes something prints {"name", "default_version", "versions": [those]}
 `,
-	takes: []kind{aModel, nothing}, watches: true,
-	run: func(c *cli, _ any, args []string) error { return c.models(args) },
-	verbs: []command{
-		{name: "models set", args: "NAME KEY=VALUE ...", short: "change the settings of a model while it serves",
-			help:  "More about it: shivactl help models\n",
-			takes: []kind{aModel, aSetting},
-			run:   func(c *cli, _ any, args []string) error { return c.setModel(args) }},
-		{name: "models reset", args: "NAME KEY ...", short: "take settings of a model back to what the file says",
-			help:  "More about it: shivactl help models\n",
-			takes: []kind{aModel, aSettingName},
-			run:   func(c *cli, _ any, args []string) error { return c.resetModel(args) }},
-		{name: "models set-version", args: "NAME [VERSION]", short: "say what the bare name of a model means",
-			help:  "More about it: shivactl help models\n",
-			takes: []kind{aModel, aVersion, nothing},
-			run:   func(c *cli, _ any, args []string) error { return c.setVersion("models", args) }},
-	},
+		Args: atMostOne("name"), ValidArgsFunction: c.completes(modelNames),
+		RunE: c.asks((*cli).models),
+	}
+	set := &cobra.Command{
+		Use: "set NAME KEY=VALUE ...", Short: "change the settings of a model while it serves",
+		ValidArgsFunction: c.completesMore(modelNames, settings),
+		RunE:              c.asks((*cli).setModel),
+	}
+	reset := &cobra.Command{
+		Use: "reset NAME KEY ...", Short: "take settings of a model back to what the file says",
+		ValidArgsFunction: c.completesMore(modelNames, settingNames),
+		RunE:              c.asks((*cli).resetModel),
+	}
+	setVersion := &cobra.Command{
+		Use: "set-version NAME [VERSION]", Short: "say what the bare name of a model means",
+		ValidArgsFunction: c.completes(modelNames, versionsOf),
+		RunE:              c.asks(func(c *cli, args []string) error { return c.setVersion("models", args) }),
+	}
+	return with(c.watched(models), set, reset, setVersion)
 }
 
 func (c *cli) models(args []string) error {
-	if len(args) > 1 {
-		return usage("models", "expected one name, got %d", len(args))
-	}
 	var list admin.ModelList
 	if err := c.get("/v1/models", &list); err != nil {
 		return err
@@ -86,36 +89,36 @@ func (c *cli) models(args []string) error {
 	return c.printSettings(list.Models[0].Policy)
 }
 
-var versionsCommand = command{
-	name: "versions", args: "MODEL", short: "list the versions of a model, or say which one its name means",
-	help: `One line per version, the newest first; * marks the one that the bare name means.
+func (c *cli) versionsCommand() *cobra.Command {
+	versions := &cobra.Command{
+		Use: "versions MODEL", Short: "list a model's versions, or say which one its name means",
+		Long: `One line per version, the newest first; * marks the one that the bare name means.
 
 versions set digits 1 makes version 1 what the bare name means, at once, whatever connects later; without a version
 the newest that is ready is meant. It is the same as models set-version.
 
 With --json: {"name", "default_version", "versions": [as shivactl models has them]}
 `,
-	takes: []kind{aModel, nothing}, watches: true,
-	run: func(c *cli, _ any, args []string) error {
-		name, err := oneArgument("versions", "a model", args)
-		if err != nil {
-			return err
-		}
-		var m admin.ModelVersions
-		if err := c.get(apiPath("/v1/models/%s/versions", name), &m); err != nil {
-			return err
-		}
-		if c.json {
-			return c.printJSON(m)
-		}
-		return c.printModels(m.Versions)
-	},
-	verbs: []command{
-		{name: "versions set", args: "MODEL [VERSION]", short: "say what the bare name of a model means",
-			help:  "More about it: shivactl help versions\n",
-			takes: []kind{aModel, aVersion, nothing},
-			run:   func(c *cli, _ any, args []string) error { return c.setVersion("versions", args) }},
-	},
+		Args: oneArgument("a model"), ValidArgsFunction: c.completes(modelNames),
+		RunE: c.asks(func(c *cli, args []string) error { return c.versions(args[0]) }),
+	}
+	set := &cobra.Command{
+		Use: "set MODEL [VERSION]", Short: "say what the bare name of a model means",
+		ValidArgsFunction: c.completes(modelNames, versionsOf),
+		RunE:              c.asks(func(c *cli, args []string) error { return c.setVersion("versions", args) }),
+	}
+	return with(c.watched(versions), set)
+}
+
+func (c *cli) versions(name string) error {
+	var m admin.ModelVersions
+	if err := c.get(apiPath("/v1/models/%s/versions", name), &m); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(m)
+	}
+	return c.printModels(m.Versions)
 }
 
 // setModel changes settings of a model.

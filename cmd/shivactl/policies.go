@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,12 +11,15 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/server/admin"
 )
 
-var policiesCommand = command{
-	name: "policies", args: "[NAME]", short: "list the policies of applications, show and forget what one has learned",
-	help: `One line for each parameter of a policy, with its default.
+func (c *cli) policiesCommand() *cobra.Command {
+	policies := &cobra.Command{
+		Use: "policies [NAME]", Short: "list the policies of applications, and what they have learned",
+		Long: `One line for each parameter of a policy, with its default.
 
 policies learned APP shows what the policy of an application has learned, by user: the mean loss of each model, of how many
 feedbacks, and what part it has in the answers. The user without a name is who asks without one. policies forget APP has it begin anew.
@@ -25,32 +27,32 @@ feedbacks, and what part it has in the answers. The user without a name is who a
 With --json: {"policies": [{"name", "parameters": [{"name", "wants", "default"}]}]}; of learned and forget {"application",
 "policy", "params", "users": [{"user", "rounds", "models": [{"model", "share", "loss", "count"}]}], "more"}
 `,
-	takes: []kind{aPolicy, nothing},
-	run:   func(c *cli, _ any, args []string) error { return c.policies(args) },
-	verbs: []command{
-		{name: "policies learned", args: "APP", short: "show what the policy of an application has learned", help: "More about it: shivactl help policies\n",
-			takes: []kind{anApp, nothing}, watches: true,
-			flags: func(f *flag.FlagSet) any {
-				o := &learnedOptions{}
-				f.Func("user", "only of this `USER`", func(s string) error { o.user = &s; return nil })
-				f.IntVar(&o.limit, "limit", 1000, "of at most `N` users")
-				return o
-			},
-			run: func(c *cli, opts any, args []string) error { return c.learned(opts.(*learnedOptions), args) }},
-		{name: "policies forget", args: "APP", short: "have the policy of an application begin anew", help: "More about it: shivactl help policies\n",
-			takes: []kind{anApp, nothing}, deletes: "what the policy of application %s has learned",
-			run: func(c *cli, _ any, args []string) error {
-				name, err := oneArgument("policies", "the name of an application", args)
-				if err != nil {
-					return err
-				}
-				var l admin.Learned
-				if err := c.call(http.MethodDelete, apiPath("/v1/apps/%s/policy", name), nil, &l); err != nil {
-					return err
-				}
-				return c.printLearned(l)
-			}},
-	},
+		Args: atMostOne("name"), ValidArgsFunction: c.completes(policyNames),
+		RunE: c.asks((*cli).policies),
+	}
+	o := &learnedOptions{}
+	learned := &cobra.Command{
+		Use: "learned APP", Short: "show what the policy of an application has learned",
+		Args: oneArgument(anApplication), ValidArgsFunction: c.completes(appNames),
+		RunE: c.asks(func(c *cli, args []string) error { return c.learned(o, args[0]) }),
+	}
+	f := learned.Flags()
+	f.Func("user", "only of this `USER`", func(s string) error { o.user = &s; return nil })
+	f.IntVar(&o.limit, "limit", 1000, "of at most `N` users")
+	forget := &cobra.Command{
+		Use: "forget APP", Short: "have the policy of an application begin anew",
+		Args: oneArgument(anApplication), ValidArgsFunction: c.completes(appNames),
+		RunE: c.asks(func(c *cli, args []string) error { return c.forget(args[0]) }),
+	}
+	return with(policies, c.watched(learned), c.deleting(forget, "what the policy of application %s has learned"))
+}
+
+func (c *cli) forget(name string) error {
+	var l admin.Learned
+	if err := c.call(http.MethodDelete, apiPath("/v1/apps/%s/policy", name), nil, &l); err != nil {
+		return err
+	}
+	return c.printLearned(l)
 }
 
 type learnedOptions struct {
@@ -59,9 +61,6 @@ type learnedOptions struct {
 }
 
 func (c *cli) policies(args []string) error {
-	if len(args) > 1 {
-		return usage("policies", "expected one name, got %d", len(args))
-	}
 	var list admin.PolicyList
 	if err := c.get("/v1/policies", &list); err != nil {
 		return err
@@ -100,11 +99,7 @@ func (c *cli) policies(args []string) error {
 	return w.Flush()
 }
 
-func (c *cli) learned(o *learnedOptions, args []string) error {
-	name, err := oneArgument("policies", "the name of an application", args)
-	if err != nil {
-		return err
-	}
+func (c *cli) learned(o *learnedOptions, name string) error {
 	query := url.Values{"limit": {strconv.Itoa(o.limit)}}
 	if o.user != nil {
 		query.Set("user", *o.user)

@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/pelletier/go-toml/v2"
+	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/shiva/token"
 	"github.com/shivad/shivad/shiva/unixsocket"
@@ -39,9 +40,10 @@ type profile struct {
 	TLSName   string `toml:"tls_name" json:"tls_name,omitempty"`
 }
 
-var profilesCommand = command{
-	name: "profiles", short: "list the servers that --profile knows by name",
-	help: `A profile is a table of a file of yours, by default shivactl.toml where programs have their settings (on Linux ~/.config), or
+func (c *cli) profilesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "profiles", Short: "list the servers that --profile knows by name",
+		Long: `A profile is a table of a file of yours, by default shivactl.toml where programs have their settings (on Linux ~/.config), or
 the file that SHIVACTL_PROFILES names:
 
   [production]
@@ -58,30 +60,30 @@ any of these, SHIVA_TOKEN and SHIVA_TOKEN_FILE have it, as for all clients.
 With --json: {"file", "profiles": {"NAME": {"addr", "admin", "token_file", "tls_ca", "tls_cert", "tls_key", "tls_name"}}}; what is
 empty is left out
 `,
-	takes: []kind{nothing},
-	run: func(c *cli, _ any, args []string) error {
-		if len(args) > 0 {
-			return usage("profiles", "unexpected argument %q", args[0])
-		}
-		path, all, err := profiles()
-		if err != nil {
-			return err
-		}
-		if c.json {
-			return c.printJSON(map[string]any{"file": path, "profiles": all})
-		}
-		if len(all) == 0 {
-			fmt.Fprintf(c.stdout, "no profiles: %s has none; shivactl help profiles tells how to write one\n", path)
-			return nil
-		}
-		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "PROFILE\tADMIN\tADDR\tTOKEN FILE")
-		for _, name := range slices.Sorted(maps.Keys(all)) {
-			p := all[name]
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name, cmp.Or(p.Admin, "-"), cmp.Or(p.Addr, "-"), cmp.Or(p.TokenFile, "-"))
-		}
-		return w.Flush()
-	},
+		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: c.asks(func(c *cli, _ []string) error { return c.listProfiles() }),
+	}
+}
+
+func (c *cli) listProfiles() error {
+	path, all, err := profiles()
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(map[string]any{"file": path, "profiles": all})
+	}
+	if len(all) == 0 {
+		fmt.Fprintf(c.stdout, "no profiles: %s has none; shivactl help profiles tells how to write one\n", path)
+		return nil
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "PROFILE\tADMIN\tADDR\tTOKEN FILE")
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		p := all[name]
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name, cmp.Or(p.Admin, "-"), cmp.Or(p.Addr, "-"), cmp.Or(p.TokenFile, "-"))
+	}
+	return w.Flush()
 }
 
 // profiles reads the file of profiles; a missing file has none.

@@ -87,12 +87,6 @@ func (w *terminal) waitFor(text string) {
 	budgettest.Until(w.t, "the terminal to show "+strconv.Quote(text), func() bool { return strings.Contains(w.text(), text) })
 }
 
-// waitForMore waits until a text has been shown more than times times.
-func (w *terminal) waitForMore(text string, times int) {
-	w.t.Helper()
-	budgettest.Until(w.t, "the terminal to show "+strconv.Quote(text)+" again", func() bool { return strings.Count(w.text(), text) > times })
-}
-
 func (w *terminal) press(keys string) {
 	w.t.Helper()
 	if _, err := w.keys.WriteString(keys); err != nil {

@@ -23,8 +23,8 @@ const (
 
 func (w watchFlag) String() string { return "" }
 
-// IsBoolFlag makes package flag accept it without a value, which then means "true".
-func (w watchFlag) IsBoolFlag() bool { return true }
+// Type makes the help show no name of a value, since it may be left out.
+func (w watchFlag) Type() string { return "bool" }
 
 func (w watchFlag) Set(text string) error {
 	if on, err := strconv.ParseBool(text); err == nil {

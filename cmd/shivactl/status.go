@@ -7,12 +7,15 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/server/admin"
 )
 
-var statusCommand = command{
-	name: "status", short: "show what the server does, its containers and its processes",
-	help: `With --json: what GET /v1/status of the admin door gives: {"version", "pid", "started", "uptime_seconds",
+func (c *cli) statusCommand() *cobra.Command {
+	return c.watched(&cobra.Command{
+		Use: "status", Short: "show what the server does, its containers and its processes",
+		Long: `With --json: what GET /v1/status of the admin door gives: {"version", "pid", "started", "uptime_seconds",
 "readiness": {"ready", "state", "reason", "degraded"}, "warnings": [...], "listen": {...}, "doors": [...],
 "clients": [{"name", "requests", "bytes", "quotas": [{"quota", "limit", "used", "refused", "refused_seconds"}]}],
 "payload_bytes": {"used", "limit", "refused"}, "shared_bytes": {"inputs", "used", "readable", "replaced", "limit", "outputs"},
@@ -21,20 +24,20 @@ var statusCommand = command{
 
 The exit code is 0 whenever the server answers, ready or not.
 `,
-	takes: []kind{nothing}, watches: true,
-	run: func(c *cli, _ any, args []string) error {
-		if len(args) > 0 {
-			return usage("status", "unexpected argument %q", args[0])
-		}
-		var s admin.Status
-		if err := c.get("/v1/status", &s); err != nil {
-			return err
-		}
-		if c.json {
-			return c.printJSON(s)
-		}
-		return c.printStatus(s)
-	},
+		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: c.asks(func(c *cli, _ []string) error { return c.status() }),
+	})
+}
+
+func (c *cli) status() error {
+	var s admin.Status
+	if err := c.get("/v1/status", &s); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(s)
+	}
+	return c.printStatus(s)
 }
 
 func (c *cli) printStatus(s admin.Status) error {

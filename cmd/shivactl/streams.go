@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"text/tabwriter"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/server/admin"
 )
 
-var streamsCommand = command{
-	name: "streams", args: "MODEL", short: "list the streams of a model, those with the oldest frames first",
-	help: `One line for each stream, at most a hundred of each version: first those that wait for answers and get none, then those
+func (c *cli) streamsCommand() *cobra.Command {
+	return c.watched(&cobra.Command{
+		Use: "streams MODEL", Short: "list the streams of a model, those with the oldest frames first",
+		Long: `One line for each stream, at most a hundred of each version: first those that wait for answers and get none, then those
 with the oldest frames. The stream of a connection is named by its client's address. Frames, answered with outputs and
 superseded are a second, over the last minute or so. AGE is of the oldest frame answered in it, when it was, since its
 captured_at or its arrival; LATE is how much of that at most had passed when a frame arrived. What makes frames old:
@@ -18,21 +21,20 @@ shivactl explain MODEL.
 With --json: {"versions": [{"name", "version", "known", "streams": [{"name", "connection", "keep", "waiting",
 "span_seconds", "frames", "answered", "superseded", "age_seconds", "late_seconds", "silent_seconds"}]}]}
 `,
-	takes: []kind{aModel, nothing}, watches: true,
-	run: func(c *cli, _ any, args []string) error {
-		name, err := oneArgument("streams", "a model", args)
-		if err != nil {
-			return err
-		}
-		var list admin.StreamList
-		if err := c.get(apiPath("/v1/models/%s/streams", name), &list); err != nil {
-			return err
-		}
-		if c.json {
-			return c.printJSON(list)
-		}
-		return c.printStreams(list)
-	},
+		Args: oneArgument("a model"), ValidArgsFunction: c.completes(modelNames),
+		RunE: c.asks(func(c *cli, args []string) error { return c.streams(args[0]) }),
+	})
+}
+
+func (c *cli) streams(name string) error {
+	var list admin.StreamList
+	if err := c.get(apiPath("/v1/models/%s/streams", name), &list); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(list)
+	}
+	return c.printStreams(list)
 }
 
 func (c *cli) printStreams(list admin.StreamList) error {

@@ -4,10 +4,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/shivad/shivad/shiva"
 )
@@ -18,7 +19,7 @@ type tlsFlags struct {
 	insecure            bool
 }
 
-func (t *tlsFlags) register(f *flag.FlagSet) {
+func (t *tlsFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&t.ca, "tls-ca", t.ca, "of tls://: `FILE` of trusted CA certificates; else those of the system")
 	f.StringVar(&t.cert, "tls-cert", t.cert, "of tls://: `FILE` of your own certificate")
 	f.StringVar(&t.key, "tls-key", t.key, "of tls://: `FILE` of its key")

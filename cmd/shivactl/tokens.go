@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -10,14 +9,17 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/nearest"
 	"github.com/shivad/shivad/shiva/token"
 )
 
-var tokensCommand = command{
-	name: "tokens", args: "new", short: "make a token by which a server knows a client",
-	help: `tokens new camera makes a token and prints it, once: it is stored nowhere, and the server has only its SHA-256. After it comes the
+func (c *cli) tokensCommand() *cobra.Command {
+	tokens := &cobra.Command{
+		Use: "tokens new", Short: "make a token by which a server knows a client",
+		Long: `tokens new camera makes a token and prints it, once: it is stored nowhere, and the server has only its SHA-256. After it comes the
 table for the server's file, which takes effect with a reload. --may has the rights of the identity, "infer" by default:
 
   infer, feedback, load, serve   of all models and applications, or of those that match: infer:cat*, serve:cat/2*
@@ -29,33 +31,28 @@ every process of a machine can read those.
 
 With --json: {"name", "token" (absent with --file), "token_sha256", "may"}.
 `,
-	takes: []kind{nothing},
-	run: func(c *cli, _ any, args []string) error {
-		if len(args) == 0 {
-			return usage("tokens", "expected new")
-		}
-		return usage("tokens", "expected new, got %q", args[0])
-	},
-	verbs: []command{{
-		name: "tokens new", args: "NAME", short: "make a token, and the table of an identity that has it", help: "More about it: shivactl help tokens\n",
-		takes: []kind{nothing},
-		flags: func(f *flag.FlagSet) any {
-			o := &tokenOptions{}
-			f.StringVar(&o.may, "may", "infer", "the identity's `RIGHTS`, separated by commas")
-			f.StringVar(&o.file, "file", "", "write the token to a new `FILE` instead of printing it")
-			return o
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("tokens", "expected new")
+			}
+			return usage("tokens", "expected new, got %q", args[0])
 		},
-		run: func(c *cli, opts any, args []string) error { return c.newToken(opts.(*tokenOptions), args) },
-	}},
+	}
+	o := &tokenOptions{}
+	create := &cobra.Command{
+		Use: "new NAME", Short: "make a token, and the table of an identity that has it",
+		Args: oneArgument("the name of the identity"), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: c.asks(func(c *cli, args []string) error { return c.newToken(o, args[0]) }),
+	}
+	create.Flags().StringVar(&o.may, "may", "infer", "the identity's `RIGHTS`, separated by commas")
+	create.Flags().StringVar(&o.file, "file", "", "write the token to a new `FILE` instead of printing it")
+	return with(tokens, create)
 }
 
 type tokenOptions struct{ may, file string }
 
-func (c *cli) newToken(o *tokenOptions, args []string) error {
-	name, err := oneArgument("tokens", "the name of the identity", args)
-	if err != nil {
-		return err
-	}
+func (c *cli) newToken(o *tokenOptions, name string) error {
 	may := strings.FieldsFunc(o.may, func(r rune) bool { return r == ',' || r == ' ' })
 	for _, right := range may {
 		if err := checkRight(right); err != nil {
@@ -122,32 +119,33 @@ func writeSecret(path, secret string) error {
 	return err
 }
 
-var whoamiCommand = command{
-	name: "whoami", short: "show who you are to the server, and what you may",
-	help: `The server is asked at its TCP door, or at its admin door if --admin is given without --addr, by the token in SHIVA_TOKEN or
+func (c *cli) whoamiCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "whoami", Short: "show who you are to the server, and what you may",
+		Long: `The server is asked at its TCP door, or at its admin door if --admin is given without --addr, by the token in SHIVA_TOKEN or
 in the file that SHIVA_TOKEN_FILE names.
 
 With --json: {"identity" (absent where the server declares no identities), "may"}.
 `,
-	takes: []kind{nothing},
-	run: func(c *cli, _ any, args []string) error {
-		if len(args) > 0 {
-			return usage("whoami", "unexpected argument %q", args[0])
-		}
-		who, err := c.whoami()
-		if err != nil {
-			return err
-		}
-		if c.json {
-			return c.printJSON(who)
-		}
-		if who.Identity == "" {
-			fmt.Fprintln(c.stdout, "The server declares no identities: everybody may do everything.")
-			return nil
-		}
-		fmt.Fprintf(c.stdout, "%s, who may %s\n", who.Identity, strings.Join(who.May, ", "))
+		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: c.asks(func(c *cli, _ []string) error { return c.showHolder() }),
+	}
+}
+
+func (c *cli) showHolder() error {
+	who, err := c.whoami()
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(who)
+	}
+	if who.Identity == "" {
+		fmt.Fprintln(c.stdout, "The server declares no identities: everybody may do everything.")
 		return nil
-	},
+	}
+	fmt.Fprintf(c.stdout, "%s, who may %s\n", who.Identity, strings.Join(who.May, ", "))
+	return nil
 }
 
 // A holder is the identity of a token, and its rights.

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"math"
 	"slices"
@@ -11,12 +10,17 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/shivad/shivad/server/admin"
 )
 
-var topCommand = command{
-	name: "top", short: "show what the models do at the moment, again and again",
-	help: `One line for each version of a model and each application, the busiest first, with what happened since the time before:
+func (c *cli) topCommand() *cobra.Command {
+	o := &topOptions{}
+	every := usualRefresh
+	cmd := &cobra.Command{
+		Use: "top", Short: "show what the models do at the moment, again and again",
+		Long: `One line for each version of a model and each application, the busiest first, with what happened since the time before:
 REQUESTS/S are those answered, FAILED/S of them those with an error. P50 and P99 are how long requests took, to about a
 quarter: the server counts them in classes that double. IN TIME is the share that had a result within the SLO, defaults
 apart; requests that their client withdrew (superseded by a newer frame, cancelled, or hung up) or got wrong do not count.
@@ -29,24 +33,16 @@ With --json: a document each time: {"version", "ready", "reason", "uptime_second
 without requests), "streams", "frame_age_seconds"}], "clients": [{"name", "requests_per_second", "bytes_per_second", "over":
 [{"quota", "limit", "refused_per_second"}]}]}
 `,
-	takes: []kind{nothing},
-	flags: func(f *flag.FlagSet) any {
-		o := &topOptions{every: usualRefresh}
-		f.Var(value[time.Duration]{&o.every, parseRefresh, usualRefresh.String()}, "every", "show it every `TIME`")
-		f.Var(value[int]{&o.count, count, ""}, "count", "end after `N` times")
-		return o
-	},
-	run: func(c *cli, opts any, args []string) error {
-		if len(args) > 0 {
-			return usage("top", "unexpected argument %q", args[0])
-		}
-		return c.top(opts.(*topOptions))
-	},
-	every: func(opts any) time.Duration { return opts.(*topOptions).every },
+		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
+		PreRun: func(*cobra.Command, []string) { c.every = every },
+		RunE:   c.asks(func(c *cli, _ []string) error { return c.top(o) }),
+	}
+	cmd.Flags().Var(value[time.Duration]{&every, parseRefresh, usualRefresh.String()}, "every", "show it every `TIME`")
+	cmd.Flags().Var(value[int]{&o.count, count, ""}, "count", "end after `N` times")
+	return cmd
 }
 
 type topOptions struct {
-	every time.Duration
 	count int // 0: for ever
 	shown int
 	last  *admin.Status
@@ -64,7 +60,7 @@ func (c *cli) top(o *topOptions) error {
 	if o.last == nil || !o.last.Started.Equal(now.Started) { // first call, or restarted server
 		before := now
 		o.last = &before
-		if err := pause(c.ctx, min(firstSpan, o.every)); err != nil {
+		if err := pause(c.ctx, min(firstSpan, c.every)); err != nil {
 			return explain(err, "--admin", c.admin)
 		}
 		now = admin.Status{}

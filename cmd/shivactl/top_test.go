@@ -117,8 +117,9 @@ func TestTop(t *testing.T) {
 	if err := json.Unmarshal([]byte(lines[0]), &shown); err != nil || len(shown.Models) != 2 || len(shown.Clients) != 1 {
 		t.Fatalf("%v: %s", err, lines[0])
 	}
+	text := (&cli{}).topCommand().Long
 	for _, key := range slices.Collect(maps.Keys(shown.Models[0])) {
-		if !strings.Contains(topCommand.help, `"`+key+`"`) {
+		if !strings.Contains(text, `"`+key+`"`) {
 			t.Errorf("the help lacks %s", key)
 		}
 	}
@@ -136,8 +137,8 @@ func TestFirstTop(t *testing.T) {
 	}))
 	defer h.Close()
 	var out bytes.Buffer
-	c := &cli{ctx: t.Context(), stdout: &out, admin: h.Listener.Addr().String(), token: token.Fixed("")}
-	if err := c.top(&topOptions{every: leastRefresh, count: 1}); err != errEnough || !strings.Contains(out.String(), "100 requests/s") {
+	c := &cli{ctx: t.Context(), stdout: &out, admin: h.Listener.Addr().String(), every: leastRefresh, token: token.Fixed("")}
+	if err := c.top(&topOptions{count: 1}); err != errEnough || !strings.Contains(out.String(), "100 requests/s") {
 		t.Errorf("%v\n%s", err, &out)
 	}
 }
@@ -150,8 +151,8 @@ func TestTopOfANewServer(t *testing.T) {
 	h := httptest.NewServer(admin.Handler(admintest.New(fakeList, fakeStatus).Sources()))
 	defer h.Close()
 	var out bytes.Buffer
-	c := &cli{ctx: t.Context(), stdout: &out, admin: h.Listener.Addr().String(), token: token.Fixed("")}
-	o := &topOptions{every: leastRefresh, last: &old, count: 1}
+	c := &cli{ctx: t.Context(), stdout: &out, admin: h.Listener.Addr().String(), every: leastRefresh, token: token.Fixed("")}
+	o := &topOptions{last: &old, count: 1}
 	if err := c.top(o); err != errEnough || !strings.Contains(out.String(), "0 requests/s") {
 		t.Errorf("%v\n%s", err, &out)
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -57,6 +58,43 @@ func TestHelp(t *testing.T) {
 	for line := range strings.Lines(out.String()) {
 		if len(line) > 110 {
 			t.Errorf("too long: %s", line)
+		}
+	}
+}
+
+// The manual page and the completions, which packages have, know every flag and its help.
+func TestManual(t *testing.T) {
+	var out bytes.Buffer
+	if _, err := parseFlags([]string{"-h"}, &out); err != flag.ErrHelp {
+		t.Fatal(err)
+	}
+	type option struct{ name, help string }
+	var options []option
+	known := regexp.MustCompile(`(?m)^  (?:-h, )?--([\w-]+)(?: (?:[A-Z]|auto|raw)\S*)? +(\S.*)$`)
+	for _, found := range known.FindAllStringSubmatch(out.String(), -1) {
+		options = append(options, option{found[1], found[2]})
+	}
+	if len(options) != len(settings)+len(readingFlags)+6 {
+		t.Fatalf("the help has %d flags", len(options))
+	}
+	escaped := strings.NewReplacer("-", `\-`, "'", `\(aq`).Replace
+	quoted := strings.NewReplacer("'", "’").Replace
+	for file, forms := range map[string]func(o option) []string{
+		"shivad.8":    func(o option) []string { return []string{escaped("--" + o.name), escaped(o.help)} },
+		"shivad.bash": func(o option) []string { return []string{"--" + o.name} },
+		"_shivad":     func(o option) []string { return []string{"--" + o.name + "[" + quoted(o.help) + "]"} },
+		"shivad.fish": func(o option) []string { return []string{" -l " + o.name + " ", "'" + quoted(o.help) + "'"} },
+	} {
+		text, err := os.ReadFile(filepath.Join("manual", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range options {
+			for _, form := range forms(o) {
+				if !strings.Contains(string(text), form) {
+					t.Errorf("manual/%s lacks %s", file, form)
+				}
+			}
 		}
 	}
 }

@@ -106,7 +106,7 @@ server:                      server/internal/processors server/internal/unfinish
 server/e2e:                 | containers containers/container shiva shiva/jsonscan shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
 
 cmd/shivad:                 shiva/unixsocket server cmd/shivad/internal/logqueue server/config server/build
-cmd/shivactl:               shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
+cmd/shivactl:               shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
 
 examples/client:             shiva shiva/tensor
 examples/client/stream:      shiva shiva/tensor
