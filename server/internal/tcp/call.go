@@ -34,10 +34,7 @@ type call struct {
 	err         error          // the refusal before the scheduler, if any, or the error of feedback
 	outboxBytes int            // in the session's outbox: reserved, then the answer's size
 	shared      *sharedTensors // nil: no tensor is in shared memory
-	fetching    bool           // inputs are being read from shared memory; then the call opens
-	held        bool           // open, and waiting for room for its answer
-	inFlight    bool           // submitted and not yet complete
-	answered    bool           // the answer is complete and may leave when it is first in the line
+	phase       callPhase
 }
 
 // Complete posts the call to its loop, where everything else about a session happens. Any goroutine
@@ -86,7 +83,7 @@ func (c *call) count(l *loop) {
 	}
 	outcome := gate.Outcome(c.failure(), c.gate.Choice)
 	switch s := c.session; {
-	case !s.gone && !s.ending:
+	case s.phase < ending:
 	case !s.abandoned():
 		outcome = metrics.Canceled
 	case outcome == metrics.OK || outcome == metrics.Default:
@@ -109,6 +106,7 @@ func (l *loop) newCall(s *session, m *shiva.Message) *call {
 	} else {
 		c = new(call)
 	}
+	c.enter(opening)
 	c.session, c.message, c.arrived = s, m, l.now
 	if m != nil {
 		c.namespace = m.Namespace
@@ -136,6 +134,7 @@ func (l *loop) recycle(c *call) {
 // freeCall counts the call and releases the outputs, the request and the call, in this order.
 func (l *loop) freeCall(c *call) {
 	const keep = 4096
+	c.enter(free)
 	c.count(l)
 	c.gate.Close()
 	if c.feedback != nil {
@@ -147,7 +146,7 @@ func (l *loop) freeCall(c *call) {
 	c.session, c.namespace, c.next = nil, "", nil
 	c.control, c.err, c.outboxBytes = nil, nil, 0
 	c.shared.release()
-	c.shared, c.held, c.inFlight, c.answered = nil, false, false, false
+	c.shared = nil
 	if len(l.free) < keep {
 		l.free = append(l.free, c)
 	}

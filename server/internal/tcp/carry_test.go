@@ -360,7 +360,7 @@ func TestNoInputOfWhatCloses(t *testing.T) {
 		k.medium = e
 		l.refresh()
 		k.session = l.newSession(7, k)
-		k.session.ending = true // so that what is read is nothing to it
+		k.session.phase = ending // so that what is read is nothing to it
 		if done := k.input(); !done || e.reads != 3 {
 			t.Errorf("%d reads, done %v", e.reads, done)
 		}
@@ -385,7 +385,7 @@ func TestFloodsLeaveOthersTheirTurn(t *testing.T) {
 		k := &socket{place: &intake.Conn{Conn: here}, medium: m}
 		l.begin()
 		k.session = l.newSession(7, k)
-		k.session.ending = true // so that what is read is nothing to it
+		k.session.phase = ending // so that what is read is nothing to it
 		l.end()
 		return k
 	}
@@ -494,7 +494,7 @@ func TestCutBeforeAnswers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		budgettest.Until(t, "the end to be seen", func() (seen bool) {
-			onlySession(r, func(s *session) { seen = !s.hungUp.IsZero() })
+			onlySession(r, func(s *session) { seen = s.phase == hungUp })
 			return seen || r.open() == 0
 		})
 		if err := r.Echo(b); err != nil {

@@ -173,7 +173,7 @@ func (e *engine) OnClose(c gnet.Conn, err error) gnet.Action {
 	l.begin() // first: a turn on another goroutine may be about to write to the socket
 	defer l.end()
 	switch {
-	case k.rest > 0 && !k.session.ending && k.move():
+	case k.rest > 0 && k.session.phase < ending && k.move():
 	case errors.Is(err, io.EOF) && k.session.due() && k.detach():
 		k.session.hangUp()
 	default:

@@ -16,8 +16,9 @@ import (
 
 // leaveFor stops reading: the session ends when the requests so far have been answered.
 func (s *session) leaveFor(why metrics.Closed) {
-	if !s.leaving {
-		s.leaving, s.reason, s.closing = true, why, new(closing)
+	if s.phase == reading {
+		s.enter(leaving)
+		s.reason, s.closing = why, new(closing)
 		s.loop.watchClocks(s)
 	}
 }
@@ -33,6 +34,9 @@ func (s *session) refuse(why metrics.Closed, err error) {
 
 // endForShutdown ends the session because the server shuts down.
 func (s *session) endForShutdown() {
+	if s.phase >= ending {
+		return
+	}
 	if s.halfReceived() {
 		s.refuse(metrics.ClosedDraining, fmt.Errorf("%w: this server is shutting down after receiving %d bytes of the message: send the message again later, or to another server", scheduler.ErrDraining, s.clock.Bytes))
 	}
@@ -51,20 +55,23 @@ func (s *session) expire() {
 
 // halfReceived reports whether a message has begun that may still become complete.
 func (s *session) halfReceived() bool {
-	return !s.leaving && s.receiver != nil && s.receiver.InMessage()
+	return s.phase == reading && s.receiver != nil && s.receiver.InMessage()
 }
 
-// leave ends the session when its answers have left. First only the server's direction ends, so
-// that the client reads the answers and then the end. The input is read for a while longer
-// (lingers): unread input at close makes the kernel reset the connection, and the client then loses
-// the last answers, or never reads them because its sending fails.
+// leave ends a session that is leaving when its answers have left. First only the server's
+// direction ends, so that the client reads the answers and then the end. The input is read for a
+// while longer (lingers): unread input at close makes the kernel reset the connection, and the
+// client then loses the last answers, or never reads them because its sending fails.
 func (s *session) leave() {
-	switch {
-	case s.head != nil || s.outbound.first != nil || !s.shut.IsZero():
-	case !s.hungUp.IsZero():
+	if s.head != nil || s.outbound.first != nil {
+		return
+	}
+	switch s.phase {
+	case hungUp:
 		s.close() // no more input will come
-	default:
-		s.shut = s.loop.now
+	case leaving:
+		s.enter(lingering)
+		s.shutAt = s.loop.now
 		s.transport.CloseWrite()
 	}
 }
@@ -75,7 +82,7 @@ func (s *session) leave() {
 // take, or a second if hurried is set.
 func (s *session) lingers() bool {
 	const quiet, longest = time.Second, 10 * time.Second
-	since := s.loop.now.Sub(s.shut)
+	since := s.loop.now.Sub(s.shutAt)
 	switch {
 	case s.hurried:
 		return since < quiet
@@ -88,7 +95,7 @@ func (s *session) lingers() bool {
 
 // due reports whether a peer that ends its direction now is still owed an answer.
 func (s *session) due() bool {
-	return (s.head != nil || s.outbound.first != nil || s.halfReceived()) && !s.ending && s.shut.IsZero()
+	return s.phase < lingering && (s.head != nil || s.outbound.first != nil || s.halfReceived())
 }
 
 // hangUp is called when the peer, which is owed answers, has ended its direction. A client that
@@ -101,7 +108,8 @@ func (s *session) hangUp() {
 		s.refuse(metrics.ClosedByClient, fmt.Errorf("%w: the client closed its sending side inside a message, after %d bytes of it", fault.ErrProtocol, s.clock.Bytes))
 	}
 	s.leaveFor(metrics.ClosedByClient)
-	s.hungUp = s.loop.now
+	s.enter(hungUp)
+	s.hungUpAt = s.loop.now
 	s.queue()
 }
 
@@ -114,7 +122,8 @@ func (s *session) probe() {
 		begin = 6 // the first byte of a message
 		soon  = 100 * time.Millisecond
 	)
-	if !s.loop.settings.CancelOnClose || s.hungUp.IsZero() || s.probed || s.head == nil || s.head.answered || s.outbound.first != nil || s.loop.now.Sub(s.hungUp) < soon {
+	if !s.loop.settings.CancelOnClose || s.phase != hungUp || s.probed || s.head == nil ||
+		s.head.phase == answered || s.outbound.first != nil || s.loop.now.Sub(s.hungUpAt) < soon {
 		return
 	}
 	if n, err := s.transport.Write([][]byte{{begin}}); err != nil {
@@ -133,8 +142,8 @@ func (s *session) end(why metrics.Closed, text string, args ...any) {
 
 // close closes the transport, once.
 func (s *session) close() {
-	if !s.ending {
-		s.ending = true
+	if s.phase < ending {
+		s.enter(ending)
 		s.transport.Close()
 	}
 }
@@ -143,15 +152,15 @@ func (s *session) close() {
 // canceled, unless the client has ended its direction first: it may have closed a connection on
 // which it expects no answer.
 func (s *session) closed() {
-	s.gone = true
+	s.enter(gone)
 	s.dropHalf()
 	for c := s.head; c != nil; {
 		next := c.next
 		switch {
-		case c.fetching: // see resumeFetched
-		case c.held && s.abandoned():
+		case c.phase == fetching: // see resumeFetched
+		case c.phase == held && s.abandoned():
 			s.execute(c)
-		case !c.inFlight:
+		case c.phase != inFlight:
 			s.loop.freeCall(c)
 		case s.abandoned():
 		case c.feedback != nil:
@@ -173,12 +182,12 @@ func (s *session) closed() {
 // abandoned reports whether the client has ended its direction, so that its requests are executed
 // even if the connection is closed.
 func (s *session) abandoned() bool {
-	return !s.hungUp.IsZero() && !s.loop.settings.CancelOnClose
+	return !s.hungUpAt.IsZero() && !s.loop.settings.CancelOnClose
 }
 
 // execute schedules a call of a client that has closed the connection: its answer needs no room.
 func (s *session) execute(c *call) {
-	c.held, c.inFlight = false, true
+	c.enter(inFlight)
 	s.inFlight++
 	s.loop.pending = append(s.loop.pending, c)
 }

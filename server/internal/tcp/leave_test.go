@@ -83,7 +83,7 @@ func (r *rig) watched() int {
 func (r *rig) endIsSeen() {
 	r.T.Helper()
 	budgettest.Until(r.T, "the end to be seen", func() (seen bool) {
-		onlySession(r, func(s *session) { seen = !s.hungUp.IsZero() })
+		onlySession(r, func(s *session) { seen = s.phase == hungUp })
 		return seen
 	})
 }
@@ -113,7 +113,7 @@ func testHalfClosedClientReadsMuch(t *testing.T, newRig func(testing.TB, func(*C
 	}
 	c.endDirection()
 	budgettest.Until(t, "the sockets to be full", func() (full bool) {
-		onlySession(r, func(s *session) { full = s.outbound.bytes > 0 && !s.hungUp.IsZero() })
+		onlySession(r, func(s *session) { full = s.outbound.bytes > 0 && s.phase == hungUp })
 		return full
 	})
 	for i := range n {
@@ -153,7 +153,7 @@ func testSendAndClose(t *testing.T, newRig func(testing.TB, func(*Config)) *rig)
 	c.Close()
 	budgettest.Until(t, "the end to be seen", func() bool {
 		seen := r.open() == 0
-		onlySession(r, func(s *session) { seen = !s.hungUp.IsZero() })
+		onlySession(r, func(s *session) { seen = s.phase == hungUp })
 		return seen
 	})
 	for b, rows := first, 0; ; b = <-batches {

@@ -118,9 +118,9 @@ func (l *loop) takeTurn() {
 
 // postRoom reports that a session's transport has room again, or that its peer has closed the
 // connection. Any goroutine may call it.
-func (l *loop) postRoom(s *session, gone bool) {
+func (l *loop) postRoom(s *session, lost bool) {
 	m := mail{session: s, report: hasRoom}
-	if gone {
+	if lost {
 		m.report = lostPeer
 	}
 	if l.deliver(m) {
@@ -229,7 +229,7 @@ func (l *loop) end() {
 func (l *loop) submit() {
 	for _, c := range l.pending {
 		switch {
-		case c.session.gone && !c.session.abandoned():
+		case c.session.phase == gone && !c.session.abandoned():
 			l.freeCall(c)
 		case c.feedback != nil:
 			c.feedback.Learn(c.completeFeedback)
@@ -261,11 +261,10 @@ func (l *loop) collect() bool {
 			m.session.hear(m.report)
 			continue
 		}
-		if c.fetching {
+		if c.phase == fetching {
 			c.session.resumeFetched(c)
 			continue
 		}
-		c.inFlight = false
 		c.session.inFlight--
 		c.session.finish(c)
 	}
@@ -317,7 +316,7 @@ func (l *loop) tick() {
 		}
 	}
 	for _, s := range l.timed {
-		if !s.gone {
+		if s.phase != gone {
 			s.tick()
 		}
 	}

@@ -324,7 +324,7 @@ func (m *mutants) run(c jsontest.Choices) {
 	}
 	for i, q := range talks {
 		m.judge(q, transports[i].out, talks)
-		if !sessions[i].gone {
+		if sessions[i].phase != gone {
 			transports[i].Close()
 		}
 	}
@@ -349,7 +349,7 @@ func (m *mutants) leave(q *talk, s *session) {
 	// turn.
 	for waiting := true; waiting; {
 		l.begin()
-		waiting = s.waiting > 0 && !s.gone
+		waiting = s.waiting > 0 && s.phase != gone
 		l.end()
 		if waiting {
 			time.Sleep(10 * time.Microsecond) // spinning would take time from these goroutines

@@ -96,7 +96,7 @@ func (s *session) unpin() {
 	}
 	all := func(data []byte) []byte { return data }
 	for c := s.head; c != nil; c = c.next {
-		if c.answered {
+		if c.phase == answered {
 			c.gate.Unpin(pool, all, func(_, _ []byte) {})
 		}
 	}

@@ -23,7 +23,7 @@ func (s *session) pace(read int) {
 
 // paceOn has the transport wait again if it must, after it has waited.
 func (s *session) paceOn() {
-	if !s.gone {
+	if s.phase != gone {
 		s.delay(s.debt(0))
 	}
 }

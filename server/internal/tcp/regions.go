@@ -163,7 +163,7 @@ func (s *session) fetchInputs(c *call) (waits bool, err error) {
 	if err := c.use.More(moved, s.loop.now); err != nil {
 		return false, err
 	}
-	c.fetching = true
+	c.enter(fetching)
 	s.loop.door.copies.Go(func() { c.fetch(left) })
 	return true, nil
 }
@@ -191,9 +191,9 @@ func (c *call) fetch(left int64) {
 
 // resumeFetched continues with a call whose inputs have been read, or could not be.
 func (s *session) resumeFetched(c *call) {
-	c.fetching = false
+	c.enter(held)
 	c.gate.Own(c.shared.fetched...)
-	if s.gone && !s.abandoned() {
+	if s.phase == gone && !s.abandoned() {
 		s.loop.freeCall(c)
 		return
 	}
@@ -201,11 +201,11 @@ func (s *session) resumeFetched(c *call) {
 		c.err = s.attempt(c, s.route)
 	}
 	switch {
-	case c.err == nil && s.gone:
+	case c.err == nil && s.phase == gone:
 		s.execute(c)
 	case c.err == nil:
 		s.submitHeld()
-	case s.gone:
+	case s.phase == gone:
 		s.finish(c)
 	default:
 		s.unhold(c)

@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsonscan"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // A session is one client connection: bytes in, answers out, in the order of the requests. It runs
@@ -49,15 +50,13 @@ type session struct {
 	unacknowledged int       // bytes, when last checked
 
 	// One-byte fields together: thousands of sessions are idle, and their size counts.
+	phase      sessionPhase
+	reason     metrics.Closed // why the session ends; zero: the client ends it
 	identified bool           // it has had a message
 	faulty     bool           // it has had one that could not be decoded
 	regions    bool           // it has registered regions that end with it
-	reason     metrics.Closed // why the session ends; zero: the client ends it
 	queued     bool           // in loop.ready
 	timed      bool           // in loop.timed
-	gone       bool           // the transport is closed; completed calls are only freed
-	ending     bool           // the server closed the transport; closed was not called yet
-	leaving    bool           // input is discarded; the session ends when its answers have left
 	*closing
 }
 
@@ -65,9 +64,9 @@ type session struct {
 type closing struct {
 	discarded int64     // bytes of input
 	rest      int64     // bytes of the refused message still to come
-	shut      time.Time // when the server's direction was ended; zero: not yet
-	hungUp    time.Time // when the peer ended its direction while answers were due; zero: not yet
-	hurried   bool      // after the server's direction has ended, read only briefly
+	shutAt    time.Time // when it began to linger
+	hungUpAt  time.Time // when the peer ended its direction with answers due; zero: it has not
+	hurried   bool      // it lingers only briefly
 	probed    bool      // the first byte of the next answer has been sent
 }
 
@@ -77,15 +76,21 @@ var notClosing closing
 // rescue, deferred, ends the session after a panic, which would otherwise end the process.
 func (s *session) rescue() {
 	if r := recover(); r != nil {
+		rethrow(r)
 		s.loop.door.log.Error("panic while serving a connection; closing it",
 			"peer", s.transport.Peer(), "panic", r, "stack", string(debug.Stack()))
 		if !s.outbound.own { // answers being encoded are lost
 			s.outbound = outbound{}
 			s.loop.out, s.loop.vecs = nil, nil
 		}
-		if !s.gone {
-			s.close()
-		}
+		s.close()
+	}
+}
+
+// rethrow lets a violation of an invariant, which the strict build raises, end the process.
+func rethrow(panicked any) {
+	if v, is := panicked.(tensor.Violation); is {
+		panic(v)
 	}
 }
 
@@ -94,7 +99,7 @@ func (s *session) traffic(p []byte) {
 	defer s.rescue()
 	l := s.loop
 	s.lastInput = l.now
-	if s.ending {
+	if s.phase >= ending {
 		return
 	}
 	l.admitted, l.earlier = 0, s.clock.Bytes
@@ -103,7 +108,7 @@ func (s *session) traffic(p []byte) {
 
 // decode takes bytes that have arrived, and returns how many more it has read.
 func (s *session) decode(p []byte) (more int) {
-	if s.leaving {
+	if s.phase != reading {
 		s.discarded += int64(len(p))
 		return 0
 	}
@@ -112,7 +117,7 @@ func (s *session) decode(p []byte) (more int) {
 		d = l.takeReceiver(s)
 		s.receiver = d
 	}
-	for len(p) > 0 && !s.leaving {
+	for len(p) > 0 && s.phase == reading {
 		if !d.InMessage() {
 			d.SetLimits(l.settings.Limits, l.settings.Resync, l.settings.ResyncBytes)
 		}
@@ -123,11 +128,11 @@ func (s *session) decode(p []byte) (more int) {
 			s.handleMessage(m, err)
 		}
 	}
-	if !s.leaving {
+	if s.phase == reading {
 		more = s.readInto(d)
 	}
 	switch {
-	case s.leaving:
+	case s.phase != reading:
 		s.discarded += int64(len(p))
 		s.dropHalf()
 	case d.InMessage():
@@ -226,7 +231,10 @@ func (s *session) handleMessage(m *shiva.Message, err error) {
 			return
 		}
 	}
-	if c.held = true; s.held == 0 {
+	if c.phase == opening {
+		c.enter(held)
+	}
+	if s.held == 0 {
 		s.firstHeld = c
 	}
 	s.held++
@@ -235,12 +243,12 @@ func (s *session) handleMessage(m *shiva.Message, err error) {
 // submit schedules a call for submission at the end of this turn if there is room for its answer.
 // An error is the call's answer.
 func (s *session) submit(c *call) (ok bool, err error) {
-	if c.fetching {
+	if c.phase == fetching {
 		return false, nil
 	}
 	s.outbox.SetLimit(s.loop.settings.OutboundBytes)
 	if c.outboxBytes, ok, err = s.outbox.Admit(&c.gate); ok {
-		c.inFlight = true
+		c.enter(inFlight)
 		s.inFlight++
 		s.loop.pending = append(s.loop.pending, c)
 	}
@@ -249,7 +257,7 @@ func (s *session) submit(c *call) (ok bool, err error) {
 
 // submitHeld submits, in order, the held calls whose answers have room now.
 func (s *session) submitHeld() {
-	for s.held > 0 && !s.gone && !s.ending {
+	for s.held > 0 && s.phase < ending {
 		c := s.firstHeld
 		ok, err := s.submit(c)
 		if !ok && err == nil {
@@ -257,21 +265,23 @@ func (s *session) submitHeld() {
 		}
 		s.unhold(c)
 		if err != nil {
-			c.err, c.answered = err, true
+			c.enter(answered)
+			c.err = err
 			c.use.Answered()
 			s.settle(c)
 		}
 	}
 }
 
-// unhold removes a call from the held ones.
+// unhold removes a call from those that wait for room.
 func (s *session) unhold(c *call) {
-	c.held = false
 	s.held--
-	for c = s.firstHeld; c != nil && !c.held; {
-		c = c.next
+	if c == s.firstHeld {
+		for c = c.next; c != nil && !c.waits(); {
+			c = c.next
+		}
+		s.firstHeld = c // nil: none is left
 	}
-	s.firstHeld = c // nil: none is left
 }
 
 // appendCall appends a new call to the line of answers.
@@ -297,6 +307,7 @@ func (s *session) tryOpen(c *call, fault error) error {
 func (s *session) attempt(c *call, step func(*call) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
+			rethrow(r)
 			s.loop.door.log.Error("panic while opening a request", "peer", s.transport.Peer(), "panic", r, "stack", string(debug.Stack()))
 			s.leaveFor(metrics.ClosedError)
 			err = fmt.Errorf("%w: %v", fault.ErrInternal, r)
@@ -499,9 +510,9 @@ func (s *session) fault(c *call, err error) error {
 
 // finish records that c's answer is complete.
 func (s *session) finish(c *call) {
-	c.answered = true
+	c.enter(answered)
 	c.use.Answered()
-	if s.gone {
+	if s.phase == gone {
 		s.loop.freeCall(c)
 		return
 	}
@@ -539,8 +550,8 @@ func (s *session) hear(r report) {
 
 // resumeWriting continues to write unsent answers. A session whose input has ended learns only here
 // that its peer has closed the connection, and ends.
-func (s *session) resumeWriting(gone bool) {
-	if gone && !s.hungUp.IsZero() {
+func (s *session) resumeWriting(lost bool) {
+	if lost && s.phase == hungUp {
 		s.close()
 	} else {
 		s.queue()
@@ -549,7 +560,7 @@ func (s *session) resumeWriting(gone bool) {
 
 // queue schedules a flush of the session at the end of this turn.
 func (s *session) queue() {
-	if !s.queued && !s.gone {
+	if !s.queued && s.phase != gone {
 		s.queued = true
 		s.loop.ready = append(s.loop.ready, s)
 	}
@@ -558,12 +569,10 @@ func (s *session) queue() {
 // flush writes the answers at the head of the line, as many as are there and have room.
 func (s *session) flush() {
 	defer s.rescue()
-	for s.drain() && s.head != nil && s.head.answered {
+	for s.drain() && s.head != nil && s.head.phase == answered {
 		s.encode()
 	}
-	if s.leaving && !s.gone && !s.ending {
-		s.leave()
-	}
+	s.leave()
 }
 
 // encode takes answers from the line and encodes them.
@@ -574,7 +583,7 @@ func (s *session) encode() {
 	)
 	l, u := s.loop, &s.outbound
 	u.first = s.head
-	for c := s.head; c != nil && c.answered && len(l.out) < burst && len(l.vecs) < maxVecs; c = c.next {
+	for c := s.head; c != nil && c.phase == answered && len(l.out) < burst && len(l.vecs) < maxVecs; c = c.next {
 		if c.err != nil {
 			s.refusals -= len(c.err.Error()) + len(c.question.id)
 		}
@@ -599,8 +608,8 @@ func (s *session) encode() {
 // drain writes unsent answers. It reports whether all are written and more may be encoded.
 func (s *session) drain() bool {
 	l, u := s.loop, &s.outbound
-	if u.first == nil || s.gone || s.ending {
-		return !s.gone && !s.ending
+	if u.first == nil || s.phase >= ending {
+		return s.phase < ending
 	}
 	for u.bytes > 0 {
 		vecs := u.next(l)
@@ -608,7 +617,7 @@ func (s *session) drain() bool {
 		n, err := s.transport.Write(vecs)
 		clear(vecs)
 		if err != nil {
-			if peerEnded(err) && s.hungUp.IsZero() { // its end has not been read yet
+			if peerEnded(err) && s.phase != hungUp { // its end has not been read yet
 				s.hangUp()
 			}
 			s.reason = metrics.ClosedError
@@ -645,14 +654,14 @@ const floodFactor = 16
 
 // runs reports whether a clock of the session runs, other than that of idle_timeout.
 func (s *session) runs() bool {
-	return !s.gone && (s.outbound.first != nil || s.leaving || !s.clock.Began.IsZero())
+	return s.phase != gone && (s.phase != reading || s.outbound.first != nil || !s.clock.Began.IsZero())
 }
 
 // tick checks the session's clocks.
 func (s *session) tick() {
 	defer s.rescue()
 	cfg, now := s.loop.settings, s.loop.now
-	if s.outbound.first != nil && !s.ending {
+	if s.outbound.first != nil && s.phase < ending {
 		// A socket reports room only when a third of its buffer is free, which is megabytes: a slow
 		// peer has been reading for a long time by then.
 		n := s.transport.Unacknowledged()
@@ -666,14 +675,14 @@ func (s *session) tick() {
 		s.unpin()
 	}
 	switch {
-	case s.ending:
-	case !s.shut.IsZero():
+	case s.phase >= ending:
+	case s.phase == lingering:
 		if !s.lingers() {
 			s.close()
 		}
 	case s.stalled(now, cfg.OutboundStall):
 		s.end(metrics.ClosedStalled, "it does not read its answers", "unread", s.outbox.Waiting(), "for", now.Sub(s.progress))
-	case s.leaving:
+	case s.phase != reading:
 		s.probe()
 		s.leave()
 	case s.clock.Late(now, cfg.MessageTimeout):
