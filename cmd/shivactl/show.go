@@ -15,8 +15,11 @@ import (
 )
 
 // printResults prints a table with a line for each row and a column for each output, then the
-// failures.
+// failures. The objects of a detector have lines of their own.
 func (c *cli) printResults(m model, results []result, o *inferOptions) error {
+	if detects(m) {
+		return c.printObjects(m, results, o)
+	}
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	// header is the header of the last line: outputs may differ from row to row.
 	var header []string
