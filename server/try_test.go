@@ -65,6 +65,10 @@ func TestTry(t *testing.T) {
 	if len(a.Outputs) != 2 || a.Outputs[0].Data[0] != 0.1 || a.Outputs[1].Data[0] != "a" {
 		t.Errorf("two inputs: %s", text)
 	}
+	_, a, text = try("tries", "echo", `{"input":{"f":[[0,0,0],[0,0,0]],"s":[["`+strings.Repeat("a", 1<<20-1)+`"],["bc"]]}}`)
+	if len(a.Outputs) != 2 || len(a.Outputs[1].Data) != 2 || len(a.Outputs[1].Data[0].(string)) != 1<<20-1 || a.Outputs[1].Data[1] != "b" {
+		t.Errorf("texts of a mebibyte and a byte: %.99s of %d", text, len(text))
+	}
 	for _, c := range []struct {
 		who, name, body string
 		code            int

@@ -3,6 +3,7 @@
 import { ask } from './api.js';
 import { each, el, panel, setText, show } from './dom.js';
 import { rate, share, took } from './format.js';
+import { drawn as found } from './objects.js';
 
 export function trial(page, name, version) {
   const kinds = el('div', { class: 'tabs', role: 'group', 'aria-label': 'What to send' });
@@ -66,11 +67,12 @@ export function trial(page, name, version) {
     setText(note, '');
     try {
       const one = await value();
+      const sent = kind === 'image' ? picture.bitmap : kind === 'draw' ? drawn.canvas : null;
       const body = { input: kind !== 'json' && inputs.length > 1 ? { [input.name]: one } : one };
       if (version) body.version = version;
       const before = performance.now();
       const got = await ask('POST', `/v1/models/${encodeURIComponent(name)}/try`, body);
-      answer.fill(got, (performance.now() - before) / 1000);
+      answer.fill(got, (performance.now() - before) / 1000, sent);
     } catch (error) {
       answer.hidden = true;
       setText(fault, error.message);
@@ -225,10 +227,11 @@ function drawing() {
 
 // result shows an answer.
 function result() {
-  const head = el('p', { class: 'answer' }), times = el('ul', { class: 'times' }), outputs = el('div');
-  const node = el('div', { class: 'result', role: 'status' }, head, times, outputs);
-  node.fill = (a, all) => {
+  const head = el('p', { class: 'answer' }), over = el('div'), times = el('ul', { class: 'times' }), outputs = el('div');
+  const node = el('div', { class: 'result', role: 'status' }, head, over, times, outputs);
+  node.fill = (a, all, sent) => {
     node.hidden = false;
+    over.replaceChildren(...[sent && found(sent, a.outputs)].filter(Boolean));
     setText(head, headline(a));
     const parts = [
       ['queue', a.queue_seconds], ['execute', a.execute_seconds], ['rest of the server', Math.max(0, a.total_seconds - a.queue_seconds - a.execute_seconds)], ['outside the server', Math.max(0, all - a.total_seconds)],

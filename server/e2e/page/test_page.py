@@ -259,6 +259,56 @@ def test_try_open_sizes(open_page: Open, loaded: Server, tmp_path: Path) -> None
     expect(page.locator(".result pre")).to_contain_text("9,41,7")
 
 
+SPOTTER = """
+from shiva_container import Image, Tensor, model, serve
+from shiva_container.masks import outlined
+import numpy as np
+
+kinds = [("boxes", "FP32", [-1, 4]), ("scores", "FP32", [-1]), ("labels", "BYTES", [-1]), ("keypoints", "FP32", [-1, 2, 3]), ("masks", "BYTES", [-1])]
+
+@model(
+    name="spotter", version="1", inputs=[Image("image", height=64, width=64, resize="letterbox")],
+    outputs=[*(Tensor(*kind, ragged="count") for kind in kinds), Tensor("count", "INT32", [-1])],
+)
+def spotter(image, batch):
+    boxes = np.float32([[8, 24, 40, 56], [40, 0, 64, 64]])
+    grids = np.ones((2, 16, 16), np.float32)
+    grids[:, :, 6:] = -1
+    points = np.float32([[[30, 40, 0.9], [33, 45, 0.1]], [[50, 20, 0.9], [60, 60, 0.9]]])
+    fits = batch.fits["image"]
+    n = len(fits)
+    return (
+        [fit.boxes(boxes) for fit in fits], [np.float32([0.91, 0.5])] * n, [np.array(["cat", "dog"], object)] * n,
+        [np.concatenate([fit.points(points[..., :2]), points[..., 2:]], axis=2) for fit in fits], [outlined(grids, boxes, (64, 64), fit) for fit in fits],
+    )
+
+serve()
+"""
+
+
+def test_try_draws_what_a_detector_found(open_page: Open, loaded: Server, tmp_path: Path) -> None:
+    """Boxes with names, points and masks lie over the picture, also if it was taken with the camera on its side."""
+    (tmp_path / "spotter.py").write_text(SPOTTER)
+    loaded.run(sys.executable, str(tmp_path / "spotter.py"))
+    until("the model", lambda: loaded.replicas("spotter"))
+    file = cv2.imencode(".jpg", np.zeros((640, 320, 3), "uint8"))[1].tobytes()
+    exif = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
+    turned = tmp_path / "turned.jpg"  # 640 x 320 as it is shown
+    turned.write_bytes(file[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + file[2:])
+    page = open_page("#/model/spotter/1")
+    box = page.get_by_role("region", name="Try it")
+    box.get_by_label("Choose a picture").set_input_files(turned)
+    box.get_by_role("button", name="Send").click()
+    drawing = page.locator(".result canvas")
+    expect(drawing).to_have_attribute("aria-label", "Found: cat 0.91, dog 0.50")
+    seen = drawing.evaluate("""(canvas) => {
+      const paper = canvas.getContext('2d'), drawn = (x, y) => paper.getImageData(x, y, 1, 1).data.slice(0, 3).some((v) => v > 40);
+      return [canvas.width, canvas.height, drawn(80, 200), drawn(400, 200), drawn(300, 240), drawn(330, 290), drawn(150, 250), drawn(250, 100), drawn(20, 20)];
+    }""")
+    #              size    sides of the cat   a point  none   mask  outside of it  nothing
+    assert seen == [640, 320, True, True, True, False, True, False, False]
+
+
 def test_shows(open_page: Open, loaded: Server) -> None:
     """The page has all that operators ask about, and updates it."""
     page = open_page("#/model/sharp/1")

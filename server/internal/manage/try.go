@@ -27,7 +27,7 @@ type Trials struct {
 const (
 	trialTime    = 20 * time.Second // timeout for a model without a deadline
 	mostElements = 4096             // shown of an output
-	mostText     = 4096             // bytes of a text
+	mostText     = 1 << 20          // bytes of the texts of an output
 )
 
 // Try sends a request, with the rights of the operator and charged to the operator's quotas.
@@ -110,8 +110,11 @@ func elements(t tensor.Tensor) (list []any, all int, err error) {
 	list = []any{}
 	if t.DType == tensor.Bytes {
 		texts, err := tensor.Strings(t)
+		left := mostText
 		for _, text := range texts[:min(len(texts), mostElements)] {
-			list = append(list, strings.ToValidUTF8(text[:min(len(text), mostText)], "\uFFFD"))
+			text = text[:min(len(text), left)]
+			left -= len(text)
+			list = append(list, strings.ToValidUTF8(text, "\uFFFD"))
 		}
 		return list, len(texts), err
 	}
