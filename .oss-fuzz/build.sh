@@ -29,13 +29,13 @@ server/internal/frigate FuzzMessage json
 server/internal/gate FuzzBridge json
 server/internal/grpc FuzzMutants
 server/internal/grpc FuzzRequest
-server/internal/picture FuzzRead
 server/internal/rest FuzzBody
 server/internal/rest FuzzData json
 server/internal/rest FuzzMutants
 server/internal/rest FuzzPath
 server/internal/tcp FuzzMutants
 server/internal/tcp FuzzParseMetadata json
+server/picture FuzzRead
 server/selection FuzzState json
 server/state FuzzDecodeChange json
 server/state FuzzDecodeRecord

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/image/font/basicfont"
 	"golang.org/x/image/math/fixed"
 
-	headers "github.com/shivad/shivad/shiva/picture"
+	headers "github.com/shivad/shivad/server/picture"
 )
 
 // drawFile writes a PNG file: the picture in a file, upright, with what a detector found in it.

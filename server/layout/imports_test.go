@@ -38,7 +38,7 @@ shiva/token:
 shiva:                      shiva/token shiva/jsonscan shiva/tensor shiva/unixsocket
 shiva/jsontensor:           shiva shiva/jsonscan shiva/tensor github.com/x448/float16 | shiva/budgettest
 shiva/nearest:
-server/internal/picture:
+server/picture:
 shiva/certtest:
 shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
@@ -89,7 +89,7 @@ server/internal/apps:       server/internal/fault server/internal/wake server/in
 server/internal/cache:      server/internal/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               server/internal/wake github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
 server/state/statetest:     server/state shiva/budgettest shiva/hosttest github.com/redis/go-redis/v9
-server/internal/gate:        server/internal/fault server/internal/processors server/internal/unfinished server/internal/trace server/internal/access server/internal/cache shiva/nearest server/internal/picture server/internal/parameter server/internal/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor github.com/x448/float16 | containers/internal/adapter
+server/internal/gate:        server/internal/fault server/internal/processors server/internal/unfinished server/internal/trace server/internal/access server/internal/cache shiva/nearest server/picture server/internal/parameter server/internal/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor github.com/x448/float16 | containers/internal/adapter
 server/internal/regions:     server/internal/fault server/internal/processors server/internal/access server/internal/parameter scheduler shiva/tensor golang.org/x/sys
 server/internal/predict:     server/internal/fault server/internal/trace server/internal/access server/internal/secure server/internal/gate server/internal/parameter server/internal/regions server/config server/internal/metrics scheduler shiva shiva/jsontensor shiva/jsonscan shiva/tensor | containers/internal/adapter
 server/internal/doortest:    server/config server/internal/apps server/internal/gate server/internal/intake server/internal/predict server/internal/regions server/internal/metrics server/state scheduler scheduler/schedtest shiva/budgettest shiva/tensor
@@ -106,7 +106,7 @@ server:                      server/internal/processors server/internal/unfinish
 server/e2e:                 | containers containers/container shiva shiva/jsonscan shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
 
 cmd/shivad:                 shiva/unixsocket server cmd/shivad/internal/logqueue server/config server/build
-cmd/shivactl:               shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
+cmd/shivactl:               server/picture shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag github.com/x448/float16 golang.org/x/image golang.org/x/sys google.golang.org/protobuf
 
 examples/client:             shiva shiva/tensor
 examples/client/stream:      shiva shiva/tensor

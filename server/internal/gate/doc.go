@@ -57,7 +57,7 @@
 //     the gate and lose it in the session; the scheduler knows rows only. An omitted optional input
 //     is a tensor without a shape; no other tensor there is. The cache's key tells it from an empty
 //     tensor.
-//   - Picture files are inspected, not decoded (gate/picture.go, server/internal/picture): format,
+//   - Picture files are inspected, not decoded (gate/picture.go, server/picture): format,
 //     sides, kind of pixels and EXIF orientation, from a bounded number of parts of the file and
 //     without an allocation, since the loop of the Shiva door does it. So 100 bytes that would
 //     become 30,000 x 30,000 pixels are refused at the door (limits.image_pixels), and a container

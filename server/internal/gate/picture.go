@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/picture"
+	"github.com/shivad/shivad/server/picture"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 

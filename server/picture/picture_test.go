@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shivad/shivad/server/internal/picture"
+	"github.com/shivad/shivad/server/picture"
 )
 
 func jpegOf(t testing.TB, m image.Image) []byte {
