@@ -18,6 +18,22 @@ import (
 	headers "github.com/shivad/shivad/server/picture"
 )
 
+// drawResult draws what a detector found in the picture file that it got.
+func drawResult(path string, m model, asked item, r result) error {
+	file := asked.inputs[0]
+	if !holdsFile(file, m.inputs[0]) {
+		return unfit("", "--draw: %s is no picture file", asked.name)
+	}
+	rows, err := objects(m, r)
+	if err != nil {
+		return err
+	}
+	if err := drawFile(path, file.Data, rows[0]); err != nil {
+		return unfit("", "--draw: %v", err)
+	}
+	return nil
+}
+
 // drawFile writes a PNG file: the picture in a file, upright, with what a detector found in it.
 func drawFile(path string, file []byte, found []object) error {
 	img, err := upright(file)

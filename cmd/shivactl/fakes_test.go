@@ -79,6 +79,17 @@ var fakeModels = map[string]struct {
 			return answer(`{"__tensors__":["z","big"]}`, of(tensor.Shape{}, []complex64{1 - 2i}), of(tensor.Shape{3, 3}, []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}))
 		},
 	},
+	"yolo": {
+		`{"name":"yolo","inputs":[{"name":"image","datatype":"UINT8","shape":[-1,-1,-1,3],"image":"rgb"}],"outputs":[{"name":"boxes","datatype":"FP32","shape":[-1,4],"ragged":"count"},
+		  {"name":"scores","datatype":"FP32","shape":[-1],"ragged":"count"},{"name":"labels","datatype":"BYTES","shape":[-1],"ragged":"count"},{"name":"count","datatype":"INT32","shape":[-1]}]}`,
+		func(q *shiva.Message) *shiva.Message {
+			if q.Tensors[0].DType != tensor.Uint8 || len(q.Tensors[0].Shape) != 2 {
+				return refusal(shiva.InvalidInput, "expected a file")
+			}
+			return answer(`{"__tensors__":["boxes","scores","count"],"__texts__":{"labels":["cat","dog"]}}`,
+				of(tensor.Shape{2, 4}, []float32{0, 1, 5.25, 7, 2, 2, 4, 4}), of(tensor.Shape{2}, []float32{0.91, 0.5}), of(tensor.Shape{1}, []int32{2}))
+		},
+	},
 	"bare": {`{"name":"bare","inputs":[],"outputs":[]}`, nil},
 	"clock": {
 		`{"name":"clock","inputs":[],"outputs":[{"name":"hands","datatype":"INT32","shape":[-1,3]},{"name":"zone","datatype":"BYTES","shape":[-1]}]}`,

@@ -36,12 +36,16 @@ Every FILE is a request of its own, all at once on one connection; --batch sends
 inputs takes no FILE. --id names the request, which must then be the only one, for shivactl feedback; --user
 names the user whom an application serves.
 
+What a detector found (outputs boxes, scores and labels) has a line for each object; --draw writes the picture
+with boxes, names, masks, corners and points.
+
 With --json: {"route", "results": [{"file", "rows", "ms", "outputs": [{"name", "datatype", "shape", "data":
 [... row by row]}], "metadata": {...}} or {"file", "error": {"type", "message", "hint"}}]}. Numbers that
 JSON lacks are the strings "NaN", "Infinity" and "-Infinity"; complex numbers are [real, imaginary].
 `,
 		Example: `  shivactl infer digits images/*.png
   shivactl infer --text sentiment "what a day"
+  shivactl infer yolo11n street.jpg --draw found.png
   echo '[[5.1, 3.5, 1.4, 0.2]]' | shivactl infer iris -
 `,
 		ValidArgsFunction: c.completesMore(routeNames, anyFile),
@@ -55,13 +59,14 @@ JSON lacks are the strings "NaN", "Infinity" and "-Infinity"; complex numbers ar
 	f.StringVar(&o.id, "id", "", "name the request by `ID`, for feedback about it")
 	f.StringVar(&o.user, "user", "", "ask an application for this `USER`")
 	f.IntVar(&o.top, "top", 3, "show the `N` highest of many scores")
+	f.StringVar(&o.draw, "draw", "", "write the picture with what a detector found in it to `OUT.png`")
 	f.BoolVar(&o.timing, "timing", false, "show where the time went, in the server and in all")
 	return cmd
 }
 
 type inferOptions struct {
 	batch, text, lossy, timing bool
-	scale, id, user            string
+	scale, id, user, draw      string
 	top                        int
 }
 
@@ -74,6 +79,8 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 		return usage("infer", "which model? shivactl models lists them")
 	case o.top < 1:
 		return usage("infer", "--top must be at least 1, got %d", o.top)
+	case o.draw != "" && len(args) != 2:
+		return usage("infer", "--draw takes one FILE, got %d", len(args)-1)
 	case o.id != "" && len(args) > 2 && !o.batch:
 		return usage("infer", "--id names one request, and each of the %d files is one; --batch sends them as one", len(args)-1)
 	}
@@ -118,6 +125,11 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 	} else {
 		results = c.askEach(client, m, items, request{o.timing, o.id, o.user})
 	}
+	if o.draw != "" && results[0].err == nil {
+		if err := drawResult(o.draw, m, items[0], results[0]); err != nil {
+			return err
+		}
+	}
 	if c.json {
 		return c.printResultsJSON(m, results)
 	}
@@ -133,6 +145,9 @@ func canAsk(m model, o *inferOptions, scale float64, files []string) error {
 		return usage("infer", "%s takes no inputs: expected neither --batch nor --text nor --scale", m.route)
 	case !none && len(files) == 0:
 		return usage("infer", "which file? - is standard input")
+	}
+	if o.draw != "" && (!detects(m) || len(m.inputs) != 1 || !m.inputs[0].files) {
+		return usage("infer", "--draw is for models that take a picture file and answer boxes, scores and labels, each ragged: %s does not", m.route)
 	}
 	for _, s := range m.inputs {
 		if _, err := appendFloat(nil, wire(s), 0); scale != 0 && err != nil {
