@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
@@ -22,7 +22,7 @@ type certificates struct {
 }
 
 // config returns the TLS configuration of a door; nil if it has no TLS address.
-func (cs *certificates) config(door string) *secure.Config { return cs.configs()[door] }
+func (cs *certificates) config(door string) *listen.TLS { return cs.configs()[door] }
 
 func (cs *certificates) configs() config.Secured {
 	if p := cs.current.Load(); p != nil {
@@ -51,7 +51,7 @@ func (cs *certificates) load(c config.Config) error {
 // requiresClientCertificate reports whether a listener of a door accepts only clients that show a
 // certificate.
 func (cs *certificates) requiresClientCertificate(a net.Addr, door string) bool {
-	return a.Network() == secure.Network && cs.config(door).ClientAuth == tls.RequireAndVerifyClientCert
+	return a.Network() == listen.TLSNetwork && cs.config(door).ClientAuth == tls.RequireAndVerifyClientCert
 }
 
 // expiring returns, by door, the expiry dates of certificates that expire within two weeks or have

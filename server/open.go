@@ -14,10 +14,9 @@ import (
 	"github.com/shivad/shivad/server/internal/frigate"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/grpc"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/rest"
-	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/internal/tcp"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -43,8 +42,8 @@ func (s *Server) openDoors(c config.Config) error {
 	describe := func(who *access.Identity, path string, onlyReady bool) ([]byte, bool, error) {
 		return s.predict.As(who).Describe(path, onlyReady)
 	}
-	entrance := func(door string, addrs []string, access unixsocket.Access) intake.Entrance {
-		return intake.Entrance{Addrs: addrs, Access: access, Open: s.surroundings.open, Metrics: s.metrics.Door(door), Log: s.limited(), Addresses: &s.addresses}
+	entrance := func(door string, addrs []string, access unixsocket.Access) listen.Entrance {
+		return listen.Entrance{Addrs: addrs, Access: access, Open: s.surroundings.open, Metrics: s.metrics.Door(door), Log: s.limited(), Addresses: &s.addresses}
 	}
 	certs, memory := &s.certificates, gate.Memory{Pool: s.pool, Part: s.unpacked, Room: s.unfinished}
 	if len(c.TCP.Listen) > 0 {
@@ -188,8 +187,8 @@ func frigateSettings(c config.Config, certs *certificates) frigate.Settings {
 }
 
 // connections returns the settings of a door's listener.
-func connections(c config.Config, total, perAddress int, tls *secure.Config) intake.Settings {
-	return intake.Settings{
+func connections(c config.Config, total, perAddress int, tls *listen.TLS) listen.Settings {
+	return listen.Settings{
 		Total: total, PerAddress: perAddress, Loopback: c.Server.LimitLoopback,
 		TLS: tls, Handshakes: c.TLS.Handshakes, HandshakeTimeout: c.TLS.HandshakeTimeout,
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/fleet"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/manage"
 )
 
@@ -30,7 +30,7 @@ func (s *Server) manage() {
 		Admit:      s.store.Admit,
 		Identities: &s.identities,
 		Secure: func(c net.Conn) (*tls.Conn, error) {
-			return intake.Handshake(c, s.certificates.config("containers").Config)
+			return listen.Handshake(c, s.certificates.config("containers").Config)
 		},
 		Trail: s.trail,
 		Registered: func(conn net.Conn, i containers.SessionInfo) {

@@ -22,9 +22,9 @@ import (
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/frigate"
 	"github.com/shivad/shivad/server/internal/grpc"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/rest"
-	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/internal/tcp"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
@@ -64,7 +64,7 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 	e.Server.LimitLoopback, e.Server.Drain = false, 0 // compared with the doors and the program
 	e.Quota, _ = s.addresses.Settings()
 	e.TLS = map[string]any{}
-	for door, c := range map[string]*secure.Config{"tcp": e.TCP.Connections.TLS, "rest": e.REST.Connections.TLS, "grpc": e.GRPC.Connections.TLS, "frigate": e.Frigate.Connections.TLS, "containers": s.certificates.config("containers"), "admin": s.certificates.config("admin")} {
+	for door, c := range map[string]*listen.TLS{"tcp": e.TCP.Connections.TLS, "rest": e.REST.Connections.TLS, "grpc": e.GRPC.Connections.TLS, "frigate": e.Frigate.Connections.TLS, "containers": s.certificates.config("containers"), "admin": s.certificates.config("admin")} {
 		if c != nil {
 			e.TLS[door] = c.Sum
 		}

@@ -20,11 +20,11 @@ import (
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/journal"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
-	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/internal/tcp"
 	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/internal/unfinished"
@@ -305,7 +305,7 @@ func (s *Server) Start() (err error) {
 // openAdmin opens the admin door and its address for health, as far as they are configured.
 func (s *Server) openAdmin() (err error) {
 	a := s.cfg.Admin
-	config := func() *secure.Config { return s.certificates.config("admin") }
+	config := func() *listen.TLS { return s.certificates.config("admin") }
 	if a.Listen != "" {
 		if s.admin, err = admin.Listen(a.Listen, a.Access(), s.surroundings.open, config, admin.Handler(s.sources()), s.limited()); err != nil {
 			return err

@@ -6,16 +6,15 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/clock"
 	"github.com/shivad/shivad/server/internal/fleet"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/manage"
-	"github.com/shivad/shivad/server/internal/secure"
 )
 
 // Surroundings are the parts of the system that a server depends on. Tests on virtual time replace
 // them with a network in memory, processes that are goroutines, a virtual clock, and a store that
 // fails on command.
 type surroundings struct {
-	open       intake.Opener // listens on the addresses for clients and operators
+	open       listen.Opener // listens on the addresses for clients and operators
 	containers fleet.Network
 	supervise  fleet.Supervise
 	store      manage.Opener
@@ -31,7 +30,7 @@ type stoppable interface {
 
 // system is the real operating system.
 var system = surroundings{
-	open:      secure.Open,
+	open:      listen.Open,
 	supervise: fleet.Command,
 	store:     manage.OpenState,
 	clock:     func() (stoppable, error) { return clock.New() },

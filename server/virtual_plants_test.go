@@ -124,7 +124,7 @@ var plants = []plant{
 	{"outputs beyond the end of a file", "server/internal/regions/file.go",
 		"\t} else if end := info.Size(); end < at+int64(len(b)) {\n",
 		"\t} else if end := info.Size(); end < at+int64(len(b)) && !PLANTED {\n"},
-	{"certificates of later", "server/internal/secure/files.go",
+	{"certificates of later", "server/internal/listen/certificates.go",
 		"\tcase now.Before(c.NotBefore) && now.After(neverSet):\n",
 		"\tcase now.Before(c.NotBefore) && now.After(neverSet) && !PLANTED:\n"},
 	{"images whose time is over", "server/internal/frigate/detect.go",

@@ -12,8 +12,8 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/fleet"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/manage"
-	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -42,7 +42,7 @@ func (s *scene) around() surroundings {
 
 // listen opens an address of a door in memory.
 func (s *scene) listen(addr string, _ unixsocket.Access) (net.Listener, error) {
-	hostport, encrypted := secure.Cut(addr)
+	hostport, encrypted := listen.CutTLS(addr)
 	if !encrypted {
 		return s.net.Listen(hostport)
 	}
@@ -50,7 +50,7 @@ func (s *scene) listen(addr string, _ unixsocket.Access) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return listenerAt{l, secure.Addr{TCPAddr: l.Addr().(*net.TCPAddr)}}, nil
+	return listenerAt{l, listen.TLSAddr{TCPAddr: l.Addr().(*net.TCPAddr)}}, nil
 }
 
 // listenAt returns a listener with a TCP address.

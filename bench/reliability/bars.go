@@ -21,7 +21,7 @@ var bars = []bar{
 		breaks("server/internal/tcp/session.go", "case s.stalled(now, cfg.OutboundStall):", "case false:", `the clients to be closed`)},
 	{"R6", "5,000 clients at a byte a second: closed within a second of their timeouts, and new ones are served within 100 ms",
 		[]piece{part(1, "slow"), test("TestSlowClients", "./server/internal/rest"), test("TestSlowMessage", "./server/internal/grpc"), test("TestManySlowTLSClients", "./server/internal/tcp")},
-		breaks("server/internal/intake/clock.go", "return !due.IsZero() && !now.Before(due)", "return false && !due.IsZero()", `slow clients are not closed`)},
+		breaks("server/internal/listen/clock.go", "return !due.IsZero() && !now.Before(due)", "return false && !due.IsZero()", `slow clients are not closed`)},
 	{"R7", "three times the budget: at most 1.25 of it resident, the rest Overloaded, in a cgroup, too",
 		[]piece{e2e("TestE2EMemoryBudget|TestE2EMemoryOfCgroup")},
 		breaks("shiva/tensor/pool.go", "if out := p.out.Add(n); p.budget > 0 && out > p.budget {", "if out := p.out.Add(n - p.budget); p.budget > 0 && out > p.budget {", `with a budget of|some fits and some does not|EOF|connection re|status: no such file`)},

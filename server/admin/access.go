@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/browser"
+	"github.com/shivad/shivad/server/internal/listen"
 )
 
 // Access determines who may use the door, and for what. It may change while the door serves.
@@ -30,7 +30,7 @@ type Access struct {
 
 // check returns an error for a request that a page of another site may have sent.
 func (a Access) check(r *http.Request) error {
-	if !browser.Named(r.Host, a.Hosts) && !slices.Contains(a.Hosts, "*") {
+	if !listen.NamedHost(r.Host, a.Hosts) && !slices.Contains(a.Hosts, "*") {
 		return refuse(http.StatusForbidden, "the host %.200q is not a name of this door: use an IP address, localhost, or a name that admin.hosts lists", r.Host)
 	}
 	// Following a link changes nothing.
@@ -38,7 +38,7 @@ func (a Access) check(r *http.Request) error {
 	if followed && r.Header.Get("Origin") == "" {
 		return nil
 	}
-	err := browser.Foreign(r, func(origin *url.URL) bool {
+	err := listen.ForeignPage(r, func(origin *url.URL) bool {
 		return slices.ContainsFunc(a.Hosts, func(name string) bool { return strings.EqualFold(name, origin.Hostname()) })
 	})
 	if err != nil {

@@ -188,7 +188,7 @@ func TestBugsAreAnswered(t *testing.T) {
 	}
 }
 
-func listen(t *testing.T, h http.Handler) *Server {
+func listenOn(t *testing.T, h http.Handler) *Server {
 	t.Helper()
 	s, err := Listen("127.0.0.1:0", unixsocket.Access{}, nil, nil, h, nil)
 	if err != nil {
@@ -205,7 +205,7 @@ func listen(t *testing.T, h http.Handler) *Server {
 // Shutdown answers requests in progress, and does not wait beyond its context.
 func TestShutdown(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
-	s := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := listenOn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		close(entered)
 		<-leave
 		io.WriteString(w, "done")
@@ -243,7 +243,7 @@ func TestShutdown(t *testing.T) {
 
 func TestShutdownIsCutOff(t *testing.T) {
 	entered := make(chan struct{})
-	s := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := listenOn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		close(entered)
 		<-r.Context().Done()
 	}))
@@ -257,14 +257,14 @@ func TestShutdownIsCutOff(t *testing.T) {
 }
 
 func TestListenFails(t *testing.T) {
-	s := listen(t, http.NotFoundHandler())
+	s := listenOn(t, http.NotFoundHandler())
 	if _, err := Listen(s.Addr().String(), unixsocket.Access{}, nil, nil, http.NotFoundHandler(), nil); err == nil || !strings.HasPrefix(err.Error(), "admin: listen: ") {
 		t.Errorf("listening twice: %v", err)
 	}
 }
 
 func TestFailed(t *testing.T) {
-	s := listen(t, http.NotFoundHandler())
+	s := listenOn(t, http.NotFoundHandler())
 	s.listener.(*boundedListener).Listener.Close() // as the kernel might
 	if err := <-s.Failed(); err == nil {
 		t.Error("no error")
@@ -276,7 +276,7 @@ func TestFailed(t *testing.T) {
 func TestLivezUnderSiege(t *testing.T) {
 	entered, leave := make(chan struct{}, 1), make(chan struct{})
 	admin := Handler(sources(Serving))
-	s := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := listenOn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
 			entered <- struct{}{}
 			<-leave

@@ -11,8 +11,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/access"
-	"github.com/shivad/shivad/server/internal/intake"
-	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/listen"
 )
 
 // maxConnections bounds the descriptors of the door: operators must not keep clients out.
@@ -36,9 +35,9 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &boundedConn{HTTPConn: &intake.HTTPConn{Conn: c}, listener: b}
-	k.host, k.peer = intake.PeerOf(c)
-	k.certificate = sync.OnceValue(func() *access.Certificate { return access.NewCertificate(secure.PeerCertificate(c)) })
+	k := &boundedConn{HTTPConn: &listen.HTTPConn{Conn: c}, listener: b}
+	k.host, k.peer = listen.PeerOf(c)
+	k.certificate = sync.OnceValue(func() *access.Certificate { return access.NewCertificate(listen.PeerCertificate(c)) })
 	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
 		k.address = at.Addr().Unmap()
 	}
@@ -90,9 +89,9 @@ func (b *boundedListener) yieldLocked() *boundedConn {
 
 // A boundedConn is a connection that tracks since when it is idle.
 type boundedConn struct {
-	*intake.HTTPConn
+	*listen.HTTPConn
 	listener *boundedListener
-	host     intake.Host
+	host     listen.Host
 	peer     net.Addr
 	address  netip.Addr
 	busy     atomic.Bool  // a request is in progress

@@ -12,8 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/intake"
-	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
@@ -26,18 +25,18 @@ type Server struct {
 }
 
 // Listen opens the address, "host:port", "tls://host:port" or "unix:PATH", and begins to serve. The
-// caller ends it with Shutdown. A nil open is secure.Open. config returns the TLS configuration for
+// caller ends it with Shutdown. A nil open is listen.Open. config returns the TLS configuration for
 // the next connection to a TLS address. A nil log is silent.
-func Listen(addr string, access unixsocket.Access, open intake.Opener, config func() *secure.Config, h http.Handler, log *slog.Logger) (*Server, error) {
+func Listen(addr string, access unixsocket.Access, open listen.Opener, config func() *listen.TLS, h http.Handler, log *slog.Logger) (*Server, error) {
 	if open == nil {
-		open = secure.Open
+		open = listen.Open
 	}
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	l, err := open(addr, access)
 	if err != nil {
 		return nil, fmt.Errorf("admin: listen: %w", err)
 	}
-	if _, encrypted := l.Addr().(secure.Addr); encrypted {
+	if _, encrypted := l.Addr().(listen.TLSAddr); encrypted {
 		l = handshakes{l, config}
 	}
 	stopped := make(chan struct{})
@@ -70,7 +69,7 @@ func Listen(addr string, access unixsocket.Access, open intake.Opener, config fu
 // shares its time limit.
 type handshakes struct {
 	net.Listener
-	config func() *secure.Config
+	config func() *listen.TLS
 }
 
 func (h handshakes) Accept() (net.Conn, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/access"
-	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
@@ -600,7 +600,7 @@ func Default() Config {
 	policy, sessions := scheduler.Defaults(), containers.DefaultSettings()
 	c := Config{
 		// The values for doors without their own.
-		TLS: TLS{Certificates: Certificates{ClientAuth: AuthNone, MinVersion: secure.Version13}},
+		TLS: TLS{Certificates: Certificates{ClientAuth: AuthNone, MinVersion: listen.Version13}},
 		Containers: Containers{
 			Heartbeat:        sessions.Heartbeat,
 			HandshakeTimeout: sessions.HandshakeTimeout,

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/listen"
 )
 
 // TLS applies to the addresses of all doors that begin with "tls://".
@@ -36,9 +36,9 @@ type Certificates struct {
 
 // Values of Certificates.ClientAuth.
 const (
-	AuthNone     = secure.AuthNone     // clients are not asked for a certificate
-	AuthOptional = secure.AuthOptional // a certificate is optional, but must be valid if shown
-	AuthRequired = secure.AuthRequired
+	AuthNone     = listen.AuthNone     // clients are not asked for a certificate
+	AuthOptional = listen.AuthOptional // a certificate is optional, but must be valid if shown
+	AuthRequired = listen.AuthRequired
 )
 
 // A doorTLS is a door with its TLS settings.
@@ -63,7 +63,7 @@ func (c *Config) doorsTLS() []doorTLS {
 // encrypted returns the first address with TLS; "" if there is none.
 func (l doorTLS) encrypted() string {
 	for _, addr := range l.addrs {
-		if _, ok := secure.Cut(addr); ok {
+		if _, ok := listen.CutTLS(addr); ok {
 			return addr
 		}
 	}
@@ -72,7 +72,7 @@ func (l doorTLS) encrypted() string {
 
 // files returns the files of a door: its own, or else those of [tls]. table is the table that each
 // key comes from.
-func (c *Config) files(l doorTLS) (f secure.Files, table map[string]string) {
+func (c *Config) files(l doorTLS) (f listen.TLSFiles, table map[string]string) {
 	own, all := *l.own, c.TLS.Certificates
 	if own.Cert != "" || own.Key != "" { // they belong together
 		all.Cert, all.Key = own.Cert, own.Key
@@ -84,7 +84,7 @@ func (c *Config) files(l doorTLS) (f secure.Files, table map[string]string) {
 		}
 		return cmp.Or(own, all)
 	}
-	return secure.Files{
+	return listen.TLSFiles{
 		Cert: pick("cert", own.Cert, all.Cert), Key: pick("key", own.Key, all.Key),
 		ClientCA: pick("client_ca", own.ClientCA, all.ClientCA), ClientCRL: pick("client_crl", own.ClientCRL, all.ClientCRL),
 		ClientAuth: pick("client_auth", own.ClientAuth, all.ClientAuth), MinVersion: pick("min_version", own.MinVersion, all.MinVersion),
@@ -102,7 +102,7 @@ func (c *Config) verifiesClients() bool {
 
 // Secured has the TLS configuration of each door, by its table. A door without an address with TLS
 // has none.
-type Secured map[string]*secure.Config
+type Secured map[string]*listen.TLS
 
 // Secure reads the files of the doors that have an address with TLS. A door whose files have not
 // changed keeps its entry of old, which may be nil. now is the wall clock by which certificates are
@@ -158,7 +158,7 @@ func (c *Config) secure(fs *faults, old Secured, now func() time.Time) Secured {
 func (c *Config) validateTLS(fs *faults) {
 	check := func(table string, t, all Certificates) {
 		fs.OneOf(table+".client_auth", cmp.Or(t.ClientAuth, all.ClientAuth), AuthNone, AuthOptional, AuthRequired)
-		fs.OneOf(table+".min_version", cmp.Or(t.MinVersion, all.MinVersion), secure.Version12, secure.Version13)
+		fs.OneOf(table+".min_version", cmp.Or(t.MinVersion, all.MinVersion), listen.Version12, listen.Version13)
 		if t.Cert != "" && t.Key == "" {
 			fs.Add(table+".key", "missing: the key of %s", t.Cert)
 		} else if t.Key != "" && t.Cert == "" {
@@ -169,7 +169,7 @@ func (c *Config) validateTLS(fs *faults) {
 	check("tls", c.TLS.Certificates, Certificates{})
 	for _, l := range c.doorsTLS() {
 		// A door's own settings are checked independently of [tls].
-		check(l.table+".tls", *l.own, Certificates{ClientAuth: AuthNone, MinVersion: secure.Version13})
+		check(l.table+".tls", *l.own, Certificates{ClientAuth: AuthNone, MinVersion: listen.Version13})
 	}
 	if len(fs.Faults) == before {
 		c.secure(fs, nil, time.Now)

@@ -19,8 +19,8 @@ import (
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/parameter"
-	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva/unixsocket"
@@ -249,7 +249,7 @@ func (c Config) validateContainers(fs *faults) {
 // validateTrust checks that containers which the server starts have certificates to trust, if they
 // can only connect with TLS.
 func (c Config) validateTrust(fs *faults) {
-	plain := func(addr string) bool { _, encrypted := secure.Cut(addr); return !encrypted }
+	plain := func(addr string) bool { _, encrypted := listen.CutTLS(addr); return !encrypted }
 	if list := c.Containers.Listen; len(list) == 0 || slices.ContainsFunc(list, plain) {
 		return
 	}
@@ -421,7 +421,7 @@ func (c Config) validateListeners(fs *faults) {
 			}
 			if path, ok := unixsocket.Cut(addr); ok {
 				unix(key, addr, path)
-			} else if hostport, ok := secure.Cut(addr); ok {
+			} else if hostport, ok := listen.CutTLS(addr); ok {
 				check(key, hostport)
 			} else if strings.Contains(addr, "/") {
 				fs.Add(key, "%q is not an address: want host:port, tls://host:port, or unix:PATH for a Unix socket", addr)
@@ -432,7 +432,7 @@ func (c Config) validateListeners(fs *faults) {
 		d.socket.validate(fs, d.name)
 	}
 	if addr := c.Admin.Health; addr != "" {
-		hostport, _ := secure.Cut(addr)
+		hostport, _ := listen.CutTLS(addr)
 		check("admin.health", hostport)
 	}
 	k := c.Containers

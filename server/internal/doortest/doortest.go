@@ -18,7 +18,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
@@ -83,8 +83,8 @@ func (r *Rig) For(t testing.TB) *Rig {
 }
 
 // Entrance is the way into a door on a free port of this machine.
-func (r *Rig) Entrance(door string) intake.Entrance {
-	return intake.Entrance{Addrs: []string{"127.0.0.1:0"}, Metrics: r.Metrics.Door(door), Log: slog.New(slog.NewTextHandler(r.Log, nil))}
+func (r *Rig) Entrance(door string) listen.Entrance {
+	return listen.Entrance{Addrs: []string{"127.0.0.1:0"}, Metrics: r.Metrics.Door(door), Log: slog.New(slog.NewTextHandler(r.Log, nil))}
 }
 
 // Predict makes the service that doors share. Its clients may load and unload what repository has.

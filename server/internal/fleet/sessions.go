@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/listen"
 )
 
 // Sessions holds the connections with containers: those that connect, and those that the server
@@ -103,7 +103,7 @@ func (ss *Sessions) identify(a containers.Applicant, hidden error) (name string,
 	}
 	shown.Place = access.InHello
 	if a.TLS != nil {
-		shown.Certificate = access.NewCertificate(secure.PeerCertificate(a.TLS))
+		shown.Certificate = access.NewCertificate(listen.PeerCertificate(a.TLS))
 	}
 	who := ss.cfg.Identities.Who(&shown)
 	if err = who.Check(access.Serve, a.Model.String()); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/unfinished"
 )
@@ -25,7 +25,7 @@ const mostFrames = 16
 
 // A conn is a detector's connection.
 type conn struct {
-	*intake.Conn
+	*listen.Conn
 	door *Door
 
 	// Set once.
@@ -189,7 +189,7 @@ func (c *conn) Read(p []byte) (int, error) {
 			time.Sleep(c.Pause(1))
 		}
 		c.half.Arrived(bytes)
-		due := intake.Clock{Began: since, Bytes: bytes}.Due(c.door.settings.Load().MessageTimeout)
+		due := listen.Clock{Began: since, Bytes: bytes}.Due(c.door.settings.Load().MessageTimeout)
 		if due != c.due {
 			c.due = due
 			_ = c.Conn.SetReadDeadline(due)

@@ -12,7 +12,7 @@
 // rows are zero. A detection that fails is answered with zeros, and the header has "error" and
 // "type": a detector waits request_timeout_ms (200) for an answer, and begins anew without one.
 //
-//	intake.Listener → conn.serve ─┬─ conn.read     messages (package zmtp), and their end
+//	listen.Listener → conn.serve ─┬─ conn.read     messages (package zmtp), and their end
 //	                              └─ request.answer → predict.Door.Infer
 //
 // message.go has the meaning of messages, models.go the choice of the model, and store.go the files

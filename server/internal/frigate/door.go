@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/unfinished"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -21,7 +21,7 @@ import (
 
 // Config of the door. All fields must be set, except those whose zero has a meaning.
 type Config struct {
-	intake.Entrance
+	listen.Entrance
 	Predict *predict.Service
 	// Identities has the identities of clients; nil: none is declared, and all have all rights.
 	Identities *access.Identities
@@ -40,7 +40,7 @@ type Settings struct {
 	// its header, Rank of the image.
 	Limits gate.Limits
 
-	Connections    intake.Settings
+	Connections    listen.Settings
 	MessageTimeout time.Duration // for a message, plus a second per 16 KiB; 0: none
 	StallTimeout   time.Duration // in which a client must take some of its answer
 	RequestTimeout time.Duration // of the detectors
@@ -57,7 +57,7 @@ type Door struct {
 	pool       *tensor.Pool
 	room       *unfinished.Room
 	log        *slog.Logger
-	listener   *intake.Listener
+	listener   *listen.Listener
 	store      *store // nil: model files are refused
 
 	settings atomic.Pointer[Settings]
@@ -83,9 +83,9 @@ func Listen(cfg Config) (*Door, error) {
 			return nil, fmt.Errorf("frigate: model_directory: %w", err)
 		}
 	}
-	if d.listener, err = intake.Listen(intake.Config{
+	if d.listener, err = listen.Listen(listen.Config{
 		Entrance: cfg.Entrance, Door: "frigate", Refusal: zmtp.Refusal,
-		Settings: func() intake.Settings { return d.settings.Load().Connections },
+		Settings: func() listen.Settings { return d.settings.Load().Connections },
 	}); err != nil {
 		d.store.close()
 		return nil, err

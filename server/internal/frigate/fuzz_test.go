@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers/zmtp"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 	"github.com/shivad/shivad/shiva/unixsocket"
@@ -55,12 +55,12 @@ func FuzzMessage(f *testing.F) {
 }
 
 // admitted returns a connection as the door sees it.
-func admitted(t testing.TB, r *rig) *intake.Conn {
+func admitted(t testing.TB, r *rig) *listen.Conn {
 	t.Helper()
-	l, err := intake.Listen(intake.Config{
-		Entrance: intake.Entrance{Addrs: []string{"10.0.0.1:1"}, Metrics: r.Metrics.Door("frigate"), Log: r.door.log,
+	l, err := listen.Listen(listen.Config{
+		Entrance: listen.Entrance{Addrs: []string{"10.0.0.1:1"}, Metrics: r.Metrics.Door("frigate"), Log: r.door.log,
 			Open: func(at string, _ unixsocket.Access) (net.Listener, error) { return r.net.Listen(at) }},
-		Door: "frigate", Settings: func() intake.Settings { return intake.Settings{Total: 1} },
+		Door: "frigate", Settings: func() listen.Settings { return listen.Settings{Total: 1} },
 	})
 	if err != nil {
 		t.Fatal(err)

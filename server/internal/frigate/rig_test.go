@@ -21,7 +21,7 @@ import (
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -63,7 +63,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 			c.Trail, c.Reach = r.trail, func() string { return r.reach }
 		}),
 		Settings: Settings{
-			Connections: intake.Settings{Total: 100, PerAddress: 50}, MessageTimeout: 10 * time.Second, StallTimeout: 5 * time.Second, RequestTimeout: 200 * time.Millisecond,
+			Connections: listen.Settings{Total: 100, PerAddress: 50}, MessageTimeout: 10 * time.Second, StallTimeout: 5 * time.Second, RequestTimeout: 200 * time.Millisecond,
 			Limits:     gate.Limits{MessageBytes: 1 << 20, MetadataBytes: 4 << 10, Tensors: 16, Rank: 8, JSONDepth: 32},
 			ModelBytes: 1 << 16, ModelFiles: 3,
 		},

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/wake"
 )
@@ -232,7 +232,7 @@ const (
 )
 
 // ban records that a connection from a host was closed for such a reason.
-func (d *Door) ban(host intake.Host, now time.Time) {
+func (d *Door) ban(host listen.Host, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.bans) >= maxBans {
@@ -242,7 +242,7 @@ func (d *Door) ban(host intake.Host, now time.Time) {
 }
 
 // banned reports whether a connection from a host was closed for such a reason within banTime.
-func (d *Door) banned(host intake.Host, now time.Time) bool {
+func (d *Door) banned(host listen.Host, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	at, ok := d.bans[host]

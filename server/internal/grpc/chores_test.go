@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
@@ -89,7 +89,7 @@ func TestChoresArePaid(t *testing.T) {
 func TestPingFlood(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *int64) { c.MinPing = time.Hour })
 	c := r.caller()
-	var host intake.Host
+	var host listen.Host
 	budgettest.Until(t, "the connection", func() (there bool) {
 		r.eachConn(func(c *conn) { host, there = c.Host(), true })
 		return there

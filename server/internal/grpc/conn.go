@@ -14,7 +14,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/wake"
 )
@@ -22,7 +22,7 @@ import (
 // A listener gives grpc-go the door's connections. Connections above a limit are closed without an
 // answer: client libraries retry later, and no descriptor is taken meanwhile.
 type listener struct {
-	*intake.Listener
+	*listen.Listener
 	door *Door
 }
 
@@ -44,7 +44,7 @@ func (l *listener) Accept() (net.Conn, error) {
 // A conn is a client's connection, between the network and its calls. It inspects the frames that
 // pass through it. Encryption would be below it.
 type conn struct {
-	*intake.Conn
+	*listen.Conn
 	outbox
 	door        *Door
 	source      uint64              // for fairness; see predict.Door

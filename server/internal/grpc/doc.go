@@ -78,7 +78,7 @@
 //     account: an answer adds four, a reset takes one, and 100 a second are added, so that hedging
 //     and a gateway with typing users never empty it. An empty account limits calls to that rate,
 //     and the reading of frames (pause); after 400 more the connection gets a GOAWAY, which the
-//     client can read, since the connection lingers (intake.Conn.Linger), and the next connections
+//     client can read, since the connection lingers (listen.Conn.Linger), and the next connections
 //     from its host begin with an empty account. Delaying calls alone was not enough: they start
 //     all the same, and 26,000 goroutines a second raised the p50 of other clients to 28 to 100 ms,
 //     362 times that next to processes that burn as much CPU; now it is 1.1 times (bench/run -only
@@ -102,7 +102,7 @@
 //     answers sends two updates for it at most. grpc-go closes connections that send too many
 //     PINGs, but the PINGs read until then cost time, and the client comes back: its next
 //     connections begin without credit, too.
-//   - A connection that always has input yields to others (intake.Conn.Read). A goroutine that
+//   - A connection that always has input yields to others (listen.Conn.Read). A goroutine that
 //     never waits keeps its processor for the 10 ms of the runtime's time slice, and the event loop
 //     of the Shiva door, which wakes from a system call, waits for a processor: next to an endless
 //     series of PINGs the p50 of other clients was 45 ms; now it is 0.4 ms.

@@ -25,13 +25,13 @@ import (
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/grpc/wire"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
 // Config of the door. All fields must be set, except those whose zero has a meaning.
 type Config struct {
-	intake.Entrance
+	listen.Entrance
 	Predict *predict.Service
 	// Identities has the identities of clients; nil: none is declared, and all have all rights.
 	Identities *access.Identities
@@ -51,7 +51,7 @@ type Config struct {
 // Settings can change while the door is open. grpc-go takes the other fields of Config only once.
 type Settings struct {
 	Memory      gate.Memory // of requests
-	Connections intake.Settings
+	Connections listen.Settings
 	InFlight    int // most requests of one ModelStreamInfer without an answer
 	// MessageTimeout is for a message that has begun, plus a second per 16 KiB; 0: none.
 	MessageTimeout time.Duration
@@ -87,7 +87,7 @@ type Door struct {
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
-	bans  map[intake.Host]time.Time // when a host was last banned
+	bans  map[listen.Host]time.Time // when a host was last banned
 }
 
 // connectTimeout bounds HTTP/2's handshake.
@@ -109,11 +109,11 @@ const callWorkers = 256
 // Listen opens the door.
 func Listen(cfg Config) (*Door, error) {
 	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(access.Identities)), log: cfg.Log, failed: make(chan error, 1),
-		conns: make(map[*conn]struct{}), bans: make(map[intake.Host]time.Time)}
+		conns: make(map[*conn]struct{}), bans: make(map[listen.Host]time.Time)}
 	d.settings.Store(&cfg.Settings)
-	l, err := intake.Listen(intake.Config{
+	l, err := listen.Listen(listen.Config{
 		Entrance: cfg.Entrance, Door: "grpc",
-		Settings: func() intake.Settings { return d.settings.Load().Connections },
+		Settings: func() listen.Settings { return d.settings.Load().Connections },
 	})
 	if err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/leaktest"
 	"github.com/shivad/shivad/shiva/shivatest"
@@ -69,7 +69,7 @@ func newRigOn(t testing.TB, network *shivatest.Net, changes ...change) *rig {
 	cfg := Config{
 		Streams: 256, PingInterval: time.Minute, PingTimeout: doortest.Patience, MinPing: time.Millisecond,
 		Settings: Settings{
-			Connections: intake.Settings{Total: 100}, InFlight: 8,
+			Connections: listen.Settings{Total: 100}, InFlight: 8,
 			OutboundBytes: 8 << 20, StallTimeout: doortest.Patience, MessageTimeout: doortest.Patience,
 			Limits: gate.Limits{MessageBytes: 64 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8},
 		},

@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/listen"
 )
 
 // A Repository starts and stops the processes of the server's configuration. Its methods may be
@@ -85,7 +85,7 @@ func (s *Service) managedNames() []string {
 
 // Local reports whether a listener can be reached only from this machine.
 func Local(a net.Addr) bool {
-	if hostport, ok := secure.Cut(a.String()); ok { // of a door, or of containers
+	if hostport, ok := listen.CutTLS(a.String()); ok { // of a door, or of containers
 		at, err := netip.ParseAddrPort(hostport)
 		return err == nil && at.Addr().IsLoopback()
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/unfinished"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -21,7 +21,7 @@ import (
 // An arrival is a request's body as it arrives on the socket, limited by message_timeout.
 type arrival struct {
 	call  *call
-	clock intake.Clock
+	clock listen.Clock
 	due   int64 // bytes after which the deadline is extended
 	// silence ends a body of which nothing has arrived for so long; 0: only its deadline does.
 	silence time.Duration
@@ -37,7 +37,7 @@ const slack = 64 << 10
 // arriving returns the request's body. One goroutine at a time reads it, and calls done.
 func (c *call) arriving() *arrival {
 	if c.in == nil {
-		c.in = &arrival{call: c, clock: intake.Clock{Began: time.Now()}}
+		c.in = &arrival{call: c, clock: listen.Clock{Began: time.Now()}}
 		if c.r.Body == http.NoBody {
 			c.in.err = io.EOF
 		} else {

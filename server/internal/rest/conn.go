@@ -14,13 +14,13 @@ import (
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/metrics"
 )
 
 // A listener gives net/http its connections.
 type listener struct {
-	*intake.Listener
+	*listen.Listener
 	door *Door
 }
 
@@ -34,7 +34,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		c := &conn{Conn: in, door: l.door, source: l.door.predict.NewSource(), client: gate.ClientOf(in.RemoteAddr().String()),
 			certificate: access.NewCertificate(in.PeerCertificate()), head: time.Now()}
 		if l.door.add(c) {
-			return &intake.HTTPConn{Conn: c}, nil
+			return &listen.HTTPConn{Conn: c}, nil
 		}
 		c.Close()
 	}
@@ -65,7 +65,7 @@ func refuse(err error) []byte {
 // A conn is a client's connection as net/http uses it. It limits how long the client may make no
 // progress, and records why the connection ended.
 type conn struct {
-	*intake.Conn
+	*listen.Conn
 	door *Door
 
 	// Set once.
@@ -75,7 +75,7 @@ type conn struct {
 
 	state  atomic.Int32 // http.ConnState
 	unread atomic.Bool  // an answer was sent before all of its request had arrived
-	// A handler has begun. The goroutine that reads ahead may write, too: see intake.HTTPConn.
+	// A handler has begun. The goroutine that reads ahead may write, too: see listen.HTTPConn.
 	answering atomic.Bool
 
 	// Owned by net/http's goroutine for this connection.
@@ -89,7 +89,7 @@ type conn struct {
 type connKey struct{}
 
 // below returns the conn of a connection that net/http has.
-func below(c net.Conn) *conn { return c.(*intake.HTTPConn).Conn.(*conn) }
+func below(c net.Conn) *conn { return c.(*listen.HTTPConn).Conn.(*conn) }
 
 // Read gives a client header_timeout for the head of a request, and idle_timeout to begin one.
 // net/http has both timeouts, but its own cannot change while it serves.

@@ -59,7 +59,7 @@
 //     credentials are never requested, so * exposes no more than the address does. A page can still
 //     send a request that a form could, but cannot read the answer.
 //   - A page is recognised by what its browser adds: Origin, Sec-Fetch-Site, and the name in Host
-//     (internal/browser). For the browser a rebound name has the same origin as the server, so only
+//     (internal/listen). For the browser a rebound name has the same origin as the server, so only
 //     the name reveals it. Hence the admin door answers only to addresses and to names that the
 //     operator lists, and so do load and unload when a page asks; inference and reading ignore the
 //     name, as clients use any name that their network has. The alternative, a token in a header,

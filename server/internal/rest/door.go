@@ -14,7 +14,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -23,7 +23,7 @@ const headerBytes = 64 << 10
 
 // Config of the door. All fields must be set, except those whose zero has a meaning.
 type Config struct {
-	intake.Entrance
+	listen.Entrance
 	Predict *predict.Service
 	// Identities has the identities of clients; nil: none is declared, and every client has all
 	// rights.
@@ -40,7 +40,7 @@ type Settings struct {
 	// of requested outputs.
 	Limits gate.Limits
 
-	Connections    intake.Settings
+	Connections    listen.Settings
 	IdleTimeout    time.Duration // of a connection between two requests; 0: none
 	HeaderTimeout  time.Duration // for the head of a request to arrive
 	MessageTimeout time.Duration // for its body, and a second more per 16 KiB; 0: none
@@ -59,7 +59,7 @@ type Door struct {
 	identities *access.Identities
 	log        *slog.Logger
 	http       http.Server
-	listener   *intake.Listener
+	listener   *listen.Listener
 	failed     chan error
 	serving    sync.WaitGroup // the goroutine of Listen
 
@@ -77,9 +77,9 @@ func Listen(cfg Config) (*Door, error) {
 	d := &Door{predict: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(access.Identities)), log: cfg.Log, failed: make(chan error, 1), closing: make(chan struct{}), conns: make(map[*conn]struct{})}
 	d.Configure(cfg.Settings)
 	var err error
-	if d.listener, err = intake.Listen(intake.Config{
+	if d.listener, err = listen.Listen(listen.Config{
 		Entrance: cfg.Entrance, Door: "rest", Refusal: refuse,
-		Settings: func() intake.Settings { return d.settings.Load().Connections },
+		Settings: func() listen.Settings { return d.settings.Load().Connections },
 	}); err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func Listen(cfg Config) (*Door, error) {
 			if k.state.Store(int32(s)); s == http.StateIdle {
 				k.answering.Store(false)
 				k.head = time.Time{}
-				c.(*intake.HTTPConn).NextRequest()
+				c.(*listen.HTTPConn).NextRequest()
 			}
 		},
 	}

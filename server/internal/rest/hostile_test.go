@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -376,7 +376,7 @@ func TestConnectionLimit(t *testing.T) {
 // those end by themselves.
 func TestConnectionsOfOneAddress(t *testing.T) {
 	r := newRig(t, func(c *Config) {
-		c.Connections, c.IdleTimeout = intake.Settings{Total: 100, PerAddress: 2, Loopback: true}, 300*time.Millisecond
+		c.Connections, c.IdleTimeout = listen.Settings{Total: 100, PerAddress: 2, Loopback: true}, 300*time.Millisecond
 	})
 	const ask = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 	for range 2 {

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/shivad/shivad/server/internal/browser"
+	"github.com/shivad/shivad/server/internal/listen"
 )
 
 // A page in a browser may send requests anywhere, but may read answers only if the server permits
@@ -73,7 +73,7 @@ func (c *call) crossOrigin(found *route) (answered bool) {
 // A browser shows itself by its headers, whatever it sends. The type alone says nothing: that of
 // forms is libcurl's default, and so that of all requests of Triton's C++ client.
 func (c *call) byProgram() error {
-	if browser.Sent(c.r) {
+	if listen.SentByPage(c.r) {
 		// No form sends octet-stream, and a script of another origin needs a preflight for it.
 		kind := c.r.Header.Get("Content-Type")
 		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" && media != "application/octet-stream" {
@@ -89,8 +89,8 @@ func (c *call) ownPage() error {
 	trusted := func(origin *url.URL) bool {
 		return slices.Contains(c.settings.Origins, strings.ToLower(origin.Scheme+"://"+origin.Host))
 	}
-	err := browser.Foreign(c.r, trusted)
-	if err == nil && browser.Sent(c.r) && !browser.Named(c.r.Host, nil) {
+	err := listen.ForeignPage(c.r, trusted)
+	if err == nil && listen.SentByPage(c.r) && !listen.NamedHost(c.r.Host, nil) {
 		if origin, bad := url.Parse(c.r.Header.Get("Origin")); bad != nil || !trusted(origin) {
 			err = fmt.Errorf("the request comes from a page that addresses this server as %.200q", c.r.Host)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/shivad/shivad/scheduler/schedtest"
 	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva/leaktest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -38,7 +38,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 		Entrance: r.Entrance("rest"),
 		Predict:  r.Predict(r.repo),
 		Settings: Settings{
-			Connections: intake.Settings{Total: 100}, HeaderTimeout: 10 * time.Second, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second,
+			Connections: listen.Settings{Total: 100}, HeaderTimeout: 10 * time.Second, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second,
 			Limits: gate.Limits{MessageBytes: 16 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8, JSONDepth: 32}, Memory: gate.Memory{Pool: r.Pool},
 		},
 	}
@@ -62,7 +62,7 @@ func (r *rig) shutdown(ctx context.Context) error {
 // connected makes a request that did not come over a socket look like one of a connection.
 func connected(q *http.Request, d *Door) *http.Request {
 	end, _ := net.Pipe()
-	c := &conn{Conn: &intake.Conn{Conn: end}, door: d}
+	c := &conn{Conn: &listen.Conn{Conn: end}, door: d}
 	return q.WithContext(context.WithValue(q.Context(), connKey{}, c))
 }
 

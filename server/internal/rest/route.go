@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/access"
-	"github.com/shivad/shivad/server/internal/browser"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/predict"
 )
@@ -157,7 +157,7 @@ func (c *call) admit(found *route) error {
 // for any page that asks, so requests of pages of other origins have no identity.
 func (c *call) identify() *access.Identity {
 	shown := access.Bearer(access.InHeader, c.r.Header["Authorization"])
-	if c.conn.certificate != nil && (!browser.Sent(c.r) || c.ownPage() == nil) {
+	if c.conn.certificate != nil && (!listen.SentByPage(c.r) || c.ownPage() == nil) {
 		shown.Certificate = c.conn.certificate
 	}
 	return c.door.identities.Who(&shown)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
@@ -355,7 +355,7 @@ func TestNoInputOfWhatCloses(t *testing.T) {
 		here, there := net.Pipe()
 		defer there.Close()
 		defer here.Close()
-		k := &socket{place: &intake.Conn{Conn: here}}
+		k := &socket{place: &listen.Conn{Conn: here}}
 		e := &endless{k: k}
 		k.medium = e
 		l.refresh()
@@ -382,7 +382,7 @@ func TestFloodsLeaveOthersTheirTurn(t *testing.T) {
 	socketOn := func(m medium) *socket {
 		here, there := net.Pipe()
 		t.Cleanup(func() { here.Close(); there.Close() })
-		k := &socket{place: &intake.Conn{Conn: here}, medium: m}
+		k := &socket{place: &listen.Conn{Conn: here}, medium: m}
 		l.begin()
 		k.session = l.newSession(7, k)
 		k.session.phase = ending // so that what is read is nothing to it

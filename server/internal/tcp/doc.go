@@ -34,7 +34,7 @@
 // run. Bypasses that could be removed are gone: a socket is added to the second epoll set once,
 // edge-triggered, where each wait was a system call of its own, and a detached socket stays in it.
 //
-//   - internal/intake accepts, and gnet's loops are given connections (gnet.Client, an engine
+//   - internal/listen accepts, and gnet's loops are given connections (gnet.Client, an engine
 //     without listeners): gnet's listener ends the engine, and all connections with it, when an
 //     accept finds no descriptor; a limit does not help, as its acceptor is faster than its loops,
 //     which close connections; without it: with 256 descriptors and a limit of 141 connections the
@@ -95,7 +95,7 @@
 //   - A user takes the place of an address (SO_PEERCRED): for limits, which apply with
 //     server.limit_loopback, for the owner of a stream, and in the log.
 //   - Only socket uses the descriptor. The loops, the goroutines and the end of a connection use an
-//     intake.Conn, so a connection without a descriptor needs another socket and nothing else.
+//     listen.Conn, so a connection without a descriptor needs another socket and nothing else.
 //
 // shiva/unixsocket opens Unix sockets for all doors and for containers. flock on the directory
 // keeps servers that start at the same time apart while they check for an old socket, remove it and

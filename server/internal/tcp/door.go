@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/unfinished"
@@ -24,7 +24,7 @@ import (
 
 // Config of the door. All fields must be set, except those whose zero has a meaning.
 type Config struct {
-	intake.Entrance
+	listen.Entrance
 	Gate *gate.Gate
 	// Describe answers the paths of the Predict Protocol other than inference, for an identity:
 	// predict's function of that name. nil: the door has none.
@@ -42,7 +42,7 @@ type Config struct {
 
 // Settings of the door can change while it is open.
 type Settings struct {
-	Connections    intake.Settings
+	Connections    listen.Settings
 	InFlight       int           // maximum number of requests in flight per connection
 	IdleTimeout    time.Duration // without input or waiting answers; 0: no limit
 	MessageTimeout time.Duration // for a message that has begun, plus a second per 16 KiB
@@ -68,7 +68,7 @@ type Door struct {
 	room       *unfinished.Room
 	metrics    *metrics.Door
 	log        *slog.Logger
-	listener   *intake.Listener
+	listener   *listen.Listener
 	carriers   map[string]carrier // by the network of the address
 
 	accepting     sync.WaitGroup // the goroutine that accepts
@@ -84,9 +84,9 @@ type Door struct {
 func Listen(cfg Config) (*Door, error) {
 	d := newDoor(cfg)
 	var err error
-	if d.listener, err = intake.Listen(intake.Config{
+	if d.listener, err = listen.Listen(listen.Config{
 		Entrance: cfg.Entrance, Door: "tcp", Refusal: refuse,
-		Settings: func() intake.Settings { return d.settings.Load().Connections },
+		Settings: func() listen.Settings { return d.settings.Load().Connections },
 	}); err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func Listen(cfg Config) (*Door, error) {
 
 // A carrier runs the loops of sessions whose transports are of one kind.
 type carrier interface {
-	enroll(*intake.Conn) // makes a session of a connection
+	enroll(*listen.Conn) // makes a session of a connection
 	each(func(l *loop))  // runs f with each loop, now or soon; f takes the turn itself
 	stop() error         // ends the loops and the remaining connections
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/panjf2000/gnet/v2/pkg/logging"
 	"golang.org/x/sys/unix"
 
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/processors"
 )
 
@@ -144,7 +144,7 @@ func execute(el gnet.EventLoop, l *loop, f func(*loop)) {
 }
 
 // enroll hands a connection to one of the event loops.
-func (e *engine) enroll(in *intake.Conn) {
+func (e *engine) enroll(in *listen.Conn) {
 	k := &conn{engine: e, place: in}
 	// gnet closes it, and continues with a duplicate.
 	if _, err := e.client.EnrollContext(in.HandOver(), k); err != nil || k.session == nil {
@@ -214,7 +214,7 @@ func (e *engine) after(d time.Duration, f func()) {
 // connection.
 type conn struct {
 	engine   *engine
-	place    *intake.Conn // its place in the door's limits
+	place    *listen.Conn // its place in the door's limits
 	session  *session
 	gnet     gnet.Conn
 	fd       int

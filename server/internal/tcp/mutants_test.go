@@ -16,8 +16,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/apps"
-	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/jsontest"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/jsonscan"
@@ -50,7 +50,7 @@ func newMutants(t testing.TB) *mutants {
 	settings := m.door.Settings()
 	settings.Limits = shiva.Limits{MessageBytes: 4 << 20, MetadataBytes: 256 << 10}
 	d := newDoor(Config{
-		Entrance: intake.Entrance{Metrics: m.door.metrics, Log: slog.New(slog.NewTextHandler(io.Discard, nil))},
+		Entrance: listen.Entrance{Metrics: m.door.metrics, Log: slog.New(slog.NewTextHandler(io.Discard, nil))},
 		Gate:     m.Gate, Regions: m.Regions, Describe: m.door.describe, Pool: m.Pool, Settings: settings,
 	})
 	m.loop = newLoop(d, func() {}, func() {})

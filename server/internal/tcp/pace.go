@@ -6,7 +6,7 @@ import (
 	"github.com/shivad/shivad/server/internal/access"
 )
 
-// A client over a rate is read slowly: after requests that were refused (intake.Conn.Pause), and
+// A client over a rate is read slowly: after requests that were refused (listen.Conn.Pause), and
 // while more of its bytes are read than its quotas admit (access.Payers.Read).
 
 // pace has the transport wait before the next read, if it must, after that many bytes were read.

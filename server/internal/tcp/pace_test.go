@@ -17,7 +17,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/doortest"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -67,7 +67,7 @@ func TestReadInTurns(t *testing.T) {
 			t.Errorf("it was read %d times in %v", turns, took)
 		}
 		ask(20)
-		ask(2 * intake.Lump / len(question))
+		ask(2 * listen.Lump / len(question))
 		who.Configure(access.Limits{}, true)
 		if n := ask(60); n != 0 {
 			t.Errorf("%d are refused without a quota", n)

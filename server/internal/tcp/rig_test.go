@@ -17,8 +17,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/doortest"
-	"github.com/shivad/shivad/server/internal/intake"
-	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/certtest"
@@ -70,7 +69,7 @@ func newTLSRig(t testing.TB, change func(*Config)) *rig {
 	authority := certtest.New(t, "authority")
 	server := authority.Server(nil)
 	paths := certtest.Write(t, t.TempDir(), "cert.pem", server.Cert, "key.pem", server.Key, "ca.pem", authority.PEM())
-	config, faults := secure.Files{Cert: paths[0], Key: paths[1], ClientCA: paths[2], ClientAuth: secure.AuthOptional}.Load(time.Now(), nil)
+	config, faults := listen.TLSFiles{Cert: paths[0], Key: paths[1], ClientCA: paths[2], ClientAuth: listen.AuthOptional}.Load(time.Now(), nil)
 	if err := faults.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +121,7 @@ func newRigAt(t testing.TB, addr string, change func(*Config)) *rig {
 		},
 		Loops: 1,
 		Settings: Settings{
-			Connections: intake.Settings{Total: 1000}, InFlight: 256,
+			Connections: listen.Settings{Total: 1000}, InFlight: 256,
 			MessageTimeout: 10 * time.Second, OutboundBytes: 8 << 20, OutboundStall: 10 * time.Second,
 		},
 	}
@@ -201,7 +200,7 @@ func (r *rig) connect() (net.Conn, error) {
 	if r.net != nil {
 		return r.net.DialFrom(r.T.Context(), "127.0.0.1:5000", addr)
 	}
-	if hostport, encrypted := secure.Cut(addr); encrypted {
+	if hostport, encrypted := listen.CutTLS(addr); encrypted {
 		c, err := tls.Dial("tcp", hostport, r.tls)
 		if err != nil {
 			return nil, err

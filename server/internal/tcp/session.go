@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva"
@@ -25,7 +25,7 @@ import (
 type session struct {
 	loop      *loop
 	transport transport
-	conn      *intake.Conn    // the transport's, for quotas; nil in tests without an intake
+	conn      *listen.Conn    // the transport's, for quotas; nil in tests without an intake
 	account   *access.Account // the account for which conn was last counted; nil: none
 	id        uint64          // of the connection, never 0
 	client    string          // gate.ClientOf; "" until a request needs it
@@ -43,7 +43,7 @@ type session struct {
 	refusals    int                 // bytes of the refusals in the line
 
 	lastInput time.Time    // for the idle timeout
-	clock     intake.Clock // of the half-received message; zero: not running
+	clock     listen.Clock // of the half-received message; zero: not running
 
 	outbound       outbound  // encoded answers that the transport has not taken
 	progress       time.Time // when transport or peer last took bytes, or nothing waited
@@ -147,7 +147,7 @@ func (s *session) decode(p []byte) (more int) {
 		s.transport.Acknowledge()
 	case d.Buffered(): // it looks for a header, and the client may send none
 		d.half.Finish()
-		s.clock = intake.Clock{}
+		s.clock = listen.Clock{}
 	default:
 		s.giveReceiver()
 	}
@@ -161,7 +161,7 @@ func (s *session) giveReceiver() {
 
 // dropHalf drops a half-received message.
 func (s *session) dropHalf() {
-	s.clock = intake.Clock{}
+	s.clock = listen.Clock{}
 	if s.receiver != nil {
 		s.receiver.Reset()
 		s.giveReceiver()
@@ -215,7 +215,7 @@ func (s *session) handleMessage(m *shiva.Message, err error) {
 	s.receiver.half.Finish()
 	c := s.appendCall(m)
 	c.bytes = s.clock.Bytes
-	s.clock = intake.Clock{}
+	s.clock = listen.Clock{}
 	c.err = s.tryOpen(c, err)
 	s.loop.earlier = 0
 	if c.err != nil || c.control != nil {

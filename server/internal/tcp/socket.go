@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shivad/shivad/server/internal/access"
-	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/processors"
 	"github.com/shivad/shivad/server/internal/wake"
 )
@@ -79,7 +79,7 @@ func (s *sockets) stop() error {
 	return nil
 }
 
-func (s *sockets) enroll(in *intake.Conn) {
+func (s *sockets) enroll(in *listen.Conn) {
 	k, err := newSocket(in)
 	if err != nil {
 		s.door.log.Debug("a connection failed while it was accepted", "peer", in.RemoteAddr(), "error", err)
@@ -101,7 +101,7 @@ func (s *sockets) enroll(in *intake.Conn) {
 // A socket is a transport on a pollable. Its goroutine is always in below.AwaitInput, so a
 // descriptor stays valid until the session knows that it is closed, and turns may use it freely.
 type socket struct {
-	place    *intake.Conn // its place in the door's limits
+	place    *listen.Conn // its place in the door's limits
 	session  *session
 	pollable pollable
 	medium   medium
@@ -114,7 +114,7 @@ type socket struct {
 }
 
 // newSocket makes the transport of a connection, without its session.
-func newSocket(in *intake.Conn) (*socket, error) {
+func newSocket(in *listen.Conn) (*socket, error) {
 	w, err := pollableOf(in.Socket())
 	if err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/secure"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -31,7 +31,7 @@ func inUse() int64 {
 func TestManyUnfinishedHandshakes(t *testing.T) {
 	r := newTLSRig(t, func(c *Config) { c.Connections.Total = 2000 })
 	r.model("m", floats("x"), r.Echo)
-	hostport, _ := secure.Cut(r.door.Addrs()[0].String())
+	hostport, _ := listen.CutTLS(r.door.Addrs()[0].String())
 	before := inUse()
 	var all []net.Conn
 	for range 1000 {

@@ -1,4 +1,4 @@
-package intake
+package listen
 
 import (
 	"cmp"
@@ -15,7 +15,6 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/processors"
-	"github.com/shivad/shivad/server/internal/secure"
 )
 
 // A connection to a TLS address counts against the limits from its beginning. It has a goroutine
@@ -133,7 +132,7 @@ func (l *Listener) shake(c *Conn) bool {
 		return false
 	}
 	c.Conn = c.tls
-	c.certificate = secure.PeerCertificate(c.tls)
+	c.certificate = PeerCertificate(c.tls)
 	return true
 }
 

@@ -1,11 +1,4 @@
-// Package browser distinguishes requests from web pages from those of programs.
-//
-// A page can send requests to any address that its reader's machine reaches, with a form, an image
-// or a script. It cannot omit or choose the headers that its browser adds: Origin (RFC 6454),
-// Sec-Fetch-Site (Fetch Metadata), and Host, the name in the page's URL. A page whose own name
-// resolves to the server's address (DNS rebinding) has the same origin as the server in the
-// browser's view, and only Host reveals it.
-package browser
+package listen
 
 import (
 	"fmt"
@@ -17,10 +10,16 @@ import (
 	"strings"
 )
 
-// Named reports whether host, with or without a port, is one that no outsider can have pointed at
-// this server: an IP address, localhost, or one of names. An empty host means HTTP/1.0, which no
+// A page can send requests to any address that its reader's machine reaches, with a form, an image
+// or a script. It cannot omit or choose the headers that its browser adds: Origin (RFC 6454),
+// Sec-Fetch-Site (Fetch Metadata), and Host, the name in the page's URL. A page whose own name
+// resolves to the server's address (DNS rebinding) has the same origin as the server in the
+// browser's view, and only Host reveals it.
+
+// NamedHost reports whether host, with or without a port, is one that no outsider can have pointed
+// at this server: an IP address, localhost, or one of names. An empty host means HTTP/1.0, which no
 // browser speaks.
-func Named(host string, names []string) bool {
+func NamedHost(host string, names []string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
@@ -31,10 +30,10 @@ func Named(host string, names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(strings.TrimSuffix(name, "."), host) })
 }
 
-// Foreign returns the error for a request from a page of another origin than the server's; nil for
-// the server's own pages and for programs. trusted reports whether pages of an origin may send it
-// nonetheless.
-func Foreign(r *http.Request, trusted func(origin *url.URL) bool) error {
+// ForeignPage returns the error for a request from a page of another origin than the server's; nil
+// for the server's own pages and for programs. trusted reports whether pages of an origin may send
+// it nonetheless.
+func ForeignPage(r *http.Request, trusted func(origin *url.URL) bool) error {
 	origins := r.Header.Values("Origin")
 	for _, text := range origins {
 		origin, err := url.Parse(text)
@@ -51,7 +50,7 @@ func Foreign(r *http.Request, trusted func(origin *url.URL) bool) error {
 	}
 }
 
-// Sent reports whether a page sent the request, according to the headers that a browser adds.
-func Sent(r *http.Request) bool {
+// SentByPage reports whether a page sent the request, according to the headers that a browser adds.
+func SentByPage(r *http.Request) bool {
 	return r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != ""
 }

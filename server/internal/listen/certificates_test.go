@@ -1,4 +1,4 @@
-package secure
+package listen
 
 import (
 	"crypto/tls"
@@ -15,16 +15,16 @@ import (
 
 func TestCut(t *testing.T) {
 	for addr, want := range map[string]string{"tls://:6175": ":6175", "tls:h:1": "h:1", "tls://[::1]:2": "[::1]:2"} {
-		if got, ok := Cut(addr); !ok || got != want {
+		if got, ok := CutTLS(addr); !ok || got != want {
 			t.Errorf("%s: %q, %v", addr, got, ok)
 		}
 	}
 	for _, addr := range []string{":6175", "unix:/tls:", "tcp://a:1", "TLS://a:1"} {
-		if _, ok := Cut(addr); ok {
+		if _, ok := CutTLS(addr); ok {
 			t.Errorf("%s is an address of TLS", addr)
 		}
 	}
-	a := Addr{&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7}}
+	a := TLSAddr{&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7}}
 	if a.Network() != "tls" || a.String() != "tls://127.0.0.1:7" {
 		t.Errorf("%s %s", a.Network(), a)
 	}
@@ -71,7 +71,7 @@ func TestFaults(t *testing.T) {
 		{"no list", "cert", "key", "ca", "cert", []string{"client_crl: cert has no list"}},
 		{"broken list", "cert", "key", "ca", "brokencrl", []string{"client_crl: list 1: x509"}},
 	} {
-		f := Files{Cert: at(c.cert), Key: at(c.key), ClientCA: at(c.ca), ClientCRL: at(c.crl), ClientAuth: AuthRequired, MinVersion: Version13}
+		f := TLSFiles{Cert: at(c.cert), Key: at(c.key), ClientCA: at(c.ca), ClientCRL: at(c.crl), ClientAuth: AuthRequired, MinVersion: Version13}
 		got, faults := f.Load(time.Now(), nil)
 		if (got == nil) != (len(c.want) > 0) || len(faults) != len(c.want) {
 			t.Errorf("%s: %v, want %q", c.name, faults, c.want)
@@ -86,13 +86,13 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Unchanged files are the same Config, and changed ones are another.
+// Unchanged files are the same TLS, and changed ones are another.
 func TestLoadAgain(t *testing.T) {
 	dir := t.TempDir()
 	authority := certtest.New(t, "authority")
 	server := authority.Server(nil)
 	paths := certtest.Write(t, dir, "cert", server.Cert, "key", server.Key)
-	f := Files{Cert: paths[0], Key: paths[1], ClientAuth: AuthNone, MinVersion: Version12}
+	f := TLSFiles{Cert: paths[0], Key: paths[1], ClientAuth: AuthNone, MinVersion: Version12}
 	first, faults := f.Load(time.Now(), nil)
 	if first == nil || !first.Until.Equal(server.Leaf.NotAfter) {
 		t.Fatal(first, faults)
@@ -112,7 +112,7 @@ func TestLoadAgain(t *testing.T) {
 		}
 	}
 	marked := certtest.Write(t, dir, "marked", append([]byte("\xef\xbb\xbf"), server.Cert...))
-	if c, faults := (Files{Cert: marked[0], Key: paths[1], ClientAuth: AuthNone, MinVersion: Version12}).Load(time.Now(), nil); c == nil {
+	if c, faults := (TLSFiles{Cert: marked[0], Key: paths[1], ClientAuth: AuthNone, MinVersion: Version12}).Load(time.Now(), nil); c == nil {
 		t.Errorf("with a byte order mark, as editors of Windows write: %v", faults)
 	}
 	f.MinVersion = Version13
@@ -137,7 +137,7 @@ func TestResumption(t *testing.T) {
 	server := authority.Server(nil)
 	paths := certtest.Write(t, t.TempDir(), "cert", server.Cert, "key", server.Key, "ca", authority.PEM())
 	for auth, want := range map[string]bool{AuthNone: true, AuthOptional: false, AuthRequired: false} {
-		f := Files{Cert: paths[0], Key: paths[1], ClientCA: paths[2], ClientAuth: auth, MinVersion: Version12}
+		f := TLSFiles{Cert: paths[0], Key: paths[1], ClientCA: paths[2], ClientAuth: auth, MinVersion: Version12}
 		config, faults := f.Load(time.Now(), nil)
 		if config == nil {
 			t.Fatal(faults)
@@ -178,7 +178,7 @@ func TestNotRevoked(t *testing.T) {
 	namesake := other.Client("namesake", nil).Leaf // with the serial number of the stolen one
 	revoked := map[string]bool{}
 	for _, c := range []*x509.Certificate{stolen, between} {
-		revoked[number(c.RawIssuer, c.SerialNumber.Bytes())] = true
+		revoked[serial(c.RawIssuer, c.SerialNumber.Bytes())] = true
 	}
 	type chains = [][]*x509.Certificate
 	for name, c := range map[string]struct {

@@ -1,4 +1,4 @@
-package secure
+package listen
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -18,8 +19,8 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
-// Files are the TLS settings of a door, by their names in the configuration.
-type Files struct {
+// TLSFiles are the TLS settings of a door, by their names in the configuration.
+type TLSFiles struct {
 	Cert, Key string // PEM: the server's certificate with its intermediates, and its key
 	ClientCA  string // PEM: authorities that sign clients' certificates; "": none
 	ClientCRL string // PEM: revocation lists of these authorities; "": none
@@ -29,21 +30,21 @@ type Files struct {
 	Protocols []string
 }
 
-// Values of Files.ClientAuth.
+// Values of TLSFiles.ClientAuth.
 const (
 	AuthNone     = "none"     // clients are not asked for a certificate
 	AuthOptional = "optional" // a certificate is optional, but must be valid
 	AuthRequired = "required"
 )
 
-// Values of Files.MinVersion.
+// Values of TLSFiles.MinVersion.
 const (
 	Version12 = "1.2"
 	Version13 = "1.3"
 )
 
-// A Config is the content of the files when they were read. It is immutable.
-type Config struct {
+// A TLS is the content of the files when they were read. It is immutable.
+type TLS struct {
 	*tls.Config
 	Until time.Time         // when the first of the server's own certificates expires
 	Sum   [sha256.Size]byte // of the settings and files that it was made from
@@ -53,7 +54,7 @@ type Config struct {
 // resume their sessions. It does so even if the certificate has expired meanwhile: refusing files
 // in use would not end their use, but would keep a reload from changing anything else, such as
 // rights that must be revoked. Faults name settings of f; old may be nil.
-func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
+func (f TLSFiles) Load(now time.Time, old *TLS) (*TLS, setting.Faults) {
 	var faults setting.Faults
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%q %q %q", f.ClientAuth, f.MinVersion, f.Protocols)
@@ -82,7 +83,7 @@ func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
 	if len(faults) > 0 {
 		return nil, faults
 	}
-	c := &Config{Config: &tls.Config{
+	c := &TLS{Config: &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		NextProtos: f.Protocols,
 		// Small first records help browsers that render early, but answers here are tensors.
@@ -107,7 +108,7 @@ func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
 		return nil, faults
 	}
 	c.Certificates = []tls.Certificate{own}
-	c.Until = until(own)
+	c.Until = firstExpiry(own)
 	if f.ClientAuth != AuthNone {
 		c.ClientAuth = tls.VerifyClientCertIfGiven
 		if f.ClientAuth == AuthRequired {
@@ -125,16 +126,16 @@ func (f Files) Load(now time.Time, old *Config) (*Config, setting.Faults) {
 }
 
 // own reads the server's certificate and key.
-func (f Files) own(faults *setting.Faults, certs, key []byte, now time.Time) tls.Certificate {
+func (f TLSFiles) own(faults *setting.Faults, certs, key []byte, now time.Time) tls.Certificate {
 	before := len(*faults)
-	switch kinds := blocks(certs); {
+	switch kinds := pemBlocks(certs); {
 	case len(kinds) == 0:
 		faults.Add("cert", "%s has no PEM in it: expected blocks -----BEGIN CERTIFICATE-----", f.Cert)
 	case !slices.Contains(kinds, "CERTIFICATE"):
 		faults.Add("cert", "%s has no certificate, but a block %q: expected -----BEGIN CERTIFICATE-----", f.Cert, kinds[0])
 	}
 	private := func(kind string) bool { return strings.HasSuffix(kind, "PRIVATE KEY") }
-	switch kinds := blocks(key); {
+	switch kinds := pemBlocks(key); {
 	case len(kinds) == 0:
 		faults.Add("key", "%s has no PEM in it: expected a block -----BEGIN PRIVATE KEY-----", f.Key)
 	case slices.Contains(kinds, "ENCRYPTED PRIVATE KEY") || bytes.Contains(key, []byte("Proc-Type: 4,ENCRYPTED")):
@@ -145,36 +146,37 @@ func (f Files) own(faults *setting.Faults, certs, key []byte, now time.Time) tls
 	if len(*faults) > before {
 		return tls.Certificate{}
 	}
-	chain, err := parse(certs)
+	chain, err := parseCertificates(certs)
 	if err != nil {
 		faults.Add("cert", "%s: %v", f.Cert, err)
 		return tls.Certificate{}
 	}
 	for _, c := range chain {
-		faults.Check("cert", valid(f.Cert, c, now))
+		faults.Check("cert", checkValidity(f.Cert, c, now))
 	}
 	if leaf := chain[0]; len(leaf.ExtKeyUsage)+len(leaf.UnknownExtKeyUsage) > 0 &&
 		!slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageServerAuth) && !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageAny) {
-		faults.Add("cert", "%s: the certificate of %s is not for servers (extended key usage without serverAuth): clients would refuse it", f.Cert, name(leaf))
+		faults.Add("cert", "%s: the certificate of %s is not for servers (extended key usage without serverAuth): clients would refuse it", f.Cert, subjectName(leaf))
 	}
 	pair, err := tls.X509KeyPair(certs, key)
 	if err != nil {
-		faults.Add("key", "%s does not fit the certificate of %s in %s: %s", f.Key, name(chain[0]), f.Cert, strings.TrimPrefix(err.Error(), "tls: "))
+		faults.Add("key", "%s does not fit the certificate of %s in %s: %s", f.Key, subjectName(chain[0]), f.Cert, strings.TrimPrefix(err.Error(), "tls: "))
 	}
 	return pair
 }
 
 // authorities reads the certificates of client_ca.
-func (f Files) authorities(faults *setting.Faults, text []byte, now time.Time) []*x509.Certificate {
-	list, err := parse(text)
+func (f TLSFiles) authorities(faults *setting.Faults, text []byte, now time.Time) []*x509.Certificate {
+	list, err := parseCertificates(text)
 	if err != nil {
 		faults.Add("client_ca", "%s: %v", f.ClientCA, err)
 		return nil
 	}
-	// One valid certificate is enough: bundles contain expired roots alongside their successors.
+	// One valid certificate is enough: bundles contain expired roots alongside their
+	// successors.
 	var first error
 	for _, c := range list {
-		err := valid(f.ClientCA, c, now)
+		err := checkValidity(f.ClientCA, c, now)
 		if err == nil {
 			return list
 		}
@@ -184,8 +186,9 @@ func (f Files) authorities(faults *setting.Faults, text []byte, now time.Time) [
 	return nil
 }
 
-// revoked reads the revocation lists and returns the certificates that they name (see number).
-func (f Files) revoked(faults *setting.Faults, text []byte, authorities []*x509.Certificate) map[string]bool {
+// revoked reads the revocation lists and returns the certificates that they name (see
+// serial).
+func (f TLSFiles) revoked(faults *setting.Faults, text []byte, authorities []*x509.Certificate) map[string]bool {
 	found, lists := map[string]bool{}, 0
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "X509 CRL" {
@@ -203,7 +206,7 @@ func (f Files) revoked(faults *setting.Faults, text []byte, authorities []*x509.
 			continue
 		}
 		for _, e := range list.RevokedCertificateEntries {
-			found[number(list.RawIssuer, e.SerialNumber.Bytes())] = true
+			found[serial(list.RawIssuer, e.SerialNumber.Bytes())] = true
 		}
 	}
 	if lists == 0 {
@@ -212,14 +215,14 @@ func (f Files) revoked(faults *setting.Faults, text []byte, authorities []*x509.
 	return found
 }
 
-// number identifies a certificate: its serial number is unique only for its issuer.
-func number(issuer, serial []byte) string { return string(issuer) + "\x00" + string(serial) }
+// serial identifies a certificate: its serial number is unique only for its issuer.
+func serial(issuer, serial []byte) string { return string(issuer) + "\x00" + string(serial) }
 
 // notRevoked returns an error if every chain of a client contains a revoked certificate.
 func notRevoked(chains [][]*x509.Certificate, revoked map[string]bool) error {
 	var bad *x509.Certificate
 	for _, chain := range chains {
-		i := slices.IndexFunc(chain, func(c *x509.Certificate) bool { return revoked[number(c.RawIssuer, c.SerialNumber.Bytes())] })
+		i := slices.IndexFunc(chain, func(c *x509.Certificate) bool { return revoked[serial(c.RawIssuer, c.SerialNumber.Bytes())] })
 		if i < 0 {
 			return nil
 		}
@@ -228,19 +231,19 @@ func notRevoked(chains [][]*x509.Certificate, revoked map[string]bool) error {
 	if bad == nil {
 		return nil // the client has presented no certificate
 	}
-	return fmt.Errorf("the certificate of %s, number %x, is revoked", name(bad), bad.SerialNumber)
+	return fmt.Errorf("the certificate of %s, number %x, is revoked", subjectName(bad), bad.SerialNumber)
 }
 
-// blocks returns the types of the PEM blocks of a file.
-func blocks(text []byte) (kinds []string) {
+// pemBlocks returns the types of the PEM blocks of a file.
+func pemBlocks(text []byte) (kinds []string) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		kinds = append(kinds, block.Type)
 	}
 	return kinds
 }
 
-// parse returns the certificates of a file, at least one.
-func parse(text []byte) (list []*x509.Certificate, err error) {
+// parseCertificates returns the certificates of a file, at least one.
+func parseCertificates(text []byte) (list []*x509.Certificate, err error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			continue
@@ -258,23 +261,24 @@ func parse(text []byte) (list []*x509.Certificate, err error) {
 }
 
 // neverSet is before any time that a clock shows that was ever set. A machine with such a clock,
-// without a battery and not told the time yet, cannot tell whether a certificate is valid already.
-// Its clock may be set while the server runs.
+// without a battery and not told the time yet, cannot tell whether a certificate is valid
+// already. Its clock may be set while the server runs.
 var neverSet = time.Date(1990, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// valid returns an error if a certificate is not valid now.
-func valid(path string, c *x509.Certificate, now time.Time) error {
+// checkValidity returns an error if a certificate is not valid now.
+func checkValidity(path string, c *x509.Certificate, now time.Time) error {
 	switch {
 	case now.After(c.NotAfter):
-		return fmt.Errorf("%s: the certificate of %s expired on %s", path, name(c), c.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s: the certificate of %s expired on %s", path, subjectName(c), c.NotAfter.UTC().Format(time.RFC3339))
 	case now.Before(c.NotBefore) && now.After(neverSet):
-		return fmt.Errorf("%s: the certificate of %s is valid only from %s on; the time is %s", path, name(c), c.NotBefore.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s: the certificate of %s is valid only from %s on; the time is %s", path, subjectName(c), c.NotBefore.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
-// name returns the subject of a certificate, or its first alternative name if the subject is empty.
-func name(c *x509.Certificate) string {
+// subjectName returns the subject of a certificate, or its first alternative name if the
+// subject is empty.
+func subjectName(c *x509.Certificate) string {
 	if text := c.Subject.String(); text != "" {
 		return text
 	}
@@ -286,12 +290,23 @@ func name(c *x509.Certificate) string {
 	return fmt.Sprintf("number %x", c.SerialNumber)
 }
 
-// until returns when the first certificate of a chain expires.
-func until(pair tls.Certificate) (first time.Time) {
+// firstExpiry returns when the first certificate of a chain expires.
+func firstExpiry(pair tls.Certificate) (first time.Time) {
 	for _, der := range pair.Certificate {
 		if c, err := x509.ParseCertificate(der); err == nil && (first.IsZero() || c.NotAfter.Before(first)) {
 			first = c.NotAfter
 		}
 	}
 	return first
+}
+
+// PeerCertificate returns the verified certificate of the other end of a connection; nil if it has
+// presented none, or the connection is plain.
+func PeerCertificate(c net.Conn) *x509.Certificate {
+	if t, ok := c.(*tls.Conn); ok {
+		if s := t.ConnectionState(); len(s.VerifiedChains) > 0 {
+			return s.PeerCertificates[0]
+		}
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package intake
+package listen
 
 import (
 	"crypto/tls"
@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler/setting"
-	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/certtest"
 )
@@ -27,7 +26,7 @@ const mostHandshakes = 4
 type guarded struct {
 	*Listener
 	authority *certtest.Authority
-	config    *secure.Config
+	config    *TLS
 	limits    atomic.Pointer[Settings]
 }
 
@@ -42,7 +41,7 @@ func newGuarded(t *testing.T, auth string, revoked func(*certtest.Authority) []b
 	}
 	paths := append(certtest.Write(t, t.TempDir(), files...), "")
 	var wrong setting.Faults
-	g.config, wrong = secure.Files{Cert: paths[0], Key: paths[1], ClientCA: paths[2], ClientCRL: paths[3], ClientAuth: auth}.Load(time.Now(), nil)
+	g.config, wrong = TLSFiles{Cert: paths[0], Key: paths[1], ClientCA: paths[2], ClientCRL: paths[3], ClientAuth: auth}.Load(time.Now(), nil)
 	if err := wrong.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +60,7 @@ func newGuarded(t *testing.T, auth string, revoked func(*certtest.Authority) []b
 // plain returns a client's connection without a handshake.
 func (g *guarded) plain(t *testing.T) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", g.Addr().(secure.Addr).TCPAddr.String())
+	c, err := net.Dial("tcp", g.Addr().(TLSAddr).TCPAddr.String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +98,7 @@ func greet(c *Conn) {
 // what is wrong with theirs.
 func TestPeerCertificates(t *testing.T) {
 	var revoked certtest.Issue
-	required := newGuarded(t, secure.AuthRequired, func(a *certtest.Authority) []byte {
+	required := newGuarded(t, AuthRequired, func(a *certtest.Authority) []byte {
 		revoked = a.Client("stolen", nil)
 		return a.Revoke(revoked.Leaf)
 	}, greet)
@@ -122,7 +121,7 @@ func TestPeerCertificates(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", name, text, err, c.want)
 		}
 	}
-	optional := newGuarded(t, secure.AuthOptional, nil, greet)
+	optional := newGuarded(t, AuthOptional, nil, greet)
 	if text, err := optional.says(t); text != "hello, nobody" || err != nil {
 		t.Errorf("without a certificate: %q, %v", text, err)
 	}
@@ -135,7 +134,7 @@ func TestPeerCertificates(t *testing.T) {
 // A client that does not speak TLS is told so on the door's wire, and a client above a limit reads
 // the reason after its handshake.
 func TestRefusalsOfTLS(t *testing.T) {
-	g := newGuarded(t, secure.AuthNone, nil, greet)
+	g := newGuarded(t, AuthNone, nil, greet)
 	c := g.plain(t)
 	if _, err := c.Write([]byte("GET / HTTP/1.1\r\n\r\n")); err != nil {
 		t.Fatal(err)
@@ -152,7 +151,7 @@ func TestRefusalsOfTLS(t *testing.T) {
 // Unfinished handshakes are bounded in number and time, those of the host with the most are closed
 // first, and they end with the listener.
 func TestUnfinishedHandshakes(t *testing.T) {
-	g := newGuarded(t, secure.AuthNone, nil, greet)
+	g := newGuarded(t, AuthNone, nil, greet)
 	var silent []net.Conn
 	for i := range 20 {
 		silent = append(silent, g.plain(t))
@@ -272,7 +271,7 @@ func TestHandshakeTimeout(t *testing.T) {
 		authority := certtest.New(t, "authority") // in virtual time
 		pair := authority.Server(nil).Pair(t)
 		l := newListener(config(&Settings{Total: 1, Handshakes: 4, HandshakeTimeout: timeout,
-			TLS: &secure.Config{Config: &tls.Config{Certificates: []tls.Certificate{pair}}}}))
+			TLS: &TLS{Config: &tls.Config{Certificates: []tls.Certificate{pair}}}}))
 		near, far := net.Pipe()
 		t.Cleanup(func() { far.Close() })
 		go speak(far, authority)

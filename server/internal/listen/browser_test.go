@@ -1,4 +1,4 @@
-package browser
+package listen
 
 import (
 	"net/http/httptest"
@@ -33,7 +33,7 @@ func TestNamed(t *testing.T) {
 		"0x7f000001":              false,
 		"a:b:c":                   false,
 	} {
-		if got := Named(host, names); got != want {
+		if got := NamedHost(host, names); got != want {
 			t.Errorf("%q: %v", host, got)
 		}
 	}
@@ -67,7 +67,7 @@ func TestForeign(t *testing.T) {
 		if c.site != "" {
 			r.Header.Set("Sec-Fetch-Site", c.site)
 		}
-		if err := Foreign(r, trusted); (err != nil) != c.foreign {
+		if err := ForeignPage(r, trusted); (err != nil) != c.foreign {
 			t.Errorf("%q, %q: %v", c.origins, c.site, err)
 		}
 	}

@@ -1,21 +1,4 @@
-// Package intake does what every door must do before it serves a connection, and while a message
-// arrives on it.
-//
-//	Listener.Accept ──┬──→ Conn, counted until it is closed or Leave is called
-//	                  └──→ above a limit: told why in the door's protocol, and closed so that
-//	                       the client can read it
-//	Clock                  when a message that has begun must be complete
-//
-// On TLS addresses, Accept returns a connection after its handshake.
-//
-// A door supplies its name, which errors use for its settings, its limits, and the encoding of
-// errors in its protocol.
-//
-// A door listens on a list of addresses: TCP, TLS and Unix sockets. A client on a Unix socket has
-// no address and is identified by its user, which the kernel reports (SO_PEERCRED).
-//
-// Concurrency: everything may be called from any goroutine.
-package intake
+package listen
 
 import (
 	"cmp"
@@ -29,7 +12,6 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/secure"
 	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -41,7 +23,7 @@ type Settings struct {
 	PerAddress int  // of these, from one Host; 0: half of Total, at least one
 	Loopback   bool // PerAddress applies to clients on this machine, too
 
-	TLS *secure.Config // of the TLS addresses; nil: there are none
+	TLS *TLS // of the TLS addresses; nil: there are none
 	// Handshakes is how many TLS handshakes may be under way at one time, and HandshakeTimeout how
 	// long one may take.
 	Handshakes       int
@@ -54,7 +36,7 @@ func (l Settings) perAddress(host Host) (most int, free bool) {
 }
 
 // An Opener listens on an address of an Entrance. A listener for TLS has an Addr of type
-// [secure.Addr].
+// [TLSAddr].
 type Opener func(addr string, access unixsocket.Access) (net.Listener, error)
 
 // An Entrance holds the settings that all doors are opened with. All fields except Access, Open and
@@ -64,7 +46,7 @@ type Entrance struct {
 	// packages secure and unixsocket).
 	Addrs   []string
 	Access  unixsocket.Access // to its Unix sockets
-	Open    Opener            // nil: secure.Open
+	Open    Opener            // nil: Open
 	Metrics *metrics.Door
 	Log     *slog.Logger // with a bound on lines of a kind, since any peer can cause them
 	// Addresses has the quota accounts of client addresses; nil: there are no quotas.
@@ -102,7 +84,7 @@ type Listener struct {
 // Listen opens all addresses, or none.
 func Listen(cfg Config) (*Listener, error) {
 	if cfg.Open == nil {
-		cfg.Open = secure.Open
+		cfg.Open = Open
 	}
 	l := newListener(cfg)
 	for _, addr := range cfg.Addrs {
@@ -183,7 +165,7 @@ func (l *Listener) accept(from net.Listener) {
 		l.Metrics.Opened()
 		c := &Conn{Conn: raw, listener: l, door: from.Addr(), socket: raw}
 		c.host, c.peer = PeerOf(raw)
-		_, encrypted := c.door.(secure.Addr)
+		_, encrypted := c.door.(TLSAddr)
 		if why, err := l.enter(c.host); err != nil {
 			l.Metrics.Closed(why)
 			if encrypted {
