@@ -162,17 +162,12 @@ func milliseconds(d time.Duration) string { return fmt.Sprint(d.Seconds() * 1e3)
 
 func shivad(together bool) func(*options, *process.Group) (string, error) {
 	return func(o *options, g *process.Group) (string, error) {
-		var addr, admin, containers string
-		if err := process.FreeAddrs(&addr, &admin, &containers); err != nil {
-			return "", err
+		s, err := process.Shivad(o.dir, process.Options{Config: fmt.Sprintf("[model.doubler]\ntogether = %v\n", together)})
+		if err == nil {
+			err = s.Start(o.dir, o.python, filepath.Join("bench", "callers", "serve_shiva.py"), s.Containers, milliseconds(o.a), milliseconds(o.b))
+			*g = s.Group
 		}
-		config := filepath.Join(o.dir, fmt.Sprintf("shivad-%v.toml", together))
-		if err := os.WriteFile(config, fmt.Appendf(nil, "[model.doubler]\ntogether = %v\n", together), 0o600); err != nil {
-			return "", err
-		}
-		return addr, errors.Join(
-			g.Start(o.dir, filepath.Join(o.dir, "shivad"), "--config", config, "--tcp", addr, "--rest", "", "--grpc", "", "--admin", admin, "--containers", containers),
-			g.Start(o.dir, o.python, filepath.Join("bench", "callers", "serve_shiva.py"), containers, milliseconds(o.a), milliseconds(o.b)))
+		return s.TCP, err
 	}
 }
 
@@ -204,15 +199,13 @@ func (s *system) begin(ctx context.Context, o *options, g *process.Group) (c loa
 		return c, err
 	}
 	c = load.Config{Addr: addr, Wire: s.wire, Frames: [][]byte{frame}, Conns: 1, Duration: 10 * time.Millisecond}
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	return c, g.Await(ctx, 2*time.Minute, func() error {
 		r, err := load.Run(ctx, c)
-		if err == nil && r.Latency.Count() > 0 {
-			return c, nil
+		if err == nil && r.Latency.Count() == 0 {
+			err = fmt.Errorf("it does not answer: %s", r.Failure)
 		}
-		if ended := errors.Join(g.Alive(), ctx.Err()); ended != nil || time.Now().After(end) {
-			return c, errors.Join(ended, fmt.Errorf("it does not answer: %w\n%s", err, g.Output()))
-		}
-	}
+		return err
+	})
 }
 
 // measure starts the system, and has each number of clients ask it.

@@ -100,7 +100,7 @@ func (b *bench) scale(ctx context.Context) error {
 
 // row measures one number of processors, and prints it beside a multiple of one.
 func (b *bench) row(ctx context.Context, by limiter, n int, one map[string]float64) error {
-	s, err := b.start(by, n, nil)
+	s, err := b.start(ctx, by, n, nil)
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (b *bench) checkQuota(ctx context.Context) error {
 
 // once measures small messages with a quota of one processor.
 func (b *bench) once(ctx context.Context, env []string) (float64, error) {
-	s, err := b.start(&quota{}, 1, env)
+	s, err := b.start(ctx, &quota{}, 1, env)
 	if err != nil {
 		return 0, err
 	}

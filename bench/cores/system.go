@@ -1,11 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,43 +39,33 @@ func (b *bench) build(ctx context.Context) (err error) {
 
 // A system is a server with its containers, and the processors for clients.
 type system struct {
-	b         *bench
-	processes process.Group
-	limit     limiter
-	addrs     map[string]string // by door
-	others    []string          // command prefix of what is not the server
+	*process.Server
+	limit  limiter
+	others []string // command prefix of what is not the server
 }
 
 // start runs a server that may use n processors, with as many containers on the others.
-func (b *bench) start(by limiter, n int, env []string) (*system, error) {
-	s := &system{b: b, limit: by, addrs: map[string]string{}}
+func (b *bench) start(ctx context.Context, by limiter, n int, env []string) (*system, error) {
+	s := &system{limit: by}
 	if has := runtime.NumCPU(); n < has {
 		s.others = []string{"taskset", "-c", fmt.Sprintf("%d-%d", n, has-1)}
-	}
-	var doors []string
-	for _, door := range []string{"tcp", "grpc", "containers", "admin", "rest"} {
-		addr, err := process.FreeAddr()
-		if err != nil {
-			return nil, err
-		}
-		s.addrs[door] = addr
-		doors = append(doors, "--"+door, addr)
 	}
 	prefix, err := by.enter(n)
 	if err != nil {
 		return nil, err
 	}
-	command := append(append(prefix, "env"), env...)
-	command = append(append(command, filepath.Join(b.dir, "shivad"), "--profiling", "--log-level", "warn"), doors...)
-	err = s.processes.Start(b.dir, command[0], command[1:]...)
+	s.Server, err = process.Shivad(b.dir, process.Options{V2: true, Under: append(append(prefix, "env"), env...), Flags: []string{"--log-level", "warn"}})
+	if err != nil {
+		by.leave()
+		return nil, err
+	}
 	for range n {
 		if err == nil {
-			noop := append(s.others[:len(s.others):len(s.others)], filepath.Join(b.dir, "noop"), "-servers", s.addrs["containers"], "small:FP32:8", "frame:UINT8:1080,1920,3")
-			err = s.processes.Start(b.dir, noop[0], noop[1:]...)
+			err = s.Run(s.others, "noop", "-servers", s.Containers, "small:FP32:8", "frame:UINT8:1080,1920,3")
 		}
 	}
 	if err == nil {
-		err = s.wait(n)
+		err = s.Await(ctx, 20*time.Second, func() error { return s.registered(ctx, n) })
 	}
 	if err != nil {
 		s.stop()
@@ -85,32 +74,31 @@ func (b *bench) start(by limiter, n int, env []string) (*system, error) {
 	return s, nil
 }
 
-// wait waits until the containers serve.
-func (s *system) wait(n int) error {
-	end := time.Now().Add(20 * time.Second)
-	for time.Now().Before(end) {
-		var list struct {
-			Sessions []struct{ State string } `json:"sessions"`
-		}
-		if text, err := s.get("/v1/containers"); err == nil && json.Unmarshal(text, &list) == nil && len(list.Sessions) == 2*n {
-			return nil
-		}
-		if err := s.processes.Alive(); err != nil {
-			return err
-		}
-		time.Sleep(20 * time.Millisecond)
+// registered returns an error until n containers serve.
+func (s *system) registered(ctx context.Context, n int) error {
+	var text bytes.Buffer
+	if err := s.Get(ctx, "/v1/containers", &text); err != nil {
+		return err
 	}
-	return fmt.Errorf("the containers have not registered: %s", s.processes.Output())
+	var list struct {
+		Sessions []struct{ State string } `json:"sessions"`
+	}
+	err := json.Unmarshal(text.Bytes(), &list)
+	if err == nil && len(list.Sessions) != 2*n {
+		err = fmt.Errorf("%d models of containers have registered, expected %d", len(list.Sessions), 2*n)
+	}
+	return err
 }
 
 func (s *system) stop() {
-	s.processes.Stop()
+	s.Stop()
 	s.limit.leave()
 }
 
 // offer runs a closed loop and returns the answers per second.
 func (s *system) offer(ctx context.Context, l load, length time.Duration) (float64, error) {
-	command := append(s.others[:len(s.others):len(s.others)], filepath.Join(s.b.dir, "shivactl"), "--admin", s.addrs["admin"], "--addr", s.addrs[l.door], "bench", l.route,
+	addr := map[string]string{"tcp": s.TCP, "grpc": s.GRPC}[l.door]
+	command := append(s.others[:len(s.others):len(s.others)], filepath.Join(s.Dir, "shivactl"), "--admin", s.Admin, "--addr", addr, "bench", l.route,
 		"--door", l.door, "--for", length.String(), "--conns", "16", "--inflight", fmt.Sprint(l.inFlight), "--json")
 	out, err := exec.CommandContext(ctx, command[0], command[1:]...).Output()
 	var report struct{ Rate float64 }
@@ -134,28 +122,16 @@ func (s *system) profile(ctx context.Context) error {
 	}()
 	defer func() { cancel(); <-over }()
 	for name, path := range map[string]string{"mutex.pprof": "mutex?seconds=1", "block.pprof": "block?seconds=1", "cpu.pprof": "profile?seconds=1", "scheduler.trace": "trace?seconds=0.2"} {
-		text, err := s.get("/debug/pprof/" + path)
+		var text bytes.Buffer
+		err := s.Get(ctx, "/debug/pprof/"+path, &text)
 		if err == nil {
-			err = os.WriteFile(filepath.Join(s.b.dir, name), text, 0o600)
+			err = os.WriteFile(filepath.Join(s.Dir, name), text.Bytes(), 0o600)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil
-}
-
-func (s *system) get(path string) ([]byte, error) {
-	a, err := http.Get("http://" + s.addrs["admin"] + path)
-	if err != nil {
-		return nil, err
-	}
-	defer a.Body.Close()
-	text, err := io.ReadAll(a.Body)
-	if err == nil && a.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", a.Status, text)
-	}
-	return text, err
 }
 
 // A limiter gives a process some of the machine's processors.

@@ -3,7 +3,6 @@ package main
 import (
 	"math"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -50,24 +49,5 @@ func TestBars(t *testing.T) {
 		if c.kind.peer != "" {
 			t.Errorf("%s is in the plan", c.kind.name)
 		}
-	}
-}
-
-// A page gets the rows of its table, and nothing else changes.
-func TestReplace(t *testing.T) {
-	page := "# Page\n\n| a | b |\n| - | -: |\n| old | 1 |\n| older | 2 |\n\ntext | text\n\n| other | b |\n| - | -: |\n| x | 3 |\n"
-	got, err := replace([]byte(page), []string{"a", "c"}, [][]string{{"new", "4"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := "# Page\n\n| a   | c |\n| --- | -: |\n| new | 4 |\n\ntext | text\n\n| other | b |\n| - | -: |\n| x | 3 |\n"
-	if strings.ReplaceAll(string(got), "| --- | -: |", "") != strings.ReplaceAll(want, "| --- | -: |", "") {
-		t.Errorf("got\n%s", got)
-	}
-	if _, err := replace([]byte(page), []string{"missing"}, nil); err == nil {
-		t.Error("a table that is not there: no error")
-	}
-	if _, err := replace([]byte(page+page), []string{"a"}, nil); err == nil {
-		t.Error("two tables that begin so: no error")
 	}
 }

@@ -2,7 +2,7 @@
 // back: a frame of video and a picture, over each protocol, to containers in Go and in Python and
 // to other servers. All models are the identity, so that only the way is measured.
 //
-//	frames [-rounds N] [-duration D] [-short] [-only REGEXP] [-peers DIR] [-copies] [-pages]
+//	frames [-rounds N] [-duration D] [-short] [-only REGEXP] [-peers DIR] [-markdown]
 //	       [-chart FILE.svg]
 //
 // -only limits a run to the turns whose names match, and to the bars between them; a run prints its
@@ -32,12 +32,10 @@ type options struct {
 	python   string
 	peers    string // directory; "": without them
 	chart    string // file; "": none
-	pages    bool
-	copies   bool
+	markdown bool
 	only     *regexp.Regexp // of turns' names; nil: all
 
-	bin    string   // directory of programs and logs
-	env    []string // of all programs, in addition to this one's
+	bin    string // directory of programs and logs
 	frames map[*way]map[*size][][]byte
 }
 
@@ -51,8 +49,7 @@ func main() {
 	flag.StringVar(&o.python, "python", process.Python(), "Python `interpreter` that has shiva_container: $PYTHON, or that of make")
 	flag.StringVar(&o.peers, "peers", "", "also measure the servers that bench/peers/install has installed in this `directory`")
 	flag.StringVar(&o.chart, "chart", "", "draw the figures into this `file`")
-	flag.BoolVar(&o.pages, "pages", false, "write the tables into README.md and bench/README.md")
-	flag.BoolVar(&o.copies, "copies", false, "also count the bytes copied, with servers that are built for it; needs a C compiler, and takes minutes the first time")
+	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
 	flag.Func("only", "measure only turns whose names match this `REGEXP`, and bars between them: \"way=Shiva-TCP/size=small/inflight=one\"", func(text string) (err error) {
 		o.only, err = regexp.Compile(text)
 		return err
@@ -97,15 +94,10 @@ func run(ctx context.Context, o *options) (broken int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if o.copies {
-		if err := count(ctx, o, all); err != nil {
-			return 0, err
-		}
-	}
 	fmt.Println()
 	for _, size := range sizes {
 		if size.inTable {
-			table.Write(os.Stdout, false, head(size), all.rows(size))
+			table.Write(os.Stdout, o.markdown, head(size), all.rows(size))
 			fmt.Println()
 		}
 	}
@@ -119,14 +111,9 @@ func run(ctx context.Context, o *options) (broken int, err error) {
 			broken++
 		}
 	}
-	table.Write(os.Stdout, false, ratio.Head, rows)
+	table.Write(os.Stdout, o.markdown, ratio.Head, rows)
 	if o.chart != "" {
 		if err := all.draw(ctx, o.chart); err != nil {
-			return 0, err
-		}
-	}
-	if o.pages {
-		if err := all.publish(rows); err != nil {
 			return 0, err
 		}
 	}

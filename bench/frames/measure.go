@@ -40,7 +40,6 @@ type turn struct {
 type series struct {
 	turns   []turn
 	latency load.Histogram // of all rounds
-	copies  float64        // of the tensor on its way; 0: not counted
 }
 
 // results are the series of a run.
@@ -138,7 +137,7 @@ func measure(ctx context.Context, o *options) (results, error) {
 // offer offers the load of a cell once.
 func (s *system) offer(ctx context.Context, o *options, c cell) (*load.Result, error) {
 	l := c.way.config(c.size, c.alone, o.frames[c.way][c.size])
-	l.Addr = s.addrs[c.way.door]
+	l.Addr = s.addr(c.way)
 	// The turn of a slow server is long enough to answer everything in flight twice. Turns of 24 MB
 	// frames are four times as long as those of 6 MB frames, so that as many of both share the
 	// fixed costs of a turn, such as its connections.

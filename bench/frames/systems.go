@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -42,14 +39,10 @@ var (
 // A system is one server with its containers, as processes on free ports.
 type system struct {
 	*kind
-	process.Group
-	addrs  map[string]string                // of its doors
+	*process.Server
 	takes  map[*way]map[*size]time.Duration // time of one request on an idle machine
 	shares map[*size]bool                   // whose regions it knows
 }
-
-// doors are the names of the addresses that a server may listen on.
-var doors = []string{"tcp", "rest", "grpc", "admin", "containers"}
 
 // maxBatch is the largest batch of the containers: all small requests in flight.
 const maxBatch = 256
@@ -60,13 +53,10 @@ const startTime = 2 * time.Minute
 
 // startSystem starts a server and waits until it answers each of its sizes on each of its ways.
 func startSystem(ctx context.Context, k *kind, o *options) (_ *system, err error) {
-	s := &system{kind: k, addrs: make(map[string]string), takes: make(map[*way]map[*size]time.Duration), shares: make(map[*size]bool)}
-	for _, door := range doors {
-		if s.addrs[door], err = process.FreeAddr(); err != nil {
-			return nil, err
-		}
+	s := &system{kind: k, takes: make(map[*way]map[*size]time.Duration), shares: make(map[*size]bool)}
+	if s.Server, err = process.NewServer(o.bin); err != nil {
+		return nil, err
 	}
-	s.addrs["unix"] = filepath.Join(o.bin, k.name+".sock")
 	defer func() {
 		if err != nil {
 			s.Stop()
@@ -75,12 +65,11 @@ func startSystem(ctx context.Context, k *kind, o *options) (_ *system, err error
 	if err := k.start(s, o); err != nil {
 		return nil, err
 	}
-	end := time.Now().Add(startTime)
 	for _, w := range k.ways {
 		s.takes[w] = make(map[*size]time.Duration)
 		for _, size := range k.sizes {
 			if o.measures(k, w, size) {
-				if s.takes[w][size], err = s.await(ctx, o, w, size, end); err != nil {
+				if s.takes[w][size], err = s.await(ctx, o, w, size); err != nil {
 					return nil, err
 				}
 			}
@@ -89,48 +78,39 @@ func startSystem(ctx context.Context, k *kind, o *options) (_ *system, err error
 	return s, nil
 }
 
-// await waits until the system answers a size on a way, and returns the latency of its second
-// answer.
-func (s *system) await(ctx context.Context, o *options, w *way, size *size, end time.Time) (time.Duration, error) {
-	c := w.config(size, true, o.frames[w][size])
-	c.Addr, c.Poll, c.Duration, c.Grace = s.addrs[w.door], false, 5*time.Millisecond, time.Minute
-	for answers := 0; ; time.Sleep(100 * time.Millisecond) {
-		var r *load.Result
-		var err error
-		if w.shared && !s.shares[size] {
-			err = size.region.register(s.addrs["rest"], size.model)
-			s.shares[size] = err == nil
-		}
-		if err == nil {
-			r, err = load.Run(ctx, c)
-		}
-		if err == nil && r.Latency.Count() > 0 {
-			if answers++; answers == 2 { // the first one may have waited for a model to load
-				return r.Latency.Quantile(0.5), nil
-			}
-			continue
-		}
-		if r != nil {
-			err = errors.Join(err, errors.New(r.Failure))
-		}
-		if ended := errors.Join(s.Alive(), ctx.Err()); ended != nil {
-			return 0, ended
-		}
-		if time.Now().After(end) {
-			return 0, fmt.Errorf("frames: %s does not answer to %s, %s: %w\n%s", s.name, w.name, size.name, err, s.Output())
-		}
-	}
+// addr is where a way begins.
+func (s *system) addr(w *way) string {
+	return map[string]string{"tcp": s.TCP, "rest": s.REST, "grpc": s.GRPC, "unix": s.socket()}[w.door]
 }
 
-// run starts a process of the system.
-func (s *system) run(o *options, program string, args ...string) error {
-	if o.env != nil {
-		program, args = "env", append(append(slices.Clone(o.env), program), args...)
-	}
-	if err := s.Start(o.bin, program, args...); err != nil {
-		return fmt.Errorf("frames: %s: %w", s.name, err)
-	}
-	return nil
+func (s *system) socket() string { return filepath.Join(s.Dir, s.name+".sock") }
+
+// await waits until the system answers a size on a way, and returns the latency of its second
+// answer: the first one may have waited for a model to load.
+func (s *system) await(ctx context.Context, o *options, w *way, size *size) (took time.Duration, err error) {
+	c := w.config(size, true, o.frames[w][size])
+	c.Addr, c.Poll, c.Duration, c.Grace = s.addr(w), false, 5*time.Millisecond, time.Minute
+	answers := 0
+	return took, s.Await(ctx, startTime, func() error {
+		if w.shared && !s.shares[size] {
+			if err := size.region.register(s.REST, size.model); err != nil {
+				return err
+			}
+			s.shares[size] = true
+		}
+		r, err := load.Run(ctx, c)
+		if err != nil {
+			return err
+		}
+		if r.Latency.Count() > 0 {
+			answers++
+		}
+		if answers < 2 {
+			return fmt.Errorf("frames: %s does not answer to %s, %s: %s", s.name, w.name, size.name, r.Failure)
+		}
+		took = r.Latency.Quantile(0.5)
+		return nil
+	})
 }
 
 // declarations are the models of the system on a command line.
@@ -141,48 +121,43 @@ func (s *system) declarations() (args []string) {
 	return args
 }
 
-func startEcho(s *system, o *options) error {
-	return s.run(o, filepath.Join(o.bin, "echo"), "-listen", s.addrs["tcp"])
+func startEcho(s *system, _ *options) error { return s.Run(nil, "echo", "-listen", s.TCP) }
+
+func startDoor(s *system, _ *options) error {
+	args := []string{"-listen", s.TCP, "-admin", s.Admin, "-max-batch", strconv.Itoa(maxBatch)}
+	return s.Run(nil, "door", append(args, s.declarations()...)...)
 }
 
-func startDoor(s *system, o *options) error {
-	args := []string{"-listen", s.addrs["tcp"], "-admin", s.addrs["admin"], "-max-batch", strconv.Itoa(maxBatch)}
-	return s.run(o, filepath.Join(o.bin, "door"), append(args, s.declarations()...)...)
-}
-
-func startGo(s *system, o *options) error {
-	return s.serve(o, filepath.Join(o.bin, "noop"))
-}
+func startGo(s *system, o *options) error { return s.serve(o, filepath.Join(o.bin, "noop")) }
 
 func startPython(s *system, o *options) error {
 	return s.serve(o, o.python, filepath.Join("bench", "noop", "noop.py"))
 }
 
 // serve starts shivad and a container, by its command line.
-func (s *system) serve(o *options, container ...string) error {
-	config := filepath.Join(o.bin, "shivad.toml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "[shared_memory]\ndirectory = %q\n", sharedDirectory), 0o600); err != nil {
+func (s *system) serve(o *options, container ...string) (err error) {
+	s.Server, err = process.Shivad(o.bin, process.Options{
+		V2: true, Unix: s.socket(), Config: fmt.Sprintf("[shared_memory]\ndirectory = %q\n", sharedDirectory),
+	})
+	if err != nil {
 		return err
 	}
-	args := append(container[1:], "-servers", s.addrs["containers"], "-max-batch", strconv.Itoa(maxBatch))
-	return errors.Join(
-		s.run(o, filepath.Join(o.bin, "shivad"), "--config", config, "--tcp", s.addrs["tcp"]+",unix:"+s.addrs["unix"], "--rest", s.addrs["rest"], "--grpc", s.addrs["grpc"],
-			"--admin", s.addrs["admin"], "--containers", s.addrs["containers"]),
-		s.run(o, container[0], append(args, s.declarations()...)...))
+	args := append(container[1:], "-servers", s.Containers, "-max-batch", strconv.Itoa(maxBatch))
+	return s.Start(o.bin, container[0], append(args, s.declarations()...)...)
 }
 
 // startPeer starts the program that serves a peer, with the Python that has its packages.
 func (s *system) startPeer(o *options, args ...string) error {
-	return s.run(o, filepath.Join(o.peers, s.peer, "bin", "python"), append([]string{filepath.Join("bench", "peers", "serve_"+s.peer+".py")}, args...)...)
+	return s.Start(o.bin, filepath.Join(o.peers, s.peer, "bin", "python"), append([]string{filepath.Join("bench", "peers", "serve_"+s.peer+".py")}, args...)...)
 }
 
-func startReference(s *system, o *options) error { return s.startPeer(o, s.addrs["tcp"]) }
+func startReference(s *system, o *options) error { return s.startPeer(o, s.TCP) }
 
 // startV2 starts a peer that speaks the Predict Protocol V2.
 func startV2(s *system, o *options) error {
 	var ports []string
-	for _, door := range []string{"rest", "grpc"} {
-		_, port, err := net.SplitHostPort(s.addrs[door])
+	for _, addr := range []string{s.REST, s.GRPC} {
+		_, port, err := net.SplitHostPort(addr)
 		if err != nil {
 			return err
 		}

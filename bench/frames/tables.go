@@ -7,7 +7,7 @@ import (
 
 // head and rows are the table of a size: each way to each server.
 func head(s *size) []string {
-	return []string{s.name, "frames/s", "p50 ms", "p99 ms", "alone, p50 ms", "CPU ms/frame", "copies"}
+	return []string{s.name, "frames/s", "p50 ms", "p99 ms", "alone, p50 ms", "CPU ms/frame"}
 }
 
 func (r results) rows(s *size) (rows [][]string) {
@@ -18,7 +18,7 @@ func (r results) rows(s *size) (rows [][]string) {
 				continue
 			}
 			one, _, _ := r.of(alone(k, w, s))
-			rows = append(rows, []string{w.name + ", " + k.label, perSecond(m.rate), milliseconds(m.p50), milliseconds(p99), milliseconds(one.p50), milliseconds(m.cpu), copies(r[many(k, w, s)].copies)})
+			rows = append(rows, []string{w.name + ", " + k.label, perSecond(m.rate), milliseconds(m.p50), milliseconds(p99), milliseconds(one.p50), milliseconds(m.cpu)})
 		}
 	}
 	return rows
@@ -36,12 +36,4 @@ func milliseconds(d time.Duration) string {
 		return fmt.Sprintf("%.0f", d.Seconds()*1e3)
 	}
 	return fmt.Sprintf("%.2f", d.Seconds()*1e3)
-}
-
-// copies formats the number of copies of a tensor; "-" where they were not counted.
-func copies(n float64) string {
-	if n == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f", n)
 }

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/scheduler/sim"
 )
@@ -36,16 +37,21 @@ const (
 // had answered that they never would; and a goodput that falls as deadlines keep passing. A missing
 // or duplicate answer is an error of the generator.
 func deadlines(ctx context.Context, p sim.Profile, requests int, seed uint64) (broken []string, err error) {
-	r, err := startRig(ctx, p)
-	if err != nil {
+	err = withRig(ctx, p, func(r *rig) (err error) {
+		broken, err = r.deadlines(ctx, requests, seed)
+		return err
+	}, "bench/alarm")
+	return broken, err
+}
+
+func (r *rig) deadlines(ctx context.Context, requests int, seed uint64) (broken []string, err error) {
+	p, listen := r.profile, ""
+	if listen, err = process.FreeAddr(); err != nil {
 		return nil, err
 	}
-	stopped := false
-	defer func() {
-		if !stopped {
-			err = fmt.Errorf("%w\n%s", err, r.stop())
-		}
-	}()
+	if err := r.Run(nil, "alarm", "-listen", listen); err != nil {
+		return nil, err
+	}
 	capacity, err := r.capacity(ctx, 3*time.Second)
 	if err != nil {
 		return nil, err
@@ -61,8 +67,8 @@ func deadlines(ctx context.Context, p sim.Profile, requests int, seed uint64) (b
 	var server, alarm *load.Result
 	var alarmErr error
 	var wg sync.WaitGroup
-	wg.Go(func() { alarm, alarmErr = offerDeadlines(ctx, r.alarm, alarmRate, length, seed+1) })
-	server, err = offerDeadlines(ctx, r.tcp, rate, length, seed)
+	wg.Go(func() { alarm, alarmErr = offerDeadlines(ctx, listen, alarmRate, length, seed+1) })
+	server, err = offerDeadlines(ctx, r.TCP, rate, length, seed)
 	wg.Wait()
 	if err != nil {
 		return nil, err
@@ -70,16 +76,13 @@ func deadlines(ctx context.Context, p sim.Profile, requests int, seed uint64) (b
 	if alarmErr != nil {
 		return nil, fmt.Errorf("the bare alarm: %w", alarmErr)
 	}
-	drops, err := r.counts(ctx, "shivad_drops_total", "reason")
+	counts, err := r.Metrics(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ended, err := r.counts(ctx, "shivad_requests_total", "outcome")
-	if err != nil {
-		return nil, err
-	}
-	stopped = true
-	text := r.stop()
+	drops, ended := counts.By("shivad_drops_total", "reason"), counts.By("shivad_requests_total", "outcome")
+	r.Stop()
+	text := r.Output()
 	got := regexp.MustCompile(`sleeper: (\d+) rows in`).FindStringSubmatch(text)
 	if got == nil {
 		return nil, fmt.Errorf("the container did not say how many rows it got:\n%s", text)

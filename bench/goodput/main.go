@@ -76,7 +76,13 @@ func main() {
 		if *replicas < 1 || *slow < 1 {
 			log.Fatalf("-replicas %d, -slow %d: expected both above 0", *replicas, *slow)
 		}
-		process.Exit(sharing{sim.Profiles()[1], *servers, *replicas, at, *slow, cmp.Or(*length, 3*time.Second), *seed}.run(ctx))
+		s := sharing{sim.Profiles()[1], *servers, *replicas, at, *slow, cmp.Or(*length, 3*time.Second), *seed}
+		var broken []string
+		err := withPrograms(ctx, func(dir string) (err error) {
+			broken, err = s.run(ctx, dir)
+			return err
+		})
+		process.Exit(broken, err)
 	}
 	process.Exit(run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg))
 }

@@ -9,14 +9,9 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
-	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/shivad/shivad/bench/internal/metrics"
 	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/scheduler/sim"
@@ -29,119 +24,88 @@ const (
 	warmup = time.Second
 )
 
-// A rig is a shivad, a container that sleeps and a bare alarm, as processes on free ports.
+// A rig is a shivad whose model is in containers that sleep.
 type rig struct {
+	*process.Server
 	profile sim.Profile
-	tcp     string
-	admin   string
-	alarm   string
-	dir     string
-	running []*process.Process
 }
 
-// startRig builds and starts the processes, and returns when the model answers.
-func startRig(ctx context.Context, p sim.Profile) (_ *rig, err error) {
-	r := &rig{profile: p}
+// A fleet is servers that share containers, which belong to the first of them.
+type fleet []*rig
+
+// startFleet starts servers and replicas, and returns when all servers answer. Programs are in dir.
+func startFleet(ctx context.Context, dir string, p sim.Profile, servers, replicas int) (f fleet, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("%w\n%s", err, r.stop())
+			f.stop()
 		}
 	}()
-	if err := r.build(ctx, "cmd/shivad", "bench/sleeper", "bench/alarm"); err != nil {
-		return nil, err
+	var addrs []string
+	for range servers {
+		s, err := process.Shivad(dir, process.Options{})
+		if err != nil {
+			return f, err
+		}
+		f, addrs = append(f, &rig{s, p}), append(addrs, s.Containers)
 	}
-	containers, err := r.serve()
-	if err == nil {
-		r.alarm, err = process.FreeAddr()
+	for range replicas {
+		err := f[0].Run(nil, "sleeper", "-servers", strings.Join(addrs, ","), "-a", p.A.String(), "-b", p.B.String(), "-noise", fmt.Sprint(p.Noise), model+":FP32:16")
+		if err != nil {
+			return f, err
+		}
 	}
-	if err == nil {
-		err = r.run("alarm", "-listen", r.alarm)
+	for _, r := range f {
+		if err := r.ready(ctx); err != nil {
+			return f, err
+		}
 	}
-	if err == nil {
-		err = r.sleep(containers)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return r, r.ready(ctx)
+	return f, nil
 }
 
-// build builds programs into a folder of its own.
-func (r *rig) build(ctx context.Context, programs ...string) (err error) {
-	if r.dir, err = os.MkdirTemp("", "goodput"); err != nil {
-		return err
+func (f fleet) stop() {
+	for _, r := range f {
+		r.Stop()
 	}
-	return process.Build(ctx, r.dir, programs...)
-}
-
-// run starts a program that was built.
-func (r *rig) run(program string, args ...string) error {
-	p, err := process.Start(r.dir, filepath.Join(r.dir, program), args...)
-	if err == nil {
-		r.running = append(r.running, p)
-	}
-	return err
-}
-
-// serve starts a shivad and returns where containers connect.
-func (r *rig) serve() (containers string, err error) {
-	if err := process.FreeAddrs(&r.tcp, &r.admin, &containers); err != nil {
-		return "", err
-	}
-	return containers, r.run("shivad", "--tcp", r.tcp, "--rest", "", "--grpc", "", "--admin", r.admin, "--containers", containers)
-}
-
-// sleep starts a container that connects to servers.
-func (r *rig) sleep(servers string) error {
-	p := r.profile
-	return r.run("sleeper", "-servers", servers, "-a", p.A.String(), "-b", p.B.String(), "-noise", fmt.Sprint(p.Noise), model+":FP32:16")
 }
 
 // ready returns when the model answers, with the default strategy.
 func (r *rig) ready(ctx context.Context) error {
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	return r.Await(ctx, 20*time.Second, func() error {
 		_, err := r.offer(ctx, load.Config{Duration: 10 * time.Millisecond}, time.Second)
 		if err == nil {
 			err = r.set(ctx, map[string]string{"strategy": "deadline"})
 		}
-		if err == nil || ctx.Err() != nil || time.Now().After(end) {
+		return err
+	})
+}
+
+// withRig builds the programs, and calls measure with a server and its container, which end
+// afterwards. An error includes what they printed.
+func withRig(ctx context.Context, p sim.Profile, measure func(r *rig) error, more ...string) error {
+	return withPrograms(ctx, func(dir string) error {
+		f, err := startFleet(ctx, dir, p, 1, 1)
+		if err != nil {
 			return err
 		}
-	}
+		defer f.stop()
+		if err := measure(f[0]); err != nil {
+			return fmt.Errorf("%w\n%s", err, f[0].Output())
+		}
+		return nil
+	}, more...)
 }
 
-// counts returns the samples of one metric of the model, by the value of a label.
-func (r *rig) counts(ctx context.Context, metric, label string) (map[string]float64, error) {
-	text, err := metrics.Text(ctx, r.admin)
+// withPrograms builds shivad, the container and more into a directory for a measurement.
+func withPrograms(ctx context.Context, measure func(dir string) error, more ...string) error {
+	dir, err := os.MkdirTemp("", "goodput-")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	counts := make(map[string]float64)
-	for _, m := range regexp.MustCompile(`(?m)^`+metric+`\{([^}]*)\} (\S+)$`).FindAllStringSubmatch(text, -1) {
-		labels := make(map[string]string)
-		for _, l := range regexp.MustCompile(`(\w+)="([^"]*)"`).FindAllStringSubmatch(m[1], -1) {
-			labels[l[1]] = l[2]
-		}
-		if labels["model"] == model {
-			n, err := strconv.ParseFloat(m[2], 64)
-			if err != nil {
-				return nil, err
-			}
-			counts[labels[label]] += n
-		}
+	defer os.RemoveAll(dir)
+	if err := process.Build(ctx, dir, append(more, "cmd/shivad", "bench/sleeper")...); err != nil {
+		return err
 	}
-	return counts, nil
-}
-
-// stop ends the processes and returns their output.
-func (r *rig) stop() string {
-	var text strings.Builder
-	for _, p := range slices.Backward(r.running) {
-		p.Stop()
-		text.WriteString(p.Output())
-	}
-	os.RemoveAll(r.dir)
-	return text.String()
+	return measure(dir)
 }
 
 // set changes settings of the model.
@@ -150,7 +114,7 @@ func (r *rig) set(ctx context.Context, settings map[string]string) error {
 	if err != nil {
 		return err
 	}
-	q, err := http.NewRequestWithContext(ctx, http.MethodPatch, "http://"+r.admin+"/v1/models/"+model, bytes.NewReader(body))
+	q, err := http.NewRequestWithContext(ctx, http.MethodPatch, "http://"+r.Admin+"/v1/models/"+model, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -185,7 +149,7 @@ func (r *rig) offer(ctx context.Context, c load.Config, deadline time.Duration) 
 	if err != nil {
 		return nil, err
 	}
-	c.Addr, c.Frames = r.tcp, [][]byte{frame}
+	c.Addr, c.Frames = r.TCP, [][]byte{frame}
 	return offered(load.Run(ctx, c))
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -43,51 +42,6 @@ func slowed(p sim.Profile, times int) sim.Profile {
 		p.Name = fmt.Sprintf("%s, all %d times as slow", p.Name, times)
 	}
 	return p
-}
-
-// A fleet is servers that share containers, as processes. All processes belong to the first rig.
-type fleet []*rig
-
-// startFleet starts servers and replicas.
-func startFleet(ctx context.Context, p sim.Profile, servers, replicas int) (f fleet, err error) {
-	first := &rig{profile: p}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%w\n%s", err, first.stop())
-		}
-	}()
-	if err := first.build(ctx, "cmd/shivad", "bench/sleeper"); err != nil {
-		return nil, err
-	}
-	var addrs []string
-	for i := range servers {
-		r := first
-		if i > 0 {
-			r = &rig{profile: p, dir: first.dir}
-		}
-		addr, err := r.serve()
-		if i > 0 {
-			first.running = append(first.running, r.running...)
-		}
-		if err != nil {
-			return nil, err
-		}
-		f, addrs = append(f, r), append(addrs, addr)
-	}
-	for range replicas {
-		if err := first.sleep(strings.Join(addrs, ",")); err != nil {
-			return nil, err
-		}
-	}
-	for _, r := range f {
-		if err := r.ready(ctx); err != nil {
-			return nil, err
-		}
-		if err := r.set(ctx, map[string]string{"objective": p.SLO.String()}); err != nil {
-			return nil, err
-		}
-	}
-	return f, nil
 }
 
 // A turn is the result of one load.
@@ -139,18 +93,20 @@ func (f fleet) offer(ctx context.Context, rate float64, ramp, length time.Durati
 
 // run prints the share of one server's goodput that several servers reach with as many shared
 // containers, at the same loads, and returns the broken promises.
-func (s sharing) run(ctx context.Context) (broken []string, err error) {
+func (s sharing) run(ctx context.Context, dir string) (broken []string, err error) {
 	p := slowed(s.profile, s.slow)
-	one, err := startFleet(ctx, p, 1, s.replicas)
-	if err != nil {
-		return nil, err
+	fleets := make([]fleet, 2) // one server, and many
+	for i, servers := range []int{1, s.servers} {
+		if fleets[i], err = startFleet(ctx, dir, p, servers, s.replicas); err != nil {
+			return nil, err
+		}
+		defer fleets[i].stop()
+		for _, r := range fleets[i] {
+			if err := r.set(ctx, map[string]string{"objective": p.SLO.String()}); err != nil {
+				return nil, err
+			}
+		}
 	}
-	defer func() { one[0].stop() }()
-	many, err := startFleet(ctx, p, s.servers, s.replicas)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { many[0].stop() }()
 	p.Replicas = s.replicas
 	fmt.Printf("%s; Poisson, one SLO; %d servers share %d containers, beside one server with as many; capacity %.0f rows/s\n", p.Name, s.servers, s.replicas, p.Capacity())
 	bound := ratio.Ratio{Bound: ratio.AtLeast, Limit: ofTwo}
@@ -167,7 +123,7 @@ func (s sharing) run(ctx context.Context) (broken []string, err error) {
 			var turns [2]turn
 			for i := range turns {
 				which := (i + round) % 2 // every other round begins with the fleet
-				f := []fleet{one, many}[which]
+				f := fleets[which]
 				turns[which], err = f.offer(ctx, at*p.Capacity(), time.Duration(s.slow)*warmup, s.length, s.seed+uint64(round))
 				if err != nil {
 					return nil, fmt.Errorf("%d servers at %.2f: %w", len(f), at, err)

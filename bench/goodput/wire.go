@@ -30,15 +30,15 @@ const (
 // wire prints the goodput of the strategies over real sockets, alongside the simulation's, and
 // returns the broken promises.
 func wire(ctx context.Context, p sim.Profile, loads []float64, length time.Duration, seed uint64, only string) (broken []string, err error) {
-	r, err := startRig(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if text := r.stop(); err != nil {
-			err = fmt.Errorf("%w\n%s", err, text)
-		}
-	}()
+	err = withRig(ctx, p, func(r *rig) (err error) {
+		broken, err = r.goodput(ctx, loads, length, seed, only)
+		return err
+	})
+	return broken, err
+}
+
+func (r *rig) goodput(ctx context.Context, loads []float64, length time.Duration, seed uint64, only string) (broken []string, err error) {
+	p := r.profile
 	capacity, err := r.capacity(ctx, length)
 	if err != nil {
 		return nil, err

@@ -4,15 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/direct"
-	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/internal/ratio"
-	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -43,30 +40,24 @@ var drivenLoads = []*driven{
 
 // driving compares the rate in rows per second of a container at its limit through the server with
 // its rate when a program drives it directly, in batches of the best size.
-func driving(ctx context.Context, o options, bin string) (rs []ratio.Ratio, err error) {
-	if err := process.Build(ctx, bin, "cmd/shivad", "bench/sleeper"); err != nil {
-		return nil, err
-	}
+func driving(ctx context.Context, b *bench) (f findings, err error) {
 	for _, d := range drivenLoads {
-		r, err := d.measure(ctx, o, bin)
+		r, err := d.measure(ctx, b)
 		if err != nil {
-			return nil, fmt.Errorf("run: %s: %w", d.name, err)
+			return f, fmt.Errorf("%s: %w", d.name, err)
 		}
-		rs = append(rs, r)
+		f.ratios = append(f.ratios, r)
 	}
-	return rs, nil
+	return f, nil
 }
 
 // measure alternates between the two, every other round in reverse order.
-func (d *driven) measure(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
+func (d *driven) measure(ctx context.Context, b *bench) (r ratio.Ratio, err error) {
 	r = ratio.Ratio{What: "through shivad / directly: rate, " + d.name}
 	if d.limit > 0 {
 		r.Bound, r.Limit = ratio.AtLeast, d.limit
 	}
-	if d.frames, err = load.Frames(d.conns, d.model, d.dtype, d.shape); err != nil {
-		return r, err
-	}
-	s, err := d.serve(ctx, bin)
+	s, err := b.start(ctx, setup{name: "driven", start: d.serve}, &d.workload)
 	if err != nil {
 		return r, err
 	}
@@ -76,8 +67,7 @@ func (d *driven) measure(ctx context.Context, o options, bin string) (r ratio.Ra
 		return r, err
 	}
 	defer l.Close()
-	container := d.command(bin, l.Addr().String())
-	if err := s.Start(bin, container[0], container[1:]...); err != nil {
+	if err := s.Run(nil, "sleeper", d.sleeps(l.Addr().String())...); err != nil {
 		return r, err
 	}
 	c, err := direct.Take(ctx, l)
@@ -85,37 +75,35 @@ func (d *driven) measure(ctx context.Context, o options, bin string) (r ratio.Ra
 		return r, err
 	}
 	defer c.Close()
-	best, err := d.best(ctx, o, c)
+	best, err := d.best(ctx, b, c)
 	if err != nil {
 		return r, err
 	}
-	length := directTurns * o.duration
-	r.Rounds, err = contrast(o.rounds,
-		func(uint64) (float64, error) { return d.through(ctx, s, o.duration/5, length) },
-		func(uint64) (float64, error) { return c.Drive(ctx, d.rows(best), o.duration/5, length) })
-	return r, err
+	length := directTurns * b.duration
+	return contrast(r, b.rounds,
+		func(uint64) (float64, error) { return d.through(ctx, s, b.duration/5, length) },
+		func(uint64) (float64, error) { return c.Drive(ctx, d.rows(best), b.duration/5, length) })
 }
 
-// serve starts a server with the container and waits until it answers.
-func (d *driven) serve(ctx context.Context, bin string) (_ *system, err error) {
-	s, server, err := bare("driven", bin)
-	if err != nil {
-		return nil, err
+// serve starts a server with the container.
+func (d *driven) serve(s *system, _ *bench, _ []string) error {
+	if err := s.serve(); err != nil {
+		return err
 	}
-	return s, s.launch(ctx, bin, load.Config{Frames: d.frames}, server, d.command(bin, s.containers))
+	return s.Run(nil, "sleeper", d.sleeps(s.Containers)...)
 }
 
-// command starts the container, which connects to an address.
-func (d *driven) command(bin, servers string) []string {
-	return []string{filepath.Join(bin, "sleeper"), "-servers", servers, "-a", d.a.String(), "-b", d.b.String(), "-max-batch", strconv.Itoa(d.batch), d.declaration()}
+// sleeps are the arguments of the container, which connects to an address.
+func (d *driven) sleeps(servers string) []string {
+	return []string{"-servers", servers, "-a", d.a.String(), "-b", d.b.String(), "-max-batch", strconv.Itoa(d.batch), d.declaration()}
 }
 
 // best returns the size of batch that has the highest rate directly: the largest, a half or a
 // quarter of it.
-func (d *driven) best(ctx context.Context, o options, c *direct.Container) (size int, err error) {
+func (d *driven) best(ctx context.Context, b *bench, c *direct.Container) (size int, err error) {
 	most := 0.0
 	for _, n := range []int{d.batch, d.batch / 2, d.batch / 4} {
-		rate, err := c.Drive(ctx, d.rows(n), o.duration/5, o.duration)
+		rate, err := c.Drive(ctx, d.rows(n), b.duration/5, b.duration)
 		if err != nil {
 			return 0, err
 		}
@@ -139,7 +127,9 @@ func (d *driven) rows(n int) tensor.Tensor {
 
 // through offers the load to the server, and returns the answers per second.
 func (d *driven) through(ctx context.Context, s *system, warmup, length time.Duration) (float64, error) {
-	got, err := s.offer(ctx, "Direct/"+d.key(), load.Config{Frames: d.frames, Conns: d.conns, InFlight: d.inFlight, Warmup: warmup, Duration: length})
+	c := d.config()
+	c.Warmup, c.Duration = warmup, length
+	got, err := s.offer(ctx, "Direct/"+d.key(), c)
 	if err != nil {
 		return 0, err
 	}

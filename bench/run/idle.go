@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"sync"
 	"time"
 
-	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/internal/ratio"
-	"github.com/shivad/shivad/bench/load"
 )
 
 const (
@@ -29,76 +26,73 @@ const (
 // server without idle connections. Both servers get their load at the same time, so that other work
 // of the machine affects both. Turns after each other differed tenfold, and chance decided which
 // server was slower.
-func besideIdle(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
-	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
-		return nil, err
-	}
-	loads := workloads[deep : deep+1]
+func besideIdle(ctx context.Context, b *bench) (f findings, err error) {
 	var both []*system // the first has the connections
 	for range 2 {
-		s, err := startSystem(ctx, o, "go", bin, loads)
+		s, err := b.start(ctx, inGo, deep)
 		if err != nil {
-			return nil, err
+			return f, err
 		}
 		defer s.Stop()
 		both = append(both, s)
-		if _, err := idleTurn(ctx, o, s, false, 0); err != nil {
-			return nil, err
+		if _, err := b.idleTurn(ctx, s, false, 0); err != nil {
+			return f, err
 		}
 	}
 	crowded, empty := both[0], both[1]
 	before, err := crowded.collected(ctx)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	for i := range idleConns {
 		// The server collects garbage 32 MiB at a time (cmd/shivad/memory.go), for any number of
 		// connections. The garbage of opening 10,000 at once is not a cost of idle connections.
 		if i%1000 == 0 {
 			if err := crowded.collect(ctx); err != nil {
-				return nil, err
+				return f, err
 			}
 		}
-		c, err := asked(ctx, crowded.addr, loads[0].frames[0])
+		c, err := asked(ctx, crowded.TCP, deep.frames()[0])
 		if err != nil {
-			return nil, err
+			return f, err
 		}
 		defer c.Close()
 	}
 	// Collect before the watch, so that the one collection does not count as a cost of idling.
 	if _, err := crowded.collected(ctx); err != nil {
-		return nil, err
+		return f, err
 	}
 	cpu := ratio.Ratio{What: fmt.Sprintf("per cent of a core for %d idle connections", idleConns), Bound: ratio.AtMost, Limit: 1}
 	for range idleLooks {
 		used, err := crowded.watched(ctx)
 		if err != nil {
-			return nil, err
+			return f, err
 		}
 		cpu.Rounds = append(cpu.Rounds, 100*used.Seconds()/idleWatch.Seconds())
 	}
 	after, err := crowded.collected(ctx)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	p99 := ratio.Ratio{What: fmt.Sprintf("p99 of %d others beside %d idle connections / without them", idleOthers, idleConns), Bound: ratio.AtMost, Limit: 1.2}
-	for round := range uint64(idleRounds * o.rounds) {
+	for round := range uint64(idleRounds * b.rounds) {
 		var beside, alone time.Duration
 		var failed [2]error
 		var turn sync.WaitGroup
-		turn.Go(func() { beside, failed[0] = idleTurn(ctx, o, crowded, true, 2*round) })
-		turn.Go(func() { alone, failed[1] = idleTurn(ctx, o, empty, false, 2*round+1) })
+		turn.Go(func() { beside, failed[0] = b.idleTurn(ctx, crowded, true, 2*round) })
+		turn.Go(func() { alone, failed[1] = b.idleTurn(ctx, empty, false, 2*round+1) })
 		turn.Wait()
 		if err := errors.Join(failed[:]...); err != nil {
-			return nil, err
+			return f, err
 		}
 		p99.Rounds = append(p99.Rounds, float64(beside)/float64(alone))
 	}
-	return []ratio.Ratio{
+	f.ratios = []ratio.Ratio{
 		{What: fmt.Sprintf("KiB of each of %d idle connections", idleConns), Bound: ratio.AtMost, Limit: 2, Rounds: []float64{float64(after-before) / 1024 / idleConns}},
 		cpu,
 		p99,
-	}, nil
+	}
+	return f, nil
 }
 
 // watched returns the processor time that the server takes without any request. After a collection
@@ -148,23 +142,14 @@ func (s *system) collected(ctx context.Context) (now int64, err error) {
 }
 
 func (s *system) collect(ctx context.Context) error {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.profile+"/debug/pprof/heap?gc=1", nil)
-	if err != nil {
-		return err
-	}
-	a, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return err
-	}
-	defer a.Body.Close()
-	_, err = io.Copy(io.Discard, a.Body)
-	return err
+	return s.Get(ctx, "/debug/pprof/heap?gc=1", io.Discard)
 }
 
 // idleTurn returns the p99 of an open loop on idleOthers connections.
-func idleTurn(ctx context.Context, o options, s *system, beside bool, seed uint64) (time.Duration, error) {
-	got, err := s.offer(ctx, fmt.Sprintf("Idle/beside=%t", beside), load.Config{Frames: workloads[deep].frames, Conns: idleOthers, Rate: idleRate,
-		Seed: seed, Warmup: besideWarmup, Duration: 5 * o.duration})
+func (b *bench) idleTurn(ctx context.Context, s *system, beside bool, seed uint64) (time.Duration, error) {
+	c := deep.open(idleRate, seed)
+	c.Conns, c.Duration = idleOthers, 5*b.duration
+	got, err := s.offer(ctx, fmt.Sprintf("Idle/beside=%t", beside), c)
 	if err != nil {
 		return 0, err
 	}

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/internal/ratio"
 )
 
@@ -24,24 +23,21 @@ const (
 // besideSlow makes clients send a byte each second, in the header or the tensor of a Shiva message,
 // or in the head or the body of an HTTP request. It measures when the server closes them, and how
 // long new clients wait for an answer meanwhile.
-func besideSlow(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
-	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
-		return nil, err
-	}
-	s, err := startSystem(ctx, o, "slow", bin, workloads[deep:deep+1])
+func besideSlow(ctx context.Context, b *bench) (f findings, err error) {
+	s, err := b.start(ctx, setup{name: "slow", config: slowConfig, v2: true}, deep)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	defer s.Stop()
-	question := workloads[deep].frames[0]
+	question := deep.frames()[0]
 	const head = "POST /v2/models/small/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
 	type kind struct {
 		addr        string
 		first, rest []byte
 	}
-	tensor := kind{s.addr, question[:len(question)-60], question[len(question)-60:]}
+	tensor := kind{s.TCP, question[:len(question)-60], question[len(question)-60:]}
 	// Two in five are at the HTTP door, which may take an eighth of the server's descriptors.
-	kinds := []kind{{s.addr, nil, question}, tensor, {s.rest, nil, []byte(head)}, tensor, {s.rest, []byte(head), make([]byte, 1000)}}
+	kinds := []kind{{s.TCP, nil, question}, tensor, {s.REST, nil, []byte(head)}, tensor, {s.REST, []byte(head), make([]byte, 1000)}}
 	took := make([]time.Duration, slowClients) // from the first byte to the end
 	faults := make([]error, slowClients)
 	var all sync.WaitGroup
@@ -49,7 +45,7 @@ func besideSlow(ctx context.Context, o options, bin string) ([]ratio.Ratio, erro
 		k := kinds[i%len(kinds)]
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", k.addr)
 		if err != nil {
-			return nil, err
+			return f, err
 		}
 		defer c.Close()
 		all.Go(func() { took[i], faults[i] = trickle(c, k.first, k.rest) })
@@ -64,19 +60,19 @@ func besideSlow(ctx context.Context, o options, bin string) ([]ratio.Ratio, erro
 		select {
 		case <-ended:
 			if i := slices.IndexFunc(faults, func(err error) bool { return err != nil }); i >= 0 {
-				return nil, faults[i]
+				return f, faults[i]
 			}
 			if err := s.Alive(); err != nil {
-				return nil, err
+				return f, err
 			}
-			return slowRatios(took, waited), nil
+			return findings{ratios: slowRatios(took, waited)}, nil
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return f, ctx.Err()
 		case <-time.After(slowNew):
 			began := time.Now()
-			c, err := asked(ctx, s.addr, question)
+			c, err := asked(ctx, s.TCP, question)
 			if err != nil {
-				return nil, err
+				return f, err
 			}
 			waited = append(waited, time.Since(began))
 			c.Close()

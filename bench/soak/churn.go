@@ -101,7 +101,7 @@ func (c *churn) clients(ctx context.Context) {
 func (c *churn) asks(ctx context.Context, questions int) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	client, err := shiva.Dial(ctx, c.tcp)
+	client, err := shiva.Dial(ctx, c.TCP)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (c *churn) asks(ctx context.Context, questions int) error {
 
 // resets runs a client that sends its requests, and half of another, and resets the connection.
 func (c *churn) resets(ctx context.Context, questions int) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.tcp)
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.TCP)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (c *churn) containers(ctx context.Context) {
 // versions replaces versions of the rolling model, while a client keeps sending requests to the
 // model.
 func (c *churn) versions(ctx context.Context) {
-	text, err := os.Create(filepath.Join(c.dir, rolling+".log"))
+	text, err := os.Create(filepath.Join(c.Dir, rolling+".log"))
 	if err != nil {
 		c.note(ctx, "version", err, func(*counts) {})
 		return
@@ -187,7 +187,7 @@ func (c *churn) versions(ctx context.Context) {
 		serving, end := context.WithCancel(ctx)
 		ended := make(chan error, 1)
 		number := strconv.Itoa(version)
-		all.Go(func() { ended <- serve(serving, number, c.system.containers, log) })
+		all.Go(func() { ended <- serve(serving, number, c.Containers, log) })
 		if err := c.answers(ctx, rolling+"/"+number); err != nil {
 			end()
 			return errors.Join(err, <-ended)
@@ -220,7 +220,7 @@ func (c *churn) fill(ctx context.Context) error {
 				serving, end := context.WithCancel(ctx)
 				ended := make(chan error, 1)
 				version := fmt.Sprintf("before %d", i)
-				go func() { ended <- serve(serving, version, c.system.containers, log) }()
+				go func() { ended <- serve(serving, version, c.Containers, log) }()
 				err := c.answers(ctx, rolling+"/"+version)
 				end()
 				errs[i] = errors.Join(err, <-ended)
@@ -244,7 +244,7 @@ func serve(ctx context.Context, version, server string, log *slog.Logger) error 
 func (c *churn) answers(ctx context.Context, model string) error {
 	ctx, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
-	client, err := shiva.Dial(ctx, c.tcp)
+	client, err := shiva.Dial(ctx, c.TCP)
 	if err != nil {
 		return err
 	}
@@ -259,7 +259,7 @@ func (c *churn) answers(ctx context.Context, model string) error {
 
 // asksOn sends requests to the rolling model, whatever its version, until ctx ends.
 func (c *churn) asksOn(ctx context.Context) {
-	client, err := shiva.Dial(ctx, c.tcp)
+	client, err := shiva.Dial(ctx, c.TCP)
 	if err != nil {
 		c.note(ctx, "rolling", err, func(*counts) {})
 		return

@@ -134,7 +134,7 @@ func soak(ctx context.Context, dir string, length time.Duration, most float64) (
 
 	window := length / windows
 	for i := range windows {
-		got, err := load.Run(ctx, load.Config{Addr: s.tcp, Frames: s.frames, Conns: clients, Rate: rate, Seed: uint64(i),
+		got, err := load.Run(ctx, load.Config{Addr: s.TCP, Frames: s.frames, Conns: clients, Rate: rate, Seed: uint64(i),
 			Duration: window, Grace: time.Minute, Check: load.SameTensors})
 		if err != nil {
 			return nil, err

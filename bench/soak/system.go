@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -26,38 +23,29 @@ const (
 	replicas = 3
 )
 
-// A system is shivad with the containers of the steady model, as processes.
+// A system is shivad with the containers of the steady model.
 type system struct {
-	dir                    string
-	tcp, admin, containers string
-	frames                 [][]byte
-	server                 *process.Process
-	replicas               []*process.Process // oldest first
-	looking                sync.Mutex         // keeps one look's allocations out of another's heap
+	*process.Server
+	frames   [][]byte
+	replicas process.Group // oldest first
+	looking  sync.Mutex    // keeps one look's allocations out of another's heap
 }
 
 // start builds and starts the processes, and returns once the model answers.
 func start(ctx context.Context, dir string) (_ *system, err error) {
-	s := &system{dir: dir}
-	defer func() {
-		if err != nil {
-			s.stop()
-		}
-	}()
+	s := &system{}
 	if err := process.Build(ctx, dir, "cmd/shivad", "bench/sleeper"); err != nil {
 		return nil, err
 	}
 	if s.frames, err = load.Frames(clients, steady, tensor.Float32, tensor.Shape{16}); err != nil {
 		return nil, err
 	}
-	if err := process.FreeAddrs(&s.tcp, &s.admin, &s.containers); err != nil {
-		return nil, err
-	}
-	if s.server, err = process.Start(dir, filepath.Join(dir, "shivad"), "--tcp", s.tcp, "--rest", "", "--grpc", "", "--admin", s.admin, "--profiling", "--containers", s.containers); err != nil {
+	if s.Server, err = process.Shivad(dir, process.Options{}); err != nil {
 		return nil, err
 	}
 	for range replicas {
 		if err := s.addReplica(ctx); err != nil {
+			s.stop()
 			return nil, err
 		}
 	}
@@ -65,43 +53,32 @@ func start(ctx context.Context, dir string) (_ *system, err error) {
 }
 
 func (s *system) stop() {
-	for _, p := range s.replicas {
-		p.Stop()
-	}
-	if s.server != nil {
-		s.server.Stop()
-	}
+	s.replicas.Stop()
+	s.Stop()
 }
 
 // addReplica starts a container and returns once it has registered.
 func (s *system) addReplica(ctx context.Context) error {
-	p, err := process.Start(s.dir, filepath.Join(s.dir, "sleeper"), "-servers", s.containers, steady+":FP32:16")
-	if err != nil {
+	if err := s.replicas.Start(s.Dir, filepath.Join(s.Dir, "sleeper"), "-servers", s.Containers, steady+":FP32:16"); err != nil {
 		return err
 	}
-	s.replicas = append(s.replicas, p)
 	return s.await(ctx)
 }
 
 // await returns once exactly the running containers have registered.
 func (s *system) await(ctx context.Context) error {
-	for end := time.Now().Add(settle); ; time.Sleep(20 * time.Millisecond) {
-		if err := s.server.Alive(); err != nil {
-			return err
-		}
+	return s.Await(ctx, settle, func() error {
 		n, err := s.ready(ctx)
-		switch {
-		case err == nil && n == len(s.replicas) || ctx.Err() != nil:
-			return ctx.Err()
-		case time.Now().After(end):
-			return errors.Join(err, fmt.Errorf("the server has %d replicas of %s after %v, expected %d", n, steady, settle, len(s.replicas)))
+		if err == nil && n != len(s.replicas) {
+			err = fmt.Errorf("the server has %d replicas of %s after %v, expected %d", n, steady, settle, len(s.replicas))
 		}
-	}
+		return err
+	})
 }
 
 // capacity measures the requests per second that are answered under saturation.
 func (s *system) capacity(ctx context.Context) (float64, error) {
-	got, err := load.Run(ctx, load.Config{Addr: s.tcp, Frames: s.frames, Conns: clients, InFlight: 4, Warmup: 2 * time.Second, Duration: 5 * time.Second, Check: load.SameTensors})
+	got, err := load.Run(ctx, load.Config{Addr: s.TCP, Frames: s.frames, Conns: clients, InFlight: 4, Warmup: 2 * time.Second, Duration: 5 * time.Second, Check: load.SameTensors})
 	if err != nil {
 		return 0, err
 	}
@@ -136,7 +113,7 @@ func (s *system) look(ctx context.Context) (state, error) {
 	s.looking.Lock()
 	defer s.looking.Unlock()
 	var profile strings.Builder
-	if err := s.get(ctx, "/debug/pprof/heap?gc=1&debug=1", &profile); err != nil {
+	if err := s.Get(ctx, "/debug/pprof/heap?gc=1&debug=1", &profile); err != nil {
 		return state{}, err
 	}
 	const heap = "\n# HeapAlloc = "
@@ -146,7 +123,7 @@ func (s *system) look(ctx context.Context) (state, error) {
 	if err != nil {
 		return state{}, fmt.Errorf("the profile of the heap has no line%s: %w", heap, err)
 	}
-	gauges, err := s.gauges(ctx)
+	gauges, err := s.Metrics(ctx)
 	return state{
 		Heap: alloc, Resident: int64(gauges["process_resident_memory_bytes"]),
 		Goroutines: int(gauges["go_goroutines"]), Descriptors: int(gauges["process_open_fds"]),
@@ -205,7 +182,7 @@ func (s *system) profile(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.get(ctx, "/debug/pprof/heap", w); err != nil {
+	if err := s.Get(ctx, "/debug/pprof/heap", w); err != nil {
 		w.Close()
 		return err
 	}
@@ -215,52 +192,10 @@ func (s *system) profile(ctx context.Context, file string) error {
 // ready returns the number of live replicas of the steady model.
 func (s *system) ready(ctx context.Context) (int, error) {
 	var text bytes.Buffer
-	if err := s.get(ctx, "/v1/models/"+steady+"/versions/1", &text); err != nil {
+	if err := s.Get(ctx, "/v1/models/"+steady+"/versions/1", &text); err != nil {
 		return 0, err
 	}
 	var model struct{ Replicas int }
 	err := json.Unmarshal(text.Bytes(), &model)
 	return model.Replicas, err
-}
-
-// gauges returns the samples of /metrics by their names, labels included.
-func (s *system) gauges(ctx context.Context) (map[string]float64, error) {
-	var text strings.Builder
-	if err := s.get(ctx, "/metrics", &text); err != nil {
-		return nil, err
-	}
-	gauges := make(map[string]float64)
-	for line := range strings.Lines(text.String()) {
-		name, value, ok := cutLast(strings.TrimSpace(line), ' ')
-		if v, err := strconv.ParseFloat(value, 64); ok && err == nil && line[0] != '#' {
-			gauges[name] = v
-		}
-	}
-	return gauges, nil
-}
-
-func cutLast(s string, sep byte) (before, after string, ok bool) {
-	i := strings.LastIndexByte(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+1:], true
-}
-
-// get copies an answer of the admin door to w.
-func (s *system) get(ctx context.Context, path string, w io.Writer) error {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.admin+path, nil)
-	if err != nil {
-		return err
-	}
-	a, err := http.DefaultClient.Do(q)
-	if err != nil {
-		return err
-	}
-	defer a.Body.Close()
-	if a.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", path, a.Status)
-	}
-	_, err = io.Copy(w, a.Body)
-	return err
 }

@@ -51,7 +51,7 @@ func (r *rig) occupy(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", r.tcp)
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", r.TCP)
 	if err != nil {
 		return nil, err
 	}
@@ -59,19 +59,21 @@ func (r *rig) occupy(ctx context.Context) (net.Conn, error) {
 		c.Close()
 		return nil, err
 	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		out, err := r.metrics(ctx, "oldest_batch_seconds", "queue_rows")
-		if err == nil && out["oldest_batch_seconds"][endless] > 0 && out["queue_rows"][endless] == 0 {
-			return c, nil
-		}
-		if err == nil && time.Now().After(end) {
-			err = fmt.Errorf("streams: %s does not execute", endless)
-		}
+	err = r.Await(ctx, 10*time.Second, func() error {
+		m, err := r.Metrics(ctx)
 		if err != nil {
-			c.Close()
-			return nil, err
+			return err
 		}
+		if m.By("shivad_oldest_batch_seconds", "model")[endless] == 0 || m.By("shivad_queue_rows", "model")[endless] > 0 {
+			return fmt.Errorf("streams: %s does not execute", endless)
+		}
+		return nil
+	})
+	if err != nil {
+		c.Close()
+		return nil, err
 	}
+	return c, nil
 }
 
 // turn returns the server's processor time per frame, if every frame is answered with a fault.
@@ -80,7 +82,7 @@ func (r *rig) turn(ctx context.Context, model, fault string, length time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	before, err := r.server.CPU()
+	before, err := r.Group[0].CPU()
 	if err != nil {
 		return 0, err
 	}
@@ -90,12 +92,12 @@ func (r *rig) turn(ctx context.Context, model, fault string, length time.Duratio
 			others++
 		}
 	}
-	got, err := load.Run(ctx, load.Config{Addr: r.tcp, Frames: [][]byte{frame}, InFlight: 4, Duration: length, Grace: time.Millisecond,
+	got, err := load.Run(ctx, load.Config{Addr: r.TCP, Frames: [][]byte{frame}, InFlight: 4, Duration: length, Grace: time.Millisecond,
 		Streams: &load.Streams{Stamps: []load.Stamp{stamp}, Each: each}})
-	if err = errors.Join(err, r.server.Alive()); err != nil {
+	if err = errors.Join(err, r.Alive()); err != nil {
 		return 0, err
 	}
-	after, err := r.server.CPU()
+	after, err := r.Group[0].CPU()
 	if err == nil && (others > 0 || got.Taken == 0) {
 		err = fmt.Errorf("streams: of %d frames %d were not answered %s: %s", got.Taken, others, fault, got.Failure)
 	}

@@ -41,10 +41,10 @@ func (r *rig) film(ctx context.Context, s shoot) (*film, error) {
 	}
 	f := &film{cameras: s.cameras, length: s.length}
 	f.result, err = load.Run(ctx, load.Config{
-		Addr: r.tcp, Frames: [][]byte{frame}, Conns: s.cameras, Rate: float64(s.cameras * fps), Even: true, Duration: s.length, Grace: 20 * time.Second,
+		Addr: r.TCP, Frames: [][]byte{frame}, Conns: s.cameras, Rate: float64(s.cameras * fps), Even: true, Duration: s.length, Grace: 20 * time.Second,
 		Streams: &load.Streams{Stamps: []load.Stamp{stamp}, Each: func(s load.Shown) { f.shown = append(f.shown, s) }},
 	})
-	if err = errors.Join(err, r.server.Alive()); err != nil {
+	if err = errors.Join(err, r.Alive()); err != nil {
 		return nil, fmt.Errorf("streams: cameras %s: %w", s.name, err)
 	}
 	return f, nil
@@ -160,7 +160,7 @@ func (r *rig) watched(ctx context.Context, model string, f func() error) (looks 
 				return
 			case <-tick.C:
 			}
-			now, err := r.metrics(ctx, "queue_bytes", "payload_bytes")
+			now, err := r.Metrics(ctx)
 			if ctx.Err() != nil {
 				return
 			}
@@ -168,7 +168,7 @@ func (r *rig) watched(ctx context.Context, model string, f func() error) (looks 
 				blind = err
 				return
 			}
-			looks = append(looks, look{time.Since(began), now["queue_bytes"][model] / frameBytes, now["payload_bytes"][""] / frameBytes})
+			looks = append(looks, look{time.Since(began), now.By("shivad_queue_bytes", "model")[model] / frameBytes, now["shivad_payload_bytes"] / frameBytes})
 		}
 	})
 	err = f()

@@ -1,10 +1,9 @@
 // Command streams checks shivad's promise to cameras: the newest frame wins. Cameras send 30 frames
 // a second of 640 x 480 over TCP to a model that executes ten a second, in a container that sleeps.
 //
-//	streams [-length 1m] [-short] [-markdown] [-chart FILE.svg [-triton DIR]]
+//	streams [-length 1m] [-short] [-markdown]
 //
-// With -chart, the same cameras go to other servers, too, and a chart shows all. It exits with 1 if
-// a promise is broken; checks.go has the promises.
+// It exits with 1 if a promise is broken; checks.go has the promises.
 package main
 
 import (
@@ -30,10 +29,6 @@ type options struct {
 	turns    int           // of the cost measurement, each as long as turn
 	turn     time.Duration
 	markdown bool
-
-	chart        string // file; empty: none
-	triton       string // directory of the packages of its Python
-	tritonPython string
 }
 
 func main() {
@@ -43,9 +38,6 @@ func main() {
 	flag.DurationVar(&o.length, "length", o.length, "`time` for which four cameras send")
 	short := flag.Bool("short", false, "fifteen seconds in all: for a quick check, not for figures")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
-	flag.StringVar(&o.chart, "chart", "", "send the same to GStreamer and Triton, if they are here, and draw all into this `file`")
-	flag.StringVar(&o.triton, "triton", "", "`site-packages` that nvidia-pytriton is installed in, whose Triton to run")
-	flag.StringVar(&o.tritonPython, "triton-python", "/usr/bin/python3", "`interpreter` for which that is")
 	flag.Parse()
 	if *short {
 		o.length, o.control, o.patience, o.shared = 7*time.Second, 4*time.Second, 800*time.Millisecond, 1500*time.Millisecond
@@ -71,21 +63,6 @@ func main() {
 		}
 	}
 	table.Write(os.Stdout, o.markdown, []string{"promise", "figure", "limit", "verdict"}, rows)
-	if o.chart != "" {
-		all, err := m.servings(ctx)
-		if err == nil {
-			err = draw(ctx, o.chart, all)
-		}
-		if err != nil {
-			log.Fatal(err)
-		}
-		rows = nil
-		for _, s := range all {
-			rows = append(rows, s.cells())
-		}
-		fmt.Println()
-		table.Write(os.Stdout, o.markdown, servingHead, rows)
-	}
 	fmt.Printf("\n%v in all\n", time.Since(began).Round(time.Second))
 	if broken > 0 {
 		log.Fatalf("%d promises do not hold", broken)
@@ -107,13 +84,22 @@ type measurement struct {
 const cameras = 4
 
 func measure(ctx context.Context, o options) (m *measurement, err error) {
-	r, err := startRig(ctx)
+	dir, err := os.MkdirTemp("", "streams-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	if err := process.Build(ctx, dir, "cmd/shivad", "bench/sleeper"); err != nil {
+		return nil, err
+	}
+	r, err := startRig(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		if text := r.stop(); err != nil {
-			err = fmt.Errorf("%w\n%s", err, text)
+		r.stop()
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, r.Output())
 		}
 	}()
 	m = &measurement{options: o}
@@ -162,19 +148,19 @@ func (m *measurement) control(ctx context.Context, r *rig) (err error) {
 
 // sharing makes four cameras send to the model that takes batches.
 func (m *measurement) sharing(ctx context.Context, r *rig) (err error) {
-	before, err := r.metrics(ctx, "batch_rows_sum", "batch_rows_count")
+	before, err := r.Metrics(ctx)
 	if err != nil {
 		return err
 	}
 	if m.shared, err = r.film(ctx, shoot{model: wide, name: "wide", keep: "latest", cameras: cameras, length: m.options.shared}); err != nil {
 		return err
 	}
-	after, err := r.metrics(ctx, "batch_rows_sum", "batch_rows_count")
+	after, err := r.Metrics(ctx)
 	if err != nil {
 		return err
 	}
-	of := func(name string) float64 { return after[name][wide] - before[name][wide] }
-	m.batch = of("batch_rows_sum") / max(1, of("batch_rows_count"))
+	of := func(name string) float64 { return after.By(name, "model")[wide] - before.By(name, "model")[wide] }
+	m.batch = of("shivad_batch_rows_sum") / max(1, of("shivad_batch_rows_count"))
 	return nil
 }
 

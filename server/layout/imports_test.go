@@ -119,7 +119,6 @@ examples/selection/run:     examples/internal/process examples/selection shiva s
 bench/internal/declare:     shiva/tensor
 bench/internal/direct:      containers/zmtp shiva/tensor
 bench/internal/hostile:     bench/load containers/containertest server/grpc/pb shiva shiva/tensor golang.org/x/net golang.org/x/sys google.golang.org/protobuf
-bench/internal/metrics:
 bench/internal/process:     golang.org/x/sys
 bench/internal/figure:
 bench/internal/ratio:
@@ -133,12 +132,12 @@ bench/noop:                 bench/internal/declare containers/container shiva/te
 bench/hostile:              bench/internal/hostile
 bench/sleeper:              bench/internal/declare containers/container shiva/tensor golang.org/x/sys
 bench/alarm:                shiva
-bench/goodput:              bench/internal/figure bench/internal/metrics bench/internal/process bench/internal/ratio bench/load scheduler/sim shiva shiva/tensor
+bench/goodput:              bench/internal/figure bench/internal/process bench/internal/ratio bench/load scheduler/sim shiva shiva/tensor
 bench/sim:                  scheduler/sim
-bench/run:                  bench/load bench/internal/direct bench/internal/hostile bench/internal/metrics bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
+bench/run:                  bench/load bench/internal/direct bench/internal/hostile bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
 bench/frames:               bench/load bench/internal/figure bench/internal/process bench/internal/ratio bench/internal/table shiva/tensor
 bench/callers:              bench/load bench/internal/figure bench/internal/process shiva/tensor
-bench/streams:              bench/load bench/internal/figure bench/internal/metrics bench/internal/process bench/internal/table shiva shiva/tensor
+bench/streams:              bench/load bench/internal/process bench/internal/table shiva shiva/tensor
 bench/soak:                 bench/load bench/internal/process bench/internal/ratio containers/container scheduler shiva shiva/tensor
 bench/fuzz:                 bench/internal/process containers/zmtp shiva shiva/jsonscan shiva/tensor
 bench/reliability:          bench/internal/process

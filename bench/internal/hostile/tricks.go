@@ -2,8 +2,10 @@ package hostile
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -29,8 +31,15 @@ type trick struct {
 	send func(c net.Conn, message []byte) error
 }
 
-// tricks by name: at the gRPC door, except keepalive and pipelined, which are at the HTTP door.
+// tricks by name: at the gRPC door, except bombs, keepalive and pipelined, which are at the HTTP
+// door.
 var tricks = map[string]trick{
+	// Bodies of a few kilobytes that unpack to 250 MB in all and do not end, twice a second.
+	"bombs": {bombs, false, func(c net.Conn, _ []byte) error {
+		_, err := c.Write(bomb())
+		time.Sleep(time.Second / 2)
+		return errors.Join(err, net.ErrClosed)
+	}},
 	// Calls that are cancelled at once, as fast as they can be written.
 	"resets": {8, false, func(c net.Conn, message []byte) error {
 		return each(c, message, func(w *writer, stream uint32) { _ = w.frames.WriteRSTStream(stream, http2.ErrCodeCancel) })
@@ -120,6 +129,17 @@ var tricks = map[string]trick{
 		}
 	}},
 }
+
+const bombs = 24
+
+// bomb is a request whose body, packed by gzip, does not end.
+var bomb = sync.OnceValue(func() []byte {
+	var body bytes.Buffer
+	w := gzip.NewWriter(&body) // memory takes everything
+	_, _ = w.Write(bytes.Repeat([]byte(" "), 250_000_000/bombs))
+	_ = w.Flush()
+	return fmt.Appendf(nil, "POST /v2/models/small/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", body.Len(), body.Bytes())
+})
 
 var live = []byte("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
 

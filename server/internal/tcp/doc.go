@@ -224,13 +224,12 @@
 //
 // # What a large tensor costs
 //
-// go run ./bench/run -only large compares the door with the bare echo for frames of 6.2 and 24.9
-// MB; the echo reads and writes them in 64 KiB of memory that stays in the cache. On a quiet
-// machine a frame of 6.2 MB takes the door 2.0 ms of processor time and the echo 2.2: the door's
-// copies miss the caches, but it makes a fifteenth of the echo's system calls. Both are bound by
-// the kernel's copies and by TCP's work for each of its pieces. The protocol has no checksum over
-// the data. perf of eight frames in flight, 1,000 frames each on a busy machine, in percent of the
-// processor time:
+// go run ./bench/frames compares the door with the bare echo for frames of 6.2 MB; the echo reads
+// and writes them in 64 KiB of memory that stays in the cache. On a quiet machine a frame of 6.2 MB
+// takes the door 2.0 ms of processor time and the echo 2.2: the door's copies miss the caches, but
+// it makes a fifteenth of the echo's system calls. Both are bound by the kernel's copies and by
+// TCP's work for each of its pieces. The protocol has no checksum over the data. perf of eight
+// frames in flight, 1,000 frames each on a busy machine, in percent of the processor time:
 //
 //	                             echo, uint8  door, uint8  door, float32  with a Go container, uint8
 //	kernel, copies from sockets  25           32           19             28

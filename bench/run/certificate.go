@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -15,44 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/shivad/shivad/bench/internal/ratio"
 )
-
-// Systems that speak TLS.
-const (
-	echoOfTLS = "echo over TLS"
-	doorOfTLS = "door over TLS"
-)
-
-var encryptedLoads = []*workload{workloads[deep], workloads[image]}
-
-// encrypted compares the TCP door over TLS, its model inside the process, with a bare echo by
-// crypto/tls. Both have the same certificate, cipher and client.
-func encrypted(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]string, error) {
-	names := []string{echoOfTLS, doorOfTLS}
-	all, err := systems(ctx, o, bin, names, encryptedLoads)
-	if err != nil {
-		return nil, nil, err
-	}
-	return all.encryptedRatios(), all.table(names, encryptedLoads), nil
-}
-
-// encryptedRatios holds the rates to a limit. Client and server share the cores, so it also reports
-// the server's own processor time.
-func (all samples) encryptedRatios() (rs []ratio.Ratio) {
-	for i, w := range encryptedLoads {
-		rate := ratio.Ratio{What: doorOfTLS + " / bare crypto/tls echo: rate, " + w.name, Bound: ratio.AtLeast, Limit: 0.7}
-		cpu := ratio.Ratio{What: doorOfTLS + " / bare crypto/tls echo: CPU, " + w.name}
-		for round, door := range all[doorOfTLS][i] {
-			echo := all[echoOfTLS][i][round]
-			rate.Rounds = append(rate.Rounds, door.rate/echo.rate)
-			cpu.Rounds = append(cpu.Rounds, float64(door.cpuPerRequest)/float64(echo.cpuPerRequest))
-		}
-		rs = append(rs, rate, cpu)
-	}
-	return rs
-}
 
 // certify returns the flags of a server that speaks TLS, and the configuration by which clients
 // trust it. The first call makes the files in dir: a self-signed certificate of this machine, and

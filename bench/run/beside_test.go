@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/bench/internal/hostile"
 )
 
-// TestNamed: every hostile peer must have its line in the log, and no connection the same line
+// Every hostile peer must have its line in the log, and no connection the same line
 // twice.
 func TestNamed(t *testing.T) {
 	var log strings.Builder
