@@ -4,11 +4,11 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-# The parts of "make test" and of "make nightly", in their order. Those joined by + run at once: e2e
-# mostly waits, and staticcheck never does.
-TEST := fmt vet unit race python+e2e+staticcheck
-NIGHTLY := fuzz soak seeds networks upgrade-test dashboards collector devices gst-test k8s dist-check
+# The parts of "make test" and of "make nightly", in their order.
+TEST := fmt vet unit race python e2e
+NIGHTLY := fuzz soak seeds networks upgrade-test dashboards devices gst-test k8s dist-check
 
+EXAMPLE ?= digits
 FUZZ ?= .
 FUZZTIME ?= 2m
 SOAKTIME ?= 10m
@@ -47,7 +47,7 @@ export PYTHON := $(CURDIR)/$(VENV)/bin/python
 PYTHON_PACKAGES := containers/python shiva/python
 PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server .ci/lengths .ci/sbom .ci/image/make .ci/wheel .ci/wheel/make
 
-.PHONY: help build run run-selection run-ocr test nightly $(subst +, ,$(TEST)) $(NIGHTLY) programs bench dist clean
+.PHONY: help build run test nightly $(TEST) $(NIGHTLY) programs bench dist clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,14 +60,8 @@ build: ## build bin/shivad, bin/shivactl, their licences, and the examples
 	@.ci/notice >bin/NOTICE
 
 # exec: a signal to make reaches the program itself, which then stops the processes that it started.
-run: build ## serve handwritten digits, classify twenty, serve until Ctrl-C; RUNFLAGS=-help
-	@exec bin/digits-run $(RUNFLAGS)
-
-run-selection: build ## serve an application that learns which of three models to trust
-	@exec bin/selection-run $(RUNFLAGS)
-
-run-ocr: build ## read 50 pictures and eight cameras with three models (fetches 100 MB); OCRFLAGS="--seconds 0"
-	@exec examples/ocr/run $(OCRFLAGS)
+run: build ## an example: EXAMPLE=digits, selection (learns which of three models to trust) or ocr; RUNFLAGS=-help
+	@exec $(if $(filter ocr,$(EXAMPLE)),examples/ocr/run,bin/$(EXAMPLE)-run) $(RUNFLAGS)
 
 test: ## what a change needs, and CI runs: the parts below down to e2e
 	+@$(call each,$(TEST))
@@ -76,8 +70,7 @@ nightly: ## everything else: the parts below e2e (hours; as root on Debian)
 	+@$(call each,$(NIGHTLY))
 
 each = all=$$SECONDS; for part in $(1); do echo "== make $$part"; start=$$SECONDS; \
-  jobs=; [[ $$part != *+* ]] || jobs="-j --output-sync=target"; \
-  $(MAKE) --no-print-directory $$jobs $${part//+/ }; echo "== make $$part: ok, $$((SECONDS - start)) s"; \
+  $(MAKE) --no-print-directory $$part; echo "== make $$part: ok, $$((SECONDS - start)) s"; \
   done; echo "== make $@: ok, $$((SECONDS - all)) s"
 
 fmt: ## gofmt would change nothing, nothing is too long, shell scripts parse, go.mod lists what is used
@@ -87,13 +80,11 @@ fmt: ## gofmt would change nothing, nothing is too long, shell scripts parse, go
 	@for module in $(MODULES); do go -C $$module mod tidy -diff; done
 	GOWORK=off go mod verify
 
-vet: ## go vet, with the tags that tests use
+vet: ## go vet and staticcheck, with the tags that tests use
 	go vet -tags $(TAGS),e2e,plants $(PACKAGES)
 	go vet -tags $(TAGS),invariants ./shiva/tensor
-
-staticcheck: ## staticcheck, with the tags that tests use
-	nice $(STATICCHECK) -tags $(TAGS),e2e,plants $(PACKAGES)
-	nice $(STATICCHECK) -tags $(TAGS),invariants ./shiva/tensor
+	$(STATICCHECK) -tags $(TAGS),e2e,plants $(PACKAGES)
+	$(STATICCHECK) -tags $(TAGS),invariants ./shiva/tensor
 
 # -vet=off: "make vet" has checked everything. The tag poll makes the load generator wait as it does
 # on systems other than Linux, and purego has the byte order without assembly.
@@ -138,14 +129,12 @@ networks: $(VENV)/ready ## 22 networks that packages of PyPI bring, each with it
 upgrade-test: build programs $(VENV)/ready ## the previous release alongside this one, under load, up and down; UPGRADE_FROM=COMMIT
 	.ci/upgrade $(UPGRADE_FROM)
 
-dashboards: ## Prometheus scrapes a loaded server: names, every query of the dashboard, every alert
+# The Collector is a module of its own, since it needs 150 others.
+dashboards: ## Prometheus scrapes a loaded server: names, queries, alerts; an OpenTelemetry Collector, which is built, gets traces
 	@.ci/install prometheus promtool=prometheus
 	promtool check rules server/internal/metrics/grafana/alerts.yml
 	promtool test rules server/internal/metrics/grafana/alerts_test.yml
 	go test -count=1 -vet=off ./server -run 'TestDashboards$$' -dashboards
-
-# The Collector is a module of its own, since it needs 150 others.
-collector: ## the tests of traces with an OpenTelemetry Collector, which is built
 	@GOWORK=off go build -C server/internal/trace/testdata/collector -o $(CURDIR)/bin/collector .
 	go test -count=1 -vet=off ./server -run 'TestTrace' -collector $(CURDIR)/bin/collector
 

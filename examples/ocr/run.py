@@ -2,7 +2,7 @@
 
     python run.py [--shivad bin/shivad] [--pictures 50] [--seconds 10] [--picture ocr.png]
 
-It fails if a text is not the package's. Run by "make run-ocr".
+It fails if a text is not the package's. Run by "make run EXAMPLE=ocr".
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ import (
 	"github.com/shivad/shivad/shiva/hosttest"
 )
 
-// `make run-selection` on other ports: the weights move to the best model, then away from it, and
-// the application is as good as the best of its models at any time, except while it notices the bad
-// build.
+// `make run EXAMPLE=selection` on other ports: the weights move to the best model, then away from
+// it, and the application is as good as the best of its models at any time, except while it notices
+// the bad build.
 func TestE2ERun(t *testing.T) {
 	t.Chdir("../../..")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

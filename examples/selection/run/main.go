@@ -1,6 +1,6 @@
 // Command run shows an application that learns which of its models to trust. Three models of
 // handwritten digits answer together, weighted by feedback, and half-way a bad build replaces the
-// best model. `make run-selection` runs it from the top of the source tree.
+// best model. `make run EXAMPLE=selection` runs it from the top of the source tree.
 package main
 
 import (
