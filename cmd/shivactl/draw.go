@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"hash/fnv"
 	"image"
 	"image/color"
 	"image/draw"
@@ -90,17 +89,13 @@ func upright(file []byte) (*image.RGBA, error) {
 	return img, nil
 }
 
-// inks are the colours of objects, by their labels.
+// inks are the colours of objects, by their classes.
 var inks = []color.RGBA{
-	{230, 60, 60, 255}, {40, 160, 70, 255}, {60, 100, 230, 255}, {220, 140, 0, 255},
-	{150, 60, 200, 255}, {0, 160, 170, 255}, {210, 50, 140, 255}, {110, 110, 40, 255},
+	{198, 40, 40, 255}, {46, 125, 50, 255}, {47, 85, 212, 255}, {166, 83, 0, 255},
+	{142, 36, 170, 255}, {0, 112, 122, 255}, {176, 39, 111, 255}, {95, 96, 32, 255},
 }
 
-func ink(label string) color.RGBA {
-	h := fnv.New32a()
-	h.Write([]byte(label))
-	return inks[h.Sum32()%uint32(len(inks))]
-}
+func (o object) ink() color.RGBA { return inks[uint(o.class)%uint(len(inks))] }
 
 // drawObjects draws the mask, box, points and name of each object. Lines and letters grow with the
 // picture.
@@ -108,7 +103,7 @@ func drawObjects(img *image.RGBA, found []object) error {
 	size := max(img.Rect.Dx(), img.Rect.Dy())
 	thick, scale := max(2, size/400), max(1, size/700)
 	for _, f := range found {
-		ink := ink(f.label)
+		ink := f.ink()
 		err := f.mask.each(img.Rect.Size(), func(x, y int) {
 			p := img.RGBAAt(x, y)
 			blend := func(a, b uint8) uint8 { return uint8((int(a) + int(b)) / 2) }
@@ -132,7 +127,7 @@ func drawObjects(img *image.RGBA, found []object) error {
 		}
 	}
 	for _, f := range found { // names lie above all boxes
-		plate(img, fmt.Sprintf("%s %.2f", f.label, f.score), int(f.box[0]), int(f.box[1]), scale, ink(f.label))
+		plate(img, fmt.Sprintf("%s %.2f", f.label, f.score), int(f.box[0]), int(f.box[1]), scale, f.ink())
 	}
 	return nil
 }

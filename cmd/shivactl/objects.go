@@ -16,6 +16,7 @@ import (
 // An object is what a detector found in a picture, in the pixels of the picture.
 type object struct {
 	label   string
+	class   int // 0 if the detector does not say it
 	score   float64
 	box     []float64 // x_min, y_min, x_max, y_max
 	corners []float64 // x, y of each corner of a turned box; nil: it is upright
@@ -61,7 +62,7 @@ func describe(all []object, t tensor.Tensor) error {
 	switch t.Name {
 	case "boxes":
 		n, shown = 4, true
-	case "scores", "labels", "masks":
+	case "scores", "classes", "labels", "masks":
 		n, shown = 1, true
 	case "corners":
 		n, shown = 8, true
@@ -102,6 +103,8 @@ func describe(all []object, t tensor.Tensor) error {
 			all[i].box = of
 		case "scores":
 			all[i].score = of[0]
+		case "classes":
+			all[i].class = int(of[0])
 		case "corners":
 			all[i].corners = of
 		case "keypoints":

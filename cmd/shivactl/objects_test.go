@@ -186,6 +186,9 @@ func TestDraw(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if one, other := img.At(10, 45), img.At(99, 25); c.more == nil && one == other {
+			t.Errorf("a cat and a dog have one colour, %v", one)
+		}
 		for at, drawn := range c.drawn {
 			r, g, b, _ := img.At(at.X, at.Y).RGBA()
 			if (r|g|b != 0) != drawn {

@@ -4,6 +4,9 @@ import { el } from './dom.js';
 
 const mostSide = 900; // of the drawing, in pixels
 
+// The colours of classes, as shivactl has them. White letters can be read on each.
+const inks = ['#c62828', '#2e7d32', '#2f55d4', '#a65300', '#8e24aa', '#00707a', '#b0276f', '#5f6020'];
+
 // drawn is a canvas with the picture and its objects, or null if the answer is that of no detector.
 export function drawn(picture, outputs) {
   const found = objects(outputs);
@@ -21,7 +24,7 @@ export function drawn(picture, outputs) {
 // objects are those of the first row, whose outputs are lists of the same length.
 export function objects(outputs) {
   const by = Object.fromEntries(outputs.map((o) => [o.name, o]));
-  const { boxes, scores, labels, corners, keypoints, masks } = by;
+  const { boxes, scores, classes, labels, corners, keypoints, masks } = by;
   if (!boxes || !scores || !labels || boxes.shape.length !== 2 || boxes.shape[1] !== 4 || labels.datatype !== 'BYTES') return null;
   const part = (o, i) => {
     const n = o ? o.elements / Math.max(1, o.shape[0]) : 0;
@@ -35,7 +38,7 @@ export function objects(outputs) {
     if (!box) break;
     const [x0, y0, x1, y1] = box;
     found.push({
-      label: labels.data[i] ?? '', score: scores.data[i] ?? 0, box,
+      label: labels.data[i] ?? '', score: scores.data[i] ?? 0, ink: inks[Math.abs(classes?.data[i] ?? 0) % inks.length], box,
       corners: corner.length ? corner : [[x0, y0], [x1, y0], [x1, y1], [x0, y1]],
       points: pairs(part(keypoints, i), keypoints?.shape.at(-1) ?? 2).filter(([, , seen = 1]) => seen >= 0.5),
       mask: mask(part(masks, i)?.[0]),
@@ -67,9 +70,9 @@ export function mask(text) {
 }
 
 // tinted is the pixels of an object in its colour. Runs go down the columns.
-function tinted({ mask: { height, width, runs }, label }) {
+function tinted({ mask: { height, width, runs }, ink }) {
   const canvas = el('canvas', { width, height }), paper = canvas.getContext('2d');
-  paper.fillStyle = ink(label);
+  paper.fillStyle = ink;
   paper.globalAlpha = 0.45;
   let at = 0;
   runs.forEach((run, i) => {
@@ -84,8 +87,8 @@ function tinted({ mask: { height, width, runs }, label }) {
   return canvas;
 }
 
-function outline(paper, { label, corners, points }, scale) {
-  paper.strokeStyle = paper.fillStyle = ink(label);
+function outline(paper, { ink, corners, points }, scale) {
+  paper.strokeStyle = paper.fillStyle = ink;
   paper.lineWidth = 2;
   paper.beginPath();
   for (const [x, y] of corners) paper.lineTo(x * scale, y * scale);
@@ -99,24 +102,15 @@ function outline(paper, { label, corners, points }, scale) {
 }
 
 // plate writes the name of an object above its box, or inside where there is no room above.
-function plate(paper, { label, score, box: [x, y] }, scale) {
+function plate(paper, { label, score, ink, box: [x, y] }, scale) {
   const text = `${label} ${score.toFixed(2)}`, high = 17;
   paper.font = '13px sans-serif';
   const wide = paper.measureText(text).width + 6;
   const left = Math.max(0, Math.min(x * scale, paper.canvas.width - wide)), top = y * scale < high ? y * scale : y * scale - high;
-  paper.fillStyle = ink(label);
+  paper.fillStyle = ink;
   paper.fillRect(left, top, wide, high);
   paper.fillStyle = '#fff';
   paper.fillText(text, left + 3, top + 13);
-}
-
-// The colours of labels. White letters can be read on each.
-const inks = ['#c62828', '#2e7d32', '#2f55d4', '#a65300', '#8e24aa', '#00707a', '#b0276f', '#5f6020'];
-
-function ink(label) {
-  let hash = 7;
-  for (const c of label) hash = (31 * hash + c.codePointAt(0)) % 65521;
-  return inks[hash % inks.length];
 }
 
 const said = (found) => (found.length ? `Found: ${found.map((o) => `${o.label} ${o.score.toFixed(2)}`).join(', ')}` : 'Nothing was found');
