@@ -15,9 +15,6 @@ type ArenaUsage = arena.Usage
 
 // NewArena makes an arena of size bytes, which is also the size of a segment. It takes memory when
 // the first buffer is made. broken is called with the reason when the system has no shared memory:
-// all tensors travel over connections then. retired is called with each segment that the containers
-// should unmap, as [Listener.RetireSegment] tells them. Both are called without locks, by any
-// goroutine that takes or returns memory.
-func NewArena(size int64, broken func(error), retired func(*Segment)) *Arena {
-	return arena.New(size, broken, retired)
-}
+// all tensors travel over connections then. It is called without locks, by any goroutine that takes
+// memory. Pass [Listener.RetireSegment] to the arena's OnRetire.
+func NewArena(size int64, broken func(error)) *Arena { return arena.New(size, broken) }

@@ -318,7 +318,7 @@ func BenchmarkArena(b *testing.B) {
 
 func benchArena(b *testing.B, transport string, asBytes bool) {
 	const size = 1920 * 1080 * 3
-	a := arena.New(256*mib, func(err error) { b.Fatal(err) }, func(*arena.Segment) {})
+	a := arena.New(256*mib, func(err error) { b.Fatal(err) })
 	pool := tensor.NewPoolFrom(a, 256*mib)
 	addr := "tcp://127.0.0.1:0"
 	if transport == "ipc" {

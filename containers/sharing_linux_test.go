@@ -22,7 +22,8 @@ import (
 func newSharedRig(t testing.TB, cfg containers.Config) (*rig, *arena.Arena) {
 	t.Helper()
 	var l atomic.Pointer[containers.Listener]
-	a := arena.New(256*mib, func(err error) { t.Error(err) }, func(s *arena.Segment) {
+	a := arena.New(256*mib, func(err error) { t.Error(err) })
+	a.OnRetire(func(s *arena.Segment) {
 		if l := l.Load(); l != nil {
 			l.RetireSegment(s)
 		}

@@ -46,7 +46,7 @@ func serveSharing() {
 
 // serveShared runs, in a process of its own, a server with a container, until it is killed.
 func serveShared() {
-	a := arena.New(64*mib, func(err error) { fmt.Fprintln(os.Stderr, err) }, func(*arena.Segment) {})
+	a := arena.New(64*mib, func(err error) { fmt.Fprintln(os.Stderr, err) })
 	pool := tensor.NewPoolFrom(a, 64*mib)
 	sched, err := scheduler.New(scheduler.Config{Pool: pool})
 	if err != nil {

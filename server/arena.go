@@ -12,14 +12,14 @@ import (
 // which takes at most half of the memory: its idle memory counts, and idle memory between buffers
 // in use may be in pieces too small for another buffer. The other half is ordinary memory, as is
 // everything on a system without shared memory. retire gets the segments to be unmapped.
-func newPool(c config.Config, log *slog.Logger, retire func(*containers.Segment)) (*tensor.Pool, *containers.Arena) {
+func newPool(c config.Config, log *slog.Logger) (*tensor.Pool, *containers.Arena) {
 	payloads := int64(c.Limits.PayloadBytes)
 	if !c.Containers.Arena {
 		return tensor.NewPool(payloads), nil
 	}
 	a := containers.NewArena(payloads/2, func(err error) {
 		log.Warn("shared memory is unavailable: containers receive all tensors over their connections", "reason", err)
-	}, retire)
+	})
 	return tensor.NewPoolFrom(a, payloads), a
 }
 

@@ -18,7 +18,7 @@ import (
 // manage builds the fleet of containers, and what operators see and change.
 func (s *Server) manage() {
 	started := time.Now()
-	s.store = manage.NewStore(s.cfg.State, s.surroundings.store, s.limited("application"))
+	s.history = manage.NewHistory(s.store, s.settings, s.gate, started, s.stopping, s.log)
 	s.containers, s.processes = fleet.New(fleet.Config{
 		Name:       "shivad/" + Version,
 		Scheduler:  s.sched,
@@ -42,8 +42,6 @@ func (s *Server) manage() {
 		Stopping:    s.stopping,
 		Log:         s.log,
 	})
-	s.settings = manage.NewSettings(s.cfg, s.store, s.gate, s.sched, s.containers, s.processes, s.log)
-	s.history = manage.NewHistory(s.store, s.settings, s.gate, started, s.stopping, s.log)
 	s.demand = manage.NewDemand(s.store, s.sched, s.gate, s.log)
 	s.report = &manage.Report{
 		Version:    Version,

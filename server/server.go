@@ -111,26 +111,27 @@ type Addrs struct {
 // never waits.
 func New(cfg config.Config, log *slog.Logger) (*Server, error) { return newServer(cfg, log, system) }
 
+// newServer makes the parts in an order in which each is given only parts that exist. What refers
+// back to an earlier part is attached to it at the end; until Start nothing calls any of them.
 func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Server, error) {
 	cfg = cfg.Clone()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	s := &Server{
 		surroundings: around, cfg: cfg,
 		metrics:  metrics.New(Version),
+		journal:  journal.New(),
 		failed:   make(chan error, 1),
 		opened:   make(chan struct{}),
 		stopping: make(chan struct{}),
 	}
-	s.journal = journal.New()
-	s.log = slog.New(s.journal.Handler(log.Handler()))
+	s.log = slog.New(s.journal.Handler(cmp.Or(log, slog.New(slog.DiscardHandler)).Handler()))
 	s.trail = access.NewTrail(s.log)
 	s.identities.Log = s.log
 	s.identities.Replace(cfg.Declarations())
 	s.certificates.wallClock, s.certificates.log = around.wallClock, s.log
-	s.pool, s.arena = newPool(cfg, s.log, func(segment *containers.Segment) { s.containers.RetireSegment(segment) })
+	s.pool, s.arena = newPool(cfg, s.log)
 	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))
 	s.unfinished = unfinished.NewRoom(s.pool)
 	s.unfinished.Log = s.log
@@ -138,44 +139,10 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	if t := cfg.Traces; t.Endpoint != "" {
 		s.tracer = trace.New(trace.Config{Endpoint: t.Endpoint, OneIn: t.OneIn, Version: Version, Log: s.log})
 	}
-	s.gate = gate.New(gate.Config{
-		Pool:    s.pool,
-		Metrics: s.metrics,
-		Tracer:  s.tracer,
-		Ready:   s.Ready,
-		Awaited: s.awaited,
-		Options: func(model string) gate.ModelOptions {
-			now := s.settings.Now()
-			m := now.Model(model)
-			return gate.ModelOptions{Deadline: m.Deadline, Keep: m.Keep, Cast: m.Cast, Pixels: int64(now.Limits.ImagePixels), DefaultVersion: m.DefaultVersion,
-				CacheBytes: int64(m.Cache), CacheTTL: m.CacheTTL}
-		},
-	})
-	hooks := s.metrics.Hooks()
-	hooks.ModelChanged = func(m *scheduler.Model) {
-		s.gate.ModelChanged(m)
-		s.containers.Changed()
-		s.history.Look()
-	}
-	hooks.Delivering = func() (over func()) {
-		if d := s.tcp.Load(); d != nil {
-			return d.Gather()
-		}
-		return nil
-	}
-	var err error
-	if s.clock, err = around.clock(); err != nil {
-		return nil, fmt.Errorf("server: %w", err)
-	}
-	if s.sched, err = scheduler.New(scheduler.Config{
-		Default: cfg.Defaults.Scheduler(),
-		Models:  cfg.SchedulerModels(),
-		Hooks:   hooks,
-		Pool:    s.pool,
-		Log:     s.limited("model"),
-		Clock:   s.clock,
-	}); err != nil {
-		s.clock.Close()
+	s.store = manage.NewStore(cfg.State, around.store, s.limited("application"))
+	s.settings = manage.NewSettings(cfg, s.store, s.log)
+	s.gate = gate.New(gate.Config{Pool: s.pool, Metrics: s.metrics, Tracer: s.tracer, Options: s.optionsOf})
+	if err := s.newScheduler(); err != nil {
 		return nil, err
 	}
 	s.regions = regions.New(regionSettings(cfg), s.pool)
@@ -192,7 +159,55 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 		Version:    Version,
 	})
 	s.library = sync.OnceValue(func() *predict.Door { return s.predict.Door(s.metrics.Door("library")) })
-	s.gate.Attach(s.sched)
+
+	s.settings.Attach(manage.Governed{Gate: s.gate, Scheduler: s.sched, Sessions: s.containers, Processes: s.processes})
+	s.gate.Attach(s.sched, gate.Server{Ready: s.Ready, Awaited: s.awaited}, s.containers.Changed, s.history.Look)
+	s.attachMetrics()
+	return s, nil
+}
+
+// optionsOf returns the settings of a model that its route needs.
+func (s *Server) optionsOf(model string) gate.ModelOptions {
+	now := s.settings.Now()
+	m := now.Model(model)
+	return gate.ModelOptions{
+		Deadline: m.Deadline, Keep: m.Keep, Cast: m.Cast, Pixels: int64(now.Limits.ImagePixels),
+		DefaultVersion: m.DefaultVersion, CacheBytes: int64(m.Cache), CacheTTL: m.CacheTTL,
+	}
+}
+
+// newScheduler makes the scheduler and its clock.
+func (s *Server) newScheduler() (err error) {
+	hooks := s.metrics.Hooks()
+	hooks.ModelChanged = s.gate.ModelChanged
+	hooks.Delivering = s.gather
+	if s.clock, err = s.surroundings.clock(); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	s.sched, err = scheduler.New(scheduler.Config{
+		Default: s.cfg.Defaults.Scheduler(),
+		Models:  s.cfg.SchedulerModels(),
+		Hooks:   hooks,
+		Pool:    s.pool,
+		Log:     s.limited("model"),
+		Clock:   s.clock,
+	})
+	if err != nil {
+		s.clock.Close()
+	}
+	return err
+}
+
+// gather has the TCP door, if it is open, collect the answers of a batch.
+func (s *Server) gather() (over func()) {
+	if d := s.tcp.Load(); d != nil {
+		return d.Gather()
+	}
+	return nil
+}
+
+// attachMetrics gives the metrics what they read from the other parts.
+func (s *Server) attachMetrics() {
 	var spans func() (exported, dropped uint64)
 	if s.tracer != nil {
 		spans = s.tracer.Counts
@@ -207,7 +222,6 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 		Triton:    func() bool { return s.settings.Now().Admin.MetricsTriton },
 		LogLost:   s.lostLogLines,
 	})
-	return s, nil
 }
 
 // Scheduler returns the server's scheduler, to which a program that embeds the server may add its

@@ -61,12 +61,21 @@ type inputs struct {
 }
 
 // New makes an arena of size bytes, which is also the size of a segment. It takes memory when the
-// first buffer is made. broken is called with the reason when there is no shared memory, and
-// retired with each segment that the processes which map it are to unmap; both without locks.
-func New(size int64, broken func(error), retired func(*Segment)) *Arena {
-	a := &Arena{size: size &^ (headSize - 1), broken: broken, retired: retired}
+// first buffer is made. broken is called with the reason when there is no shared memory, without
+// locks.
+func New(size int64, broken func(error)) *Arena {
+	a := &Arena{size: size &^ (headSize - 1), broken: broken, retired: func(*Segment) {}}
 	a.segments.Store(new([]*inputs))
 	return a
+}
+
+// OnRetire sets the function that is called with each segment which the processes that map it are
+// to unmap: without locks, by any goroutine that takes or returns memory. Call it before the first
+// buffer is made. The arena may be nil.
+func (a *Arena) OnRetire(retired func(*Segment)) {
+	if a != nil {
+		a.retired = retired
+	}
 }
 
 // Current returns the segment of the next buffers, with a reference for the caller; nil if there is

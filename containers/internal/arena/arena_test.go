@@ -69,7 +69,8 @@ func other(path string) int {
 func open(t *testing.T, size, budget int64) (*arena.Arena, *tensor.Pool, *[]*arena.Segment) {
 	t.Helper()
 	var retired []*arena.Segment
-	a := arena.New(size, func(err error) { t.Error(err) }, func(s *arena.Segment) { retired = append(retired, s) })
+	a := arena.New(size, func(err error) { t.Error(err) })
+	a.OnRetire(func(s *arena.Segment) { retired = append(retired, s) })
 	t.Cleanup(func() {
 		a.Renew()
 		if n := a.Resident(); n != 0 && !tensor.Invariants {
@@ -384,7 +385,7 @@ func TestFileLimit(t *testing.T) {
 	}
 	defer unix.Setrlimit(unix.RLIMIT_FSIZE, &old)
 	var reason error
-	pool := tensor.NewPoolFrom(arena.New(64*mib, func(err error) { reason = err }, nil), 0)
+	pool := tensor.NewPoolFrom(arena.New(64*mib, func(err error) { reason = err }), 0)
 	b, err := pool.Get(mib)
 	if err != nil || reason == nil || !strings.Contains(reason.Error(), "ulimit -f") {
 		t.Errorf("%v, reason %v", err, reason)

@@ -34,7 +34,7 @@ func BenchmarkGather(b *testing.B) {
 }
 
 func benchGather(b *testing.B, rows, size int, byServer bool) {
-	a := arena.New(128*mib, func(err error) { b.Fatal(err) }, func(*arena.Segment) {})
+	a := arena.New(128*mib, func(err error) { b.Fatal(err) })
 	pool := tensor.NewPoolFrom(a, 0)
 	take := func(n int) []byte {
 		buf, err := pool.Get(n)

@@ -47,7 +47,6 @@ func newHouse(t testing.TB) *house {
 	h.Gate = gate.New(gate.Config{
 		Pool: h.pool, Metrics: h.metrics,
 		Options: func(name string) gate.ModelOptions { return h.options(name) },
-		Ready:   func() (bool, string) { return true, "" },
 	})
 	hooks := h.metrics.Hooks()
 	hooks.ModelChanged = h.ModelChanged
@@ -56,7 +55,7 @@ func newHouse(t testing.TB) *house {
 		t.Fatal(err)
 	}
 	h.sched = s
-	h.Attach(s)
+	h.Attach(s, gate.Server{Ready: func() (bool, string) { return true, "" }})
 	store, err := state.NewMemory(state.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -57,7 +57,6 @@ func New(t testing.TB, pool *tensor.Pool) *Rig {
 		Pool:    pool,
 		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: Patience} },
 		Metrics: r.Metrics,
-		Ready:   func() (bool, string) { return r.Unready == "", r.Unready },
 	})
 	hooks := r.Metrics.Hooks()
 	hooks.ModelChanged = r.Gate.ModelChanged
@@ -71,7 +70,7 @@ func New(t testing.TB, pool *tensor.Pool) *Rig {
 	if r.Sched, err = scheduler.New(scheduler.Config{Pool: pool, Hooks: hooks}); err != nil {
 		t.Fatal(err)
 	}
-	r.Gate.Attach(r.Sched)
+	r.Gate.Attach(r.Sched, gate.Server{Ready: func() (bool, string) { return r.Unready == "", r.Unready }})
 	return r
 }
 

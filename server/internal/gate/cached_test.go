@@ -28,13 +28,12 @@ func newLab(t *testing.T) *lab {
 	l.gate = New(Config{
 		Options: func(string) ModelOptions { return l.options },
 		Pool:    l.pool, Metrics: metrics.New("test"),
-		Ready: func() (bool, string) { return true, "" },
 	})
 	var err error
 	if l.sched, err = scheduler.New(scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: l.gate.ModelChanged}}); err != nil {
 		t.Fatal(err)
 	}
-	l.gate.Attach(l.sched)
+	l.gate.Attach(l.sched, Server{Ready: func() (bool, string) { return true, "" }})
 	t.Cleanup(func() {
 		l.sched.Close()
 		l.gate.Close()

@@ -46,7 +46,7 @@ func (v View) Ready() (ready bool, reason string) {
 	if v.gate.draining.Load() {
 		return false, "draining"
 	}
-	ready, reason = v.gate.cfg.Ready()
+	ready, reason = v.gate.server.Ready()
 	if reason != "" && !v.who.May(access.AdminRead, "") {
 		reason = "some models that the server should serve are missing; callers with the right admin:read see which"
 	}

@@ -33,7 +33,10 @@ type Config struct {
 	Options func(string) ModelOptions // by model name; called when routes change, not per request
 	Metrics *metrics.Metrics          // where requests are counted, by model
 	Tracer  *trace.Tracer             // traces some requests; nil: none
+}
 
+// A Server says what clients may expect of it.
+type Server struct {
 	// Ready reports whether the server takes requests, and if not, why.
 	Ready func() (bool, string)
 	// Awaited says why an expected model, "name" or "name/version", is not there yet; "": the model
@@ -45,8 +48,13 @@ type Config struct {
 type Gate struct {
 	View // of a caller with all rights
 
-	cfg   Config
-	sched *scheduler.Scheduler
+	cfg Config
+
+	// Set once, before any request.
+
+	sched    *scheduler.Scheduler
+	server   Server
+	watchers []func()
 
 	draining atomic.Bool
 	routes   atomic.Pointer[Table]
@@ -69,9 +77,11 @@ func New(cfg Config) *Gate {
 	return g
 }
 
-// Attach sets the scheduler behind the gate, once, before any request.
-func (g *Gate) Attach(s *scheduler.Scheduler) {
-	g.sched = s
+// Attach sets the scheduler behind the gate and the server around it, once, before any request. The
+// scheduler's hook ModelChanged must be the gate's. Each time that it has been called, the gate
+// calls the watchers, from any goroutine; they must not block.
+func (g *Gate) Attach(s *scheduler.Scheduler, around Server, watchers ...func()) {
+	g.sched, g.server, g.watchers = s, around, watchers
 	g.refresh()
 }
 
@@ -84,7 +94,12 @@ func (g *Gate) AttachApplications(a Applications) {
 }
 
 // ModelChanged implements the scheduler's hook of that name.
-func (g *Gate) ModelChanged(*scheduler.Model) { g.refresh() }
+func (g *Gate) ModelChanged(*scheduler.Model) {
+	g.refresh()
+	for _, changed := range g.watchers {
+		changed()
+	}
+}
 
 // Changed makes the gate read Config.Options and the applications again.
 func (g *Gate) Changed() { g.refresh() }

@@ -108,7 +108,7 @@ func (g *Gate) refresh() {
 		infer:    make(map[string]*Target),
 		versions: make(map[string][]*Target),
 		byModel:  make(map[string]*Target),
-		awaited:  g.cfg.Awaited,
+		awaited:  g.server.Awaited,
 	}
 	t.visible = t.infer
 	models := g.sched.Models()

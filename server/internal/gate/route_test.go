@@ -41,13 +41,12 @@ func newGate(t *testing.T, options ModelOptions, models ...string) (*Gate, map[s
 	g := New(Config{
 		Options: func(string) ModelOptions { return options },
 		Metrics: metrics.New("test"),
-		Ready:   func() (bool, string) { return true, "" },
 	})
 	s, err := scheduler.New(scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: g.ModelChanged}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.Attach(s)
+	g.Attach(s, Server{Ready: func() (bool, string) { return true, "" }})
 	t.Cleanup(s.Close)
 	replicas := make(map[string]*scheduler.Replica)
 	for _, m := range models {

@@ -39,7 +39,7 @@ func newAsking(t *testing.T, store state.Store, name string) *asking {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.Attach(sched)
+	g.Attach(sched, gate.Server{})
 	at := NewStore(config.State{At: "redis://elsewhere"}, func(string, state.Options) (state.Store, error) { return sharedStore{store}, nil }, slog.New(slog.DiscardHandler))
 	if err := at.Open(g, func() {}); err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func BenchmarkNeeded(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer sched.Close()
-	g.Attach(sched)
+	g.Attach(sched, gate.Server{})
 	at := NewStore(config.State{At: "redis://elsewhere"}, func(string, state.Options) (state.Store, error) { return store, nil }, slog.New(slog.DiscardHandler))
 	if err := at.Open(g, func() {}); err != nil {
 		b.Fatal(err)

@@ -36,24 +36,32 @@ const settingsPrefix = "settings/"
 // Settings are the configuration in effect: the file's, overridden by the settings in the store.
 // All methods may be called from any goroutine.
 type Settings struct {
-	store     *Store
-	gate      *gate.Gate
-	sched     *scheduler.Scheduler
-	sessions  *fleet.Sessions
-	processes *fleet.Processes
-	log       *slog.Logger
+	store *Store
+	to    Governed
+	log   *slog.Logger
 
 	mu        sync.Mutex // guards changes of either
 	base, now atomic.Pointer[config.Config]
 }
 
+// Governed are the parts that the settings are applied to.
+type Governed struct {
+	Gate      *gate.Gate
+	Scheduler *scheduler.Scheduler
+	Sessions  *fleet.Sessions
+	Processes *fleet.Processes
+}
+
 // NewSettings returns the settings of the file, until Read.
-func NewSettings(file config.Config, store *Store, g *gate.Gate, sched *scheduler.Scheduler, sessions *fleet.Sessions, processes *fleet.Processes, log *slog.Logger) *Settings {
-	s := &Settings{store: store, gate: g, sched: sched, sessions: sessions, processes: processes, log: log}
+func NewSettings(file config.Config, store *Store, log *slog.Logger) *Settings {
+	s := &Settings{store: store, log: log}
 	s.base.Store(&file)
 	s.now.Store(&file)
 	return s
 }
+
+// Attach sets what the settings are applied to, once, before any other method than Now and File.
+func (s *Settings) Attach(to Governed) { s.to = to }
 
 // File returns the last loaded configuration.
 func (s *Settings) File() *config.Config { return s.base.Load() }
@@ -99,7 +107,7 @@ func (s *Settings) Set(ctx context.Context, model string, settings map[string]*s
 	if v := settings["default_version"]; v != nil && *v != "" {
 		faults = append(faults, s.versionFaults(model, *v)...)
 	}
-	known := s.gate.Versions(model) != nil
+	known := s.to.Gate.Versions(model) != nil
 	before = s.inEffect(model, settings)
 	_, err = s.store.State().Update(ctx, state.Key("settings", model), "", func(old []byte) ([]byte, error) {
 		stored := map[string]string{}
@@ -182,12 +190,12 @@ func (s *Settings) Read() {
 		s.log.Error("settings of a model in the state store are invalid with this server's file; the file's settings apply", "key", state.Key("settings", model), "settings", stored[model], "error", refused[model])
 	}
 	s.now.Store(&next)
-	if err := s.sched.Reconfigure(next.Defaults.Scheduler(), next.SchedulerModels()); err != nil {
+	if err := s.to.Scheduler.Reconfigure(next.Defaults.Scheduler(), next.SchedulerModels()); err != nil {
 		// Overlay has validated them, so this is a bug.
 		s.log.Error("new settings of models cannot be applied", "error", err)
 	}
-	s.gate.Changed()
-	s.sessions.Changed()
+	s.to.Gate.Changed()
+	s.to.Sessions.Changed()
 }
 
 // storedSettings returns the settings of all models in a store. Unreadable entries are left out and
@@ -225,7 +233,7 @@ func (s *Settings) Follow(stop <-chan struct{}) {
 // that have one.
 func (s *Settings) versionFaults(model, version string) []string {
 	var live []string
-	for _, m := range s.gate.Models() {
+	for _, m := range s.to.Gate.Models() {
 		if m.Name == model && m.Ready {
 			live = append(live, strconv.Quote(m.Version))
 			if m.Version == version {
@@ -237,7 +245,7 @@ func (s *Settings) versionFaults(model, version string) []string {
 		live = []string{"none"}
 	}
 	text := fmt.Sprintf("default_version: no container serves version %q of model %q; ready: %s", version, model, strings.Join(live, ", "))
-	if container := s.processes.Starts(scheduler.ModelID{Name: model, Version: version}); container != "" {
+	if container := s.to.Processes.Starts(scheduler.ModelID{Name: model, Version: version}); container != "" {
 		text += fmt.Sprintf("; \"shivactl containers start %s\" starts it", container)
 	}
 	return []string{text}

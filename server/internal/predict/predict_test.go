@@ -37,7 +37,6 @@ func newRig(t *testing.T) *rig {
 	g := gate.New(gate.Config{
 		Pool: r.pool, Metrics: m,
 		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: time.Second} },
-		Ready:   func() (bool, string) { return true, "" },
 	})
 	hooks := m.Hooks()
 	hooks.ModelChanged = g.ModelChanged
@@ -45,7 +44,7 @@ func newRig(t *testing.T) *rig {
 	if r.sched, err = scheduler.New(scheduler.Config{Hooks: hooks, Pool: r.pool}); err != nil {
 		t.Fatal(err)
 	}
-	g.Attach(r.sched)
+	g.Attach(r.sched, gate.Server{Ready: func() (bool, string) { return true, "" }})
 	r.Service = predict.New(predict.Config{
 		Regions: regions.New(regions.Settings{}, nil), Gate: g, Repository: r.repo, Version: "test",
 		Reach: func() string { return config.RepositoryAll }, Changed: func(by, what, name, detail string) {},
