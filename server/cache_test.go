@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -125,7 +125,7 @@ func TestCacheThroughTheDoors(t *testing.T) {
 	// Another door finds the same answers.
 	x, _ := tensor.FromSlice(tensor.Shape{1, 2}, []int32{7, -7})
 	x.Name = "x"
-	a, err := s.predict.Door(s.metrics.Door("library")).Infer(t.Context(), &predict.Question{Model: "slow", Inputs: []tensor.Tensor{x}, Arrived: time.Now()})
+	a, err := s.predict.Door(s.metrics.Door("library")).Infer(t.Context(), &gate.Request{Model: "slow", Inputs: []tensor.Tensor{x}, Arrived: time.Now()}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 				t.Error(err)
 			}
 			x.Name = "x"
-			a, err := s.Ask(ctx, &Question{Name: route, Inputs: []tensor.Tensor{x}, Parameters: []byte(f.json(t))})
+			a, err := s.Infer(ctx, &Request{Name: route, Inputs: []tensor.Tensor{x}, Parameters: []byte(f.json(t))})
 			if err != nil {
 				s := shown{err: &refusal{text: err.Error()}}
 				if e, ok := errors.AsType[*scheduler.SupersededError](err); ok {

@@ -83,7 +83,7 @@ func choosers(t *testing.T, s *Server) []chooser {
 			return int32(a.RawOutputContents[0][0]), nil
 		}},
 		{"library", func(name string, parameters map[string]any) (int32, error) {
-			q := &Question{Name: name, Inputs: []tensor.Tensor{x}}
+			q := &Request{Name: name, Inputs: []tensor.Tensor{x}}
 			for key, value := range parameters {
 				ok := true
 				switch key {
@@ -103,7 +103,7 @@ func choosers(t *testing.T, s *Server) []chooser {
 					return 0, fmt.Errorf("%s: the compiler refuses this", key)
 				}
 			}
-			a, err := s.Ask(t.Context(), q)
+			a, err := s.Infer(t.Context(), q)
 			if err != nil {
 				return 0, err
 			}

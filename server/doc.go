@@ -4,18 +4,18 @@
 //	clients ─Shiva───► tcp ───────────► gate ─► scheduler ─► containers ──ZMTP─► containers
 //	clients ─V2/HTTP─► rest ─► predict ──┤
 //	clients ─gRPC────► grpc ─► predict ──┤
-//	a program ─Server.Ask───────────► predict ──┘
+//	a program ─Server.Infer─────────► predict ──┘
 //	operator ─HTTP───► server/admin                    supervisor ─────► their processes
 //
 // A Go program may embed the whole server: it makes one with [New], adds its own models to its
-// [Server.Scheduler] or lets containers connect, and asks with [Server.Ask]. A door whose listen
+// [Server.Scheduler] or lets containers connect, and asks with [Server.Infer]. A door whose listen
 // address is "" is left out, even all of them: the example asks an application that learns and a
 // model with a cache without any socket.
 //
 // Concurrency: all methods may be called from any goroutine, Start once. Before Start has returned,
-// and after Shutdown has begun, Ask and Learn return errors.
+// and after Shutdown has begun, Infer and Learn return errors.
 //
-// Memory: the inputs of a question belong to the caller, the outputs of an answer are valid until
+// Memory: the inputs of a request belong to the caller, the outputs of a response are valid until
 // Release. Both count against limits.payload_bytes.
 //
 // A Server is started once and shut down once. It owns every goroutine it starts and has joined
@@ -45,7 +45,7 @@
 //     256 MiB of the arena stay for minutes (why (../containers/DESIGN.md#shared-memory)). Waiting
 //     for the runtime's collections, one in two minutes on an idle server, took a quarter of an
 //     hour.
-//   - Inputs of Server.Ask are copied unless they are counted memory. A container whose batch was
-//     given up, or a shadow, may read them after Ask has returned; if the caller had to wait for
+//   - Inputs of Server.Infer are copied unless they are counted memory. A container whose batch was
+//     given up, or a shadow, may read them after Infer has returned; if the caller had to wait for
 //     that, it could not have a deadline. Doors make the same copy from their sockets.
 package server

@@ -416,7 +416,7 @@ func appendNumber(data []byte, d tensor.DType, text string) ([]byte, error) {
 
 // askLibrary asks like a program that embeds the server.
 func askLibrary(ctx context.Context, s *Server, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
-	a, err := s.Ask(ctx, &Question{Name: model, Inputs: []tensor.Tensor{x}, Timeout: timeout})
+	a, err := s.Infer(ctx, &Request{Name: model, Inputs: []tensor.Tensor{x}, Timeout: timeout})
 	if err != nil {
 		return x, &refusal{kind: fault.Of(err).Type, text: err.Error()}
 	}

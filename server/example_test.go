@@ -48,7 +48,7 @@ func Example() {
 	}
 	for i := range 20 {
 		id := fmt.Sprint("question-", i)
-		a, err := s.Ask(ctx, &server.Question{Name: "round", ID: id, Inputs: []tensor.Tensor{x}})
+		a, err := s.Infer(ctx, &server.Request{Name: "round", ID: id, Inputs: []tensor.Tensor{x}})
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func Example() {
 			log.Fatal(err)
 		}
 	}
-	a, err := s.Ask(ctx, &server.Question{Name: "round", Inputs: []tensor.Tensor{x}})
+	a, err := s.Infer(ctx, &server.Request{Name: "round", Inputs: []tensor.Tensor{x}})
 	if err != nil {
 		log.Fatal(err)
 	}

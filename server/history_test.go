@@ -112,7 +112,7 @@ func TestServedBeforeRestart(t *testing.T) {
 	stop(t, s)
 	s = run()
 	ask := func(name string) error {
-		_, err := s.Ask(t.Context(), &Question{Name: name, Inputs: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1}, Data: make([]byte, 4)}}})
+		_, err := s.Infer(t.Context(), &Request{Name: name, Inputs: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1}, Data: make([]byte, 4)}}})
 		return err
 	}
 	budgettest.Until(t, "the model to be Unavailable", func() bool { return errors.Is(ask("rolled"), scheduler.ErrUnavailable) })

@@ -123,7 +123,7 @@ func TestWithoutInputsThroughEveryDoor(t *testing.T) {
 				return render(y), err
 			},
 			"library": func() (string, error) {
-				a, err := s.Ask(t.Context(), &Question{Name: name, Parameters: []byte(`{"n":5}`)})
+				a, err := s.Infer(t.Context(), &Request{Name: name, Parameters: []byte(`{"n":5}`)})
 				if err != nil {
 					return "", err
 				}

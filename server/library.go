@@ -21,8 +21,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Question asks a model or an application for the outputs of some rows.
-type Question struct {
+// A Request asks a model or an application for the outputs of some rows.
+type Request struct {
 	// Name is the name of an application or, if there is none, of a model.
 	Name string
 	// Version is a version of the model; "" means its default. An application has none.
@@ -30,10 +30,10 @@ type Question struct {
 	// Inputs are matched by name, or by position if none has a name. The leading -1 of a declared
 	// shape counts rows; a tensor without that dimension is one row, whose answer has no row
 	// dimension either. A model that is not batched takes shapes as they are. The tensors belong to
-	// the caller, which may change and release them when Ask has returned: those with a Buf are
+	// the caller, which may change and release them when Infer has returned: those with a Buf are
 	// retained, and others are copied into memory that counts against limits.payload_bytes.
 	Inputs []tensor.Tensor
-	// Outputs are the names of the outputs wanted, in the order of the answer; nil means all.
+	// Outputs are the names of the outputs wanted, in the order of the response; nil means all.
 	Outputs []string
 
 	// ID names the request for feedback, for ten minutes; "" if there will be no feedback.
@@ -49,7 +49,7 @@ type Question struct {
 	// Salt is part of a cache's key: requests with different salts do not share answers.
 	Salt string
 
-	// Timeout counts from the call to Ask and is 24 hours at most; 0 means the application's SLO,
+	// Timeout counts from the call to Infer and is 24 hours at most; 0 means the application's SLO,
 	// or else the model's deadline. The context's deadline applies as well.
 	Timeout time.Duration
 	// Priority is 1 for the highest to 10 for the lowest; 0 is the default, 6.
@@ -60,8 +60,8 @@ type Question struct {
 	Parameters []byte
 }
 
-// An Answer is the answer to a Question. Release it once, when its outputs are no longer needed.
-type Answer struct {
+// A Response is the answer to a Request. Release it once, when its outputs are no longer needed.
+type Response struct {
 	// Model and Version name the model that answered; if several did, the one that contributed most
 	// to the answer.
 	Model, Version string
@@ -78,14 +78,14 @@ type Answer struct {
 }
 
 // Release returns the memory of the outputs.
-func (a *Answer) Release() {
-	if a.answer != nil {
-		a.answer.Release()
-		a.answer, a.Outputs = nil, nil
+func (r *Response) Release() {
+	if r.answer != nil {
+		r.answer.Release()
+		r.answer, r.Outputs = nil, nil
 	}
 }
 
-// A Frame is the part of an answer to a frame of a stream other than its outputs.
+// A Frame is the part of a response to a frame of a stream other than its outputs.
 type Frame struct {
 	Seq     int64         // the client's number of the frame; negative: none
 	Age     time.Duration // when it was answered: since captured_at, else since the request arrived
@@ -104,7 +104,7 @@ type Choice struct {
 	Explanation string
 }
 
-// Ask answers a question as a door does, from checking the inputs to the caches, the application's
+// Infer answers a request as a door does, from checking the inputs to the caches, the application's
 // policy and the queue, but without a socket. It returns when the answer is complete, by the
 // deadline at the latest. If ctx ends first, the request is cancelled. Any goroutine may call it,
 // from Start until Shutdown.
@@ -112,19 +112,19 @@ type Choice struct {
 // The error wraps one of scheduler's: ErrInvalidInput, ErrNotFound, ErrOverloaded, ErrSuperseded,
 // ErrDeadlineExceeded, ErrUnavailable, ErrContainerFailed, ErrContainerLost, ErrDraining,
 // ErrCanceled, ErrTooLarge. Any other is a bug.
-func (s *Server) Ask(ctx context.Context, q *Question) (*Answer, error) {
-	asked, err := s.question(q)
+func (s *Server) Infer(ctx context.Context, r *Request) (*Response, error) {
+	request, err := s.request(r)
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range q.Outputs {
-		asked.Outputs = append(asked.Outputs, predict.Output{Name: name})
+	for _, name := range r.Outputs {
+		request.Outputs = append(request.Outputs, gate.Output{Name: name})
 	}
-	result, err := s.library().Infer(ctx, asked)
+	result, err := s.library().Infer(ctx, request, nil)
 	if err != nil {
 		return nil, err
 	}
-	a := &Answer{Model: result.Model, Version: result.Version, Outputs: result.Outputs, Timing: result.Timing, answer: result}
+	a := &Response{Model: result.Model, Version: result.Version, Outputs: result.Outputs, Timing: result.Timing, answer: result}
 	if f := result.Frame; f != nil {
 		a.Frame = &Frame{f.Seq, f.Age, f.Skipped}
 	}
@@ -138,60 +138,60 @@ func (s *Server) Ask(ctx context.Context, q *Question) (*Answer, error) {
 	return a, nil
 }
 
-// question converts q into a question of the Predict Protocol, with its own references to the
-// inputs.
-func (s *Server) question(q *Question) (*predict.Question, error) {
+// request converts r into a request of all doors, with its own references to the inputs.
+func (s *Server) request(r *Request) (*gate.Request, error) {
 	if *s.phase.Load() == admin.Starting {
 		return nil, fmt.Errorf("%w: this server has not been started", scheduler.ErrUnavailable)
 	}
-	asked := &predict.Question{Model: q.Name, Version: q.Version, ID: q.ID, Arrived: time.Now()}
-	if err := parameters(q, asked, s.settings.Now().Limits.JSONDepth); err != nil {
+	request := &gate.Request{Model: r.Name, Version: r.Version, Arrived: time.Now()}
+	request.SetID(r.ID)
+	if err := parameters(r, request, s.settings.Now().Limits.JSONDepth); err != nil {
 		return nil, err
 	}
 	var err error
-	for _, t := range q.Inputs {
+	for _, t := range r.Inputs {
 		if err = t.Check(); err != nil {
 			err = fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, t.Name, err)
 		} else if t, err = own(t, s.pool); err == nil {
-			asked.Inputs = append(asked.Inputs, t)
+			request.Inputs = append(request.Inputs, t)
 		}
 		if err != nil {
-			asked.Release()
+			predict.Release(request)
 			return nil, err
 		}
 	}
-	return asked, nil
+	return request, nil
 }
 
-// parameters reads the parameters of a question. asked gets those for the container unchanged.
-func parameters(q *Question, asked *predict.Question, depth int) error {
-	v := &asked.Values
-	if len(q.Parameters) > 0 {
-		if q.Parameters[0] != '{' || !jsonscan.Valid(q.Parameters, depth) {
+// parameters reads the parameters of a request. Those for the container stay as they are.
+func parameters(r *Request, request *gate.Request, depth int) error {
+	v := &request.Values
+	if len(r.Parameters) > 0 {
+		if r.Parameters[0] != '{' || !jsonscan.Valid(r.Parameters, depth) {
 			return fmt.Errorf("%w: parameters: expected a JSON object without space before it", scheduler.ErrInvalidInput)
 		}
 		var forward []byte
-		err := parameter.Library.Members(v, q.Parameters, func(key, value []byte) {
+		err := parameter.Library.Members(v, r.Parameters, func(key, value []byte) {
 			forward = jsonscan.AppendMember(forward, key, value)
 		})
 		if err != nil {
 			return err
 		}
 		if len(forward) > 0 {
-			asked.Parameters = append(forward, '}')
+			request.Parameters = append(forward, '}')
 		}
 	}
-	v.User = cmp.Or(q.User, v.User)
-	v.Salt = cmp.Or(q.Salt, v.Salt)
-	v.Fresh = q.NoCache || v.Fresh
-	if q.Timeout != 0 {
-		v.Timeout = min(q.Timeout, parameter.MaxTimeout)
+	v.User = cmp.Or(r.User, v.User)
+	v.Salt = cmp.Or(r.Salt, v.Salt)
+	v.Fresh = r.NoCache || v.Fresh
+	if r.Timeout != 0 {
+		v.Timeout = min(r.Timeout, parameter.MaxTimeout)
 	}
-	if q.Priority > 0 {
-		v.SetPriority(uint64(q.Priority))
+	if r.Priority > 0 {
+		v.SetPriority(uint64(r.Priority))
 	}
-	if q.Candidates != nil {
-		return parameter.Library.Keys()[parameter.CandidateModels].Read(v, parameter.Typed(q.Candidates))
+	if r.Candidates != nil {
+		return parameter.Library.Keys()[parameter.CandidateModels].Read(v, parameter.Typed(r.Candidates))
 	}
 	return nil
 }
@@ -222,8 +222,8 @@ type Feedback struct {
 	// knows, the models execute Inputs, the inputs of the request, again. Candidates, unless nil,
 	// limits which models do.
 	ID, User   string
-	Inputs     []tensor.Tensor // as in Question
-	Candidates []string        // as in Question
+	Inputs     []tensor.Tensor // as in Request
+	Candidates []string        // as in Request
 
 	// Label is the correct answer: a number or a text, a list of these, or a map of these by
 	// output.
@@ -236,10 +236,10 @@ type Feedback struct {
 
 // Learn passes feedback to an application's policy. learned is false if the same feedback was
 // learned before; rounds is how many feedbacks the policy has learned from for this user. The
-// errors are those of Ask; ErrUnavailable also means that the state store cannot be reached. Any
+// errors are those of Infer; ErrUnavailable also means that the state store cannot be reached. Any
 // goroutine may call it. It waits for the store.
 func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds uint64, err error) {
-	asked, err := s.question(&Question{Name: f.Application, User: f.User, Inputs: f.Inputs, Candidates: f.Candidates})
+	r, err := s.request(&Request{Name: f.Application, User: f.User, ID: f.ID, Inputs: f.Inputs, Candidates: f.Candidates})
 	if err != nil {
 		return false, 0, err
 	}
@@ -249,15 +249,11 @@ func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds u
 		Reward *float64           `json:"reward,omitzero"`
 		Losses map[string]float64 `json:"losses,omitzero"`
 	}{f.Label, f.Loss, f.Reward, f.Losses}
-	var id []byte
-	if f.ID != "" {
-		id = jsonscan.AppendString(nil, f.ID)
-	}
-	if asked.Parameters, err = json.Marshal(verdict); err != nil {
-		asked.Release()
+	if r.Parameters, err = json.Marshal(verdict); err != nil {
+		predict.Release(r)
 		return false, 0, fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, err)
 	}
-	reply, err := s.library().Feedback(ctx, asked, id)
+	reply, err := s.library().Feedback(ctx, r)
 	if err != nil {
 		return false, 0, err
 	}
@@ -275,13 +271,13 @@ type Application struct {
 	// Policy is one of selection.Names; "" means single. Params are its parameters.
 	Policy string
 	Params map[string]any
-	// SLO is the deadline of questions without one; 0 means the model's.
+	// SLO is the deadline of requests without one; 0 means the model's.
 	SLO time.Duration
-	// Keep is how many frames of a stream may wait, for questions that do not specify it; 0 means
+	// Keep is how many frames of a stream may wait, for requests that do not specify it; 0 means
 	// the setting of the models.
 	Keep setting.Keep
 	// Default is the answer when no model has answered in time: one row of each output, by name;
-	// nil means that the question then fails.
+	// nil means that the request then fails.
 	Default map[string]any
 }
 

@@ -29,7 +29,7 @@ func TestServerWithoutSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := s.Ask(t.Context(), &Question{Name: "echo", Inputs: []tensor.Tensor{x}})
+	a, err := s.Infer(t.Context(), &Request{Name: "echo", Inputs: []tensor.Tensor{x}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,12 +41,12 @@ func TestServerWithoutSockets(t *testing.T) {
 	a.Release() // releasing twice is allowed
 	row := x
 	row.Shape, row.Data = tensor.Shape{2}, x.Data[:8]
-	if a, err = s.Ask(t.Context(), &Question{Name: "echo", Inputs: []tensor.Tensor{row}}); err != nil || !a.Outputs[0].Shape.Equal(tensor.Shape{2}) {
+	if a, err = s.Infer(t.Context(), &Request{Name: "echo", Inputs: []tensor.Tensor{row}}); err != nil || !a.Outputs[0].Shape.Equal(tensor.Shape{2}) {
 		t.Fatalf("one row: %+v, %v", a, err)
 	}
 	a.Release()
 	stopEmpty(t, s)
-	if _, err := s.Ask(t.Context(), &Question{Name: "echo", Inputs: []tensor.Tensor{x}}); !errors.Is(err, scheduler.ErrDraining) {
+	if _, err := s.Infer(t.Context(), &Request{Name: "echo", Inputs: []tensor.Tensor{x}}); !errors.Is(err, scheduler.ErrDraining) {
 		t.Errorf("after shutdown: %v", err)
 	}
 }
@@ -80,7 +80,7 @@ func TestInputsStayTheCallers(t *testing.T) {
 	in.Data = append([]byte{}, in.Data...)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-began; cancel() }()
-	if _, err := s.Ask(ctx, &Question{Name: "stuck", Inputs: []tensor.Tensor{in}}); !errors.Is(err, scheduler.ErrCanceled) {
+	if _, err := s.Infer(ctx, &Request{Name: "stuck", Inputs: []tensor.Tensor{in}}); !errors.Is(err, scheduler.ErrCanceled) {
 		t.Fatalf("got %v", err)
 	}
 	clear(in.Data)
@@ -96,7 +96,7 @@ func TestInputsStayTheCallers(t *testing.T) {
 	}
 	counted := tensor.Tensor{DType: tensor.Int32, Shape: tensor.Shape{1, 2}, Data: buf.Bytes(), Buf: buf}
 	for _, name := range []string{"echo", "nobody"} {
-		if a, err := s.Ask(t.Context(), &Question{Name: name, Inputs: []tensor.Tensor{counted}}); err == nil {
+		if a, err := s.Infer(t.Context(), &Request{Name: name, Inputs: []tensor.Tensor{counted}}); err == nil {
 			a.Release()
 		}
 	}
@@ -113,22 +113,22 @@ func TestLibraryErrors(t *testing.T) {
 	cancel()
 	for _, tc := range []struct {
 		ctx  context.Context
-		q    Question
+		q    Request
 		want error
 		says string
 	}{
-		{t.Context(), Question{Name: "ech", Inputs: []tensor.Tensor{x}}, scheduler.ErrNotFound, `"echo"`},
-		{t.Context(), Question{Name: "echo", Version: "9", Inputs: []tensor.Tensor{x}}, scheduler.ErrNotFound, `"9"`},
-		{t.Context(), Question{Name: "echo"}, scheduler.ErrInvalidInput, "expected 1 tensors"},
-		{t.Context(), Question{Name: "echo", Inputs: []tensor.Tensor{short}}, scheduler.ErrInvalidInput, `input ""`},
-		{t.Context(), Question{Name: "echo", Inputs: []tensor.Tensor{x}, Outputs: []string{"y"}}, scheduler.ErrInvalidInput, `"y"`},
-		{t.Context(), Question{Name: "echo", Inputs: []tensor.Tensor{x}, Candidates: []string{"echo"}}, scheduler.ErrInvalidInput, "is a model"},
-		{t.Context(), Question{Name: "echo", Inputs: []tensor.Tensor{x}, Candidates: []string{}}, scheduler.ErrInvalidInput, "1 to 64"},
-		{t.Context(), Question{Name: "echo", Inputs: []tensor.Tensor{x}, Parameters: []byte(`{"a"`)}, scheduler.ErrInvalidInput, "JSON object"},
-		{t.Context(), Question{Name: "echo", Inputs: []tensor.Tensor{x}, Timeout: 1}, scheduler.ErrDeadlineExceeded, ""},
-		{ended, Question{Name: "echo", Inputs: []tensor.Tensor{x}, Timeout: time.Hour}, nil, ""},
+		{t.Context(), Request{Name: "ech", Inputs: []tensor.Tensor{x}}, scheduler.ErrNotFound, `"echo"`},
+		{t.Context(), Request{Name: "echo", Version: "9", Inputs: []tensor.Tensor{x}}, scheduler.ErrNotFound, `"9"`},
+		{t.Context(), Request{Name: "echo"}, scheduler.ErrInvalidInput, "expected 1 tensors"},
+		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{short}}, scheduler.ErrInvalidInput, `input ""`},
+		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Outputs: []string{"y"}}, scheduler.ErrInvalidInput, `"y"`},
+		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Candidates: []string{"echo"}}, scheduler.ErrInvalidInput, "is a model"},
+		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Candidates: []string{}}, scheduler.ErrInvalidInput, "1 to 64"},
+		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Parameters: []byte(`{"a"`)}, scheduler.ErrInvalidInput, "JSON object"},
+		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Timeout: 1}, scheduler.ErrDeadlineExceeded, ""},
+		{ended, Request{Name: "echo", Inputs: []tensor.Tensor{x}, Timeout: time.Hour}, nil, ""},
 	} {
-		a, err := s.Ask(tc.ctx, &tc.q)
+		a, err := s.Infer(tc.ctx, &tc.q)
 		if err == nil {
 			a.Release()
 		}
@@ -145,7 +145,7 @@ func TestLibraryErrors(t *testing.T) {
 	if err := s.SetApplication(t.Context(), Application{Name: "a", Models: []string{"echo"}}); err != nil {
 		t.Fatal(err)
 	}
-	a, err := s.Ask(t.Context(), &Question{Name: "a", Inputs: []tensor.Tensor{x}, Candidates: []string{"echo/1"}})
+	a, err := s.Infer(t.Context(), &Request{Name: "a", Inputs: []tensor.Tensor{x}, Candidates: []string{"echo/1"}})
 	if err != nil || a.Choice == nil || a.Choice.Confidence != 1 || a.Model != "echo" {
 		t.Fatalf("%+v %v", a, err)
 	}
@@ -165,7 +165,7 @@ func TestLibraryErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fresh.Ask(t.Context(), &Question{Name: "echo"}); !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "has not been started") {
+	if _, err := fresh.Infer(t.Context(), &Request{Name: "echo"}); !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "has not been started") {
 		t.Errorf("before the start: %v", err)
 	}
 	if err := fresh.SetApplication(t.Context(), Application{Name: "a", Models: []string{"m"}}); !errors.Is(err, scheduler.ErrUnavailable) {
@@ -185,7 +185,7 @@ func TestOutputsBeforeContainers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Ask(t.Context(), &Question{Name: "early", Inputs: []tensor.Tensor{x}, Outputs: []string{"x"}}); !errors.Is(err, scheduler.ErrUnavailable) {
+	if _, err := s.Infer(t.Context(), &Request{Name: "early", Inputs: []tensor.Tensor{x}, Outputs: []string{"x"}}); !errors.Is(err, scheduler.ErrUnavailable) {
 		t.Error(err)
 	}
 }

@@ -190,7 +190,7 @@ func (o *operators) ask(t *testing.T, c *jsontest.Choices) (wait func()) {
 	for i := range frames {
 		f := jsontest.ChooseFrame(c)
 		frames[i] = f
-		q := &Question{Name: jsontest.One(c, []string{"slow", "slow", "app"}), Timeout: 3 * time.Second, NoCache: true}
+		q := &Request{Name: jsontest.One(c, []string{"slow", "slow", "app"}), Timeout: 3 * time.Second, NoCache: true}
 		for _, k := range f.Keys {
 			q.Parameters = jsonscan.AppendMember(q.Parameters, []byte(k.Name), []byte(k.Text))
 		}
@@ -202,7 +202,7 @@ func (o *operators) ask(t *testing.T, c *jsontest.Choices) (wait func()) {
 		}
 		q.Inputs = []tensor.Tensor{{DType: tensor.Int32, Shape: tensor.Shape{1, 2}, Data: make([]byte, 8)}}
 		all.Go(func() {
-			a, err := o.s.Ask(t.Context(), q)
+			a, err := o.s.Infer(t.Context(), q)
 			answers[i] = func() { o.judgeFrame(t, q, f, frames, a, err) }
 		})
 	}
@@ -216,7 +216,7 @@ func (o *operators) ask(t *testing.T, c *jsontest.Choices) (wait func()) {
 
 // judgeFrame checks the answer to a frame: an invalid one is refused, a valid one gets its number
 // back, and a superseded one is told by which frame.
-func (o *operators) judgeFrame(t *testing.T, q *Question, f *jsontest.Frame, frames []*jsontest.Frame, a *Answer, err error) {
+func (o *operators) judgeFrame(t *testing.T, q *Request, f *jsontest.Frame, frames []*jsontest.Frame, a *Response, err error) {
 	switch {
 	case err == nil:
 		o.frames.Good("answered")

@@ -117,7 +117,7 @@ func askers(t *testing.T, s *Server, name string) []asker {
 		{parameter.Feedback, false, feedback(web, "/"+name+"/update")},
 		{parameter.Feedback, false, feedback(manage, "/v1/apps/"+name+"/feedback")},
 		{parameter.Library, true, func(parameters map[string]any) (string, error) {
-			a, err := s.Ask(t.Context(), &Question{Name: name, Inputs: []tensor.Tensor{x}, Parameters: []byte(object(parameters, ""))})
+			a, err := s.Infer(t.Context(), &Request{Name: name, Inputs: []tensor.Tensor{x}, Parameters: []byte(object(parameters, ""))})
 			if err != nil {
 				return "", err
 			}

@@ -478,11 +478,11 @@ func TestBatchedInTheConfiguration(t *testing.T) {
 	}
 	var call gate.Call
 	matrix := tensor.Tensor{DType: tensor.Int32, Shape: tensor.Shape{2, 3}, Data: make([]byte, 24)}
-	if err := s.gate.Open(&call, "old", []tensor.Tensor{matrix}, &gate.Params{Now: time.Now()}); err != nil || call.Rows != 1 || !call.Inputs[0].Shape.Equal(tensor.Shape{1, 6}) {
+	if err := s.gate.Open(&call, &gate.Request{Model: "old", Inputs: []tensor.Tensor{matrix}, Arrived: time.Now()}); err != nil || call.Rows != 1 || !call.Inputs[0].Shape.Equal(tensor.Shape{1, 6}) {
 		t.Errorf("a matrix is %d rows of %v, %v", call.Rows, call.Inputs, err)
 	}
 	call.Close()
-	if err := s.gate.Open(&call, "old", []tensor.Tensor{matrix}, &gate.Params{Values: parameter.Values{Batch: true}, Now: time.Now()}); err == nil || !strings.Contains(err.Error(), "one row per request") {
+	if err := s.gate.Open(&call, &gate.Request{Model: "old", Inputs: []tensor.Tensor{matrix}, Values: parameter.Values{Batch: true}, Arrived: time.Now()}); err == nil || !strings.Contains(err.Error(), "one row per request") {
 		t.Errorf("several rows: %v", err)
 	}
 }

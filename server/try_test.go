@@ -115,7 +115,7 @@ func TestInsights(t *testing.T) {
 	}
 	in.Name = "x"
 	for range 200 {
-		a, err := s.Ask(t.Context(), &Question{Name: "easy", Inputs: []tensor.Tensor{in}})
+		a, err := s.Infer(t.Context(), &Request{Name: "easy", Inputs: []tensor.Tensor{in}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,6 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/selection"
-	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // An application is an App as requests see it: its definition, and the versions of models that it
@@ -176,14 +175,14 @@ func (a *application) Unlinked() error {
 
 // Open makes the policy choose, and opens a call for each chosen model. It fails if none of the
 // models that could answer accepts the request.
-func (a *application) Open(c *gate.Call, tensors []tensor.Tensor, p *gate.Params) error {
+func (a *application) Open(c *gate.Call, r *gate.Request) error {
 	if err := a.Unlinked(); err != nil {
 		if a.fault == nil && a.HasDefault() {
-			return a.openDefault(c, tensors, p, err)
+			return a.openDefault(c, r, err)
 		}
 		return err
 	}
-	f, err := a.fanOut(tensors, p)
+	f, err := a.fanOut(r)
 	if err == nil {
 		f.open(c)
 	}
@@ -191,22 +190,22 @@ func (a *application) Open(c *gate.Call, tensors []tensor.Tensor, p *gate.Params
 }
 
 // fanOut opens the calls that a request becomes.
-func (a *application) fanOut(tensors []tensor.Tensor, p *gate.Params) (*fanout, error) {
+func (a *application) fanOut(r *gate.Request) (*fanout, error) {
 	if err := a.Unlinked(); err != nil {
 		return nil, err
 	}
-	state, err := a.registry.State(a.App, p.User, a.models)
+	state, err := a.registry.State(a.App, r.User, a.models)
 	if err != nil {
 		return nil, err
 	}
-	left, err := a.leftOut(p.Candidates)
+	left, err := a.leftOut(r.Candidates)
 	if err != nil {
 		return nil, err
 	}
-	plan, err := a.plan(state, p.User, left)
+	plan, err := a.plan(state, r.User, left)
 	switch {
 	case err != nil && left != nil:
-		return nil, fmt.Errorf("%w: application %q: %s %q excludes models that the policy needs: %w", scheduler.ErrInvalidInput, a.Name, parameter.CandidateModels, p.Candidates, err)
+		return nil, fmt.Errorf("%w: application %q: %s %q excludes models that the policy needs: %w", scheduler.ErrInvalidInput, a.Name, parameter.CandidateModels, r.Candidates, err)
 	case err != nil:
 		if a.fault != nil {
 			err = fmt.Errorf("%w; the policy does not accept %w", err, a.fault)
@@ -217,21 +216,21 @@ func (a *application) fanOut(tensors []tensor.Tensor, p *gate.Params) (*fanout, 
 		return nil, err
 	}
 	f := newFanout(a, len(plan.Asks))
-	f.user, f.id, f.began, f.state = p.User, canonical(p.ID), p.Now, state
-	timeout := p.Timeout
+	f.user, f.id, f.began, f.state = r.User, canonical(r.ID), r.Arrived, state
+	timeout := r.Timeout
 	if timeout == 0 {
 		timeout = a.deadline(plan)
 	}
-	keep := p.Keep
-	if p.Framed() {
+	keep := r.Keep
+	if r.Framed() {
 		keep = cmp.Or(keep, a.Keep)
 	}
 	for _, asked := range plan.Asks {
-		f.params = *p // opening a call modifies its params
-		f.params.Timeout, f.params.Keep, f.params.Candidates, f.params.Asker = timeout, keep, nil, a.Name
-		f.ask(asked, tensors)
+		f.request = *r // opening a call modifies it
+		f.request.Timeout, f.request.Keep, f.request.Candidates, f.request.Asker, f.request.Use = timeout, keep, nil, a.target, nil
+		f.ask(asked)
 	}
-	f.params = gate.Params{}
+	f.request = gate.Request{}
 	if f.waiting.Load() == 0 {
 		err := f.refused[0].why // the heaviest model's
 		f.Close()

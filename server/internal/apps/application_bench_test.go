@@ -29,7 +29,7 @@ func BenchmarkApplication(b *testing.B) {
 			c := &asker{}
 			for b.Loop() {
 				c.done = make(chan struct{})
-				if err := h.Open(&c.Call, via.route, x, &gate.Params{Now: time.Now()}); err != nil {
+				if err := h.Open(&c.Call, &gate.Request{Model: via.route, Inputs: x, Arrived: time.Now()}); err != nil {
 					b.Fatal(err)
 				}
 				c.Owner = c

@@ -23,7 +23,7 @@ func TestApplicationAllocations(t *testing.T) {
 	count := func(route string) float64 {
 		return testing.AllocsPerRun(200, func() {
 			c.done = make(chan struct{})
-			if err := h.Open(&c.Call, route, x, &gate.Params{Now: time.Now()}); err != nil {
+			if err := h.Open(&c.Call, &gate.Request{Model: route, Inputs: x, Arrived: time.Now()}); err != nil {
 				t.Fatal(err)
 			}
 			c.Owner = c

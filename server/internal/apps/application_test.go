@@ -138,7 +138,7 @@ type asker struct {
 func (c *asker) Complete(*gate.Call) { close(c.done) }
 
 // ask sends one row, and returns the answer's label and metadata as text.
-func (h *house) ask(route string, p gate.Params, tensors ...tensor.Tensor) string {
+func (h *house) ask(route string, p gate.Request, tensors ...tensor.Tensor) string {
 	h.t.Helper()
 	if tensors == nil {
 		tensors = []tensor.Tensor{row()}
@@ -147,8 +147,9 @@ func (h *house) ask(route string, p gate.Params, tensors ...tensor.Tensor) strin
 		return h.feedback(app, p, tensors...)
 	}
 	c := &asker{done: make(chan struct{})}
-	p.Now = time.Now()
-	if err := h.Open(&c.Call, route, tensors, &p); err != nil {
+	p.Arrived = time.Now()
+	p.Model, p.Inputs = route, tensors
+	if err := h.Open(&c.Call, &p); err != nil {
 		return "error " + fault.Text(err)
 	}
 	defer c.Close()
@@ -197,26 +198,26 @@ func TestApplications(t *testing.T) {
 	h.model("c", "1", 2, time.Microsecond)
 
 	h.app(Definition{Name: "one", Models: []string{"a"}})
-	h.expect(h.ask("one", gate.Params{}), "1 by a/1 for one, confidence 1")
-	h.expect(h.ask("v2/models/one/infer", gate.Params{}), "1 by a/1 for one, confidence 1")
-	h.expect(h.ask("one", gate.Params{Version: "1"}), `"one" is an application, which has no versions`)
-	h.expect(h.ask("a", gate.Params{}), "1 by a/1")
+	h.expect(h.ask("one", gate.Request{}), "1 by a/1 for one, confidence 1")
+	h.expect(h.ask("v2/models/one/infer", gate.Request{}), "1 by a/1 for one, confidence 1")
+	h.expect(h.ask("one", gate.Request{Version: "1"}), `"one" is an application, which has no versions`)
+	h.expect(h.ask("a", gate.Request{}), "1 by a/1")
 
 	h.app(Definition{Name: "three", Models: []string{"a", "b/1", "c/*"}, Policy: "ensemble"})
-	h.expect(h.ask("three", gate.Params{}), "2 by b/1 for three, confidence 0.67")
+	h.expect(h.ask("three", gate.Request{}), "2 by b/1 for three, confidence 0.67")
 
 	h.model("a", "2", 7, time.Microsecond)
 	// The link follows the default version.
-	h.expect(h.ask("one", gate.Params{}), "7 by a/2 for one")
+	h.expect(h.ask("one", gate.Request{}), "7 by a/2 for one")
 
 	h.app(Definition{Name: "none", Models: []string{"absent"}})
-	h.expect(h.ask("none", gate.Params{}), `application "none" links to ["absent"], but no container of these has registered yet`)
+	h.expect(h.ask("none", gate.Request{}), `application "none" links to ["absent"], but no container of these has registered yet`)
 
 	if err := h.reg.Delete(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "one has gone", func() bool { return h.reg.linking.Load().apps["one"] == nil })
-	h.expect(h.ask("one", gate.Params{}), `no model or application "one"`)
+	h.expect(h.ask("one", gate.Request{}), `no model or application "one"`)
 }
 
 // TestCombinedAtTheDeadline: a late model is named, and the other models' answers are combined at
@@ -228,12 +229,12 @@ func TestCombinedAtTheDeadline(t *testing.T) {
 		h.model("b", "1", 2, 3*time.Second)
 		h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "ensemble", SLO: "100ms"})
 		begin := time.Now()
-		h.expect(h.ask("app", gate.Params{}), "1 by a/1 for app, confidence 0.5, missing [b/1]")
+		h.expect(h.ask("app", gate.Request{}), "1 by a/1 for app, confidence 0.5, missing [b/1]")
 		if took := time.Since(begin); took != 100*time.Millisecond {
 			t.Errorf("answered after %v, expected the SLO", took)
 		}
 		begin = time.Now()
-		h.expect(h.ask("app", gate.Params{Values: parameter.Values{Timeout: 20 * time.Millisecond}}), "missing [b/1]")
+		h.expect(h.ask("app", gate.Request{Values: parameter.Values{Timeout: 20 * time.Millisecond}}), "missing [b/1]")
 		if took := time.Since(begin); took != 20*time.Millisecond {
 			t.Errorf("answered after %v, expected the request's own time", took)
 		}
@@ -247,10 +248,10 @@ func TestDefaultStandsIn(t *testing.T) {
 		h.model("slow", "1", 1, 3*time.Second)
 		slo := "50ms"
 		h.app(Definition{Name: "strict", Models: []string{"slow"}, SLO: slo})
-		h.expect(h.ask("strict", gate.Params{}), "error deadline exceeded")
+		h.expect(h.ask("strict", gate.Request{}), "error deadline exceeded")
 		time.Sleep(10 * time.Second)
 		h.app(Definition{Name: "lenient", Models: []string{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": -1}`)})
-		h.expect(h.ask("lenient", gate.Params{}), "-1 by slow/1 for lenient, confidence 0, missing [slow/1], default: deadline exceeded")
+		h.expect(h.ask("lenient", gate.Request{}), "-1 by slow/1 for lenient, confidence 0, missing [slow/1], default: deadline exceeded")
 		time.Sleep(10 * time.Second)
 		// A default that is none of the model's outputs is refused; if the model registers later,
 		// requests say so.
@@ -264,7 +265,7 @@ func TestDefaultStandsIn(t *testing.T) {
 		}
 		h.app(Definition{Name: "early", Models: []string{"late"}, SLO: slo, Default: json.RawMessage(`{"label": [1, 2]}`)})
 		h.model("late", "1", 1, 3*time.Second)
-		h.expect(h.ask("early", gate.Params{}), `"label" has shape [2] for a row, but the model declares []`)
+		h.expect(h.ask("early", gate.Request{}), `"label" has shape [2] for a row, but the model declares []`)
 		time.Sleep(10 * time.Second)
 	})
 }
@@ -303,12 +304,12 @@ func TestShadow(t *testing.T) {
 		h.model("b", "1", 2, 5*time.Second)
 		h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "shadow", Params: map[string]any{"model": "a"}})
 		begin := time.Now()
-		h.expect(h.ask("app", gate.Params{ID: []byte(`"r1"`)}), "1 by a/1 for app, confidence 1")
+		h.expect(h.ask("app", gate.Request{ID: []byte(`"r1"`)}), "1 by a/1 for app, confidence 1")
 		if took := time.Since(begin); took > 10*time.Millisecond {
 			t.Errorf("answered after %v: it waited for the shadow", took)
 		}
 		time.Sleep(6 * time.Second)
-		c := h.feedback("app", gate.Params{ID: []byte(`"r1"`), Forward: []byte(`{"label": 2}`)})
+		c := h.feedback("app", gate.Request{ID: []byte(`"r1"`), Parameters: []byte(`{"label": 2}`)})
 		h.expect(c, `{"application":"app","learned":true,"rounds":1}`)
 		learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
 		if err != nil || len(learned) != 1 {
@@ -322,10 +323,11 @@ func TestShadow(t *testing.T) {
 }
 
 // feedback sends a verdict, and returns the answer as text.
-func (h *house) feedback(app string, p gate.Params, tensors ...tensor.Tensor) string {
+func (h *house) feedback(app string, p gate.Request, tensors ...tensor.Tensor) string {
 	h.t.Helper()
-	p.Now = time.Now()
-	f, err := h.OpenFeedback(app, tensors, &p)
+	p.Arrived = time.Now()
+	p.Model, p.Inputs = app, tensors
+	f, err := h.OpenFeedback(&p)
 	if err != nil {
 		return "error " + fault.Text(err)
 	}
@@ -342,10 +344,10 @@ func TestFeedback(t *testing.T) {
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 2, time.Microsecond)
 	h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "exp4"})
-	id := gate.Params{Values: parameter.Values{User: "u"}, ID: []byte(`"r1"`)}
+	id := gate.Request{Values: parameter.Values{User: "u"}, ID: []byte(`"r1"`)}
 	h.ask("app", id)
 
-	verdict := func(forward string) gate.Params { p := id; p.Forward = []byte(forward); return p }
+	verdict := func(forward string) gate.Request { p := id; p.Parameters = []byte(forward); return p }
 	h.expect(h.feedback("app", verdict(`{}`)), `error invalid input: feedback: expected one of "label", "loss"`)
 	h.expect(h.feedback("app", verdict(`{"label":1,"loss":0}`)), "got 2 of them")
 	h.expect(h.feedback("app", verdict(`{"losses":{"a/1":2}}`)), "want 0 to 1")
@@ -353,25 +355,25 @@ func TestFeedback(t *testing.T) {
 	h.expect(h.feedback("app", verdict(`{"label":[1,2,3]}`)), "error")
 	h.expect(h.feedback("app", verdict(`{"label":1}`)), `{"application":"app","learned":true,"rounds":1}`)
 	h.expect(h.feedback("app", verdict(`{"label":1}`)), `{"application":"app","learned":false,"rounds":1}`)
-	h.expect(h.feedback("app", gate.Params{Values: parameter.Values{User: "u"}, ID: []byte(`"r2"`), Forward: []byte(`{"label":1}`)}), `this server knows no request with id "r2" of user "u"`)
-	h.expect(h.feedback("app", gate.Params{Forward: []byte(`{"label":1}`)}), `expected the "id" of a request, or its input as tensors`)
+	h.expect(h.feedback("app", gate.Request{Values: parameter.Values{User: "u"}, ID: []byte(`"r2"`), Parameters: []byte(`{"label":1}`)}), `this server knows no request with id "r2" of user "u"`)
+	h.expect(h.feedback("app", gate.Request{Parameters: []byte(`{"label":1}`)}), `expected the "id" of a request, or its input as tensors`)
 	h.expect(h.feedback("absent", verdict(`{"label":1}`)), "error")
 
 	// By input: the models are asked again.
-	h.expect(h.ask("app/update", gate.Params{Values: parameter.Values{User: "u"}, Forward: []byte(`{"label":1}`)}), `{"application":"app","learned":true,"rounds":2}`)
+	h.expect(h.ask("app/update", gate.Request{Values: parameter.Values{User: "u"}, Parameters: []byte(`{"label":1}`)}), `{"application":"app","learned":true,"rounds":2}`)
 	// The truth as a tensor.
-	h.ask("app", gate.Params{Values: parameter.Values{User: "u"}, ID: []byte(`3`)})
+	h.ask("app", gate.Request{Values: parameter.Values{User: "u"}, ID: []byte(`3`)})
 	right, err := tensor.FromSlice(tensor.Shape{}, []int64{1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.expect(h.ask("app/update", gate.Params{Values: parameter.Values{User: "u"}, ID: []byte(`3`)}, right), `"rounds":3`)
+	h.expect(h.ask("app/update", gate.Request{Values: parameter.Values{User: "u"}, ID: []byte(`3`)}, right), `"rounds":3`)
 
 	for range 20 {
-		h.ask("app/update", gate.Params{Values: parameter.Values{User: "u"}, Forward: []byte(`{"label":1}`)})
+		h.ask("app/update", gate.Request{Values: parameter.Values{User: "u"}, Parameters: []byte(`{"label":1}`)})
 	}
 	// State learned for a user applies only to that user.
-	h.expect(h.ask("app", gate.Params{Values: parameter.Values{User: "u"}}), "1 by a/1")
+	h.expect(h.ask("app", gate.Request{Values: parameter.Values{User: "u"}}), "1 by a/1")
 	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
 	if err != nil || len(learned) != 1 || learned[0].User != "u" || learned[0].Shares[0] < 0.9 {
 		t.Errorf("learned %+v, %v", learned, err)
@@ -384,7 +386,7 @@ func TestCancelledApplication(t *testing.T) {
 	workers := []*schedtest.Worker{h.model("a", "1", 1, time.Hour), h.model("b", "1", 2, time.Hour)}
 	h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "ensemble", Default: json.RawMessage(`{"label":0}`)})
 	c := &asker{done: make(chan struct{})}
-	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &gate.Params{Now: time.Now()}); err != nil {
+	if err := h.Open(&c.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	c.Owner = c

@@ -45,7 +45,7 @@ type fanout struct {
 	turn   *turn       // of a frame of a stream, once submitted; else nil
 	choice gate.Choice // set by finish
 
-	params  gate.Params // memory for these
+	request gate.Request // to the next model
 	answers []selection.Prediction
 	missing []selection.Ask
 }
@@ -73,27 +73,27 @@ func newFanout(a *application, calls int) *fanout {
 	return f
 }
 
-// ask opens a call to one model with f.params, or records why the model cannot be asked.
-func (f *fanout) ask(asked selection.Ask, tensors []tensor.Tensor) {
+// ask opens a call to one model with f.request, or records why the model cannot be asked.
+func (f *fanout) ask(asked selection.Ask) {
 	f.asks = f.asks[:len(f.asks)+1]
 	a := &f.asks[len(f.asks)-1]
 	a.pick, a.fanout = asked, f
 	if asked.Shadow { // the door's memory may be reused before the shadow is complete
-		f.params.Forward, f.params.Metadata = slices.Clone(f.params.Forward), slices.Clone(f.params.Metadata)
-		tensors = keep(tensors)
-		defer release(tensors)
+		f.request.Parameters, f.request.Metadata = slices.Clone(f.request.Parameters), slices.Clone(f.request.Metadata)
+		f.request.Inputs = keep(f.request.Inputs)
+		defer release(f.request.Inputs)
 	}
-	if err := f.app.gate.OpenTarget(&a.call, f.app.candidate(asked.Model), tensors, &f.params); err != nil {
+	if err := f.app.gate.OpenTarget(&a.call, f.app.candidate(asked.Model), &f.request); err != nil {
 		f.asks = f.asks[:len(f.asks)-1]
 		f.refused = append(f.refused, refusal{asked, err})
 		return
 	}
 	a.call.Owner = a
 	if asked.Shadow {
-		for _, t := range tensors {
+		for _, t := range f.request.Inputs {
 			t.Retain()
 		}
-		a.call.Own(tensors...)
+		a.call.Own(f.request.Inputs...)
 	} else {
 		f.waiting.Add(1)
 	}

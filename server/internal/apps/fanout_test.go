@@ -67,18 +67,18 @@ func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
 	h.app(Definition{Name: "app", Models: []string{"a"}})
-	if got := h.ask("app", gate.Params{ID: []byte(`1`)}); !strings.HasPrefix(got, "1 by a/1") {
+	if got := h.ask("app", gate.Request{ID: []byte(`1`)}); !strings.HasPrefix(got, "1 by a/1") {
 		t.Fatal(got)
 	}
 	c := &asker{done: make(chan struct{})}
-	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &gate.Params{Now: time.Now(), Forward: []byte(`{"label":1}`)}); err != nil {
+	if err := h.Open(&c.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now(), Parameters: []byte(`{"label":1}`)}); err != nil {
 		t.Fatal(err)
 	}
-	byInput, err := h.OpenFeedback("app", []tensor.Tensor{row()}, &gate.Params{Now: time.Now(), Forward: []byte(`{"label":1}`)})
+	byInput, err := h.OpenFeedback(&gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now(), Parameters: []byte(`{"label":1}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	byID, err := h.OpenFeedback("app", nil, &gate.Params{Now: time.Now(), ID: []byte(`1`), Forward: []byte(`{"label":1}`)})
+	byID, err := h.OpenFeedback(&gate.Request{Model: "app", Arrived: time.Now(), ID: []byte(`1`), Parameters: []byte(`{"label":1}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,13 +109,14 @@ func TestCallsThatAreNeverSubmitted(t *testing.T) {
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 1, time.Microsecond)
 	h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "shadow", Params: map[string]any{"model": "a"}})
-	h.ask("app", gate.Params{ID: []byte(`1`)})
+	h.ask("app", gate.Request{ID: []byte(`1`)})
 	for range 3 {
-		for _, p := range []gate.Params{{}, {ID: []byte(`1`), Forward: nil}} {
+		for _, p := range []gate.Request{{}, {ID: []byte(`1`), Parameters: nil}} {
 			x := h.pooled()
-			p.Now = time.Now()
+			p.Arrived = time.Now()
 			if p.ID != nil {
-				f, err := h.OpenFeedback("app", []tensor.Tensor{x}, &p)
+				p.Model, p.Inputs = "app", []tensor.Tensor{x}
+				f, err := h.OpenFeedback(&p)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -123,7 +124,8 @@ func TestCallsThatAreNeverSubmitted(t *testing.T) {
 				f.Close()
 			} else {
 				c := &asker{}
-				if err := h.Open(&c.Call, "app", []tensor.Tensor{x}, &p); err != nil {
+				p.Model, p.Inputs = "app", []tensor.Tensor{x}
+				if err := h.Open(&c.Call, &p); err != nil {
 					t.Fatal(err)
 				}
 				h.Cancel(&c.Call)
@@ -145,12 +147,12 @@ func TestModelsOfDifferentForms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.expect(h.ask("app", gate.Params{}), "2 by a/1 for app, confidence 0.5, missing [b/1]")
-	h.expect(h.ask("app", gate.Params{}, three), "3 by b/1 for app, confidence 0.5, missing [a/1]")
-	h.expect(h.ask("app", gate.Params{}, row(), row()), `error invalid input: expected 1 tensors ("x" float32 [-1, 2]), got 2`)
+	h.expect(h.ask("app", gate.Request{}), "2 by a/1 for app, confidence 0.5, missing [b/1]")
+	h.expect(h.ask("app", gate.Request{}, three), "3 by b/1 for app, confidence 0.5, missing [a/1]")
+	h.expect(h.ask("app", gate.Request{}, row(), row()), `error invalid input: expected 1 tensors ("x" float32 [-1, 2]), got 2`)
 
 	c := &asker{done: make(chan struct{})}
-	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &gate.Params{Now: time.Now()}); err != nil {
+	if err := h.Open(&c.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	c.Owner = c
@@ -181,14 +183,14 @@ func TestWhatTheDefaultStandsInFor(t *testing.T) {
 	h.app(Definition{Name: "strict", Models: []string{"a", "b"}, Params: map[string]any{"model": "a"}})
 	h.app(Definition{Name: "alone", Models: []string{"a"}, Default: fallback})
 	h.app(Definition{Name: "both", Models: []string{"a", "b"}, Policy: "ensemble", Default: fallback})
-	h.expect(h.ask("named", gate.Params{}), "2 by a/1")
-	h.expect(h.ask("named", gate.Params{}, row(), row()), "error invalid input")
+	h.expect(h.ask("named", gate.Request{}), "2 by a/1")
+	h.expect(h.ask("named", gate.Request{}, row(), row()), "error invalid input")
 	a.Remove(errors.New("gone"))
 	for _, app := range []string{"named", "alone"} {
-		h.expect(h.ask(app, gate.Params{}), "-1 by a/1 for "+app+", confidence 0, missing [a/1], default: no live replica of a/1")
+		h.expect(h.ask(app, gate.Request{}), "-1 by a/1 for "+app+", confidence 0, missing [a/1], default: no live replica of a/1")
 	}
-	h.expect(h.ask("strict", gate.Params{}), "error")
-	h.expect(h.ask("both", gate.Params{}), "2 by b/1 for both, confidence 1")
+	h.expect(h.ask("strict", gate.Request{}), "error")
+	h.expect(h.ask("both", gate.Request{}), "2 by b/1 for both, confidence 1")
 }
 
 // The error says where the time was spent, as far as it is known.
@@ -214,7 +216,7 @@ func TestOneDeadline(t *testing.T) {
 		h.model("a", "1", 1, time.Microsecond)
 		h.app(Definition{Name: "app", Models: []string{"brief", "a"}, Policy: "ensemble", Params: map[string]any{"weights": map[string]any{"brief": 3, "a": 1}}})
 		begin := time.Now()
-		h.expect(h.ask("app", gate.Params{}), "1 by a/1 for app, confidence 0.25, missing [brief/1]")
+		h.expect(h.ask("app", gate.Request{}), "1 by a/1 for app, confidence 0.25, missing [brief/1]")
 		if took := time.Since(begin); took != time.Second {
 			t.Errorf("answered after %v, expected the 1s of the model asked first", took)
 		}
@@ -229,7 +231,7 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	h.app(Definition{Name: "app", Models: []string{"a"}, Default: json.RawMessage(`{"label":0}`)})
 	broken := &App{Definition: Definition{Name: "app"}, Selection: new(selection.Policy)}
 	c := &asker{done: make(chan struct{})}
-	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &gate.Params{Now: time.Now()}); err != nil {
+	if err := h.Open(&c.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	f := c.Fanout.(*fanout)
@@ -255,8 +257,8 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	apps["app"] = whole
 	h.reg.reading.Unlock()
 	// The store answers again.
-	h.expect(h.ask("app/update", gate.Params{Forward: []byte(`{"label":1}`)}), `"rounds":1`)
-	h.expect(h.ask("app", gate.Params{}), "1 by a/1")
+	h.expect(h.ask("app/update", gate.Request{Parameters: []byte(`{"label":1}`)}), `"rounds":1`)
+	h.expect(h.ask("app", gate.Request{}), "1 by a/1")
 }
 
 // Feedback on predictions made before a model joined is learned, and what is known about that model
@@ -267,12 +269,12 @@ func TestFeedbackAfterAModelJoined(t *testing.T) {
 	h.model("b", "1", 2, time.Microsecond)
 	d := Definition{Name: "app", Models: []string{"a"}, Policy: "exp4"}
 	h.app(d)
-	h.ask("app", gate.Params{ID: []byte(`"early"`)})
+	h.ask("app", gate.Request{ID: []byte(`"early"`)})
 	d.Models = append(d.Models, "b")
 	h.app(d)
-	h.ask("app", gate.Params{ID: []byte(`"late"`)})
-	h.expect(h.feedback("app", gate.Params{ID: []byte(`"late"`), Forward: []byte(`{"label":1}`)}), `"rounds":1`)
-	h.expect(h.feedback("app", gate.Params{ID: []byte(`"e\u0061rly"`), Forward: []byte(`{"label":1}`)}), `"rounds":2`)
+	h.ask("app", gate.Request{ID: []byte(`"late"`)})
+	h.expect(h.feedback("app", gate.Request{ID: []byte(`"late"`), Parameters: []byte(`{"label":1}`)}), `"rounds":1`)
+	h.expect(h.feedback("app", gate.Request{ID: []byte(`"e\u0061rly"`), Parameters: []byte(`{"label":1}`)}), `"rounds":2`)
 	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
 	if err != nil || len(learned) != 1 || len(learned[0].State.Models) != 2 || learned[0].State.Models[1].Count != 1 {
 		t.Errorf("learned %+v, %v", learned, err)
@@ -292,7 +294,7 @@ func TestApplicationsAreCountedByTheirName(t *testing.T) {
 		if c.Counted() != nil {
 			t.Error("a call that is not open is counted")
 		}
-		if err := h.Open(&c, tc.route, []tensor.Tensor{row()}, &gate.Params{Now: time.Now()}); err != nil {
+		if err := h.Open(&c, &gate.Request{Model: tc.route, Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		if c.Counted() != tc.want {
@@ -321,17 +323,17 @@ func TestApplicationsAreShown(t *testing.T) {
 	h.expect(show("!models"), `"applications":[{"name":"digits","policy":"single","ready":true,"models":["digits/1"]},`+
 		`{"name":"empty","policy":"single","ready":false,"models":[]},{"name":"letters","policy":"exp3","ready":true,"models":["digits/1","other/1"]}]`)
 
-	h.expect(h.ask("lettres", gate.Params{}), `no model or application "lettres"; nearest: "letters"`)
-	h.expect(h.ask("zzzzzz", gate.Params{}), `registered: digits, empty, letters, other`)
-	h.expect(h.ask("letters/1", gate.Params{}), `"letters" is an application, which has no versions, but the request names version "1"`)
-	h.expect(h.ask("v2/models/letters/versions/1/infer", gate.Params{}), `under application "letters" there are infer, ready, config and stats`)
+	h.expect(h.ask("lettres", gate.Request{}), `no model or application "lettres"; nearest: "letters"`)
+	h.expect(h.ask("zzzzzz", gate.Request{}), `registered: digits, empty, letters, other`)
+	h.expect(h.ask("letters/1", gate.Request{}), `"letters" is an application, which has no versions, but the request names version "1"`)
+	h.expect(h.ask("v2/models/letters/versions/1/infer", gate.Request{}), `under application "letters" there are infer, ready, config and stats`)
 	// An application may have the name of its model; the model's versions stay reachable.
-	h.expect(h.ask("digits", gate.Params{}), "1 by digits/1 for digits")
-	h.expect(h.ask("digits", gate.Params{Version: "1"}), "1 by digits/1")
-	if got := h.ask("digits", gate.Params{Version: "1"}); strings.Contains(got, "for digits") {
+	h.expect(h.ask("digits", gate.Request{}), "1 by digits/1 for digits")
+	h.expect(h.ask("digits", gate.Request{Version: "1"}), "1 by digits/1")
+	if got := h.ask("digits", gate.Request{Version: "1"}); strings.Contains(got, "for digits") {
 		t.Errorf("version 1 of the model was asked for: %s", got)
 	}
-	h.expect(h.ask("digits/1", gate.Params{}), "1 by digits/1")
+	h.expect(h.ask("digits/1", gate.Request{}), "1 by digits/1")
 }
 
 // Another server does not know this server's models, and may give an application the name of one:
@@ -351,8 +353,8 @@ func TestNameTakenAtAnotherServer(t *testing.T) {
 	}
 	budgettest.Until(t, "a is linked", func() bool { return h.reg.linking.Load().apps["a"] != nil })
 	h.Changed()
-	h.expect(h.ask("a", gate.Params{}), "2 by b/1 for a")
-	h.expect(h.ask("a/1", gate.Params{}), "1 by a/1")
+	h.expect(h.ask("a", gate.Request{}), "2 by b/1 for a")
+	h.expect(h.ask("a/1", gate.Request{}), "1 by a/1")
 	h.reg.reading.Lock()
 	defer h.reg.reading.Unlock()
 	if n := strings.Count(log.String(), "has the name of a model"); n != 1 {
@@ -369,8 +371,8 @@ func TestApplicationsThatAreNotKnownYet(t *testing.T) {
 	defer deaf.Close()
 	h.AttachApplications(deaf)
 	h.model("a", "1", 1, time.Microsecond)
-	h.expect(h.ask("a", gate.Params{}), "1 by a/1")
-	err := h.Open(new(gate.Call), "app", nil, &gate.Params{})
+	h.expect(h.ask("a", gate.Request{}), "1 by a/1")
+	err := h.Open(new(gate.Call), &gate.Request{Model: "app"})
 	if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "the applications are not known yet") {
 		t.Errorf("got %v", err)
 	}

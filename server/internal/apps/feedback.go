@@ -54,8 +54,8 @@ const maxLearning = 256
 const learnTimeout = 5 * time.Second
 
 // OpenFeedback implements gate.Application.
-func (a *application) OpenFeedback(tensors []tensor.Tensor, p *gate.Params) (gate.Feedback, error) {
-	f, err := a.openFeedback(tensors, p)
+func (a *application) OpenFeedback(r *gate.Request) (gate.Feedback, error) {
+	f, err := a.openFeedback(r)
 	if err != nil {
 		a.target.Metrics.Taught(metrics.Failed)
 		return nil, err
@@ -63,23 +63,23 @@ func (a *application) OpenFeedback(tensors []tensor.Tensor, p *gate.Params) (gat
 	return f, nil
 }
 
-func (a *application) openFeedback(tensors []tensor.Tensor, p *gate.Params) (*feedback, error) {
-	f := &feedback{app: a, user: p.User, id: canonical(p.ID)}
+func (a *application) openFeedback(r *gate.Request) (*feedback, error) {
+	f := &feedback{app: a, user: r.User, id: canonical(r.ID)}
 	var err error
-	if f.verdict, err = ReadVerdict(p.Forward); err != nil {
+	if f.verdict, err = ReadVerdict(r.Parameters); err != nil {
 		return nil, err
 	}
-	input, truth := tensors, []tensor.Tensor(nil)
+	input, truth := r.Inputs, []tensor.Tensor(nil)
 	if f.verdict.Given() == 0 {
-		input, truth = nil, tensors
+		input, truth = nil, r.Inputs
 	}
-	without := len(input) == 0 && p.Texts == nil && p.Inputs == nil
+	without := len(input) == 0 && r.Texts == nil && r.Legacy == nil
 	switch {
 	case f.id == "" && without && len(truth) == 0:
 		return nil, fmt.Errorf("%w: feedback for application %q: expected the \"id\" of a request, or its input as tensors or texts", scheduler.ErrInvalidInput, a.Name)
 	case f.id == "" && without:
 		return nil, fmt.Errorf(`%w: feedback: expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request whose right outputs the tensors are`, scheduler.ErrInvalidInput)
-	case f.id != "" && p.Candidates != nil:
+	case f.id != "" && r.Candidates != nil:
 		return nil, fmt.Errorf("%w: feedback for application %q: %s is only for feedback that contains its input; feedback with an id concerns the models that the request went to",
 			scheduler.ErrInvalidInput, a.Name, parameter.CandidateModels)
 	}
@@ -87,7 +87,7 @@ func (a *application) openFeedback(tensors []tensor.Tensor, p *gate.Params) (*fe
 		return nil, err
 	}
 	if f.id != "" {
-		f.prediction = a.registry.Predictions.Find(a.Name, f.user, f.id, p.Now)
+		f.prediction = a.registry.Predictions.Find(a.Name, f.user, f.id, r.Arrived)
 	}
 	switch {
 	case f.prediction != nil:
@@ -96,12 +96,12 @@ func (a *application) openFeedback(tensors []tensor.Tensor, p *gate.Params) (*fe
 		return nil, fmt.Errorf("%w: feedback for application %q: this server knows no request with id %s of user %q in the last %v; send the input too, with a \"label\", or send the feedback to the server that answered the request",
 			scheduler.ErrNotFound, a.Name, f.id, f.user, Lifetime)
 	default:
-		q := *p
-		q.ID = nil     // these predictions answer no client, and get no feedback
-		if !p.Bridge { // the members name the input
-			q.Forward = nil
+		again := *r
+		again.Inputs, again.ID = input, nil // the answers go to no client, and get no feedback
+		if !r.Bridge {                      // the members name the input
+			again.Parameters = nil
 		}
-		if f.fanout, err = a.fanOut(input, &q); err != nil {
+		if f.fanout, err = a.fanOut(&again); err != nil {
 			return nil, err
 		}
 		f.fanout.feedback = f

@@ -21,9 +21,9 @@ func TestFeedbackMeansTheSameEverywhere(t *testing.T) {
 	h.model("b", "1", 2, time.Microsecond)
 	h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "exp4"})
 	for _, id := range []string{`"known"`, `"unknown"`} {
-		p := gate.Params{Values: parameter.Values{User: id}, ID: []byte(id), Forward: []byte(`{"label":1}`)}
+		p := gate.Request{Values: parameter.Values{User: id}, ID: []byte(id), Parameters: []byte(`{"label":1}`)}
 		if id == `"known"` {
-			h.ask("app", gate.Params{Values: parameter.Values{User: p.User}, ID: p.ID})
+			h.ask("app", gate.Request{Values: parameter.Values{User: p.User}, ID: p.ID})
 		}
 		h.expect(h.ask("app/update", p), `"learned":true,"rounds":1`)
 		h.expect(h.ask("app/update", p), `"learned":false,"rounds":1`)
@@ -32,8 +32,8 @@ func TestFeedbackMeansTheSameEverywhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.expect(h.ask("app/update", gate.Params{ID: []byte(`"never"`)}, right), `error not found: feedback for application "app": this server knows no request with id "never"`)
-	h.expect(h.ask("app/update", gate.Params{}, right), `expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request whose right outputs the tensors are`)
+	h.expect(h.ask("app/update", gate.Request{ID: []byte(`"never"`)}, right), `error not found: feedback for application "app": this server knows no request with id "never"`)
+	h.expect(h.ask("app/update", gate.Request{}, right), `expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request whose right outputs the tensors are`)
 }
 
 // Feedback that was opened before the policy of its application was changed teaches the current
@@ -44,9 +44,9 @@ func TestFeedbackAfterThePolicyChanged(t *testing.T) {
 	h.model("b", "1", 2, time.Microsecond)
 	d := Definition{Name: "app", Models: []string{"a", "b"}, Policy: "exp4"}
 	h.app(d)
-	h.ask("app/update", gate.Params{Forward: []byte(`{"label":1}`)})
-	h.ask("app", gate.Params{ID: []byte(`1`)})
-	f, err := h.OpenFeedback("app", nil, &gate.Params{Now: time.Now(), ID: []byte(`1`), Forward: []byte(`{"label":1}`)})
+	h.ask("app/update", gate.Request{Parameters: []byte(`{"label":1}`)})
+	h.ask("app", gate.Request{ID: []byte(`1`)})
+	f, err := h.OpenFeedback(&gate.Request{Model: "app", Arrived: time.Now(), ID: []byte(`1`), Parameters: []byte(`{"label":1}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,9 +95,9 @@ func TestPolicyDoesNotTakeEveryModel(t *testing.T) {
 	}
 	mean.Models = []string{"later"}
 	h.app(mean)
-	h.expect(h.ask("app", gate.Params{}), "no container of these has registered yet")
+	h.expect(h.ask("app", gate.Request{}), "no container of these has registered yet")
 	h.texts("later")
-	h.expect(h.ask("app", gate.Params{}), `error invalid input: application "app" can use none of its models: model later/1: policy exp4`)
+	h.expect(h.ask("app", gate.Request{}), `error invalid input: application "app" can use none of its models: model later/1: policy exp4`)
 	if _, err := h.reg.Change(t.Context(), "app", func(d *Definition) error { d.SLO = "1s"; return nil }); err == nil {
 		t.Error("changed beside a model that does not fit")
 	}
@@ -122,7 +122,7 @@ func TestDefaultWithoutModels(t *testing.T) {
 		squeeze bool
 	}{{row(), 1, true}, {pair, 2, false}} {
 		call := &asker{done: make(chan struct{})}
-		if err := h.Open(&call.Call, "app", []tensor.Tensor{c.in}, &gate.Params{Now: time.Now()}); err != nil {
+		if err := h.Open(&call.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{c.in}, Arrived: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		call.Owner = call
@@ -145,12 +145,12 @@ func TestDefaultWithoutModels(t *testing.T) {
 	if h.pool.InUse() != 0 {
 		t.Errorf("%d bytes are still out", h.pool.InUse())
 	}
-	h.expect(h.ask("app/update", gate.Params{Forward: []byte(`{"label":1}`)}), "no container of these has registered yet")
+	h.expect(h.ask("app/update", gate.Request{Parameters: []byte(`{"label":1}`)}), "no container of these has registered yet")
 	if _, err := h.Target("app", ""); err == nil {
 		t.Error("the application has metadata that nobody has declared")
 	}
 	h.model("never", "1", 7, time.Microsecond)
-	h.expect(h.ask("app", gate.Params{}), "7 by never/1")
+	h.expect(h.ask("app", gate.Request{}), "7 by never/1")
 }
 
 // A model is told the user of each request if it asks for that, and only then.
@@ -179,7 +179,7 @@ func TestUserReachesTheModel(t *testing.T) {
 				want = forward
 			}
 			for _, route := range []string{name, "app-" + name} {
-				h.ask(route, gate.Params{Values: parameter.Values{User: `an"na`}, Forward: []byte(forward)[:len(forward):len(forward)]})
+				h.ask(route, gate.Request{Values: parameter.Values{User: `an"na`}, Parameters: []byte(forward)[:len(forward):len(forward)]})
 				if got := <-told; got != want {
 					t.Errorf("%s with %q is told %s, expected %s", route, forward, got, want)
 				}

@@ -32,18 +32,18 @@ func TestFeedbackReachesTheModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.ask("app", gate.Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`)})
-	h.ask("app", gate.Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"b"`)})
+	h.ask("app", gate.Request{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`)})
+	h.ask("app", gate.Request{Values: parameter.Values{User: "anna"}, ID: []byte(`"b"`)})
 	for _, tt := range []struct {
-		p     gate.Params
+		p     gate.Request
 		truth []tensor.Tensor
 		check func(f *scheduler.Feedback) bool
 	}{
-		{gate.Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Forward: []byte(`{"label":3}`)}, nil, func(f *scheduler.Feedback) bool { return string(f.Label) == "3" && f.User == "anna" }},
-		{gate.Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"b"`)}, []tensor.Tensor{right}, func(f *scheduler.Feedback) bool {
+		{gate.Request{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Parameters: []byte(`{"label":3}`)}, nil, func(f *scheduler.Feedback) bool { return string(f.Label) == "3" && f.User == "anna" }},
+		{gate.Request{Values: parameter.Values{User: "anna"}, ID: []byte(`"b"`)}, []tensor.Tensor{right}, func(f *scheduler.Feedback) bool {
 			return len(f.Truth) == 1 && string(f.Truth[0].Data) == string(right.Data)
 		}},
-		{gate.Params{Forward: []byte(`{"losses":{"asks/1":0.25,"silent/1":1}}`)}, []tensor.Tensor{row()}, func(f *scheduler.Feedback) bool { return f.Loss != nil && *f.Loss == 0.25 && f.User == "" }},
+		{gate.Request{Parameters: []byte(`{"losses":{"asks/1":0.25,"silent/1":1}}`)}, []tensor.Tensor{row()}, func(f *scheduler.Feedback) bool { return f.Loss != nil && *f.Loss == 0.25 && f.User == "" }},
 	} {
 		h.expect(h.feedback("app", tt.p, tt.truth...), `"learned":true`)
 		select {
@@ -53,10 +53,10 @@ func TestFeedbackReachesTheModel(t *testing.T) {
 				t.Errorf("told %+v", f)
 			}
 		default:
-			t.Errorf("%s: told nothing", tt.p.Forward)
+			t.Errorf("%s: told nothing", tt.p.Parameters)
 		}
 	}
-	h.expect(h.ask("app/update", gate.Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Forward: []byte(`{"label":3}`)}), `"learned":false`)
+	h.expect(h.ask("app/update", gate.Request{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Parameters: []byte(`{"label":3}`)}), `"learned":false`)
 	if len(told) > 0 {
 		t.Error("told twice")
 	}

@@ -22,7 +22,7 @@ type camera struct {
 	*house
 	t      *testing.T
 	began  time.Time
-	params gate.Params // of each frame
+	params gate.Request // of each frame
 
 	unnumbered bool // the frames have no number
 
@@ -68,14 +68,15 @@ func (c *camera) send(app string, seq int, model string) *shot {
 	c.t.Helper()
 	s := &shot{of: c, seq: seq}
 	p := c.params
-	p.Now, p.Client, p.Stream, p.Seq = time.Now(), "10.0.0.1", "cam", uint64(seq)+1
+	p.Arrived, p.Client, p.Stream, p.Seq = time.Now(), "10.0.0.1", "cam", uint64(seq)+1
 	if c.unnumbered {
 		p.Seq = 0
 	}
 	if model != "" {
 		p.Candidates = []string{model}
 	}
-	if err := c.Open(&s.Call, app, []tensor.Tensor{row()}, &p); err != nil {
+	p.Model, p.Inputs = app, []tensor.Tensor{row()}
+	if err := c.Open(&s.Call, &p); err != nil {
 		c.t.Fatal(err)
 	}
 	s.Owner = s
@@ -310,7 +311,7 @@ func TestOrderOverChanges(t *testing.T) {
 		c.expect("0 after 100ms: superseded by frame 2 of its stream", "1 after 100ms: -1, skipped 1, age 100ms", "2 after 100ms: -1, skipped 0, age 0s")
 		time.Sleep(time.Second)
 		call := new(gate.Call)
-		if err := c.Open(call, "app", []tensor.Tensor{row()}, &gate.Params{Values: parameter.Values{Seq: 1}}); err != nil || call.Frame != nil {
+		if err := c.Open(call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Values: parameter.Values{Seq: 1}}); err != nil || call.Frame != nil {
 			t.Errorf("a number without a stream: %+v, %v", call.Frame, err)
 		}
 		call.Close()

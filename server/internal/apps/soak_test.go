@@ -40,10 +40,11 @@ type crowd struct {
 }
 
 // predict sends a request, or opens one and never submits it, and cancels some.
-func (c *crowd) predict(r *rand.Rand, app string, in []tensor.Tensor, p *gate.Params) {
+func (c *crowd) predict(r *rand.Rand, app string, in []tensor.Tensor, p *gate.Request) {
 	q := &counted{done: make(chan struct{})}
 	defer q.Close()
-	if err := c.Open(&q.Call, app, in, p); err != nil {
+	p.Model, p.Inputs = app, in
+	if err := c.Open(&q.Call, p); err != nil {
 		c.refused.Add(1)
 		time.Sleep(200 * time.Microsecond) // while missing models or applications come back
 		return
@@ -68,9 +69,10 @@ func (c *crowd) predict(r *rand.Rand, app string, in []tensor.Tensor, p *gate.Pa
 }
 
 // feedback sends feedback, or opens one and never submits it, and cancels some.
-func (c *crowd) feedback(r *rand.Rand, app string, in []tensor.Tensor, p *gate.Params) {
-	p.Forward = []byte(`{"losses":{"a/1":0.5,"b/1":0,"c/1":1}}`)
-	f, err := c.OpenFeedback(app, in, p)
+func (c *crowd) feedback(r *rand.Rand, app string, in []tensor.Tensor, p *gate.Request) {
+	p.Parameters = []byte(`{"losses":{"a/1":0.5,"b/1":0,"c/1":1}}`)
+	p.Model, p.Inputs = app, in
+	f, err := c.OpenFeedback(p)
 	if err != nil {
 		c.refused.Add(1)
 		time.Sleep(200 * time.Microsecond) // while missing models or applications come back
@@ -186,7 +188,7 @@ func TestApplicationsUnderChange(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(client), 2))
 			for i := range each {
 				app := definitions[r.IntN(len(definitions))].Name
-				p := gate.Params{Values: parameter.Values{Timeout: time.Duration(1+r.IntN(8000)) * time.Microsecond, User: fmt.Sprint(r.IntN(3))}, Now: time.Now(), Source: uint64(client)}
+				p := gate.Request{Values: parameter.Values{Timeout: time.Duration(1+r.IntN(8000)) * time.Microsecond, User: fmt.Sprint(r.IntN(3))}, Arrived: time.Now(), Source: uint64(client)}
 				if r.IntN(2) == 0 {
 					p.ID = fmt.Appendf(nil, "%d", r.IntN(50)) // used again by other requests
 				}

@@ -18,25 +18,25 @@ type standIn struct {
 }
 
 // openDefault answers a call with the default output; why is the error that it replaces.
-func (a *application) openDefault(c *gate.Call, tensors []tensor.Tensor, p *gate.Params, why error) error {
-	rows, one := rowsOfAny(tensors)
+func (a *application) openDefault(c *gate.Call, r *gate.Request, why error) error {
+	rows, one := rowsOfAny(r.Inputs)
 	outputs, err := a.DefaultOutput(&a.target.Spec, rows, a.gate.Pool())
 	if err != nil {
 		return err
 	}
 	c.Target, c.Rows, c.Squeeze = a.target, rows, one
 	c.Outputs = append(c.Outputs[:0], outputs...)
-	asked := *p
-	asked.Asker = a.Name
-	if p.Framed() {
-		asked.Keep = cmp.Or(p.Keep, a.Keep)
+	asked := *r
+	asked.Asker = a.target
+	if r.Framed() {
+		asked.Keep = cmp.Or(r.Keep, a.Keep)
 	}
 	if err := c.Enter(&asked); err != nil {
 		c.Close()
 		return err
 	}
-	if timeout := cmp.Or(p.Timeout, a.target.Deadline); timeout > 0 {
-		c.Deadline = p.Now.Add(timeout)
+	if timeout := cmp.Or(r.Timeout, a.target.Deadline); timeout > 0 {
+		c.Deadline = r.Arrived.Add(timeout)
 	}
 	c.Choice = &gate.Choice{Application: a.Name, Default: true, Explanation: fault.Text(why)}
 	c.Fanout = &standIn{app: a, call: c}

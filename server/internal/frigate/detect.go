@@ -45,12 +45,12 @@ func (a *request) detect() ([][]byte, error) {
 // infer asks a model, and returns the bytes of its best rows. It counts every outcome.
 func (a *request) infer(route string) ([]byte, error) {
 	arrived := time.Now()
-	q, err := a.question(route, arrived)
+	r, err := a.inference(route, arrived)
 	if err != nil {
 		a.door.predict.Refused(err, arrived)
 		return nil, err
 	}
-	answer, err := a.door.predict.Infer(a.ctx, q)
+	answer, err := a.door.predict.Infer(a.ctx, r, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -58,8 +58,8 @@ func (a *request) infer(route string) ([]byte, error) {
 	return best(answer.Outputs[0])
 }
 
-// question makes the question for the image. It holds a reference to the image's memory.
-func (a *request) question(route string, arrived time.Time) (*predict.Question, error) {
+// inference makes the request for the image. It holds a reference to the image's memory.
+func (a *request) inference(route string, arrived time.Time) (*gate.Request, error) {
 	name, version, _ := strings.Cut(route, "/")
 	output, err := a.output(name, version)
 	if err != nil {
@@ -76,12 +76,12 @@ func (a *request) question(route string, arrived time.Time) (*predict.Question, 
 			scheduler.ErrDeadlineExceeded, arrived.Sub(a.began).Round(time.Millisecond), a.settings.RequestTimeout)
 	}
 	image.Retain()
-	q := &predict.Question{
-		Model: name, Version: version, Inputs: []tensor.Tensor{image}, Outputs: []predict.Output{{Name: output}},
+	r := &gate.Request{
+		Model: name, Version: version, Inputs: []tensor.Tensor{image}, Outputs: []gate.Output{{Name: output}},
 		Arrived: arrived, Source: a.source, Client: a.client, Who: a.who, Use: &a.use,
 	}
-	q.Timeout = left
-	return q, nil
+	r.Timeout = left
+	return r, nil
 }
 
 // output returns the name of the model's output with the detections.

@@ -7,7 +7,6 @@ import (
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // Applications are names that each stand for several models. The gate has routes to them; the
@@ -26,10 +25,10 @@ type Applications interface {
 type Application interface {
 	// Open turns a request into calls to models, and sets Target, Rows, Deadline, Squeeze, Bridge
 	// and Fanout of c, which is open from then on. On an error c is unchanged.
-	Open(c *Call, tensors []tensor.Tensor, p *Params) error
+	Open(c *Call, r *Request) error
 
 	// OpenFeedback reads a client's judgement of an answer.
-	OpenFeedback(tensors []tensor.Tensor, p *Params) (Feedback, error)
+	OpenFeedback(r *Request) (Feedback, error)
 
 	// Unlinked returns the error of an application that has no model to ask; nil if it has one.
 	Unlinked() error
@@ -66,7 +65,7 @@ type Fanout interface {
 // Feedback is a judgement of an application's answer, on its way into the state of a policy.
 //
 // It belongs to its door until Learn, and again from done on; in between the door may only cancel
-// it. The tensors that it was opened with, their memory and the slices of its Params must not
+// it. The tensors that it was opened with, their memory and the slices of its Request must not
 // change until Close.
 type Feedback interface {
 	// Learn makes the policy learn, once. done is called exactly once, under the rules of an
@@ -116,24 +115,24 @@ func (v View) Updates(route string) (application string, ok bool) {
 	return name, ok && t.apps[name] != nil
 }
 
-// OpenFeedback reads feedback for an application. Tensors alongside a verdict in the metadata are
-// the input; tensors without a verdict are the right outputs, and need the id of a request. With
-// the id of a request that this server knows, the feedback judges the predictions made then, even
-// if the input is sent too. With an unknown id or none, the models are asked again and their new
-// predictions are judged. So the meaning of a message does not depend on the server that receives
-// it.
-func (g *Gate) OpenFeedback(name string, tensors []tensor.Tensor, p *Params) (Feedback, error) {
+// OpenFeedback reads feedback for the application that r.Model names. Tensors alongside a verdict
+// in the metadata are the input; tensors without a verdict are the right outputs, and need the id
+// of a request. With the id of a request that this server knows, the feedback judges the
+// predictions made then, even if the input is sent too. With an unknown id or none, the models are
+// asked again and their new predictions are judged. So the meaning of a message does not depend on
+// the server that receives it.
+func (g *Gate) OpenFeedback(r *Request) (Feedback, error) {
 	if g.draining.Load() {
 		return nil, ErrDraining
 	}
-	if err := p.Who.Check(access.Feedback, name); err != nil {
+	if err := r.Who.Check(access.Feedback, r.Model); err != nil {
 		return nil, err
 	}
-	t := g.table(p.Who)
-	if a := t.apps[name]; a != nil {
-		return a.Application.OpenFeedback(tensors, p)
+	t := g.table(r.Who)
+	if a := t.apps[r.Model]; a != nil {
+		return a.Application.OpenFeedback(r)
 	}
-	return nil, t.unknown(name+"/update", shivaWords)
+	return nil, t.unknown(r.Model+"/update", shivaWords)
 }
 
 // A Choice says how an application answered, for the answer's metadata. It lives until the call is

@@ -110,19 +110,19 @@ type walker struct {
 // longestPath bounds the paths that are compared with names of inputs, which are no longer.
 const longestPath = 255
 
-// cross makes inputs from the fields in p.Forward and from the tensors that they refer to, and
-// leaves the rest in p.Forward for the container. In a message that is not in bridge form, where
+// cross makes inputs from the fields in r.Parameters and from the tensors that they refer to, and
+// leaves the rest in r.Parameters for the container. In a message that is not in bridge form, where
 // nothing refers to a tensor, fields count as inputs only if one has the name of an input; ok
 // reports whether one does.
-func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inputs []tensor.Tensor, ok bool, err error) {
-	text := p.Forward
+func (c *Call) cross(r *Request, pool *tensor.Pool) (inputs []tensor.Tensor, ok bool, err error) {
+	tensors, text := r.Inputs, r.Parameters
 	if text == nil {
 		text = []byte("{}")
 	}
-	if p.Inputs != nil { // this key is more than a field only for a model with an adapter
-		text = append(append([]byte(`{"inputs":`), p.Inputs...), '}')
-		if len(p.Forward) > 0 {
-			text = append(append(text[:len(text)-1], ','), p.Forward[1:]...)
+	if r.Legacy != nil { // this key is more than a field only for a model with an adapter
+		text = append(append([]byte(`{"inputs":`), r.Legacy...), '}')
+		if len(r.Parameters) > 0 {
+			text = append(append(text[:len(text)-1], ','), r.Parameters[1:]...)
 		}
 	}
 	specs := c.Target.Spec.Inputs
@@ -155,7 +155,7 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 		c.Own(t)
 		inputs = append(inputs, t)
 	}
-	if !p.Bridge && inputs == nil {
+	if !r.Bridge && inputs == nil {
 		return nil, false, nil
 	}
 	for i := range tensors {
@@ -163,8 +163,8 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 			return nil, false, fmt.Errorf("%w: no field refers to tensor %d of %d: in bridge form, each tensor needs a field with the value \"%s<index>\"", scheduler.ErrInvalidInput, i, len(tensors), TensorReference)
 		}
 	}
-	if p.Forward = nil; forwarded {
-		p.Forward = b.rest
+	if r.Parameters = nil; forwarded {
+		r.Parameters = b.rest
 	}
 	c.form = b.form(c.Target.Spec.Outputs)
 	return inputs, true, nil
@@ -321,13 +321,13 @@ func (b *bridge) stack(input int, value []byte) (t tensor.Tensor, err error) {
 	return t, err
 }
 
-// texts makes the Bytes inputs from p.Texts, which holds them by name.
-func (c *Call) texts(p *Params, pool *tensor.Pool) (texts []tensor.Tensor, err error) {
+// texts makes the Bytes inputs from r.Texts, which holds them by name.
+func (c *Call) texts(r *Request, pool *tensor.Pool) (texts []tensor.Tensor, err error) {
 	specs := c.Target.Spec.Inputs
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("%w: metadata %q: "+format, append([]any{scheduler.ErrInvalidInput, shiva.TextsKey}, args...)...)
 	}
-	for key, value := range jsonscan.Members(p.Texts) {
+	for key, value := range jsonscan.Members(r.Texts) {
 		i := slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == string(key) })
 		switch {
 		case i < 0:

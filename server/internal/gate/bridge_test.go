@@ -100,9 +100,9 @@ func TestBridge(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			c := &Call{Target: &Target{ID: scheduler.ModelID{Name: "m", Version: "1"}, Spec: scheduler.Spec{Inputs: tc.specs}}}
 			c.Inputs = c.inputs[:0]
-			p := Params{Bridge: InBridgeForm([]byte(tc.metadata)), Forward: []byte(tc.metadata)}
-			if text := jsonscan.Field(p.Forward, "inputs"); text != nil { // as the door does
-				p.Inputs, p.Forward = text, nil
+			p := Request{Bridge: InBridgeForm([]byte(tc.metadata)), Parameters: []byte(tc.metadata)}
+			if text := jsonscan.Field(p.Parameters, "inputs"); text != nil { // as the door does
+				p.Legacy, p.Parameters = text, nil
 			}
 			pool := tensor.NewPool(1 << 20)
 			defer func() {
@@ -110,7 +110,7 @@ func TestBridge(t *testing.T) {
 					t.Errorf("%d bytes are still out", pool.InUse())
 				}
 			}()
-			if err := c.arrange(numbered(tc.tensors), &p, pool); err != nil {
+			if err := c.arrange(with(&p, numbered(tc.tensors)), pool); err != nil {
 				if !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("expected %q, got %v", tc.want, err)
 				}
@@ -120,7 +120,7 @@ func TestBridge(t *testing.T) {
 			for _, in := range c.Inputs {
 				got += show(t, in)
 			}
-			if got += " " + string(p.Forward); got != tc.want {
+			if got += " " + string(p.Parameters); got != tc.want {
 				t.Errorf("expected %s, got %s", tc.want, got)
 			}
 			if !c.Bridge {
@@ -167,12 +167,12 @@ func TestBridgeToLegacy(t *testing.T) {
 	} {
 		c := &Call{Target: &Target{Spec: tc.spec}}
 		c.Inputs = c.inputs[:0]
-		p := Params{Bridge: tc.tensors > 0, Forward: []byte(tc.metadata)}
-		if err := c.arrange(numbered(tc.tensors), &p, nil); err != nil {
+		p := Request{Bridge: tc.tensors > 0, Parameters: []byte(tc.metadata)}
+		if err := c.arrange(with(&p, numbered(tc.tensors)), nil); err != nil {
 			t.Errorf("%s: %v", tc.metadata, err)
 			continue
 		}
-		if got := fmt.Sprintf("%d %v %s %s", c.Rows, c.Squeeze, c.Inputs[0].Shape, p.Forward); got != tc.want || !c.Bridge {
+		if got := fmt.Sprintf("%d %v %s %s", c.Rows, c.Squeeze, c.Inputs[0].Shape, p.Parameters); got != tc.want || !c.Bridge {
 			t.Errorf("%s: expected %s, got %s", tc.metadata, tc.want, got)
 		}
 	}
@@ -183,9 +183,9 @@ func TestPlainIsNoBridge(t *testing.T) {
 	for _, metadata := range []string{"", `{"note":"__tensor__"}`, `{"x":5,"y":{"x":"null"},"none":"null"}`} {
 		c := &Call{Target: &Target{Spec: scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Float32, -1)}}}}
 		c.Inputs = c.inputs[:0]
-		p := Params{Bridge: InBridgeForm([]byte(metadata)), Forward: []byte(metadata)}
-		if err := c.arrange(numbered(1), &p, nil); err != nil || c.Bridge || string(p.Forward) != metadata {
-			t.Errorf("%s became %s, bridge %v (%v)", metadata, p.Forward, c.Bridge, err)
+		p := Request{Bridge: InBridgeForm([]byte(metadata)), Parameters: []byte(metadata)}
+		if err := c.arrange(with(&p, numbered(1)), nil); err != nil || c.Bridge || string(p.Parameters) != metadata {
+			t.Errorf("%s became %s, bridge %v (%v)", metadata, p.Parameters, c.Bridge, err)
 		}
 	}
 }
@@ -212,10 +212,10 @@ func FuzzBridge(f *testing.F) {
 		for used := range specs {
 			c := &Call{Target: &Target{Spec: scheduler.Spec{Inputs: specs[used:]}}}
 			c.Inputs = c.inputs[:0]
-			p := Params{Bridge: InBridgeForm(metadata), Forward: metadata}
-			err := c.arrange(numbered(n&7), &p, pool)
-			if err == nil && p.Forward != nil && !json.Valid(p.Forward) {
-				t.Errorf("%s: the container gets %s", metadata, p.Forward)
+			p := Request{Bridge: InBridgeForm(metadata), Parameters: metadata}
+			err := c.arrange(with(&p, numbered(n&7)), pool)
+			if err == nil && p.Parameters != nil && !json.Valid(p.Parameters) {
+				t.Errorf("%s: the container gets %s", metadata, p.Parameters)
 			}
 			if c.Close(); pool.InUse() != 0 {
 				t.Fatalf("%s: %d bytes are out", metadata, pool.InUse())

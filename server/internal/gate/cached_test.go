@@ -78,13 +78,14 @@ type caller struct {
 func (c *caller) Complete(*Call) { c.answers++ }
 
 // ask asks a route and returns the number of the execution that answered.
-func (l *lab) ask(route string, v int32, p Params) (n int32, err error) {
+func (l *lab) ask(route string, v int32, p Request) (n int32, err error) {
 	l.Helper()
 	x, _ := tensor.FromSlice(tensor.Shape{1}, []int32{v})
 	x.Name = "x"
-	p.Now = time.Now()
+	p.Arrived = time.Now()
 	c := &caller{}
-	if err := l.gate.Open(&c.Call, route, []tensor.Tensor{x}, &p); err != nil {
+	p.Model, p.Inputs = route, []tensor.Tensor{x}
+	if err := l.gate.Open(&c.Call, &p); err != nil {
 		return 0, err
 	}
 	defer c.Close()
@@ -103,7 +104,7 @@ func (l *lab) ask(route string, v int32, p Params) (n int32, err error) {
 	return values[0], nil
 }
 
-func (l *lab) want(n int32, route string, v int32, p Params) {
+func (l *lab) want(n int32, route string, v int32, p Request) {
 	l.Helper()
 	if got, err := l.ask(route, v, p); got != n || err != nil {
 		l.Errorf("%s asked %d: answered by execution %d, error %v; want execution %d", route, v, got, err, n)
@@ -118,8 +119,8 @@ func (l *lab) set(bytes int64, ttl time.Duration) {
 func TestCacheIsAskedFor(t *testing.T) {
 	l := newLab(t)
 	l.replica("1", counter)
-	l.want(1, "m", 5, Params{})
-	l.want(2, "m", 5, Params{})
+	l.want(1, "m", 5, Request{})
+	l.want(2, "m", 5, Request{})
 	if _, ok := l.gate.Cache("m"); ok {
 		t.Error("a model has a cache that nobody asked for")
 	}
@@ -128,31 +129,31 @@ func TestCacheIsAskedFor(t *testing.T) {
 	}
 
 	l.set(1<<20, 0)
-	l.want(3, "m", 5, Params{})
-	l.want(3, "m", 5, Params{})
-	l.want(4, "m", 6, Params{})
+	l.want(3, "m", 5, Request{})
+	l.want(3, "m", 5, Request{})
+	l.want(4, "m", 6, Request{})
 	// The container gets another parameter.
-	l.want(5, "m", 5, Params{Forward: []byte(`{"temperature":1}`)})
-	l.want(3, "m/1", 5, Params{Values: parameter.Values{Priority: 3}, Source: 4})
+	l.want(5, "m", 5, Request{Parameters: []byte(`{"temperature":1}`)})
+	l.want(3, "m/1", 5, Request{Values: parameter.Values{Priority: 3}, Source: 4})
 	if u, ok := l.gate.Cache("m"); !ok || u.Entries != 3 || u.Limit != 1<<20 {
 		t.Errorf("usage %+v %v", u, ok)
 	}
 	if n, _, err := l.gate.ClearCache("m"); n != 3 || err != nil {
 		t.Errorf("cleared %d: %v", n, err)
 	}
-	l.want(6, "m", 5, Params{})
+	l.want(6, "m", 5, Request{})
 
 	l.set(2<<20, 0) // the same size: entries stay
-	l.want(6, "m", 5, Params{})
+	l.want(6, "m", 5, Request{})
 	if u, _ := l.gate.Cache("m"); u.Limit != 2<<20 {
 		t.Errorf("limit %d after it was changed", u.Limit)
 	}
 	l.set(2<<20, time.Hour) // another time to live: starts over
-	l.want(7, "m", 5, Params{})
-	l.want(7, "m", 5, Params{})
+	l.want(7, "m", 5, Request{})
+	l.want(7, "m", 5, Request{})
 	l.set(0, 0)
-	l.want(8, "m", 5, Params{})
-	l.want(9, "m", 5, Params{})
+	l.want(8, "m", 5, Request{})
+	l.want(9, "m", 5, Request{})
 	if l.pool.InUse() != 0 {
 		t.Errorf("%d bytes are kept without a cache", l.pool.InUse())
 	}
@@ -163,37 +164,37 @@ func TestCacheKeepsVersionsApart(t *testing.T) {
 	l.set(1<<20, 0)
 	one := l.replica("1", counter)
 	l.replica("2", counter)
-	l.want(1, "m/1", 5, Params{})
-	l.want(2, "m/2", 5, Params{})
-	l.want(2, "m", 5, Params{}) // the newest
-	l.want(1, "m", 5, Params{Version: "1"})
+	l.want(1, "m/1", 5, Request{})
+	l.want(2, "m/2", 5, Request{})
+	l.want(2, "m", 5, Request{}) // the newest
+	l.want(1, "m", 5, Request{Version: "1"})
 
 	// A second replica is added and removed: still the same model.
 	another := l.replica("1", counter)
-	l.want(1, "m/1", 5, Params{})
+	l.want(1, "m/1", 5, Request{})
 	one.Remove(errors.New("over"))
-	l.want(1, "m/1", 5, Params{})
+	l.want(1, "m/1", 5, Request{})
 
 	// The last replica is removed, and with it the version's answers.
 	another.Remove(errors.New("over"))
-	if _, err := l.ask("m/1", 5, Params{}); !errors.Is(err, scheduler.ErrUnavailable) {
+	if _, err := l.ask("m/1", 5, Request{}); !errors.Is(err, scheduler.ErrUnavailable) {
 		t.Errorf("without a replica: %v", err)
 	}
 	if u, _ := l.gate.Cache("m"); u.Entries != 1 {
 		t.Errorf("%d entries, want that of version 2", u.Entries)
 	}
 	again := l.replica("1", counter)
-	l.want(3, "m/1", 5, Params{})
-	l.want(3, "m/1", 5, Params{})
-	l.want(2, "m/2", 5, Params{})
+	l.want(3, "m/1", 5, Request{})
+	l.want(3, "m/1", 5, Request{})
+	l.want(2, "m/2", 5, Request{})
 
 	// The version returns with another declaration: another model.
 	again.Remove(errors.New("over"))
 	other := counter
 	other.Outputs = []tensor.Spec{{Name: "other", DType: tensor.Int32, Shape: tensor.Shape{-1}}}
 	l.replica("1", other)
-	l.want(4, "m/1", 5, Params{})
-	l.want(4, "m/1", 5, Params{})
+	l.want(4, "m/1", 5, Request{})
+	l.want(4, "m/1", 5, Request{})
 }
 
 // A replica that returns before the routes are rebuilt still counts as a new incarnation.
@@ -201,7 +202,7 @@ func TestCacheMissesNoRestart(t *testing.T) {
 	l := newLab(t)
 	l.set(1<<20, 0)
 	first := l.replica("1", counter)
-	l.want(1, "m", 5, Params{})
+	l.want(1, "m", 5, Request{})
 	l.gate.mu.Lock() // as if a refresh took long
 	done := make(chan struct{})
 	go func() {
@@ -219,7 +220,7 @@ func TestCacheMissesNoRestart(t *testing.T) {
 	l.gate.mu.Unlock()
 	<-done
 	<-second
-	l.want(2, "m", 5, Params{})
+	l.want(2, "m", 5, Request{})
 }
 
 // A call that waits for an equal one can be cancelled like any other, and the equal one goes on.
@@ -240,7 +241,7 @@ func TestCancelOfAFollower(t *testing.T) {
 	x.Name = "x"
 	for i := range calls {
 		c := &calls[i]
-		if err := l.gate.Open(&c.Call, "m", []tensor.Tensor{x}, &Params{Now: time.Now()}); err != nil {
+		if err := l.gate.Open(&c.Call, &Request{Model: "m", Inputs: []tensor.Tensor{x}, Arrived: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		c.Owner = c

@@ -20,17 +20,15 @@ import (
 // it may be opened again.
 //
 // It belongs to its door, except between Submit and the Owner's Complete, when the door may only
-// cancel it. What it was opened with (the tensors, their memory, the Params' slices) must not
+// cancel it. What it was opened with (the tensors, their memory, the Request's slices) must not
 // change until Close. From Complete to Close the call holds one reference to each output. With
 // -tags invariants, any other order of use panics.
 type Call struct {
 	Owner Owner // set by the door before Submit
 
-	// Use is what the request has charged to its client's quotas; Outbox charges the answer to it.
-	// nil: no quota applies. The door sets it after Open.
-	Use *access.Use
-
 	// Set by Open.
+
+	Use *access.Use // to which Outbox charges the answer; nil: no quota applies
 
 	// Target is the model that serves the call; for an application, the model that contributes most
 	// to the answer.
@@ -59,7 +57,7 @@ type Call struct {
 	metrics    *metrics.Model
 	trace      *trace.Trace // nil: the request is not traced
 	ask        *trace.Ask   // nil: not traced; only for calls to models
-	id         []byte       // Params.ID
+	id         []byte       // Request.ID
 	client     string       // who asks, for operators: an identity or a machine
 	unforeseen bool         // the size of the answer was not known in advance
 	step       step

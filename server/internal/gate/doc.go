@@ -1,7 +1,7 @@
 // Package gate is the one entrance for all doors: it turns a client's request into one to the
 // scheduler, and the scheduler's result into an answer.
 //
-//	door -Question-> Open -> Submit ... Owner.Complete -> door -AppendMetadata, Outputs-> client
+//	door -Request--> Open -> Submit ... Owner.Complete -> door -AppendMetadata, Outputs-> client
 //	                   \-> an error, or a control answer at once
 //
 // A name may belong to an application instead of a model. Such a call becomes a [Fanout]. A

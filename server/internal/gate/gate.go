@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/trace"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -116,36 +117,67 @@ func (g *Gate) Draining() bool { return g.draining.Load() }
 // Drain refuses every further request with ErrDraining. Requests in flight go on.
 func (g *Gate) Drain() { g.draining.Store(true) }
 
-// Params holds what a request carries besides its tensors.
-type Params struct {
+// A Request is what a client asks of a model or an application, through whatever door.
+//
+// Inputs, their memory and the slices belong to whoever made the request, and must not change until
+// the call that it opens is closed.
+type Request struct {
 	parameter.Values
 
-	Version string    // narrows a route that names no version; "" = the default
-	Now     time.Time // when the request arrived; its deadline counts from here
-	// Texts is a JSON object of texts by input (shiva.TextsKey), for wires without strings; nil =
-	// none.
-	Texts []byte
-	// Inputs is the metadata "inputs" of a model with an adapter: texts as JSON, a string or a
-	// list; nil = none.
-	Inputs  []byte
-	Bridge  bool   // the members of Forward name the tensors (InBridgeForm)
-	Forward []byte // JSON object for the container; nil = none
+	// Model is the name of a model or an application or, for Open, a route: "name", "name/version"
+	// or a path of the Predict Protocol.
+	Model   string
+	Version string // narrows a route that names no version; "": the default
+	// ID is the JSON by which later feedback names the request; nil: none.
+	ID []byte
+
+	// Inputs have names, or are in the order of the model's inputs. Their shapes have the batch
+	// dimension, or are those of one row.
+	Inputs []tensor.Tensor
+	// Outputs are the wanted outputs, in the order of the answer; nil: all, as the model declares
+	// them.
+	Outputs []Output
+	// Parameters is a JSON object for the container; nil: none.
+	Parameters []byte
 	// Metadata is the metadata of the message, a JSON object; nil: none, or the wire has none.
 	Metadata []byte
-	// ID is the JSON by which later feedback names the request; nil = none.
-	ID     []byte
-	Source uint64 // the connection's number, for fairness between connections
-	Client string // the client's machine (ClientOf); "" = this program
+	// Texts is a JSON object of texts by input (shiva.TextsKey), for wires without strings; nil:
+	// none.
+	Texts []byte
+	// Legacy is the metadata "inputs" of a model with an adapter: texts as JSON, a string or a
+	// list; nil: none.
+	Legacy []byte
+	Bridge bool // the members of Parameters name the tensors (InBridgeForm)
 
-	Who *access.Identity // identity whose rights apply; nil: all rights
+	Arrived time.Time        // when the request was complete; its deadline counts from here
+	Source  uint64           // the connection's number, for fairness between connections
+	Client  string           // the client's machine (ClientOf); "": this program
+	Who     *access.Identity // identity whose rights apply; nil: all rights
+	Use     *access.Use      // what the request has charged to quotas; nil: none applies
 
 	// Own is the connection's own stream. A request that names no stream is a frame of it; nil:
 	// such a request is not a frame.
 	Own *OwnStream
 
-	Asker string // the application that makes the call; "" = none
-
+	Asker *Target      // the application that makes the call; nil: none
 	Trace *trace.Trace // from Follow; nil: the request is not traced
+}
+
+// SetID names the request by a text, as a Shiva message does; "": it has no name.
+func (r *Request) SetID(id string) {
+	if id != "" {
+		r.ID = jsonscan.AppendString(nil, id)
+	}
+}
+
+// An Output is a wanted output.
+type Output struct {
+	Name string
+	// Classes requests that many of the highest values of each row, as texts, instead of the tensor
+	// (classification extension); 0: the tensor.
+	Classes int
+	// Place is where the data is written instead of into the answer; zero: into the answer.
+	Place parameter.Place
 }
 
 // Follow begins the trace of a request that arrived at a door, if the request is to be traced;
@@ -158,71 +190,70 @@ func (g *Gate) Follow(p *parameter.Values, door string, arrived time.Time, gap *
 func (g *Gate) Follows() bool { return g.cfg.Tracer != nil }
 
 // Open prepares a request for the scheduler: it resolves the route to a model, and fits the tensors
-// to the model's declared inputs. The tensors' memory must live until Close. On an error the call
-// is unchanged.
-func (g *Gate) Open(c *Call, route string, tensors []tensor.Tensor, p *Params) error {
+// to the model's declared inputs. On an error the call is unchanged.
+func (g *Gate) Open(c *Call, r *Request) error {
 	if g.draining.Load() {
 		return ErrDraining
 	}
-	target, err := g.table(p.Who).resolve(route, p.Version)
+	target, err := g.table(r.Who).resolve(r.Model, r.Version)
 	if err != nil {
 		return err
 	}
-	return g.OpenTarget(c, target, tensors, p)
+	return g.OpenTarget(c, target, r)
 }
 
 // ErrDraining refuses a request because the server shuts down.
 var ErrDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
 
 // OpenTarget is Open for a door that has found the target itself, with [View.Asked].
-func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *Params) (err error) {
+func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {
 	if g.draining.Load() {
 		return ErrDraining
 	}
 	if a := target.Application; a != nil {
-		if err = a.Open(c, tensors, p); err == nil {
-			c.metrics, c.trace = target.Metrics, p.Trace
+		if err = a.Open(c, r); err == nil {
+			c.metrics, c.trace, c.Use = target.Metrics, r.Trace, r.Use
 		}
 		return err
 	}
-	if p.Candidates != nil {
+	if r.Candidates != nil {
 		return fmt.Errorf("%w: %s is for applications, and %q is a model", scheduler.ErrInvalidInput, parameter.CandidateModels, target.ID.Name)
 	}
-	c.Target, c.metrics = target, target.Metrics
+	c.Target, c.metrics, c.Use = target, target.Metrics, r.Use
 	c.Inputs = c.inputs[:0]
-	if err = c.arrange(tensors, p, g.cfg.Pool); err == nil && c.Rows == 0 {
+	if err = c.arrange(r, g.cfg.Pool); err == nil && c.Rows == 0 {
 		err = checkNoRows(target)
 	}
 	if err != nil {
 		c.Close()
 		return err
 	}
-	r := &c.request
-	r.Model = target.Model
-	if p.Trace != nil {
-		c.trace, c.ask = p.Trace, p.Trace.Ask(target.ID)
-		r.Trace = &c.ask.Trace
+	q := &c.request
+	q.Model = target.Model
+	if r.Trace != nil {
+		c.trace, c.ask = r.Trace, r.Trace.Ask(target.ID)
+		q.Trace = &c.ask.Trace
 	}
-	c.Deadline = p.Now.Add(cmp.Or(p.Timeout, target.Deadline))
-	r.Priority = p.Level()
-	if r.Parameters = p.Forward; target.Spec.User && p.User != "" {
-		r.Parameters = withUser(p.Forward, p.User)
+	c.Deadline = r.Arrived.Add(cmp.Or(r.Timeout, target.Deadline))
+	q.Priority = r.Level()
+	if q.Parameters = r.Parameters; target.Spec.User && r.User != "" {
+		q.Parameters = withUser(r.Parameters, r.User)
 	}
 	if target.Spec.Metadata && !c.Bridge { // in bridge form the members are inputs, or in Forward
-		r.Metadata = p.ownMetadata()
+		q.Metadata = r.ownMetadata()
 	}
-	r.Source = p.Source
-	c.id, c.client = p.ID, cmp.Or(p.Who.Name(), p.Client)
-	if err = c.Enter(p); err != nil {
+	q.Source = r.Source
+	c.id, c.client = r.ID, cmp.Or(r.Who.Name(), r.Client)
+	if err = c.Enter(r); err != nil {
 		c.Close()
 		return err
 	}
-	if p.Own != nil {
-		p.Own.noteModel(g.sched, target.Model)
+	if r.Own != nil {
+		r.Own.noteModel(g.sched, target.Model)
 	}
 	// A cached answer would overtake the answers to older frames.
-	if !p.Fresh && c.Frame == nil {
-		c.cacheCall.Version, c.cacheCall.Salt = target.cache, p.Salt
+	if !r.Fresh && c.Frame == nil {
+		c.cacheCall.Version, c.cacheCall.Salt = target.cache, r.Salt
 	}
 	return nil
 }

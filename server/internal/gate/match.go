@@ -15,13 +15,13 @@ import (
 
 // arrange makes the inputs of the request, from tensors, from texts in the metadata, or from the
 // fields of a bridge.
-func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (err error) {
-	adapter := c.Target.Spec.Adapter
+func (c *Call) arrange(r *Request, pool *tensor.Pool) (err error) {
+	tensors, adapter := r.Inputs, c.Target.Spec.Adapter
 	// Without tensors, fields may hold the whole request.
-	silent := len(tensors) == 0 && p.Texts == nil && (p.Inputs == nil || adapter == nil)
-	if p.Bridge || silent && (p.Forward != nil || p.Inputs != nil) {
+	silent := len(tensors) == 0 && r.Texts == nil && (r.Legacy == nil || adapter == nil)
+	if r.Bridge || silent && (r.Parameters != nil || r.Legacy != nil) {
 		var named []tensor.Tensor
-		if named, c.Bridge, err = c.cross(tensors, p, pool); err != nil {
+		if named, c.Bridge, err = c.cross(r, pool); err != nil {
 			return err
 		}
 		if c.Bridge {
@@ -29,7 +29,7 @@ func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (e
 		}
 	}
 	// Alongside tensors or texts, the key is the client's own.
-	if p.Inputs != nil && adapter == nil && !c.Bridge && len(tensors) == 0 && p.Texts == nil {
+	if r.Legacy != nil && adapter == nil && !c.Bridge && len(tensors) == 0 && r.Texts == nil {
 		if len(c.Target.Spec.Inputs) == 0 {
 			return fmt.Errorf("%w: metadata \"inputs\": model %q takes no inputs", scheduler.ErrInvalidInput, c.Target.ID.Name)
 		}
@@ -37,8 +37,8 @@ func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (e
 			scheduler.ErrInvalidInput, c.Target.ID.Name, shiva.TextsKey, list(c.Target.Spec.Inputs))
 	}
 	var texts []tensor.Tensor
-	if p.Texts != nil {
-		if texts, err = c.texts(p, pool); err != nil {
+	if r.Texts != nil {
+		if texts, err = c.texts(r, pool); err != nil {
 			return err
 		}
 	}
@@ -47,14 +47,14 @@ func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (e
 			return fmt.Errorf("%w: input %q is given twice: in metadata %q and as a tensor", scheduler.ErrInvalidInput, texts[0].Name, shiva.TextsKey)
 		}
 		spec := &c.Target.Spec
-		made, err := adapter.Inputs(spec, append(texts, tensors...), p.Inputs, p.Batch, pool)
+		made, err := adapter.Inputs(spec, append(texts, tensors...), r.Legacy, r.Batch, pool)
 		if err != nil {
 			return inputError(&spec.Inputs[0], err)
 		}
 		c.owned = append(c.owned, made...)
 		return c.match(made, nil, pool)
 	}
-	if err = checkParameters(p.Forward); err != nil {
+	if err = checkParameters(r.Parameters); err != nil {
 		return err
 	}
 	return c.match(tensors, texts, pool)

@@ -50,63 +50,63 @@ func TestMatch(t *testing.T) {
 		name    string
 		specs   []tensor.Spec
 		tensors []tensor.Tensor
-		p       Params
+		p       Request
 		want    string // rows squeeze shapes, or the error
 	}{
-		{"one row", one, []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, "1 true [1, 4]"},
-		{"rows", one, []tensor.Tensor{zeros("", tensor.Float32, 3, 4)}, Params{}, "3 false [3, 4]"},
-		{"one row that keeps its dimension", one, []tensor.Tensor{zeros("", tensor.Float32, 1, 4)}, Params{}, "1 false [1, 4]"},
-		{"by position", two, []tensor.Tensor{zeros("", tensor.Float32, 2, 4), zeros("", tensor.Int64, 2)}, Params{}, "2 false [2, 4] [2]"},
-		{"by name", two, []tensor.Tensor{zeros("y", tensor.Int64, 2), zeros("x", tensor.Float32, 2, 4)}, Params{}, "2 false [2, 4] [2]"},
-		{"a scalar row", two, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Int64)}, Params{}, "1 true [1, 4] [1]"},
-		{"one squeezed, one not", two, []tensor.Tensor{zeros("", tensor.Float32, 1, 4), zeros("", tensor.Int64)}, Params{}, "1 false [1, 4] [1]"},
-		{"no batch dimension", fixed, []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, "1 true [1, 4]"},
-		{"open dimensions", open, []tensor.Tensor{zeros("", tensor.Uint8, 7, 5, 3)}, Params{}, "1 true [1, 7, 5, 3]"},
-		{"text as bytes", text, []tensor.Tensor{zeros("", tensor.Uint8, 9)}, Params{}, "1 true [1]"},
-		{"texts from metadata", text, nil, Params{Texts: raw(`{"s":["a","b"]}`)}, "2 false [2]"},
-		{"one text from metadata", text, nil, Params{Texts: raw(`{"s":"a"}`)}, "1 true [1]"},
-		{"a list of one", text, nil, Params{Texts: raw(`{"s":["a"]}`)}, "1 false [1]"},
-		{"texts of two dimensions", pairs, nil, Params{Texts: raw(`{"s":[["a","b"],["c","d"]]}`)}, "2 false [2, 2]"},
-		{"a row of texts", pairs, nil, Params{Texts: raw(`{"s":["a","b"]}`)}, "1 true [1, 2]"},
-		{"texts beside a tensor", mixed, []tensor.Tensor{zeros("", tensor.Float32, 2, 4)}, Params{Texts: raw(`{"t":["c","d"],"s":["a","b"]}`)}, "2 false [2] [2, 4] [2]"},
+		{"one row", one, []tensor.Tensor{zeros("", tensor.Float32, 4)}, Request{}, "1 true [1, 4]"},
+		{"rows", one, []tensor.Tensor{zeros("", tensor.Float32, 3, 4)}, Request{}, "3 false [3, 4]"},
+		{"one row that keeps its dimension", one, []tensor.Tensor{zeros("", tensor.Float32, 1, 4)}, Request{}, "1 false [1, 4]"},
+		{"by position", two, []tensor.Tensor{zeros("", tensor.Float32, 2, 4), zeros("", tensor.Int64, 2)}, Request{}, "2 false [2, 4] [2]"},
+		{"by name", two, []tensor.Tensor{zeros("y", tensor.Int64, 2), zeros("x", tensor.Float32, 2, 4)}, Request{}, "2 false [2, 4] [2]"},
+		{"a scalar row", two, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Int64)}, Request{}, "1 true [1, 4] [1]"},
+		{"one squeezed, one not", two, []tensor.Tensor{zeros("", tensor.Float32, 1, 4), zeros("", tensor.Int64)}, Request{}, "1 false [1, 4] [1]"},
+		{"no batch dimension", fixed, []tensor.Tensor{zeros("", tensor.Float32, 4)}, Request{}, "1 true [1, 4]"},
+		{"open dimensions", open, []tensor.Tensor{zeros("", tensor.Uint8, 7, 5, 3)}, Request{}, "1 true [1, 7, 5, 3]"},
+		{"text as bytes", text, []tensor.Tensor{zeros("", tensor.Uint8, 9)}, Request{}, "1 true [1]"},
+		{"texts from metadata", text, nil, Request{Texts: raw(`{"s":["a","b"]}`)}, "2 false [2]"},
+		{"one text from metadata", text, nil, Request{Texts: raw(`{"s":"a"}`)}, "1 true [1]"},
+		{"a list of one", text, nil, Request{Texts: raw(`{"s":["a"]}`)}, "1 false [1]"},
+		{"texts of two dimensions", pairs, nil, Request{Texts: raw(`{"s":[["a","b"],["c","d"]]}`)}, "2 false [2, 2]"},
+		{"a row of texts", pairs, nil, Request{Texts: raw(`{"s":["a","b"]}`)}, "1 true [1, 2]"},
+		{"texts beside a tensor", mixed, []tensor.Tensor{zeros("", tensor.Float32, 2, 4)}, Request{Texts: raw(`{"t":["c","d"],"s":["a","b"]}`)}, "2 false [2] [2, 4] [2]"},
 
-		{"a scalar text", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Params{Texts: raw(`{"s":"hi"}`)}, "1 true [1]"},
-		{"two texts for a scalar", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Params{Texts: raw(`{"s":["a","b"]}`)}, "got bytes [2]"},
-		{"texts of another shape", pairs, nil, Params{Texts: raw(`{"s":[["a"],["b"]]}`)}, "expected bytes [-1, 2] (-1: any size) or one row [2], got bytes [2, 1]"},
-		{"texts of no shape", text, nil, Params{Texts: raw(`{"s":["a",["b"]]}`)}, "not alike"},
-		{"texts of an unknown name", text, nil, Params{Texts: raw(`{"z":"a"}`)}, `no input "z"`},
-		{"texts twice", text, nil, Params{Texts: raw(`{"s":"a","s":"b"}`)}, "given twice"},
-		{"text for a number", one, nil, Params{Texts: raw(`{"x":"a"}`)}, `input "x" takes no text: expected float32`},
-		{"old texts for a new model", text, nil, Params{Inputs: raw(`["a"]`)}, `takes texts by name in "__texts__"`},
+		{"a scalar text", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Request{Texts: raw(`{"s":"hi"}`)}, "1 true [1]"},
+		{"two texts for a scalar", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Request{Texts: raw(`{"s":["a","b"]}`)}, "got bytes [2]"},
+		{"texts of another shape", pairs, nil, Request{Texts: raw(`{"s":[["a"],["b"]]}`)}, "expected bytes [-1, 2] (-1: any size) or one row [2], got bytes [2, 1]"},
+		{"texts of no shape", text, nil, Request{Texts: raw(`{"s":["a",["b"]]}`)}, "not alike"},
+		{"texts of an unknown name", text, nil, Request{Texts: raw(`{"z":"a"}`)}, `no input "z"`},
+		{"texts twice", text, nil, Request{Texts: raw(`{"s":"a","s":"b"}`)}, "given twice"},
+		{"text for a number", one, nil, Request{Texts: raw(`{"x":"a"}`)}, `input "x" takes no text: expected float32`},
+		{"old texts for a new model", text, nil, Request{Legacy: raw(`["a"]`)}, `takes texts by name in "__texts__"`},
 
-		{"no inputs", nil, nil, Params{}, "1 true"},
-		{"no inputs, and members", nil, nil, Params{Forward: raw(`{"k":1}`)}, "1 true"},
-		{"a tensor for no inputs", nil, []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, `model "m" takes no tensors, got 1`},
-		{"a name for no inputs", nil, []tensor.Tensor{zeros("x", tensor.Float32, 4)}, Params{}, `no input "x"; model "m" takes no inputs`},
-		{"a text for no inputs", nil, nil, Params{Texts: raw(`{"s":"a"}`)}, `no input "s"; model "m" takes no inputs`},
-		{"old texts for no inputs", nil, nil, Params{Inputs: raw(`["a"]`)}, `metadata "inputs": model "m" takes no inputs`},
+		{"no inputs", nil, nil, Request{}, "1 true"},
+		{"no inputs, and members", nil, nil, Request{Parameters: raw(`{"k":1}`)}, "1 true"},
+		{"a tensor for no inputs", nil, []tensor.Tensor{zeros("", tensor.Float32, 4)}, Request{}, `model "m" takes no tensors, got 1`},
+		{"a name for no inputs", nil, []tensor.Tensor{zeros("x", tensor.Float32, 4)}, Request{}, `no input "x"; model "m" takes no inputs`},
+		{"a text for no inputs", nil, nil, Request{Texts: raw(`{"s":"a"}`)}, `no input "s"; model "m" takes no inputs`},
+		{"old texts for no inputs", nil, nil, Request{Legacy: raw(`["a"]`)}, `metadata "inputs": model "m" takes no inputs`},
 
-		{"none", one, nil, Params{}, `expected 1 tensors ("x" float32 [-1, 4]), got 0`},
-		{"too many", one, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Float32, 4)}, Params{}, "expected 1 tensors"},
-		{"too few, one is optional", append(slices.Clone(two), optional("z")), []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, `expected 2 or 3 tensors ("x"`},
-		{"too few, two are optional", append(slices.Clone(one), optional("y"), optional("z")), nil, Params{}, "expected 1 to 3 tensors"},
-		{"too few before the last", append(append(slices.Clone(one), optional("z")), two[1]), []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, "expected 3 tensors"},
-		{"dtype", one, []tensor.Tensor{zeros("", tensor.Int32, 4)}, Params{}, `input "x": expected float32 [-1, 4] (-1: any size) or one row [4], got int32 [4]`},
-		{"shape", one, []tensor.Tensor{zeros("", tensor.Float32, 5)}, Params{}, "got float32 [5]"},
-		{"rank", one, []tensor.Tensor{zeros("", tensor.Float32, 1, 1, 4)}, Params{}, "got float32 [1, 1, 4]"},
-		{"no rows", one, []tensor.Tensor{zeros("", tensor.Float32, 0, 4)}, Params{}, "0 false [0, 4]"},
-		{"rows disagree", two, []tensor.Tensor{zeros("", tensor.Float32, 2, 4), zeros("", tensor.Int64, 3)}, Params{}, `input "y" has 3 rows, but input "x" has 2`},
-		{"name missing", two, []tensor.Tensor{zeros("y", tensor.Int64, 2), zeros("z", tensor.Float32, 2, 4)}, Params{}, `"x" is missing`},
-		{"name unknown", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("z", tensor.Float32, 4)}, Params{}, `no input "z"`},
-		{"name twice", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("x", tensor.Float32, 4)}, Params{}, "given twice"},
-		{"fixed with rows", fixed, []tensor.Tensor{zeros("", tensor.Float32, 2, 4)}, Params{}, "expected float32 [4], got float32 [2, 4]"},
-		{"no text", text, nil, Params{Texts: raw(`{"s":[]}`)}, "0 false [0]"},
+		{"none", one, nil, Request{}, `expected 1 tensors ("x" float32 [-1, 4]), got 0`},
+		{"too many", one, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Float32, 4)}, Request{}, "expected 1 tensors"},
+		{"too few, one is optional", append(slices.Clone(two), optional("z")), []tensor.Tensor{zeros("", tensor.Float32, 4)}, Request{}, `expected 2 or 3 tensors ("x"`},
+		{"too few, two are optional", append(slices.Clone(one), optional("y"), optional("z")), nil, Request{}, "expected 1 to 3 tensors"},
+		{"too few before the last", append(append(slices.Clone(one), optional("z")), two[1]), []tensor.Tensor{zeros("", tensor.Float32, 4)}, Request{}, "expected 3 tensors"},
+		{"dtype", one, []tensor.Tensor{zeros("", tensor.Int32, 4)}, Request{}, `input "x": expected float32 [-1, 4] (-1: any size) or one row [4], got int32 [4]`},
+		{"shape", one, []tensor.Tensor{zeros("", tensor.Float32, 5)}, Request{}, "got float32 [5]"},
+		{"rank", one, []tensor.Tensor{zeros("", tensor.Float32, 1, 1, 4)}, Request{}, "got float32 [1, 1, 4]"},
+		{"no rows", one, []tensor.Tensor{zeros("", tensor.Float32, 0, 4)}, Request{}, "0 false [0, 4]"},
+		{"rows disagree", two, []tensor.Tensor{zeros("", tensor.Float32, 2, 4), zeros("", tensor.Int64, 3)}, Request{}, `input "y" has 3 rows, but input "x" has 2`},
+		{"name missing", two, []tensor.Tensor{zeros("y", tensor.Int64, 2), zeros("z", tensor.Float32, 2, 4)}, Request{}, `"x" is missing`},
+		{"name unknown", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("z", tensor.Float32, 4)}, Request{}, `no input "z"`},
+		{"name twice", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("x", tensor.Float32, 4)}, Request{}, "given twice"},
+		{"fixed with rows", fixed, []tensor.Tensor{zeros("", tensor.Float32, 2, 4)}, Request{}, "expected float32 [4], got float32 [2, 4]"},
+		{"no text", text, nil, Request{Texts: raw(`{"s":[]}`)}, "0 false [0]"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := &Call{Target: &Target{ID: scheduler.ModelID{Name: "m", Version: "1"}, Spec: scheduler.Spec{Inputs: tc.specs}}}
 			c.Inputs = c.inputs[:0]
 			p := tc.p
-			err := c.arrange(tc.tensors, &p, nil)
+			err := c.arrange(with(&p, tc.tensors), nil)
 			if err != nil {
 				if !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("expected %q, got %v", tc.want, err)
@@ -190,23 +190,23 @@ func TestMatchTakesMemoryOfThePool(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spec    scheduler.Spec
 		tensors []tensor.Tensor
-		p       Params
+		p       Request
 	}{
 		"cast":               {spec: cast, tensors: large},
 		"text":               {spec: text, tensors: large},
-		"metadata":           {spec: text, p: Params{Texts: fmt.Appendf(nil, `{"x":"%s"}`, long)}},
-		"field":              {spec: text, p: Params{Forward: fmt.Appendf(nil, `{"x":"%s"}`, long)}},
-		"numbers":            {spec: cast, p: Params{Forward: fmt.Appendf(nil, `{"x":[%s0]}`, strings.Repeat("0,", 1<<17))}},
-		"fields":             {spec: bytes, tensors: large, p: Params{Bridge: true, Forward: raw(`{"x":["__tensor__0"]}`)}},
+		"metadata":           {spec: text, p: Request{Texts: fmt.Appendf(nil, `{"x":"%s"}`, long)}},
+		"field":              {spec: text, p: Request{Parameters: fmt.Appendf(nil, `{"x":"%s"}`, long)}},
+		"numbers":            {spec: cast, p: Request{Parameters: fmt.Appendf(nil, `{"x":[%s0]}`, strings.Repeat("0,", 1<<17))}},
+		"fields":             {spec: bytes, tensors: large, p: Request{Bridge: true, Parameters: raw(`{"x":["__tensor__0"]}`)}},
 		"legacy cast":        {spec: oldCast, tensors: large},
 		"legacy text":        {spec: oldText, tensors: large},
-		"legacy in metadata": {spec: oldText, p: Params{Inputs: fmt.Appendf(nil, `["%s"]`, long)}},
+		"legacy in metadata": {spec: oldText, p: Request{Legacy: fmt.Appendf(nil, `["%s"]`, long)}},
 	} {
 		match := func(pool *tensor.Pool) (*Call, error) {
 			c := &Call{Target: &Target{Spec: tc.spec, Cast: setting.CastExact}}
 			c.Inputs = c.inputs[:0]
 			p := tc.p
-			return c, c.arrange(tc.tensors, &p, pool)
+			return c, c.arrange(with(&p, tc.tensors), pool)
 		}
 		if _, err := match(tensor.NewPool(1 << 10)); fault.Of(err).Type != shiva.Overloaded {
 			t.Errorf("%s without memory: %v", name, err)
@@ -229,34 +229,34 @@ func TestMatchAdapted(t *testing.T) {
 		name    string
 		spec    scheduler.Spec
 		tensors []tensor.Tensor
-		p       Params
+		p       Request
 		want    string
 	}{
-		{"any shape is a row", numbers, []tensor.Tensor{zeros("", tensor.Float64, 2, 3)}, Params{}, "1 true [1, 6]"},
-		{"a scalar is a row", numbers, []tensor.Tensor{zeros("", tensor.Float64)}, Params{}, "1 true [1, 1]"},
-		{"an empty row", numbers, []tensor.Tensor{zeros("", tensor.Float64, 0)}, Params{}, "1 true [1, 0]"},
-		{"batch", numbers, []tensor.Tensor{zeros("", tensor.Float64, 2, 3)}, Params{Values: parameter.Values{Batch: true}}, "2 false [2, 3]"},
-		{"batch of nothing", numbers, []tensor.Tensor{zeros("", tensor.Float64, 0, 3)}, Params{Values: parameter.Values{Batch: true}}, "0 false [0, 0]"},
-		{"two tensors", numbers, []tensor.Tensor{zeros("", tensor.Float64), zeros("", tensor.Float64)}, Params{}, "got 2"},
-		{"dtype", numbers, []tensor.Tensor{zeros("", tensor.Float32, 3)}, Params{}, "expected float64 [-1, -1] (-1: any size) or one row [-1], got float32 [3]"},
-		{"text", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Params{}, "1 true [1]"},
-		{"two texts", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3), zeros("", tensor.Uint8, 2)}, Params{}, "2 false [2]"},
-		{"text in metadata", texts, nil, Params{Texts: raw(`{"input":"a"}`)}, "1 true [1]"},
-		{"texts in metadata", texts, nil, Params{Texts: raw(`{"input":["a","b"]}`)}, "2 false [2]"},
-		{"the old form", texts, nil, Params{Inputs: raw(`"a"`)}, "1 true [1]"},
-		{"the old form of many", texts, nil, Params{Inputs: raw(`["a","b"]`)}, "2 false [2]"},
-		{"the old form has no depth", texts, nil, Params{Inputs: raw(`[["a"]]`)}, "expected a string or a list of strings: got lists of shape [1, 1]"},
-		{"the old form is of strings", texts, nil, Params{Inputs: raw(`[5]`)}, "expected a string or a list of strings"},
-		{"texts have no depth here", texts, nil, Params{Texts: raw(`{"input":[["a"]]}`)}, "got lists of shape [1, 1]"},
-		{"text twice", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Params{Texts: raw(`{"input":"a"}`)}, "given twice"},
-		{"text for numbers", numbers, nil, Params{Texts: raw(`{"input":"a"}`)}, "takes no text"},
-		{"no text", texts, nil, Params{}, "no text"},
-		{"not text", texts, []tensor.Tensor{zeros("", tensor.Int32, 3)}, Params{}, "expected text"},
+		{"any shape is a row", numbers, []tensor.Tensor{zeros("", tensor.Float64, 2, 3)}, Request{}, "1 true [1, 6]"},
+		{"a scalar is a row", numbers, []tensor.Tensor{zeros("", tensor.Float64)}, Request{}, "1 true [1, 1]"},
+		{"an empty row", numbers, []tensor.Tensor{zeros("", tensor.Float64, 0)}, Request{}, "1 true [1, 0]"},
+		{"batch", numbers, []tensor.Tensor{zeros("", tensor.Float64, 2, 3)}, Request{Values: parameter.Values{Batch: true}}, "2 false [2, 3]"},
+		{"batch of nothing", numbers, []tensor.Tensor{zeros("", tensor.Float64, 0, 3)}, Request{Values: parameter.Values{Batch: true}}, "0 false [0, 0]"},
+		{"two tensors", numbers, []tensor.Tensor{zeros("", tensor.Float64), zeros("", tensor.Float64)}, Request{}, "got 2"},
+		{"dtype", numbers, []tensor.Tensor{zeros("", tensor.Float32, 3)}, Request{}, "expected float64 [-1, -1] (-1: any size) or one row [-1], got float32 [3]"},
+		{"text", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Request{}, "1 true [1]"},
+		{"two texts", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3), zeros("", tensor.Uint8, 2)}, Request{}, "2 false [2]"},
+		{"text in metadata", texts, nil, Request{Texts: raw(`{"input":"a"}`)}, "1 true [1]"},
+		{"texts in metadata", texts, nil, Request{Texts: raw(`{"input":["a","b"]}`)}, "2 false [2]"},
+		{"the old form", texts, nil, Request{Legacy: raw(`"a"`)}, "1 true [1]"},
+		{"the old form of many", texts, nil, Request{Legacy: raw(`["a","b"]`)}, "2 false [2]"},
+		{"the old form has no depth", texts, nil, Request{Legacy: raw(`[["a"]]`)}, "expected a string or a list of strings: got lists of shape [1, 1]"},
+		{"the old form is of strings", texts, nil, Request{Legacy: raw(`[5]`)}, "expected a string or a list of strings"},
+		{"texts have no depth here", texts, nil, Request{Texts: raw(`{"input":[["a"]]}`)}, "got lists of shape [1, 1]"},
+		{"text twice", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Request{Texts: raw(`{"input":"a"}`)}, "given twice"},
+		{"text for numbers", numbers, nil, Request{Texts: raw(`{"input":"a"}`)}, "takes no text"},
+		{"no text", texts, nil, Request{}, "no text"},
+		{"not text", texts, []tensor.Tensor{zeros("", tensor.Int32, 3)}, Request{}, "expected text"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := &Call{Target: &Target{Spec: tc.spec}}
 			c.Inputs = c.inputs[:0]
-			err := c.arrange(tc.tensors, &tc.p, nil)
+			err := c.arrange(with(&tc.p, tc.tensors), nil)
 			got := fmt.Sprint(err)
 			if err == nil {
 				got = fmt.Sprint(c.Rows, c.Squeeze, c.Inputs[0].Shape)
@@ -268,4 +268,10 @@ func TestMatchAdapted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// with returns r with these inputs.
+func with(r *Request, inputs []tensor.Tensor) *Request {
+	r.Inputs = inputs
+	return r
 }

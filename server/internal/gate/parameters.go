@@ -69,13 +69,13 @@ func unfit(s *jsonscan.Scanner) (why string) {
 // ownMetadata returns the members of the metadata that the server reads itself, for a model that
 // asked for them; the others are in Forward. It leaves out the token, which is a secret, the user,
 // for which models ask otherwise since caches depend on it, and what describes tensors.
-func (p *Params) ownMetadata() *[]byte {
-	if len(p.Metadata) <= len("{}") {
+func (r *Request) ownMetadata() *[]byte {
+	if len(r.Metadata) <= len("{}") {
 		return nil
 	}
 	rows := parameter.Shiva.Keys()
 	var b []byte
-	for key, value := range jsonscan.Members(p.Metadata) {
+	for key, value := range jsonscan.Members(r.Metadata) {
 		switch string(key) {
 		case "id", "version":
 			if unfit(&jsonscan.Scanner{Text: value, Depth: maxParameterDepth - 1, Rules: jsonscan.KnownUTF8}) != "" {

@@ -133,7 +133,7 @@ func TestPictures(t *testing.T) {
 			pool := tensor.NewPool(1 << 20)
 			c := &Call{Target: &Target{Spec: tc.spec, Pixels: 1200}}
 			c.Inputs = c.inputs[:0]
-			err := c.arrange(tc.tensors, &Params{}, pool)
+			err := c.arrange(&Request{Inputs: tc.tensors}, pool)
 			if err != nil {
 				if !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("expected %q, got %v", tc.want, err)
@@ -188,7 +188,7 @@ func TestPicturesAsTexts(t *testing.T) {
 		Image: &tensor.Image{Channels: tensor.ChannelsRGB}}}}
 	for text, want := range map[string]string{string(texts): "", `{"x":"no file"}`: "expected a JPEG or PNG file"} {
 		c := &Call{Target: &Target{Spec: spec, Pixels: 1200}}
-		err := c.arrange(nil, &Params{Texts: []byte(text)}, nil)
+		err := c.arrange(&Request{Texts: []byte(text)}, nil)
 		if want == "" && (err != nil || c.Rows != 2 || c.Inputs[0].DType != tensor.Bytes) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%.60s: %d rows, %v", text, c.Rows, err)
 		}

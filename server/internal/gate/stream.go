@@ -54,7 +54,7 @@ func (s *OwnStream) End() {
 }
 
 // Framed reports whether the request is a frame of a stream.
-func (p *Params) Framed() bool { return p.Stream != "" || p.Own != nil }
+func (r *Request) Framed() bool { return r.Stream != "" || r.Own != nil }
 
 // A Stream identifies a stream among those of all clients.
 type Stream struct {
@@ -68,24 +68,24 @@ func (f *Frame) Stream() Stream { return Stream{f.place.Client, f.place.Stream, 
 
 // Enter makes the request a frame if its client or the setting of its door says so. Without a
 // stream the keys of frames are a client's own.
-func (c *Call) Enter(p *Params) error {
-	if !p.Framed() {
+func (c *Call) Enter(r *Request) error {
+	if !r.Framed() {
 		return nil
 	}
 	if c.Rows == 0 { // the frame would be answered at once, before older ones
 		return fmt.Errorf("%w: expected at least one row in a frame of a stream, got none", scheduler.ErrInvalidInput)
 	}
 	f := &c.frame
-	*f = Frame{Seq: int64(p.Seq) - 1, captured: p.CapturedAt}
+	*f = Frame{Seq: int64(r.Seq) - 1, captured: r.CapturedAt}
 	if f.captured.IsZero() {
-		f.captured = p.Now
+		f.captured = r.Arrived
 	}
-	f.place = scheduler.Frame{Client: p.streamer(), Stream: p.Stream, Seq: f.Seq, Keep: p.Keep, Captured: f.captured, Undated: p.Undated}
-	if p.Stream == "" {
-		f.place.Stream, f.place.Connection = p.Own.Name, p.Own.Connection
+	f.place = scheduler.Frame{Client: r.streamer(), Stream: r.Stream, Seq: f.Seq, Keep: r.Keep, Captured: f.captured, Undated: r.Undated}
+	if r.Stream == "" {
+		f.place.Stream, f.place.Connection = r.Own.Name, r.Own.Connection
 	}
-	if f.Seq < 0 && len(p.ID) <= longestBy {
-		f.place.ID = string(p.ID)
+	if f.Seq < 0 && len(r.ID) <= longestBy {
+		f.place.ID = string(r.ID)
 	}
 	c.Frame, c.request.Frame = f, &f.place
 	return nil
@@ -94,13 +94,13 @@ func (c *Call) Enter(p *Params) error {
 // streamer is the owner of a frame's stream: the user that the request names, on any machine, or
 // else the machine that sends it. Frames that an application sends to its models are kept separate
 // from frames that clients send to these models directly.
-func (p *Params) streamer() string {
-	who := p.Client
-	if p.User != "" {
-		who = "user " + p.User
+func (r *Request) streamer() string {
+	who := r.Client
+	if r.User != "" {
+		who = "user " + r.User
 	}
-	if p.Asker != "" {
-		who = "application " + p.Asker + ", " + who
+	if r.Asker != nil {
+		who = "application " + r.Asker.ID.Name + ", " + who
 	}
 	return who
 }

@@ -78,7 +78,7 @@ func compare(r *request, m *pb.ModelInferRequest) string {
 			fmt.Fprintf(&b, "%s: got %#v, want %#v\n", what, got, want)
 		}
 	}
-	check("model", []string{r.Model, r.Version, r.ID}, []string{m.ModelName, m.ModelVersion, m.Id})
+	check("model", []string{r.Model, r.Version, r.id}, []string{m.ModelName, m.ModelVersion, m.Id})
 	check("parameters", r.parameters, parametersOf(m.Parameters))
 	check("inputs", len(r.inputs), len(m.Inputs))
 	check("outputs", len(r.outputs), len(m.Outputs))
@@ -322,13 +322,15 @@ func TestReply(t *testing.T) {
 		big.Bytes()[i] = byte(i * 7)
 	}
 	c := new(outbox)
-	a := &predict.Answer{Model: "m", Version: "2", ID: "id", Outputs: []tensor.Tensor{
+	a := &predict.Answer{Model: "m", Version: "2", Outputs: []tensor.Tensor{
 		{Name: "big", DType: tensor.Float32, Shape: tensor.Shape{5000}, Data: big.Bytes(), Buf: big},
 		{Name: "scalar", DType: tensor.Bool, Shape: tensor.Shape{}, Data: []byte{7}},
 		{Name: "none", DType: tensor.Int16, Shape: tensor.Shape{0, 3}, Data: []byte{}},
 		{Name: "heap", DType: tensor.Uint8, Shape: tensor.Shape{10_000}, Data: make([]byte, 10_000)},
 	}}
-	for _, r := range []*reply{{answer: a, out: c.depart(0)}, {answer: a, out: c.depart(0), typed: true}, {answer: a, out: c.depart(0), stream: true}, {stream: true, id: "x", err: fault.ErrInternal}} {
+	for _, r := range []*reply{
+		{answer: a, id: "id", out: c.depart(0)}, {answer: a, id: "id", out: c.depart(0), typed: true}, {answer: a, id: "id", out: c.depart(0), stream: true}, {stream: true, id: "x", err: fault.ErrInternal},
+	} {
 		slice, err := newCodec().Marshal(r)
 		if err != nil {
 			t.Fatal(err)
@@ -402,7 +404,7 @@ func TestAllocations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.question(); err != nil {
+		if err := r.complete(); err != nil {
 			t.Fatal(err)
 		}
 		a := &predict.Answer{Model: "m", Outputs: r.Inputs}

@@ -39,7 +39,7 @@ func (d *Door) receiveOne(ctx context.Context, w *wire.Stream, bounds func() wir
 func (d *Door) bounds(r *request) func() wire.Bounds {
 	return func() wire.Bounds {
 		s := d.settings.Load()
-		r.limits = s.Limits
+		r.limits = &s.Limits
 		return wire.Bounds{Bytes: int(s.Limits.MessageBytes), Setting: "limits.message_bytes", Margin: s.Limits.MetadataBytes,
 			Text: s.Limits.MetadataBytes, Timeout: s.MessageTimeout, Memory: &s.Memory}
 	}
@@ -78,7 +78,7 @@ func (d *Door) infer(w *wire.Stream, stream grpc.ServerStream) error {
 // ask submits a request that was complete at arrived, and waits for its answer. Before the request
 // is submitted, the answer gets its room in the outbox room.
 func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room predict.Outbox) (*reply, error) {
-	if err := r.question(); err != nil {
+	if err := r.complete(); err != nil {
 		d.Refused(err, arrived)
 		return nil, err
 	}
@@ -98,13 +98,14 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 			return metadata.ValueFromIncomingContext(ctx, name)
 		})
 	}
-	r.Arrived, r.Source, r.Client, r.Outbox, r.Use = arrived, c.source, c.client, room, &r.use
-	a, err := d.Infer(ctx, &r.Question)
+	r.Arrived, r.Source, r.Client, r.Use = arrived, c.source, c.client, &r.use
+	r.SetID(r.id)
+	a, err := d.Infer(ctx, &r.Request, room)
 	r.use.Answered()
 	if err != nil {
 		return nil, err
 	}
-	reply := &reply{answer: a, typed: r.Values.Form == parameter.Elements, out: c.depart(a.Size)}
+	reply := &reply{answer: a, id: r.id, typed: r.Values.Form == parameter.Elements, out: c.depart(a.Size)}
 	reply.out.use, r.use = r.use, access.Use{}
 	if r.Values.Timing {
 		reply.duration = time.Since(arrived)
@@ -210,7 +211,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		switch {
 		case err == nil:
 			l := &lane{conn: connOf(p.ctx), previous: before, passed: make(chan struct{}), turn: order.take(r, cap(p.places)), frame: r.Values.Stream != ""}
-			before, r.Submitted = l.passed, l.pass
+			before = l.passed
 			arrived := time.Now()
 			r := r
 			work.Go(func() {
@@ -220,7 +221,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 			})
 		case resumed:
 			d.Refused(err, began)
-			place <- &reply{stream: true, id: r.ID, err: err}
+			place <- &reply{stream: true, id: r.id, err: err}
 			r.release()
 		default:
 			p.fault = predict.Late(p.ctx, err)
@@ -246,6 +247,9 @@ type lane struct {
 	turn     turn
 	frame    bool // the request is a frame of a stream
 }
+
+// Submitted implements [predict.Outbox].
+func (l *lane) Submitted() { l.pass() }
 
 func (l *lane) pass() { l.once.Do(func() { close(l.passed) }) }
 
@@ -280,12 +284,12 @@ func (p *pipeline) ask(r *request, arrived time.Time, room predict.Outbox) (answ
 	defer r.release()
 	defer func() {
 		if x := recover(); x != nil {
-			answer = &reply{stream: true, id: r.ID, err: p.door.bug(x)}
+			answer = &reply{stream: true, id: r.id, err: p.door.bug(x)}
 		}
 	}()
 	answer, err := p.door.ask(p.ctx, r, arrived, room)
 	if err != nil {
-		answer = &reply{id: r.ID, err: err}
+		answer = &reply{id: r.id, err: err}
 	}
 	answer.stream = true
 	return answer

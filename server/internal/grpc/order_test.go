@@ -12,7 +12,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -119,7 +119,7 @@ func TestSequenceGoesOn(t *testing.T) {
 	}
 	order := sequences{}
 	for i := range 1000 {
-		turn := order.take(&request{Question: predict.Question{Model: "m"}, parameters: parameters{"sequence_id": fmt.Sprint(i)}}, 8)
+		turn := order.take(&request{Request: gate.Request{Model: "m"}, parameters: parameters{"sequence_id": fmt.Sprint(i)}}, 8)
 		turn.wait(t.Context())
 		turn.end()
 	}

@@ -83,6 +83,9 @@ func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err erro
 	return p.room, p.err // admitted at the same moment
 }
 
+// Submitted implements [predict.Outbox].
+func (o *outbox) Submitted() {}
+
 // admitLocked admits the requests in the line whose answers have room by now.
 func (o *outbox) admitLocked() {
 	for len(o.line) > 0 && !o.shut {

@@ -44,8 +44,8 @@ type reply struct {
 	out      *departure
 
 	stream bool
-	id     string // of a request that failed on a stream
-	err    error  // why it failed
+	id     string // of the request
+	err    error  // why it failed, on a stream
 }
 
 // release gives back the answer's memory, after it has been sent or cannot be.
@@ -148,7 +148,7 @@ func (r *reply) response(w *writer) {
 	w.out, w.tail = r.out, make([]byte, 0, minPart)
 	w.tail = wire.AppendString(w.tail, responseModel, a.Model)
 	w.tail = wire.AppendString(w.tail, responseVersion, a.Version)
-	w.tail = wire.AppendString(w.tail, responseID, a.ID)
+	w.tail = wire.AppendString(w.tail, responseID, r.id)
 	if r.stream {
 		w.tail = append(w.tail, final...)
 	}

@@ -30,7 +30,8 @@ const (
 // A request is a ModelInferRequest as it arrived. As the encoding demands, the last value of a
 // repeated single field counts, repeated fields keep all values, and messages are merged.
 type request struct {
-	predict.Question // question sets its tensors, read the rest
+	gate.Request // complete sets its tensors, read the rest
+	id           string
 
 	parameters parameters
 	inputs     []input
@@ -39,8 +40,8 @@ type request struct {
 	fault      error // what is wrong with the parameters
 
 	use      access.Use
-	streamed bool        // it belongs to a ModelStreamInfer
-	limits   gate.Limits // in effect when it began
+	streamed bool         // it belongs to a ModelStreamInfer
+	limits   *gate.Limits // in effect when it began
 }
 
 // parameters are those of a request, an input or an output; a value is nil, bool, int64,
@@ -68,7 +69,7 @@ func (r *request) release() {
 	for i := range r.inputs {
 		r.inputs[i].contents.Release()
 	}
-	r.Question.Release()
+	predict.Release(&r.Request)
 	r.use.End()
 }
 
@@ -81,7 +82,7 @@ func (r *request) read(m *wire.Message) {
 		case requestVersion:
 			m.String(&r.Version)
 		case requestID:
-			m.String(&r.ID)
+			m.String(&r.id)
 		case requestParameters:
 			r.parameters.read(m)
 		case requestInputs:
@@ -195,8 +196,8 @@ func readValue(m *wire.Message, number int, value *any) {
 	}
 }
 
-// question completes the request's Question, which takes over its memory.
-func (r *request) question() (err error) {
+// complete completes the Request, which takes over the memory.
+func (r *request) complete() (err error) {
 	if r.fault != nil {
 		return r.fault
 	}
@@ -314,11 +315,11 @@ func (r *request) readParameters() (err error) {
 }
 
 // wanted returns the outputs that a request asks for.
-func wanted(outputs []output) ([]predict.Output, error) {
+func wanted(outputs []output) ([]gate.Output, error) {
 	if len(outputs) == 0 {
 		return nil, nil
 	}
-	list := make([]predict.Output, len(outputs))
+	list := make([]gate.Output, len(outputs))
 	for i, o := range outputs {
 		var err error
 		if list[i].Place, err = o.parameters.place("output", o.name); err != nil {

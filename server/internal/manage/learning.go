@@ -118,11 +118,11 @@ func (l Learning) Feedback(ctx context.Context, name string, body json.RawMessag
 			return nil, refusal(err)
 		}
 	}
-	p := gate.Params{Now: time.Now(), ID: q.ID, Forward: body}
-	if err := parameter.Feedback.Members(&p.Values, body, nil); err != nil {
+	r := gate.Request{Model: name, Inputs: inputs, Arrived: time.Now(), ID: q.ID, Parameters: body}
+	if err := parameter.Feedback.Members(&r.Values, body, nil); err != nil {
 		return nil, refusal(err)
 	}
-	f, err := l.Gate.OpenFeedback(name, inputs, &p)
+	f, err := l.Gate.OpenFeedback(&r)
 	if err != nil {
 		return nil, refusal(err)
 	}

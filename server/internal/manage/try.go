@@ -53,7 +53,9 @@ func (t Trials) try(ctx context.Context, q admin.Trial, arrived time.Time) (out 
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
 	door := t.Door()
-	a, err := door.Infer(ctx, &predict.Question{Model: q.Name, Version: q.Version, Inputs: inputs, Arrived: arrived, Source: door.NewSource(), Who: q.Who, Use: &use})
+	a, err := door.Infer(ctx, &gate.Request{
+		Model: q.Name, Version: q.Version, Inputs: inputs, Arrived: arrived, Source: door.NewSource(), Who: q.Who, Use: &use,
+	}, nil)
 	if err != nil {
 		return out, err
 	}

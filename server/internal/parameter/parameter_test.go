@@ -24,7 +24,7 @@ func page() string {
 What a request may say to the server beside its tensors. Over Shiva these are members of the
 message's metadata; over HTTP and gRPC of the request's ` + "`parameters`" + `; of Clipper's paths and
 of feedback (` + "`POST /NAME/update`, and the admin door's `/v1/apps/NAME/feedback`" + `) members of
-the body; in a program of ` + "`server.Question`" + `'s Parameters. "gRPC stream" is ModelStreamInfer.
+the body; in a program of ` + "`server.Request`" + `'s Parameters. "gRPC stream" is ModelStreamInfer.
 
 A key that a wire does not have goes to the container, whatever its value. Clipper's paths and
 feedback ignore it, and ModelInfer refuses those of the stream. Where values are JSON, null counts

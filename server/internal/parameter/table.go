@@ -8,25 +8,26 @@ import (
 	"github.com/shivad/shivad/server/internal/trace"
 )
 
-// Values holds the parameters of one request. The zero Values belongs to a request without any.
+// Values holds the parameters of one request. The zero Values belongs to a request without any. The
+// small fields stand together: each request has its own Values.
 type Values struct {
 	Timeout    time.Duration // the client's deadline, from the request's arrival; 0 = the model's
-	Priority   int           // 1, the highest, to Priorities; 0 = DefaultPriority
 	User       string        // whose request it is; "" = no particular user
 	Candidates []string      // applications: "name" or "name/version" to choose among; nil = all
-	Fresh      bool          // the caches are neither read nor filled
 	Salt       string        // requests with different salts are not equal to a cache
-	Batch      bool          // models without declared tensors: the first dimension counts rows
-	Timing     bool          // the answer says where the time was spent
-	Form       Form          // of outputs for which the request gives no form
-	InOrder    bool          // it executes after earlier such requests of its stream
 	Stream     string        // the request is a frame of it; "" = none
 	Seq        uint64        // the client's number of the frame, plus 1; 0 = none
 	CapturedAt time.Time     // when the frame was taken; zero = when the request arrived
-	Undated    bool          // captured_at was given, and cannot be when the frame was taken
 	Keep       setting.Keep  // how many frames of the stream may wait; 0 = as configured
+	TraceState string        // tracestate of Parent's trace; "" = none
 	Parent     trace.Context // the client's span, parent of the request's; zero = none
-	TraceState string        // tracestate of that span's trace; "" = none
+	Priority   uint8         // 1, the highest, to Priorities; 0 = DefaultPriority
+	Form       Form          // of outputs for which the request gives no form
+	Fresh      bool          // the caches are neither read nor filled
+	Batch      bool          // models without declared tensors: the first dimension counts rows
+	Timing     bool          // the answer says where the time was spent
+	InOrder    bool          // it executes after earlier such requests of its stream
+	Undated    bool          // captured_at was given, and cannot be when the frame was taken
 }
 
 // CandidateModels is a key that errors elsewhere mention, too.

@@ -22,11 +22,11 @@ func (v *Values) Level() int {
 	if v.Priority == 0 {
 		return DefaultPriority - 1
 	}
-	return v.Priority - 1
+	return int(v.Priority) - 1
 }
 
 // SetPriority sets the priority; any number beyond the lowest becomes the lowest.
-func (v *Values) SetPriority(n uint64) { v.Priority = int(min(n, Priorities)) }
+func (v *Values) SetPriority(n uint64) { v.Priority = uint8(min(n, Priorities)) }
 
 // A Form is how outputs are encoded.
 type Form uint8

@@ -17,7 +17,7 @@ const (
 	Stream                    // "parameters" of a request of a ModelStreamInfer
 	Clipper                   // the body of /name/predict
 	Feedback                  // the body of feedback: /name/update, and the admin door's
-	Library                   // Parameters of a server.Question
+	Library                   // Parameters of a server.Request
 )
 
 // Sets of wires.

@@ -10,34 +10,27 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/jsontensor"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback makes an application learn how a request turned out: the request with that id, a JSON
-// text or number, or without an id q's inputs, for which the models then predict again.
-// q.Parameters is the verdict, a JSON object in the form of gate's feedback. The answer is a JSON
-// object.
-func (d *Door) Feedback(ctx context.Context, q *Question, id []byte) ([]byte, error) {
+// Feedback makes an application learn how a request turned out: the request with that ID or,
+// without one, r's inputs, for which the models then predict again. r.Parameters is the verdict, a
+// JSON object in the form of gate's feedback. The answer is a JSON object.
+func (d *Door) Feedback(ctx context.Context, r *gate.Request) ([]byte, error) {
 	d.metrics.Began()
-	defer q.Release()
-	reply, err := d.feedback(ctx, q, id)
-	outcome := metrics.OK
-	if err != nil {
-		outcome = fault.Of(err).Outcome
-	}
-	d.metrics.Answered(d.gate.Unrouted(), outcome, time.Since(q.Arrived), 0, 0)
+	defer Release(r)
+	reply, err := d.feedback(ctx, r)
+	d.metrics.Answered(d.gate.Unrouted(), fault.Outcome(err), time.Since(r.Arrived), 0, 0)
 	return reply, err
 }
 
-func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, error) {
-	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source, ID: id, Who: q.Who}
-	p.Batch = len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1 // as in infer
-	f, err := d.gate.OpenFeedback(q.Model, q.Inputs, &p)
+func (d *Door) feedback(ctx context.Context, r *gate.Request) ([]byte, error) {
+	r.Batch = len(r.Inputs) > 0 && len(r.Inputs[0].Shape) > 1 // as in infer
+	f, err := d.gate.OpenFeedback(r)
 	if err != nil {
-		if _, unknown := d.gate.As(q.Who).Target(q.Model, ""); unknown != nil && errors.Is(err, scheduler.ErrNotFound) {
+		if _, unknown := d.gate.As(r.Who).Target(r.Model, ""); unknown != nil && errors.Is(err, scheduler.ErrNotFound) {
 			err = unknown // in the terms of this protocol
 		}
 		return nil, err

@@ -11,13 +11,10 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/parameter"
-	"github.com/shivad/shivad/server/internal/trace"
-	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -31,41 +28,10 @@ type Door struct {
 // Door returns the service of a door that counts in m.
 func (s *Service) Door(m *metrics.Door) *Door { return &Door{Service: s, metrics: m} }
 
-// NewSource numbers a connection, for fairness between connections: see [Question]. Its numbers
+// NewSource numbers a connection, for fairness between connections: see [gate.Request]. Its numbers
 // differ from those of the TCP door, which count from 1.
 func (d *Door) NewSource() uint64 {
 	return uint64(d.metrics.Index()+1)<<56 | d.sources.Add(1)
-}
-
-// A Question asks a model for the outputs of its inputs.
-type Question struct {
-	Model   string
-	Version string // "": the default
-	ID      string // repeated in the answer
-
-	// Inputs have names, and shapes as the client sent them: with the batch dimension, or one row
-	// without it. Infer takes over the references, even if it fails.
-	Inputs []tensor.Tensor
-	// Outputs are the requested outputs, in the order of the answer; an empty list requests all.
-	Outputs []Output
-
-	// Values are the server's own parameters. The context's deadline holds as well as Timeout.
-	parameter.Values
-
-	// Parameters is a JSON object for the container; nil: none.
-	Parameters []byte
-
-	Arrived time.Time        // when the request was complete
-	Source  uint64           // number of the connection, from NewSource
-	Client  string           // the machine at the other end (gate.ClientOf); "" = this program
-	Who     *access.Identity // identity whose rights apply; nil: all rights
-	Outbox  Outbox           // bounds the client's unread answers; nil: it reads one at a time
-	Use     *access.Use      // what the request has charged to quotas; nil: none applies
-
-	// Submitted is called once the request has its place in the queue; it may be nil.
-	Submitted func()
-
-	trace *trace.Trace // set by Infer; nil: not traced
 }
 
 // Follows reports whether the door's requests may be traced, so that reading a traceparent is
@@ -75,28 +41,18 @@ func (d *Door) Follows() bool { return d.gate.Follows() }
 // An Outbox is a client's [gate.Outbox] in which goroutines can wait for room. All requests of the
 // client call it, each from its own goroutine.
 type Outbox interface {
-	// Admit waits until there is room for the answer to an open call. Put replaces the reserved
-	// size by that of the answer, or of an error, which counts until Take. It fails when the answer
-	// is larger and does not fit.
+	// Admit waits until there is room for the answer to an open call. Submitted is called once the
+	// call has its place in the queue. Put replaces the reserved size by that of the answer, or of
+	// an error, which counts until Take. It fails when the answer is larger and does not fit.
 	Admit(ctx context.Context, c *gate.Call) (expected int, err error)
+	Submitted()
 	Put(c *gate.Call, expected int) (size int, err error)
 	Take(size int)
-}
-
-// An Output is a requested output.
-type Output struct {
-	Name string
-	// Classes requests that many of the highest values of each row, as texts, instead of the tensor
-	// (classification extension); 0: the tensor.
-	Classes int
-	// Place is where the data is written instead of into the answer; zero: into the answer.
-	Place parameter.Place
 }
 
 // An Answer has the outputs of a model. Release it once.
 type Answer struct {
 	Model, Version string
-	ID             string
 	// Outputs have names, and shapes as the client expects them: without the batch dimension if the
 	// request had none.
 	Outputs []tensor.Tensor
@@ -104,7 +60,7 @@ type Answer struct {
 	Timing  scheduler.Timing
 	Choice  *gate.Choice // how an application chose; nil for a model
 	Frame   *gate.Frame  // for a frame of a stream; else nil
-	Size    int          // counted in the question's Outbox until the caller's Take
+	Size    int          // counted in the client's Outbox until the caller's Take
 
 	call  *call
 	ended func() // ends the request's trace; nil: it is not traced
@@ -142,12 +98,10 @@ var calls = sync.Pool{New: func() any { return new(call) }}
 func (c *call) Complete(*gate.Call) { close(c.done) }
 
 // wait submits a call and returns when it is complete. If ctx ends first, it cancels the call.
-func (d *Door) wait(ctx context.Context, c *call, q *Question) {
+func (d *Door) wait(ctx context.Context, c *call, box Outbox) {
 	c.gate.Owner, c.done = c, make(chan struct{})
 	d.gate.Submit(&c.gate)
-	if q.Submitted != nil {
-		q.Submitted()
-	}
+	box.Submitted()
 	select {
 	case <-c.done:
 	case <-ctx.Done():
@@ -161,18 +115,19 @@ func (c *call) free() {
 	calls.Put(c)
 }
 
-// Infer submits a question, waits for the answer, and counts the request. If ctx ends first, the
-// request is cancelled, with the error ErrCanceled, or ErrDeadlineExceeded if the context's
-// deadline has passed.
-func (d *Door) Infer(ctx context.Context, q *Question) (a *Answer, err error) {
+// Infer submits a request, waits for the answer, and counts the request. It takes over the
+// references to the inputs, even if it fails. If ctx ends first, the request is cancelled, with the
+// error ErrCanceled, or ErrDeadlineExceeded if the context's deadline has passed. box bounds the
+// client's unread answers; nil: it reads one at a time.
+func (d *Door) Infer(ctx context.Context, r *gate.Request, box Outbox) (a *Answer, err error) {
 	d.metrics.Began()
-	defer q.Release()
+	defer Release(r)
 	model := d.gate.Unrouted()
-	q.trace = d.gate.Follow(&q.Values, d.metrics.Name(), q.Arrived, nil)
-	target, err := d.gate.As(q.Who).Asked(q.Model, q.Version)
+	r.Trace = d.gate.Follow(&r.Values, d.metrics.Name(), r.Arrived, nil)
+	target, err := d.gate.As(r.Who).Asked(r.Model, r.Version)
 	if err == nil {
 		model = target.Metrics
-		a, err = d.infer(ctx, q, target)
+		a, err = d.infer(ctx, r, target, box)
 	}
 	var timing scheduler.Timing
 	var choice *gate.Choice
@@ -180,9 +135,9 @@ func (d *Door) Infer(ctx context.Context, q *Question) (a *Answer, err error) {
 		timing, choice = a.Timing, a.Choice
 	}
 	outcome := gate.Outcome(err, choice)
-	d.metrics.Answered(model, outcome, time.Since(q.Arrived), timing.Queue, timing.Exec)
-	if followed := q.trace; followed != nil {
-		name := q.Model
+	d.metrics.Answered(model, outcome, time.Since(r.Arrived), timing.Queue, timing.Exec)
+	if followed := r.Trace; followed != nil {
+		name := r.Model
 		if err != nil {
 			followed.End(name, outcome.String(), err)
 		} else {
@@ -192,84 +147,81 @@ func (d *Door) Infer(ctx context.Context, q *Question) (a *Answer, err error) {
 	return a, err
 }
 
-// Release releases the inputs. It may be called after a panic.
-func (q *Question) Release() {
-	for _, t := range q.Inputs {
+// Release releases the inputs of a request. It may be called after a panic.
+func Release(r *gate.Request) {
+	for _, t := range r.Inputs {
 		t.Release()
 	}
-	q.Inputs = nil
+	r.Inputs = nil
 }
 
-// Refused counts a request that could not be read, so that there is no Question.
+// Refused counts a request that could not be read.
 func (d *Door) Refused(err error, arrived time.Time) {
 	d.metrics.Began()
 	d.metrics.Answered(d.gate.Unrouted(), fault.Of(err).Outcome, time.Since(arrived), 0, 0)
 }
 
-func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*Answer, error) {
-	chosen, err := choose(target, q.Outputs)
+func (d *Door) infer(ctx context.Context, r *gate.Request, target *gate.Target, box Outbox) (*Answer, error) {
+	chosen, err := choose(target, r.Outputs)
 	if err != nil {
 		return nil, err
 	}
-	places, err := d.holdPlaces(q)
+	places, err := d.holdPlaces(r)
 	if err != nil {
 		return nil, err
 	}
 	defer places.release()
-	p := q.params(ctx, target)
+	limit(ctx, r, target)
 	c := calls.Get().(*call)
-	if err := d.gate.OpenTarget(&c.gate, target, q.Inputs, &p); err != nil {
+	if err := d.gate.OpenTarget(&c.gate, target, r); err != nil {
 		calls.Put(c)
 		return nil, err
 	}
-	size, err := d.ask(ctx, c, q)
+	if box == nil {
+		box = new(singleOutbox)
+	}
+	size, err := d.ask(ctx, c, box)
 	if err != nil {
 		c.free()
 		return nil, Late(ctx, err)
 	}
-	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.gate.Timing, Choice: c.gate.Choice, Frame: c.gate.Frame, call: c}
+	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, Timing: c.gate.Timing, Choice: c.gate.Choice, Frame: c.gate.Frame, call: c}
 	if c.gate.Choice != nil {
 		// The answer follows the declaration of the model that contributes most to it, whose
 		// outputs may differ from those of the application's first model.
 		target = c.gate.Target
 		a.Version = target.ID.String()
-		chosen, err = choose(target, q.Outputs)
+		chosen, err = choose(target, r.Outputs)
 	}
 	if err == nil {
-		err = a.write(q.Outputs, target.Spec.Outputs, chosen)
+		err = a.write(r.Outputs, target.Spec.Outputs, chosen)
 	}
 	if err == nil {
-		err = places.put(a, q)
+		err = places.put(a, r)
 	}
 	if err != nil {
-		if a.Release(); q.Outbox != nil {
-			q.Outbox.Take(size)
-		}
+		a.Release()
+		box.Take(size)
 		return nil, err
 	}
 	return a, nil
 }
 
-// params returns the parameters of a request to target.
-func (q *Question) params(ctx context.Context, target *gate.Target) gate.Params {
-	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source, Client: q.Client, Who: q.Who, Trace: q.trace}
-	if q.ID != "" {
-		p.ID = jsonscan.AppendString(nil, q.ID) // as in the metadata of a Shiva message
-	}
+// limit bounds the request's time by that of its context, and reads its rows as this protocol does.
+func limit(ctx context.Context, r *gate.Request, target *gate.Target) {
 	if end, ok := ctx.Deadline(); ok {
-		left := min(max(end.Sub(q.Arrived), 1), parameter.MaxTimeout)
-		if p.Timeout == 0 || left < p.Timeout {
-			p.Timeout = left
+		left := min(max(end.Sub(r.Arrived), 1), parameter.MaxTimeout)
+		if r.Timeout == 0 || left < r.Timeout {
+			r.Timeout = left
 		}
 	}
 	// A model with an adapter takes a tensor of any shape as one row. In this protocol, the first
 	// dimension of a matrix counts rows.
-	p.Batch = target.Spec.Batched() && len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1
-	return p
+	r.Batch = target.Spec.Batched() && len(r.Inputs) > 0 && len(r.Inputs[0].Shape) > 1
 }
 
 // write makes the answer's outputs from the chosen ones.
-func (a *Answer) write(wanted []Output, specs []tensor.Spec, chosen []int) (err error) {
+func (a *Answer) write(wanted []gate.Output, specs []tensor.Spec, chosen []int) (err error) {
 	a.Outputs = make([]tensor.Tensor, len(chosen))
 	for i, at := range chosen {
 		t, shown := a.call.gate.Outputs[at], a.call.gate.Shown(at)
@@ -289,18 +241,13 @@ func (a *Answer) write(wanted []Output, specs []tensor.Spec, chosen []int) (err 
 }
 
 // ask waits for room for the answer to a call, submits the call, and waits for the answer.
-func (d *Door) ask(ctx context.Context, c *call, q *Question) (size int, err error) {
-	c.gate.Use = q.Use
-	o := q.Outbox
-	if o == nil {
-		o = new(singleOutbox)
-	}
-	room, err := o.Admit(ctx, &c.gate)
+func (d *Door) ask(ctx context.Context, c *call, box Outbox) (size int, err error) {
+	room, err := box.Admit(ctx, &c.gate)
 	if err != nil {
 		return 0, err
 	}
-	d.wait(ctx, c, q)
-	if size, err = o.Put(&c.gate, room); c.gate.Err != nil {
+	d.wait(ctx, c, box)
+	if size, err = box.Put(&c.gate, room); c.gate.Err != nil {
 		err = c.gate.Err
 	}
 	return size, err
@@ -314,6 +261,8 @@ func (a *singleOutbox) Admit(_ context.Context, c *gate.Call) (expected int, err
 	expected, _, err = a.box.Admit(c)
 	return expected, err
 }
+
+func (*singleOutbox) Submitted() {}
 
 func (a *singleOutbox) Put(c *gate.Call, expected int) (size int, err error) {
 	return a.box.Put(c, expected)
@@ -331,7 +280,7 @@ func Late(ctx context.Context, err error) error {
 }
 
 // choose finds the indexes of the requested outputs in the model's declaration.
-func choose(t *gate.Target, wanted []Output) ([]int, error) {
+func choose(t *gate.Target, wanted []gate.Output) ([]int, error) {
 	specs := t.Spec.Outputs
 	if len(wanted) == 0 {
 		all := make([]int, len(specs))

@@ -131,33 +131,32 @@ func TestInfer(t *testing.T) {
 	one := func() []tensor.Tensor { return []tensor.Tensor{floats("x", tensor.Shape{3}, 1, 5, 3)} }
 	for _, tc := range []struct {
 		name string
-		q    predict.Question
+		q    gate.Request
 		want string // outputs, or the error
 	}{
-		{"all outputs", predict.Question{Model: "m", Inputs: rows()}, "y [2, 3] 1 5 3 7 2 7; z [2] 1 7"},
-		{"one row without its dimension", predict.Question{Model: "m", Version: "1", Inputs: one()}, "y [3] 1 5 3; z [] 1"},
-		{"in the order asked", predict.Question{Model: "m", Inputs: rows(), Outputs: []predict.Output{{Name: "z"}, {Name: "y"}}}, "z [2] 1 7; y [2, 3] 1 5 3 7 2 7"},
-		{"one output", predict.Question{Model: "m", Inputs: rows(), Outputs: []predict.Output{{Name: "z"}}}, "z [2] 1 7"},
-		{"classes", predict.Question{Model: "m", Inputs: rows(), Outputs: []predict.Output{{Name: "y", Classes: 2}}}, "y [2, 2] 5.000000:1 3.000000:2 7.000000:0 7.000000:2"},
-		{"classes of one row", predict.Question{Model: "m", Inputs: one(), Outputs: []predict.Output{{Name: "y", Classes: 9}}}, "y [3] 5.000000:1 3.000000:2 1.000000:0"},
-		{"no such output", predict.Question{Model: "m", Inputs: one(), Outputs: []predict.Output{{Name: "w"}}}, `invalid input: no output "w"; model "m" has "y", "z"`},
-		{"an output twice", predict.Question{Model: "m", Inputs: one(), Outputs: []predict.Output{{Name: "y"}, {Name: "y"}}}, "requested twice"},
-		{"no such model", predict.Question{Model: "n", Inputs: one()}, `no model or application "n"`},
-		{"no such version", predict.Question{Model: "m", Version: "2", Inputs: one()}, `has no version "2"`},
-		{"a route for a model", predict.Question{Model: "m/1", Inputs: one()}, `no model "m/1"`},
-		{"wrong input", predict.Question{Model: "m", Inputs: []tensor.Tensor{floats("x", tensor.Shape{1}, 1)}}, `input "x": expected float32 [-1, 3]`},
+		{"all outputs", gate.Request{Model: "m", Inputs: rows()}, "y [2, 3] 1 5 3 7 2 7; z [2] 1 7"},
+		{"one row without its dimension", gate.Request{Model: "m", Version: "1", Inputs: one()}, "y [3] 1 5 3; z [] 1"},
+		{"in the order asked", gate.Request{Model: "m", Inputs: rows(), Outputs: []gate.Output{{Name: "z"}, {Name: "y"}}}, "z [2] 1 7; y [2, 3] 1 5 3 7 2 7"},
+		{"one output", gate.Request{Model: "m", Inputs: rows(), Outputs: []gate.Output{{Name: "z"}}}, "z [2] 1 7"},
+		{"classes", gate.Request{Model: "m", Inputs: rows(), Outputs: []gate.Output{{Name: "y", Classes: 2}}}, "y [2, 2] 5.000000:1 3.000000:2 7.000000:0 7.000000:2"},
+		{"classes of one row", gate.Request{Model: "m", Inputs: one(), Outputs: []gate.Output{{Name: "y", Classes: 9}}}, "y [3] 5.000000:1 3.000000:2 1.000000:0"},
+		{"no such output", gate.Request{Model: "m", Inputs: one(), Outputs: []gate.Output{{Name: "w"}}}, `invalid input: no output "w"; model "m" has "y", "z"`},
+		{"an output twice", gate.Request{Model: "m", Inputs: one(), Outputs: []gate.Output{{Name: "y"}, {Name: "y"}}}, "requested twice"},
+		{"no such model", gate.Request{Model: "n", Inputs: one()}, `no model or application "n"`},
+		{"no such version", gate.Request{Model: "m", Version: "2", Inputs: one()}, `has no version "2"`},
+		{"a route for a model", gate.Request{Model: "m/1", Inputs: one()}, `no model "m/1"`},
+		{"wrong input", gate.Request{Model: "m", Inputs: []tensor.Tensor{floats("x", tensor.Shape{1}, 1)}}, `input "x": expected float32 [-1, 3]`},
 	} {
 		tc.q.Arrived = time.Now()
-		tc.q.ID = tc.name
-		a, err := r.door.Infer(t.Context(), &tc.q)
+		a, err := r.door.Infer(t.Context(), &tc.q, nil)
 		if err != nil {
 			if !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%s: got error %v, expected %s", tc.name, err, tc.want)
 			}
 			continue
 		}
-		if a.Model != "m" || a.Version != "1" || a.ID != tc.name {
-			t.Errorf("%s: answered by %s/%s for %q", tc.name, a.Model, a.Version, a.ID)
+		if a.Model != "m" || a.Version != "1" {
+			t.Errorf("%s: answered by %s/%s", tc.name, a.Model, a.Version)
 		}
 		var got []string
 		for _, o := range a.Outputs {
@@ -201,7 +200,7 @@ func TestInputsAreInfers(t *testing.T) {
 		}
 		clear(buf.Bytes())
 		in := tensor.Tensor{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{3}, Data: buf.Bytes(), Buf: buf}
-		a, err := r.door.Infer(t.Context(), &predict.Question{Model: model, Inputs: []tensor.Tensor{in}, Arrived: time.Now()})
+		a, err := r.door.Infer(t.Context(), &gate.Request{Model: model, Inputs: []tensor.Tensor{in}, Arrived: time.Now()}, nil)
 		if (err == nil) != (model == "m") {
 			t.Errorf("model %s: error %v", model, err)
 		}
@@ -215,22 +214,22 @@ func TestInputsAreInfers(t *testing.T) {
 func TestEnds(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		ask  func(ctx context.Context, q *predict.Question) (context.Context, context.CancelFunc)
+		ask  func(ctx context.Context, q *gate.Request) (context.Context, context.CancelFunc)
 		want error
 		at   time.Duration
 	}{
-		{"the model's deadline", func(ctx context.Context, q *predict.Question) (context.Context, context.CancelFunc) {
+		{"the model's deadline", func(ctx context.Context, q *gate.Request) (context.Context, context.CancelFunc) {
 			return ctx, func() {}
 		}, scheduler.ErrDeadlineExceeded, time.Second},
-		{"timeout", func(ctx context.Context, q *predict.Question) (context.Context, context.CancelFunc) {
+		{"timeout", func(ctx context.Context, q *gate.Request) (context.Context, context.CancelFunc) {
 			q.Timeout = 30 * time.Millisecond
 			return context.WithTimeout(ctx, time.Minute)
 		}, scheduler.ErrDeadlineExceeded, 30 * time.Millisecond},
-		{"the context's deadline", func(ctx context.Context, q *predict.Question) (context.Context, context.CancelFunc) {
+		{"the context's deadline", func(ctx context.Context, q *gate.Request) (context.Context, context.CancelFunc) {
 			q.Timeout = time.Second
 			return context.WithTimeout(ctx, 20*time.Millisecond)
 		}, scheduler.ErrDeadlineExceeded, 20 * time.Millisecond},
-		{"the client goes", func(ctx context.Context, q *predict.Question) (context.Context, context.CancelFunc) {
+		{"the client goes", func(ctx context.Context, q *gate.Request) (context.Context, context.CancelFunc) {
 			ctx, cancel := context.WithCancel(ctx)
 			time.AfterFunc(10*time.Millisecond, cancel)
 			return ctx, cancel
@@ -240,11 +239,11 @@ func TestEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
 				r.serve(t, "m", "1", twoOutputs, &schedtest.Worker{}) // never answers
-				q := &predict.Question{Model: "m", Inputs: []tensor.Tensor{floats("x", tensor.Shape{3}, 1, 2, 3)}, Arrived: time.Now()}
+				q := &gate.Request{Model: "m", Inputs: []tensor.Tensor{floats("x", tensor.Shape{3}, 1, 2, 3)}, Arrived: time.Now()}
 				ctx, cancel := tc.ask(t.Context(), q)
 				defer cancel()
 				begin := time.Now()
-				_, err := r.door.Infer(ctx, q)
+				_, err := r.door.Infer(ctx, q, nil)
 				if !errors.Is(err, tc.want) {
 					t.Errorf("got %v, expected %v", err, tc.want)
 				}
@@ -265,9 +264,9 @@ func TestPriority(t *testing.T) {
 		r := newRig(t)
 		var got int
 		r.serve(t, "m", "1", twoOutputs, &schedtest.Worker{Exec: instant, Model: firsts, Seen: func(b *scheduler.Batch) { got = b.Parts[0].Priority }})
-		q := predict.Question{Model: "m", Arrived: time.Now(), Inputs: []tensor.Tensor{floats("x", tensor.Shape{3}, 1, 2, 3)}}
+		q := gate.Request{Model: "m", Arrived: time.Now(), Inputs: []tensor.Tensor{floats("x", tensor.Shape{3}, 1, 2, 3)}}
 		q.SetPriority(v2)
-		a, err := r.door.Infer(t.Context(), &q)
+		a, err := r.door.Infer(t.Context(), &q, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -304,7 +303,7 @@ func TestFlat(t *testing.T) {
 		{floats("input", tensor.Shape{2, 2}, 1, 2, 3, 4), "output [2] [1 2] [3 4]"},
 		{floats("input", tensor.Shape{4}, 1, 2, 3, 4), "output [] [1 2 3 4]"},
 	} {
-		a, err := r.door.Infer(t.Context(), &predict.Question{Model: "m", Inputs: []tensor.Tensor{tc.in}, Arrived: time.Now()})
+		a, err := r.door.Infer(t.Context(), &gate.Request{Model: "m", Inputs: []tensor.Tensor{tc.in}, Arrived: time.Now()}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -320,13 +319,13 @@ func TestStatistics(t *testing.T) {
 	r.serve(t, "m", "1", twoOutputs, &schedtest.Worker{Exec: func(int) time.Duration { return time.Millisecond }, Model: firsts})
 	for _, shape := range []tensor.Shape{{2, 3}, {2, 3}, {1, 3}} {
 		values := make([]float32, shape[0]*3)
-		a, err := r.door.Infer(t.Context(), &predict.Question{Model: "m", Inputs: []tensor.Tensor{floats("x", shape, values...)}, Arrived: time.Now()})
+		a, err := r.door.Infer(t.Context(), &gate.Request{Model: "m", Inputs: []tensor.Tensor{floats("x", shape, values...)}, Arrived: time.Now()}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		a.Release()
 	}
-	if _, err := r.door.Infer(t.Context(), &predict.Question{Model: "m", Arrived: time.Now()}); err == nil {
+	if _, err := r.door.Infer(t.Context(), &gate.Request{Model: "m", Arrived: time.Now()}, nil); err == nil {
 		t.Error("a question without inputs was answered")
 	}
 	list, err := r.Statistics("", "")

@@ -1,6 +1,7 @@
 package predict
 
 import (
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/regions"
 )
@@ -16,25 +17,20 @@ func (s *Service) extensions(all []string) []string {
 	return all
 }
 
-// regionClient returns the client whose regions the request may name.
-func (q *Question) regionClient() regions.Client {
-	return regions.Client{Address: q.Client, Who: q.Who}
-}
-
 // holds are the places of requested outputs, with the zero Hold for those in the answer.
 type holds []regions.Hold
 
 // holdPlaces holds the places of requested outputs, if there are any.
-func (s *Service) holdPlaces(q *Question) (hs holds, err error) {
-	for i := range q.Outputs {
-		at := q.Outputs[i].Place
+func (s *Service) holdPlaces(r *gate.Request) (hs holds, err error) {
+	for i := range r.Outputs {
+		at := r.Outputs[i].Place
 		if at.Region == "" {
 			continue
 		}
 		if hs == nil {
-			hs = make(holds, len(q.Outputs))
+			hs = make(holds, len(r.Outputs))
 		}
-		if hs[i], err = s.cfg.Regions.HoldOutput(q.regionClient(), q.Outputs[i].Name, at); err != nil {
+		if hs[i], err = s.cfg.Regions.HoldOutput(regions.Client{Address: r.Client, Who: r.Who}, r.Outputs[i].Name, at); err != nil {
 			hs.release()
 			return nil, err
 		}
@@ -49,12 +45,12 @@ func (hs holds) release() {
 }
 
 // put writes outputs to their places.
-func (hs holds) put(a *Answer, q *Question) (err error) {
+func (hs holds) put(a *Answer, r *gate.Request) (err error) {
 	if hs != nil {
 		a.places = make([]parameter.Place, len(hs))
 	}
 	for i, h := range hs {
-		if q.Outputs[i].Place.Region == "" {
+		if r.Outputs[i].Place.Region == "" {
 			continue
 		}
 		if a.places[i], err = h.Put(&a.Outputs[i]); err != nil {

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/fault"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
-	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -22,8 +22,8 @@ import (
 // maxClipper bounds the bodies of both, which are decoded as a whole.
 const maxClipper = 16 << 20
 
-// A clipperQuestion is the body of a predict or an update.
-type clipperQuestion struct {
+// A clipperBody is the body of a predict or an update.
+type clipperBody struct {
 	UID   json.RawMessage   `json:"uid"` // the user, a text or a number
 	Input json.RawMessage   `json:"input"`
 	Batch []json.RawMessage `json:"input_batch"`
@@ -39,7 +39,7 @@ type clipperQuestion struct {
 
 // read reads an object whose parameters are those of the wire w. Absent members leave q as it is,
 // and so do members that are null, as in /v2.
-func (q *clipperQuestion) read(object []byte, w parameter.Wire) error {
+func (q *clipperBody) read(object []byte, w parameter.Wire) error {
 	if err := json.Unmarshal(object, q); err != nil {
 		return fault.Malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, jsonscan.Words(err))
 	}
@@ -70,7 +70,7 @@ func textOrNumber(name string, value json.RawMessage) error {
 }
 
 // readClipper reads the body, with the parameters of the wire w, and also returns its text.
-func (c *call) readClipper(w parameter.Wire) (q clipperQuestion, raw []byte, err error) {
+func (c *call) readClipper(w parameter.Wire) (q clipperBody, raw []byte, err error) {
 	err = c.read(maxClipper, "the limit of this path (the paths under /v2 allow more)", func(t *text) error {
 		t.Raw() // checks the depth
 		if err := t.end(); err != nil {
@@ -82,9 +82,9 @@ func (c *call) readClipper(w parameter.Wire) (q clipperQuestion, raw []byte, err
 	return q, raw, err
 }
 
-// question makes a question of the protocol from one input, as one row.
-func (c *call) question(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (*predict.Question, error) {
-	out := &predict.Question{Model: c.model, Values: q.values, Arrived: arrived, Source: c.conn.source, Who: c.who}
+// request makes a request of one input, as one row.
+func (c *call) request(q *clipperBody, raw json.RawMessage, arrived time.Time) (*gate.Request, error) {
+	out := &gate.Request{Model: c.model, Values: q.values, Arrived: arrived, Source: c.conn.source, Who: c.who}
 	if raw == nil {
 		return out, nil
 	}
@@ -157,16 +157,16 @@ func each[T any](c *call, parts []json.RawMessage, atOnce int, answer func(part 
 }
 
 // ask answers one input.
-func (c *call) ask(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (clipperAnswer, error) {
-	question, err := c.question(q, raw, arrived)
+func (c *call) ask(q *clipperBody, raw json.RawMessage, arrived time.Time) (clipperAnswer, error) {
+	r, err := c.request(q, raw, arrived)
 	if err != nil {
 		return clipperAnswer{}, c.countRefusal(err, arrived)
 	}
 	part := c.use.Part()
 	defer part.End()
-	question.Use = &part
-	c.parent(&question.Values)
-	a, err := c.door.predict.Infer(c.r.Context(), question)
+	r.Use = &part
+	c.parent(&r.Values)
+	a, err := c.door.predict.Infer(c.r.Context(), r, nil)
 	if err != nil {
 		return clipperAnswer{}, err
 	}

@@ -33,7 +33,8 @@ func (c *call) infer() error {
 	q.Use = &c.use
 	c.parent(&q.Values)
 	q.complete()
-	a, err := c.door.predict.Infer(c.r.Context(), &q.Question)
+	q.SetID(q.id)
+	a, err := c.door.predict.Infer(c.r.Context(), &q.Request, nil)
 	if err != nil {
 		return err
 	}

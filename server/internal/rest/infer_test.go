@@ -407,7 +407,7 @@ func TestChoice(t *testing.T) {
 		`,"parameters":{"confidence":0,"missing":"a/1, b/2","missing_because":"a/1: late; b/2: gone","default":true,"default_explanation":"none \"was\" heard"}`: {Missing: []gate.Missing{{Model: "a/1", Why: "late"}, {Model: "b/2", Why: "gone"}}, Default: true, Explanation: `none "was" heard`},
 	} {
 		e := &emitter{}
-		e.json(&predict.Answer{Model: "m", Version: "1", Choice: &c}, nil)
+		e.json(&predict.Answer{Model: "m", Version: "1", Choice: &c}, "", nil)
 		if got := string(e.buf); got != `{"model_name":"m","model_version":"1"`+want+`,"outputs":[]}` {
 			t.Errorf("%s, want %s in it", got, want)
 		}

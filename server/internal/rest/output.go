@@ -68,7 +68,7 @@ func (q *request) answer(a *predict.Answer) error {
 	if binaries {
 		// The header has the length of the JSON, so all of it must be known first; a long one is
 		// written twice.
-		e.json(a, forms)
+		e.json(a, q.id, forms)
 		length := e.length()
 		h.Set(headLength, strconv.FormatInt(length, 10))
 		if to == w {
@@ -77,11 +77,11 @@ func (q *request) answer(a *predict.Answer) error {
 		e.begin = begin
 		if e.dropped > 0 {
 			e.dropped, e.buf = 0, e.buf[:0]
-			e.json(a, forms)
+			e.json(a, q.id, forms)
 		}
 	} else {
 		e.begin = begin
-		e.json(a, forms)
+		e.json(a, q.id, forms)
 		e.buf = append(e.buf, '\n') // for people at a terminal
 		if e.to == nil && to == w {
 			h.Set("Content-Length", strconv.FormatInt(e.length(), 10))
@@ -171,15 +171,15 @@ func (e *emitter) room() {
 }
 
 // json writes the JSON of an answer.
-func (e *emitter) json(a *predict.Answer, forms []parameter.Form) {
+func (e *emitter) json(a *predict.Answer, id string, forms []parameter.Form) {
 	b := append(e.buf, `{"model_name":`...)
 	b = jsonscan.AppendString(b, a.Model)
 	b = append(b, `,"model_version":`...)
 	b = jsonscan.AppendString(b, a.Version)
 	e.buf = b
-	if a.ID != "" {
+	if id != "" {
 		e.buf = append(e.buf, `,"id":`...)
-		e.str([]byte(a.ID))
+		e.str([]byte(id))
 	}
 	e.parameters(a.Parameters())
 	e.buf = append(e.buf, `,"outputs":[`...)

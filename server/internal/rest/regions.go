@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/regions"
 )
 
@@ -20,7 +20,7 @@ func (c *call) sharer() regions.Client {
 // an answer, but all clients share the memory of a region.
 func (q *request) fetch(b *body) error {
 	placed := slices.ContainsFunc(q.inputs, func(in input) bool { return in.place.Region != "" }) ||
-		slices.ContainsFunc(q.Outputs, func(out predict.Output) bool { return out.Place.Region != "" })
+		slices.ContainsFunc(q.Outputs, func(out gate.Output) bool { return out.Place.Region != "" })
 	if !placed {
 		return nil
 	}

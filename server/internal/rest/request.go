@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/shivad/shivad/server/internal/fault"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/jsonscan"
@@ -16,7 +17,8 @@ import (
 
 // A request is the JSON of an inference, with its tensors.
 type request struct {
-	predict.Question // its Inputs are set when all have been read
+	gate.Request // its Inputs are set when all have been read
+	id           string
 
 	call   *call
 	body   *body
@@ -41,10 +43,10 @@ func (q *request) release() {
 		q.inputs[i].Release()
 	}
 	q.inputs = nil
-	q.Release()
+	predict.Release(&q.Request)
 }
 
-// complete hands the inputs to the Question.
+// complete hands the inputs to the Request.
 func (q *request) complete() {
 	q.Inputs = make([]tensor.Tensor, len(q.inputs))
 	for i := range q.inputs {
@@ -80,7 +82,7 @@ func (q *request) parse(t *text) error {
 	for name := range t.members {
 		switch string(name) {
 		case "id":
-			q.ID = t.str(nil, `"id"`)
+			q.id = t.str(nil, `"id"`)
 		case "parameters":
 			q.parameters(t)
 		case "inputs":
@@ -353,7 +355,7 @@ func (d *Door) warnLarge(model, input string, n int) {
 
 // output reads one of the requested outputs.
 func (q *request) output(t *text, i int) {
-	var out predict.Output
+	var out gate.Output
 	how := parameter.AsUsual
 	var pass members
 	what := func() string {

@@ -33,7 +33,7 @@ func (c *call) update() error {
 	const atOnce = 16 // the store serializes the feedback of one user
 	answers := each(c, updates, atOnce, func(raw json.RawMessage) (json.RawMessage, error) {
 		// Missing members, such as the user, default to those of the body.
-		one := clipperQuestion{values: q.values}
+		one := clipperBody{values: q.values}
 		err := one.read(raw, parameter.Feedback)
 		if err == nil && (one.Updates != nil || one.Batch != nil) {
 			err = fault.Invalid(`an item of "updates" cannot have "updates" or "input_batch"`)
@@ -47,7 +47,7 @@ func (c *call) update() error {
 }
 
 // several splits a body with several items of feedback into one object for each.
-func (q *clipperQuestion) several() ([]json.RawMessage, error) {
+func (q *clipperBody) several() ([]json.RawMessage, error) {
 	if q.Input != nil || q.ID != nil || q.Updates != nil && q.Batch != nil {
 		return nil, fault.Invalid(`expected "updates", or "input_batch" with "labels", or one feedback; got more than one of these`)
 	}
@@ -65,15 +65,15 @@ func (q *clipperQuestion) several() ([]json.RawMessage, error) {
 }
 
 // teach gives one item of feedback to the application.
-func (c *call) teach(q *clipperQuestion, raw json.RawMessage, arrived time.Time) ([]byte, error) {
-	question, err := c.question(q, q.Input, arrived)
+func (c *call) teach(q *clipperBody, raw json.RawMessage, arrived time.Time) ([]byte, error) {
+	r, err := c.request(q, q.Input, arrived)
 	if err == nil && q.ID != nil {
 		err = textOrNumber("id", q.ID)
 	}
 	if err != nil {
 		return nil, c.countRefusal(err, arrived)
 	}
-	question.Parameters = raw
-	reply, err := c.door.predict.Feedback(c.r.Context(), question, q.ID)
+	r.Parameters, r.ID = raw, q.ID
+	reply, err := c.door.predict.Feedback(c.r.Context(), r)
 	return slices.Clone(reply), err
 }

@@ -15,7 +15,7 @@ import (
 // A question is the request in the metadata of a Shiva message. Byte slices are raw JSON values in
 // the message's memory.
 type question struct {
-	gate.Params
+	gate.Request
 	id    []byte // echoed in the answer, unchanged; nil if absent
 	names []byte // "__tensors__": names of the tensors in order; nil: they are positional
 
@@ -25,7 +25,7 @@ type question struct {
 
 	own bool // some keys mean nothing to the server: the answer returns them
 
-	forward []byte // backs Params.Forward, reused by the next question
+	forward []byte // backs Parameters, reused by the next question
 }
 
 // parameters are the server's keys other than those that shape the message.
@@ -68,7 +68,7 @@ func (q *question) parse(meta []byte) error {
 		case "version":
 			q.Version, fault = parseVersion(value)
 		case "inputs":
-			q.Inputs = value
+			q.Legacy = value
 		case shiva.TextsKey:
 			q.Texts, fault = value, needObject(shiva.TextsKey, "an object that maps the names of inputs to texts", value)
 		case "parameters":
@@ -92,7 +92,7 @@ func (q *question) parse(meta []byte) error {
 	q.ID = q.id
 	if len(q.forward) > 0 {
 		q.forward = append(q.forward, '}')
-		q.Forward = q.forward
+		q.Parameters = q.forward
 	}
 	return first
 }

@@ -21,13 +21,13 @@ func TestParseMetadata(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(q.id) != "[1]" || q.Timeout != 12500*time.Microsecond || q.Level() != 0 || q.Version != "3" ||
-		string(q.Inputs) != `["a", "b"]` || string(q.Texts) != `{"t": "x"}` || q.Bridge || !q.Batch || !q.Timing || string(q.names) != `["x"]` || q.User != "u" {
+		string(q.Legacy) != `["a", "b"]` || string(q.Texts) != `{"t": "x"}` || q.Bridge || !q.Batch || !q.Timing || string(q.names) != `["x"]` || q.User != "u" {
 		t.Errorf("%+v", q)
 	}
-	if want := `{"k":1.0,"q\"":1,"other":{"deep": []},"camera":"c"}`; string(q.Forward) != want {
-		t.Errorf("forwarded: expected %s, got %s", want, q.Forward)
+	if want := `{"k":1.0,"q\"":1,"other":{"deep": []},"camera":"c"}`; string(q.Parameters) != want {
+		t.Errorf("forwarded: expected %s, got %s", want, q.Parameters)
 	}
-	if err := q.parse(nil); err != nil || q.Forward != nil || q.id != nil || q.Level() != parameter.DefaultPriority-1 {
+	if err := q.parse(nil); err != nil || q.Parameters != nil || q.id != nil || q.Level() != parameter.DefaultPriority-1 {
 		t.Errorf("what the last question said is still there: %+v (%v)", q, err)
 	}
 	if err := q.parse([]byte(`{"version":"a\"b","timeout_ms":1e300}`)); err != nil ||
@@ -41,7 +41,7 @@ func TestParseMetadataAsMeant(t *testing.T) {
 	var q question
 	if err := q.parse([]byte(`{"version":null,"parameters":null,"inputs":null,"__texts__":null,"__tensors__":null,"token":null,` +
 		`"timeout_ms":null,"priority":null,"user":null,"stream":null,"seq":null,"keep":null,"timing":null,"cache":null,"batch":null,"other":null}`)); err != nil ||
-		q.Version != "" || q.Inputs != nil || q.Texts != nil || q.names != nil || q.token != nil || q.Timeout != 0 || q.Seq != 0 || string(q.Forward) != `{"other":null}` {
+		q.Version != "" || q.Legacy != nil || q.Texts != nil || q.names != nil || q.token != nil || q.Timeout != 0 || q.Seq != 0 || string(q.Parameters) != `{"other":null}` {
 		t.Errorf("%+v (%v)", q, err)
 	}
 	if err := q.parse([]byte(`{"stream":7,"user":5,"salt":1.5,"version":2}`)); err != nil || q.Stream != "7" || q.User != "5" || q.Salt != "1.5" || q.Version != "2" {
@@ -53,8 +53,8 @@ func TestParseMetadataAsMeant(t *testing.T) {
 func TestParseDeepMetadata(t *testing.T) {
 	var q question
 	deep := strings.Repeat("[", 9999) + strings.Repeat("]", 9999)
-	if err := q.parse([]byte(`{"deep":` + deep + `,"id":1}`)); err != nil || string(q.id) != "1" || string(q.Forward) != `{"deep":`+deep+`}` {
-		t.Errorf("id %s, %d bytes are forwarded (%v)", q.id, len(q.Forward), err)
+	if err := q.parse([]byte(`{"deep":` + deep + `,"id":1}`)); err != nil || string(q.id) != "1" || string(q.Parameters) != `{"deep":`+deep+`}` {
+		t.Errorf("id %s, %d bytes are forwarded (%v)", q.id, len(q.Parameters), err)
 	}
 }
 
@@ -94,8 +94,8 @@ func FuzzParseMetadata(f *testing.F) {
 		if q.parse(b) != nil {
 			return
 		}
-		if q.Forward != nil && !json.Valid(q.Forward) {
-			t.Errorf("%s is forwarded as %s, which is not JSON", b, q.Forward)
+		if q.Parameters != nil && !json.Valid(q.Parameters) {
+			t.Errorf("%s is forwarded as %s, which is not JSON", b, q.Parameters)
 		}
 		if q.Timeout < 0 || q.Level() < 0 || q.Level() > 9 {
 			t.Errorf("%s: %+v", b, q)

@@ -443,16 +443,17 @@ func (s *session) route(c *call) (err error) {
 			return err
 		}
 	}
-	tensors := m.Tensors
+	q.Model, q.Inputs = m.Namespace, m.Tensors
 	if c.shared != nil {
-		tensors = slices.Concat(tensors, c.shared.fetched)
+		q.Inputs = slices.Concat(m.Tensors, c.shared.fetched)
 	}
-	q.Source, q.Now = s.id, c.arrived
+	q.Source, q.Arrived, q.Use = s.id, c.arrived, &c.use
 	if q.Stream != "" {
 		q.Client = s.address()
 	}
 	if application, ok := s.loop.door.gate.As(q.Who).Updates(m.Namespace); ok {
-		c.feedback, err = s.loop.door.gate.OpenFeedback(application, tensors, &q.Params)
+		q.Model = application
+		c.feedback, err = s.loop.door.gate.OpenFeedback(&q.Request)
 		return err
 	}
 	if cfg.Streams && q.Stream == "" {
@@ -463,10 +464,10 @@ func (s *session) route(c *call) (err error) {
 	}
 	c.trace = s.loop.door.gate.Follow(&q.Values, "tcp", c.arrived, &s.loop.gap)
 	q.Trace = c.trace
-	if err := s.loop.door.gate.Open(&c.gate, m.Namespace, tensors, &q.Params); err != nil {
+	if err := s.loop.door.gate.Open(&c.gate, &q.Request); err != nil {
 		return err
 	}
-	c.gate.Owner, c.gate.Use = c, &c.use
+	c.gate.Owner = c
 	if c.shared != nil {
 		return c.checkOutputs()
 	}
