@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"runtime/debug"
 	"sync"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/shivad/shivad/containers/internal/adapter"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/backoff"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -60,7 +60,7 @@ type Dialer struct {
 
 const (
 	dialTimeout = 5 * time.Second
-	// redial is the pause between attempts, as in Clipper. It is longer after the scheduler
+	// redial is the longest pause between attempts, as in Clipper. It is longer after the scheduler
 	// refused the replica.
 	redial        = 500 * time.Millisecond
 	redialRefused = 5 * time.Second
@@ -188,12 +188,7 @@ func (d *Dialer) run() {
 		if err != nil {
 			d.note("calling", err)
 		}
-		timer := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-timer.C:
-		case <-d.ctx.Done():
-			timer.Stop()
-		}
+		backoff.Wait(backoff.Jitter(pause), d.ctx.Done())
 	}
 	d.note("ended", nil)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/backoff"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -149,39 +150,15 @@ func local(a *net.TCPAddr) string {
 	return a.String()
 }
 
-const (
-	minAcceptPause = 5 * time.Millisecond
-	maxAcceptPause = time.Second
-)
-
-// accept accepts connections until its listener is closed. When accept fails, as it does without
-// free descriptors, it pauses, longer each time: spinning would cost a core.
+// accept accepts connections until its listener is closed.
 func (l *Listener) accept(listener net.Listener, d Dialect) {
-	pause := minAcceptPause
 	_, encrypted := listener.(tlsListener)
-	for {
-		raw, err := listener.Accept()
-		if err == nil {
-			pause = minAcceptPause
-			l.add(raw, d, encrypted)
-			continue
-		}
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
+	backoff.Accept(listener, l.stopped, func(err error, pause time.Duration) {
 		l.mu.Lock()
 		l.counts.AcceptFail++
 		l.mu.Unlock()
 		l.warn("cannot accept containers", "err", err.Error(), "again_in", pause)
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-l.stopped:
-			timer.Stop()
-			return
-		}
-		pause = min(2*pause, maxAcceptPause)
-	}
+	}, func(raw net.Conn) { l.add(raw, d, encrypted) })
 }
 
 // Add serves a connection that was made elsewhere, such as one in memory. The listener takes

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -15,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 // ServersEnv names the environment variable with the server's addresses, comma-separated, that is
@@ -49,15 +50,14 @@ const (
 	defaultStopTimeout = 10 * time.Second
 	maxReplicas        = 1024
 
-	// The pause before a restart doubles with every early end of a process that has answered
-	// nothing.
-	minRestart = 500 * time.Millisecond
-	maxRestart = 30 * time.Second
 	// The end of a process is early if it comes before this time.
 	earlyEnd = 10 * time.Second
 	// crashLoop is the number of early ends in a row after which the state is "crash loop".
 	crashLoop = 3
 )
+
+// restarts is the pace of restarts, by the early ends of a process that has answered nothing.
+var restarts = backoff.Backoff{First: 500 * time.Millisecond, Most: 30 * time.Second}
 
 // A Supervisor runs a number of processes of one command. It restarts them with growing, jittered
 // pauses, and stops them when it is closed. On Linux they also end when this process is killed.
@@ -256,7 +256,7 @@ func (s *Supervisor) Returns(conn net.Conn) time.Duration {
 	if p.early >= crashLoop {
 		return 0
 	}
-	return 2*time.Since(p.info.Since) + 2*minRestart
+	return 2*time.Since(p.info.Since) + 2*restarts.First
 }
 
 // Owns reports whether one of the processes, or a child of one, holds the other end of conn. It
@@ -400,8 +400,7 @@ func (p *process) supervise(ctx context.Context) {
 			return
 		}
 		quick := p.countEnd(time.Since(began) < earlyEnd)
-		pause := min(minRestart<<min(quick-1, 10), maxRestart)
-		pause = pause/2 + rand.N(pause/2)
+		pause := restarts.After(quick)
 		state := "restarting"
 		if quick >= crashLoop {
 			state = "crash loop"
@@ -409,12 +408,7 @@ func (p *process) supervise(ctx context.Context) {
 		p.state(state, 0)
 		p.crashOnce.Do(func() { close(p.crashed) })
 		p.log.Warn("container process ended", "reason", exit, "in_a_row", quick, "restart_in", pause.Round(time.Millisecond))
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
+		backoff.Wait(pause, ctx.Done())
 		p.mu.Lock()
 		p.info.Restarts++
 		p.mu.Unlock()

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/shiva/backoff"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -542,7 +542,7 @@ func (c *link) run(conn net.Conn, shared *sharedMemory) {
 		if c.oneOfSeveral {
 			c.failUnsent(why)
 		}
-		if answers > 0 || c.oneOfSeveral && time.Since(began) >= c.opts.maxBackoff {
+		if answers > 0 || c.oneOfSeveral && time.Since(began) >= c.opts.backoff.Most {
 			failures = 0
 		} else {
 			failures++ // accepting and hanging up counts like refusing
@@ -603,7 +603,7 @@ func (c *link) connect(failures *int) (net.Conn, *sharedMemory) {
 	// Reconnect at once after a connection breaks, and pause only between failed attempts.
 	last := time.Now()
 	for {
-		if !c.oneOfSeveral && !c.waitUnsent() || !c.sleep(time.Until(last.Add(c.backoff(*failures)))) {
+		if !c.oneOfSeveral && !c.waitUnsent() || !c.sleep(time.Until(last.Add(c.opts.backoff.After(*failures)))) {
 			return nil, nil
 		}
 		conn, shared, err := c.dial(c.ctx)
@@ -624,18 +624,6 @@ func (c *link) connect(failures *int) (net.Conn, *sharedMemory) {
 	}
 }
 
-// backoff returns the pause after this many failures.
-func (c *link) backoff(failures int) time.Duration {
-	if failures == 0 {
-		return 0
-	}
-	d := c.opts.maxBackoff
-	if n := failures - 1; n < 32 && c.opts.minBackoff < d>>n {
-		d = c.opts.minBackoff << n
-	}
-	return d - time.Duration(rand.Int64N(int64(d)/2+1))
-}
-
 // waitUnsent waits until a call is ready to send; false if the client was closed.
 func (c *link) waitUnsent() bool {
 	for {
@@ -654,13 +642,4 @@ func (c *link) waitUnsent() bool {
 }
 
 // sleep returns false if the client was closed.
-func (c *link) sleep(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-c.ctx.Done():
-		return false
-	}
-}
+func (c *link) sleep(d time.Duration) bool { return backoff.Wait(d, c.ctx.Done()) }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/shivad/shivad/shiva/backoff"
 	"github.com/shivad/shivad/shiva/tensor"
 	"github.com/shivad/shivad/shiva/token"
 )
@@ -18,8 +19,7 @@ type Option func(*options)
 type options struct {
 	dial         func(ctx context.Context, network, addr string) (net.Conn, error)
 	dialTimeout  time.Duration
-	minBackoff   time.Duration
-	maxBackoff   time.Duration
+	backoff      backoff.Backoff
 	inFlight     int
 	limits       Limits
 	pool         *tensor.Pool
@@ -42,8 +42,7 @@ func newOptions(opts []Option) options {
 		lookup:      net.DefaultResolver.LookupNetIP,
 		servers:     16,
 		dialTimeout: 10 * time.Second,
-		minBackoff:  50 * time.Millisecond,
-		maxBackoff:  5 * time.Second,
+		backoff:     backoff.Backoff{First: 50 * time.Millisecond, Most: 5 * time.Second},
 		inFlight:    64,
 		pool:        clientPool,
 	}
@@ -117,7 +116,7 @@ func WithDialTimeout(d time.Duration) Option { return func(o *options) { o.dialT
 // doubles with each failure, and is shortened by a random part of up to half. The default is 50 ms
 // to 5 s.
 func WithBackoff(shortest, longest time.Duration) Option {
-	return func(o *options) { o.minBackoff, o.maxBackoff = shortest, max(shortest, longest) }
+	return func(o *options) { o.backoff = backoff.Backoff{First: shortest, Most: max(shortest, longest)} }
 }
 
 // WithDeadlineMetadata makes Do tell the server how long it will wait: if its context has a

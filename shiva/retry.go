@@ -4,19 +4,17 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 // What a [Client] does with a request that failed at a server.
 
-// The pauses between two rounds over all servers.
-const (
-	firstPause = 20 * time.Millisecond
-	lastPause  = 320 * time.Millisecond
-)
+// rounds is the pace of rounds over all servers.
+var rounds = backoff.Backoff{First: 20 * time.Millisecond, Most: 320 * time.Millisecond}
 
 // An Attempt records the failure of a request, or of an attempt to connect, at one server.
 type Attempt struct {
@@ -114,7 +112,7 @@ func (c *Client) tryServers(ctx context.Context, m *Message, tell bool) (*Messag
 	if !bounded {
 		until = time.Now().Add(c.opts.dialTimeout)
 	}
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+	for round := 1; ; round++ {
 		for l := c.pick(p.tried); l != nil; l = c.pick(p.tried) {
 			answer, err := l.Do(ctx, m, tell)
 			if err == nil {
@@ -128,10 +126,11 @@ func (c *Client) tryServers(ctx context.Context, m *Message, tell bool) (*Messag
 		if c.ctx.Err() != nil {
 			return nil, &CallError{Addr: c.name, Err: ErrClosed}
 		}
+		pause := rounds.After(round)
 		if !p.recoverable || time.Until(until) <= pause {
 			return nil, p.failed.err()
 		}
-		if err := c.rest(ctx, pause/2+rand.N(pause/2)); err != nil {
+		if err := c.rest(ctx, pause); err != nil {
 			return nil, p.failed.with(c.name, err)
 		}
 		c.lookUpIfDue()

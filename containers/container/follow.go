@@ -12,6 +12,7 @@ import (
 
 	"github.com/shivad/shivad/containers/internal/subset"
 	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 // Links to the servers that a name resolves to.
@@ -130,19 +131,21 @@ func (s *server) follow(ctx context.Context, a address) {
 			}
 		}
 	}()
-	wait := firstBackoff
+	failures := 0
 	for due := time.Now(); ; {
 		if !time.Now().Before(due) {
+			wait := backoff.Jitter(resolvePeriod)
 			if found, err := s.lookUp(ctx, a); err == nil {
-				wait = resolvePeriod
+				failures = 0
 				f.choice.List(found, time.Now())
 			} else {
-				wait = min(2*wait, maxBackoff)
+				failures++
+				wait = attempts.After(failures)
 				if ctx.Err() == nil {
-					s.model.Log.Warn("container: cannot resolve the name of the server; is it spelled right?", "host", a.host, "err", err, "again_in", wait)
+					s.model.Log.Warn("container: cannot resolve the name of the server; is it spelled right?", "host", a.host, "err", err, "again_in", wait.Round(time.Millisecond))
 				}
 			}
-			due = time.Now().Add(jitter(wait))
+			due = time.Now().Add(wait)
 		}
 		f.look(ctx)
 		pause := time.Until(due)

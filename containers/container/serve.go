@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/shiva/backoff"
 	"github.com/shivad/shivad/shiva/tensor"
 	"github.com/shivad/shivad/shiva/token"
 )
@@ -31,12 +31,15 @@ const ServersEnv = "SHIVA_SERVERS"
 const DefaultServer = "tcp://127.0.0.1:7000"
 
 const (
-	firstBackoff   = 100 * time.Millisecond
-	maxBackoff     = 5 * time.Second
-	firstRefused   = 5 * time.Second // an early retry would be refused again
-	maxRefused     = time.Minute
 	resolvePeriod  = 20 * time.Second
 	connectTimeout = 10 * time.Second
+)
+
+// The pace of attempts to connect, and of those that a server refuses: an early one would be
+// refused again.
+var (
+	attempts = backoff.Backoff{First: 100 * time.Millisecond, Most: 5 * time.Second}
+	refused  = backoff.Backoff{First: 5 * time.Second, Most: time.Minute}
 )
 
 // Serve connects to the servers and answers their batches until ctx ends or every server has
@@ -244,7 +247,11 @@ func parseAddress(text string) (address, error) {
 // link holds a session with one server until ctx ends or the server dismisses the container.
 func (s *server) link(ctx context.Context, a address, st *linkState) {
 	log := s.model.Log.With("model", s.model.Name, "version", s.model.Version, "server", a.String())
-	wait, down, said := firstBackoff, false, ""
+	failures, refusals, down, said := 0, 0, false, ""
+	next := func() time.Duration {
+		failures++
+		return max(attempts.After(failures), refused.After(refusals))
+	}
 	for ctx.Err() == nil {
 		well := s.health.wait(ctx)
 		if well == nil {
@@ -257,51 +264,49 @@ func (s *server) link(ctx context.Context, a address, st *linkState) {
 		st.recordEnd()
 		unhook()
 		cancel()
-		var refused *refusedError
+		var refusal *refusedError
+		var wait time.Duration
 		var told *zmtp.PeerError
 		switch {
 		case well.Err() != nil && ctx.Err() == nil:
-			wait = firstBackoff
+			failures, refusals = 0, 0
 			continue
 		case errors.Is(err, errDismissed):
 			log.Info("container: dismissed", "reason", err)
 			return
 		case ctx.Err() != nil:
 			return
-		case errors.As(err, &refused) && shown != s.token.Token():
-			log.Warn("container: refused, and the token has been replaced; trying the new one", "reason", refused.reason)
-			wait = firstBackoff
+		case errors.As(err, &refusal) && shown != s.token.Token():
+			log.Warn("container: refused, and the token has been replaced; trying the new one", "reason", refusal.reason)
+			failures, refusals = 0, 0
 			continue
-		case errors.As(err, &refused):
-			wait = min(max(2*wait, firstRefused), maxRefused)
-			log.Error("container: the server refuses this model", "reason", refused.reason, "again_in", wait)
+		case errors.As(err, &refusal):
+			refusals++
+			wait = refused.After(refusals)
+			log.Error("container: the server refuses this model", "reason", refusal.reason, "again_in", wait.Round(time.Millisecond))
 		case errors.Is(err, errWaited):
-			wait = firstBackoff
+			failures, refusals = 0, 0
+			wait = next()
 			log.Info("container: registering again after the wait", "reason", err)
 		case errors.Is(err, errServed):
-			wait, down = firstBackoff, true
-			log.Warn("container: session ended", "reason", err, "again_in", wait)
+			failures, refusals, down = 0, 0, true
+			wait = next()
+			log.Warn("container: session ended", "reason", err, "again_in", wait.Round(time.Millisecond))
 		case errors.As(err, &told):
 			if told.Reason != said {
 				log.Warn("container: the server ended the connection before the model was registered; retrying", "reason", told.Reason)
 			}
 			said, down = told.Reason, true
+			wait = next()
 		default:
 			if !down {
 				log.Warn("container: cannot connect; retrying. Is shivad running, and is this its port for containers (containers.listen)?", "err", err)
 			}
 			down = true
+			wait = next()
 		}
-		timer := time.NewTimer(jitter(wait))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !backoff.Wait(wait, ctx.Done()) {
 			return
-		case <-timer.C:
 		}
-		wait = min(2*wait, max(wait, maxBackoff))
 	}
 }
-
-// jitter spreads the reconnections after a server's restart.
-func jitter(d time.Duration) time.Duration { return d/2 + mathrand.N(d/2+1) }

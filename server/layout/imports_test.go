@@ -35,9 +35,10 @@ shiva/tensor:               github.com/x448/float16 golang.org/x/sys
 shiva/jsonscan:             | shiva/budgettest github.com/x448/float16
 shiva/unixsocket:           | shiva/hosttest
 shiva/token:
-shiva:                      shiva/token shiva/jsonscan shiva/tensor shiva/unixsocket
+shiva:                      shiva/token shiva/jsonscan shiva/tensor shiva/unixsocket shiva/backoff
 shiva/jsontensor:           shiva shiva/jsonscan shiva/tensor github.com/x448/float16 | shiva/budgettest
 shiva/nearest:
+shiva/backoff:
 server/picture:
 shiva/certtest:
 shiva/shivatest:            shiva shiva/tensor
@@ -57,8 +58,8 @@ containers/internal/wire:   scheduler shiva/jsonscan shiva/tensor
 containers/internal/arena:           shiva/tensor golang.org/x/sys
 containers/internal/adapter:         scheduler shiva shiva/jsonscan shiva/tensor
 containers/internal/subset:
-containers/container:       containers/internal/subset scheduler/rounds shiva/token containers/internal/arena containers/zmtp containers/internal/wire shiva/jsonscan shiva/tensor go.opentelemetry.io/otel | containers scheduler
-containers:                 containers/internal/adapter containers/internal/arena containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/jsonscan shiva/tensor shiva/unixsocket github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting | containers/container github.com/go-zeromq/zmq4
+containers/container:       containers/internal/subset scheduler/rounds shiva/token containers/internal/arena containers/zmtp containers/internal/wire shiva/jsonscan shiva/tensor go.opentelemetry.io/otel shiva/backoff | containers scheduler
+containers:                 containers/internal/adapter containers/internal/arena containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/jsonscan shiva/tensor shiva/unixsocket github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting shiva/backoff | containers/container github.com/go-zeromq/zmq4
 containers/containertest:   containers/internal/adapter containers containers/zmtp containers/internal/wire scheduler shiva/jsonscan shiva/tensor
 
 server/internal/wake:
@@ -67,10 +68,10 @@ server/internal/journal:    server/internal/access
 cmd/shivad/internal/logqueue:
 server/internal/unfinished:  server/internal/access scheduler scheduler/setting shiva/tensor
 server/internal/access:     scheduler scheduler/naming scheduler/setting server/internal/fault shiva/tensor
-server/internal/listen:     scheduler scheduler/setting server/internal/access server/internal/metrics server/internal/processors server/internal/wake shiva/unixsocket
+server/internal/listen:     scheduler scheduler/setting server/internal/access server/internal/metrics server/internal/processors server/internal/wake shiva/backoff shiva/unixsocket
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
-server/internal/trace:      server/internal/wake scheduler google.golang.org/protobuf | server/internal/trace/tracetest
+server/internal/trace:      server/internal/wake scheduler google.golang.org/protobuf shiva/backoff | server/internal/trace/tracetest
 server/internal/trace/tracetest: go.opentelemetry.io/proto/slim/otlp google.golang.org/protobuf
 server/internal/parameter:  server/internal/trace scheduler shiva/jsonscan scheduler/setting
 server/config:              server/internal/memory server/internal/trace server/internal/parameter server/internal/access scheduler scheduler/naming shiva/nearest server/internal/listen shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
@@ -85,7 +86,7 @@ server/internal/metrics:             scheduler github.com/prometheus/client_gola
 server/selection:           shiva/nearest shiva/tensor github.com/x448/float16
 server/internal/apps:       server/internal/fault server/internal/wake server/internal/gate shiva/nearest server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor | containers/internal/adapter github.com/anishathalye/porcupine
 server/internal/cache:      server/internal/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
-server/state:               server/internal/wake github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
+server/state:               server/internal/wake github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting shiva/backoff
 server/state/statetest:     server/state shiva/budgettest shiva/hosttest github.com/redis/go-redis/v9
 server/internal/gate:        server/internal/fault server/internal/processors server/internal/unfinished server/internal/trace server/internal/access server/internal/cache shiva/nearest server/picture server/internal/parameter server/internal/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor github.com/x448/float16 | containers/internal/adapter
 server/internal/regions:     server/internal/fault server/internal/processors server/internal/access server/internal/parameter scheduler shiva/tensor golang.org/x/sys

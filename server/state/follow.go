@@ -4,23 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/shivad/shivad/server/internal/wake"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 const (
 	pollEvery   = 250 * time.Millisecond // how soon a flush is noticed
 	missedAfter = time.Second            // after which a published message counts as lost
 	pollTimeout = 2 * time.Second        // after which a silent Redis counts as unreachable
-	minBackOff  = 50 * time.Millisecond  // between attempts to connect, doubling
-	maxBackOff  = 500 * time.Millisecond // well below Options.Settle, so that no server is late
 	pushEntries = 500                    // in one call of the restore script
 	pushBytes   = 1 << 20
 )
+
+// attempts is the pace of attempts to connect. Most is well below Options.Settle, so that no server
+// is late.
+var attempts = backoff.Backoff{First: 50 * time.Millisecond, Most: 500 * time.Millisecond}
 
 // errMissed ends a session that has missed the notification of a change.
 var errMissed = errors.New("state: a notification from Redis did not come")
@@ -30,9 +34,9 @@ var errMissed = errors.New("state: a notification from Redis did not come")
 func (s *redisStore) follow() {
 	var first sync.Once
 	tried := func() { first.Do(func() { close(s.tried) }) }
-	for backOff := minBackOff; ; {
+	for failures := 0; ; {
 		err := s.session(func() {
-			backOff = minBackOff
+			failures = 0
 			s.setHealth(nil)
 			tried()
 		})
@@ -45,10 +49,10 @@ func (s *redisStore) follow() {
 			s.setHealth(err)
 			tried()
 		}
-		if pause(s.ctx, backOff/2+rand.N(backOff)/2) != nil {
+		failures++
+		if !wake.After(attempts.After(failures), s.ctx.Done()) {
 			return
 		}
-		backOff = min(2*backOff, maxBackOff)
 	}
 }
 

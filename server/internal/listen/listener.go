@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/wake"
+	"github.com/shivad/shivad/shiva/backoff"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
@@ -143,55 +143,43 @@ func (l *Listener) Accept() (*Conn, error) {
 	}
 }
 
-// accept admits the connections of one address, and refuses those above a limit. When the process
-// has no descriptor left it tries again after a growing pause, since without the pause it would
-// busy a core.
+// accept admits the connections of one address, and refuses those above a limit.
 func (l *Listener) accept(from net.Listener) {
-	const first, longest = 5 * time.Millisecond, time.Second
-	for pause := first; ; {
-		raw, err := from.Accept()
-		switch {
-		case errors.Is(err, net.ErrClosed):
-			return
-		case err != nil:
-			l.Log.Warn("cannot accept a connection", "door", l.Door, "error", err, "again in", pause)
-			if !wake.After(pause, l.closing) {
-				return
-			}
-			pause = min(2*pause, longest)
-			continue
+	backoff.Accept(from, l.closing, func(err error, pause time.Duration) {
+		l.Log.Warn("cannot accept a connection", "door", l.Door, "error", err, "again in", pause)
+	}, func(raw net.Conn) { l.admit(raw, from.Addr()) })
+}
+
+// admit offers a connection that came to an address, unless it is above a limit.
+func (l *Listener) admit(raw net.Conn, door net.Addr) {
+	l.Metrics.Opened()
+	c := &Conn{Conn: raw, listener: l, door: door, socket: raw}
+	c.host, c.peer = PeerOf(raw)
+	_, encrypted := door.(TLSAddr)
+	if why, err := l.enter(c.host); err != nil {
+		l.Metrics.Closed(why)
+		if encrypted {
+			l.refuseEncrypted(raw, err)
+		} else {
+			l.refuse(raw, err)
 		}
-		pause = first
-		l.Metrics.Opened()
-		c := &Conn{Conn: raw, listener: l, door: from.Addr(), socket: raw}
-		c.host, c.peer = PeerOf(raw)
-		_, encrypted := c.door.(TLSAddr)
-		if why, err := l.enter(c.host); err != nil {
-			l.Metrics.Closed(why)
-			if encrypted {
-				l.refuseEncrypted(raw, err)
-			} else {
-				l.refuse(raw, err)
-			}
-			continue
-		}
-		if l.Addresses != nil {
-			c.account = c.host.Enter(l.Addresses)
-		}
-		if !encrypted {
-			l.offer(c)
-			continue
-		}
-		if !l.begin(c) {
-			c.Because(metrics.ClosedDraining)
-			c.Close()
-			return
-		}
+		return
+	}
+	if l.Addresses != nil {
+		c.account = c.host.Enter(l.Addresses)
+	}
+	switch {
+	case !encrypted:
+		l.offer(c)
+	case l.begin(c):
 		l.accepting.Go(func() { // ends after HandshakeTimeout and with the listener
 			if l.shake(c) {
 				l.offer(c)
 			}
 		})
+	default: // the listener is closing
+		c.Because(metrics.ClosedDraining)
+		c.Close()
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/wake"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 // The limits of the queue of spans, and how it is emptied.
@@ -22,11 +23,12 @@ const (
 	pageSpans   = 2048                   // of one request to the collector, or a few more
 	pageBytes   = 1 << 20                // or about this many
 	pause       = 200 * time.Millisecond // before sending less than a page
-	shortest    = time.Second
-	longest     = 30 * time.Second // between two tries while the collector is unreachable
 	sendTimeout = 10 * time.Second
 	lastTimeout = 2 * time.Second // for the spans left when the server stops
 )
+
+// attempts is the pace of tries while the collector is unreachable.
+var attempts = backoff.Backoff{First: time.Second, Most: 30 * time.Second}
 
 // Config configures a Tracer.
 type Config struct {
@@ -190,9 +192,9 @@ func (e *exporter) run() {
 // deliver sends the page. While the collector is unreachable it tries again, less and less often.
 func (e *exporter) deliver() {
 	retry, err := e.send(e.ctx, sendTimeout)
-	for again := shortest; retry && e.ctx.Err() == nil; again = min(2*again, longest) {
+	for failures := 1; retry && e.ctx.Err() == nil; failures++ {
 		e.notice(err)
-		wake.After(again, e.ctx.Done())
+		wake.After(attempts.After(failures), e.ctx.Done())
 		retry, err = e.send(e.ctx, sendTimeout)
 	}
 	if !retry {
