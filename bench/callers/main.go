@@ -2,7 +2,6 @@
 // model: shivad without its rule for them, shivad with it, and pytriton, whose window the operator
 // guesses, with each of three.
 //
-//	callers -echo [-python PROGRAM] [-for 3s]
 //	callers [-peers DIR] [-python PROGRAM] [-a 20ms] [-b 1ms] [-clients 1,2] [-for 3s] [-svg FILE]
 //
 // The servers, their containers in Python, and the clients are processes of their own. The
@@ -10,8 +9,6 @@
 // bench/peers/install has put the peers, one client of shivad is eyecan-shiva's; without it
 // pytriton is left out. The exit status is 1 if shivad with its rule gets less than 0.9 of what is
 // possible with some number of clients, or less than pytriton with its best window.
-//
-// With -echo 16 clients ask a container that takes no time, beside a bare echo (bench/echo).
 package main
 
 import (
@@ -60,7 +57,6 @@ func main() {
 	flag.DurationVar(&o.b, "b", time.Millisecond, "`time` of each of its rows")
 	flag.DurationVar(&o.length, "for", 3*time.Second, "counted `time` of each number of clients")
 	flag.StringVar(&o.svg, "svg", "", "`file` for a figure")
-	onEcho := flag.Bool("echo", false, "compare a container that takes no time with a bare echo")
 	list := flag.String("clients", "1,2,4,8,16,32", "`numbers` of clients")
 	flag.Parse()
 	for text := range strings.SplitSeq(*list, ",") {
@@ -75,11 +71,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	measure := o.run
-	if *onEcho {
-		measure = o.besideEcho
-	}
-	process.Exit(measure(ctx))
+	process.Exit(o.run(ctx))
 }
 
 // A system is a server with its container, and what clients got from it.
@@ -99,11 +91,13 @@ type cell struct {
 }
 
 func (o *options) run(ctx context.Context) (broken []string, err error) {
-	remove, err := o.build(ctx, "cmd/shivad")
-	if err != nil {
+	if o.dir, err = os.MkdirTemp("", "callers-"); err != nil {
 		return nil, err
 	}
-	defer remove()
+	defer os.RemoveAll(o.dir)
+	if err := process.Build(ctx, o.dir, "cmd/shivad"); err != nil {
+		return nil, err
+	}
 	systems := []*system{
 		{name: "shivad, together = false", color: "#999999", wire: load.Shiva, start: shivad(false)},
 		{name: "shivad", color: "#0072b2", wire: load.Shiva, start: shivad(true)},
@@ -125,14 +119,6 @@ func (o *options) run(ctx context.Context) (broken []string, err error) {
 		}
 	}
 	return o.broken(systems), nil
-}
-
-// build builds programs into a directory of their own.
-func (o *options) build(ctx context.Context, programs ...string) (remove func(), err error) {
-	if o.dir, err = os.MkdirTemp("", "callers-"); err != nil {
-		return nil, err
-	}
-	return func() { os.RemoveAll(o.dir) }, process.Build(ctx, o.dir, programs...)
 }
 
 // possible is the rate of n clients in one batch.

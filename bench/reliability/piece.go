@@ -62,6 +62,11 @@ func test(name string, packages ...string) piece {
 	return piece{command: append([]string{"go", "test", "-count=1", "-vet=off", "-v", "-run", "^(" + name + ")$"}, packages...), shows: logged}
 }
 
+// fuzz is a piece that runs a fuzz target for a minute.
+func fuzz(name, pkg string) piece {
+	return piece{command: []string{"go", "test", "-vet=off", "-run", "^" + name + "$", "-fuzz", "^" + name + "$", "-fuzztime", "1m", pkg}, shows: regexp.MustCompile(`(?m)^(fuzz: elapsed: 1m.*|.*_test\.go:\d+: .*)$`)}
+}
+
 // e2e is a piece that runs a test with real processes.
 func e2e(name string) piece {
 	return piece{command: []string{"go", "test", "-count=1", "-vet=off", "-tags", "e2e", "-v", "-run", "^(" + name + ")$", "./server/e2e"}, shows: logged}

@@ -34,7 +34,7 @@ const (
 // counts counts arrivals, and collects faults.
 type counts struct {
 	Clients, Containers, Versions, Rolling int
-	Faults                                 []string `json:",omitempty"`
+	Faults                                 []string
 }
 
 // A churn is all activity except the steady load.

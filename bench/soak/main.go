@@ -3,12 +3,8 @@
 // last requests are as fast as the first.
 //
 //	soak [-length 2h] [-rate N] [-dir DIR]
-//	soak -state FILE [-piece 20m] [-length 2h]
 //
-// With -state it runs one piece of the length, adds its report to the file as a line, and judges
-// all pieces in the file; each further call runs the next piece, until the pieces add up to the
-// length. Each piece has a server of its own (pieces.go). -rate bounds the offered load, on a
-// machine that has other work.
+// -rate bounds the offered load, on a machine that has other work.
 //
 // It exits with 1 if a promise is broken; verdict.go has the promises.
 package main
@@ -42,47 +38,29 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("soak: ")
 	length := flag.Duration("length", 2*time.Hour, "`time` of the load")
-	file := flag.String("state", "", "run one piece, and keep the reports of all pieces in this `file`")
-	piece := flag.Duration("piece", 20*time.Minute, "`time` of a piece, with -state")
 	rate := flag.Float64("rate", 0, "offer at most this many `requests/s`; 0: 70 % of the capacity, whatever that is")
 	dir := flag.String("dir", "", "`directory` for logs and a heap profile at the end; empty: a temporary one, which is removed if the run passes")
 	flag.Parse()
 	if err := process.AtTop(); err != nil {
 		log.Fatal(err)
 	}
-	if least := windows * time.Second; *length < least || *piece < least {
-		log.Fatalf("-length is %v and -piece %v, expected %v or more", *length, *piece, least)
-	}
-	before, err := readPieces(*file)
-	if err != nil {
-		log.Fatal(err)
-	}
-	now := *length
-	if *file != "" {
-		if now = min(now-lengthOf(before), *piece); now <= 0 {
-			process.Exit(judge(before, *length), nil)
-		}
-		now = max(now, windows*time.Second)
+	if least := windows * time.Second; *length < least {
+		log.Fatalf("-length is %v, expected %v or more", *length, least)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	at, keep := *dir, *dir != ""
 	if !keep {
+		var err error
 		if at, err = os.MkdirTemp("", "soak-"); err != nil {
 			log.Fatal(err)
 		}
 	}
-	r, err := soak(ctx, at, now, *rate)
+	r, err := soak(ctx, at, *length, *rate)
 	if err != nil {
 		log.Fatalf("%v\nlogs are in %s", err, at)
 	}
 	broken := r.broken()
-	if *file != "" {
-		if err := r.add(*file); err != nil {
-			log.Fatal(err)
-		}
-		broken = judge(append(before, r), *length)
-	}
 	if len(broken) > 0 {
 		fmt.Println("logs and a heap profile are in", at)
 	} else if !keep {
@@ -113,10 +91,7 @@ func soak(ctx context.Context, dir string, length time.Duration, most float64) (
 			return nil, err
 		}
 	}
-	r := &report{Began: time.Now(), Length: length}
-	if r.Build, err = buildOf(filepath.Join(dir, "shivad")); err != nil {
-		return nil, err
-	}
+	r := &report{Length: length}
 	if r.Before, err = s.settled(ctx, nil); err != nil {
 		return nil, err
 	}

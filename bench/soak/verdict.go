@@ -24,17 +24,15 @@ const (
 // machine.
 const leastWindow = 5 * time.Minute
 
-// A report is the result of a run, or of a piece of one. As JSON it is a line of a file of pieces.
+// A report is the result of a run.
 type report struct {
-	Began         time.Time
-	Build         string // of shivad: the beginning of its SHA-256
 	Length        time.Duration
 	Before, After state
 	Samples       []sample
 	P99           []time.Duration // of the windows
 	Answered      int64
 	Refused, Lost int64
-	FirstRefusal  string `json:",omitempty"`
+	FirstRefusal  string
 	Churn         counts
 }
 

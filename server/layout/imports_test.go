@@ -140,7 +140,6 @@ bench/frames:               bench/load bench/internal/figure bench/internal/proc
 bench/callers:              bench/load bench/internal/figure bench/internal/process shiva/tensor
 bench/streams:              bench/load bench/internal/process bench/internal/table shiva shiva/tensor
 bench/soak:                 bench/load bench/internal/process bench/internal/ratio containers/container scheduler shiva shiva/tensor
-bench/fuzz:                 bench/internal/process containers/zmtp shiva shiva/jsonscan shiva/tensor
 bench/reliability:          bench/internal/process
 `
 
