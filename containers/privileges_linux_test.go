@@ -121,17 +121,21 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestFallback: a variable that a process neither inherits nor is given is that of Fallback.
+// TestFallback: a variable that a process neither inherits nor is given is that of Fallback. Each
+// process knows its number.
 func TestFallback(t *testing.T) {
 	t.Setenv("SHIVA_TEST_INHERITED", "of this process")
 	cmd := child("")
-	cmd.Args = []string{"sh", "-c", "echo $SHIVA_TEST_INHERITED, $EXTRA, $SHIVA_TEST_FALLBACK"}
+	cmd.Args = []string{"sh", "-c", "echo $SHIVA_TEST_INHERITED, $EXTRA, $SHIVA_TEST_FALLBACK, $SHIVA_REPLICA"}
+	cmd.Replicas = 2
 	cmd.Privileges.InheritEnv = []string{"*"}
 	cmd.Fallback = map[string]string{"SHIVA_TEST_INHERITED": "1", "EXTRA": "2", "SHIVA_TEST_FALLBACK": "3"}
 	s, _ := supervise(t, cmd)
-	budgettest.Until(t, "a line", func() bool { return len(s.Status()[0].LastLines) > 0 })
-	if line := s.Status()[0].LastLines[0]; line != "of this process, a=b, 3" {
-		t.Errorf("%q", line)
+	for i := range cmd.Replicas {
+		budgettest.Until(t, "a line", func() bool { return len(s.Status()[i].LastLines) > 0 })
+		if line, want := s.Status()[i].LastLines[0], fmt.Sprintf("of this process, a=b, 3, %d", i); line != want {
+			t.Errorf("%q, want %q", line, want)
+		}
 	}
 }
 

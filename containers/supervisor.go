@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,10 @@ import (
 // ServersEnv names the environment variable with the server's addresses, comma-separated, that is
 // set for supervised containers. The SDKs use it by default.
 const ServersEnv = "SHIVA_SERVERS"
+
+// ReplicaEnv names the environment variable with the number of a supervised process among those of
+// its command, from 0: it tells one of several devices to use.
+const ReplicaEnv = "SHIVA_REPLICA"
 
 // A Command is a command for a [Supervisor].
 type Command struct {
@@ -422,7 +427,7 @@ func (p *process) run(ctx context.Context) error {
 	c.Dir = p.cmd.Dir
 	mark := newMark()
 	inherited := p.cmd.Privileges.environment()
-	c.Env = append(slices.Clone(inherited), ServersEnv+"="+strings.Join(p.cmd.Servers, ","), mark)
+	c.Env = append(slices.Clone(inherited), ServersEnv+"="+strings.Join(p.cmd.Servers, ","), ReplicaEnv+"="+strconv.Itoa(p.info.Replica), mark)
 	for k, v := range p.cmd.Fallback {
 		if !slices.ContainsFunc(inherited, func(variable string) bool { return strings.HasPrefix(variable, k+"=") }) {
 			c.Env = append(c.Env, k+"="+v)

@@ -188,6 +188,16 @@ def test_a_device_is_a_promise(device: str, text: str, capsys: pytest.CaptureFix
     assert device.partition(":")[0] in line
 
 
+def test_processes_take_turns_with_devices(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, device in (("0", "abacus"), ("1", ""), ("2", "cuda:1"), ("3", "abacus")):
+        monkeypatch.setenv("SHIVA_REPLICA", number)
+        assert command.main(["check", str(DIGITS), "--device", "abacus, cpu,cuda:1"]) == int(device != "")
+        said = capsys.readouterr()
+        assert device.partition(":")[0] in said.err
+        assert device or " on cpu" in said.out
+        models._declared.clear()
+
+
 def test_estimators_with_several_outputs(tmp_path: Path) -> None:
     iris, path = load_iris(), tmp_path / "several.pkl"
     outputs = np.stack([iris.target > 0, iris.target], axis=1)
@@ -382,8 +392,8 @@ def test_other_refusals(tmp_path: Path) -> None:
 def test_replicas_are_processes_that_end_together(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(
         "import os, pathlib\n"
-        f"pathlib.Path({str(tmp_path)!r}, f'pid{{os.getpid()}}').write_text(os.environ['SHIVA_CPUS'])\n"
-        + PYTHON.replace("MORE", "")
+        f"pathlib.Path({str(tmp_path)!r}, f'pid{{os.getpid()}}').write_text(\n"
+        "    os.environ['SHIVA_CPUS'] + ' ' + os.environ['SHIVA_REPLICA'])\n" + PYTHON.replace("MORE", "")
     )
     (tmp_path / "beside.py").write_text("FACTOR = 2\n")
     with subprocess.Popen(
@@ -394,7 +404,7 @@ def test_replicas_are_processes_that_end_together(tmp_path: Path) -> None:
         while len(found := list(tmp_path.glob("pid*"))) < 2:
             assert time.monotonic() < end
             time.sleep(0.02)
-        assert {one.read_text() for one in found} == {"2"}
+        assert {one.read_text() for one in found} == {"2 0", "2 1"}
         parent.send_signal(signal.SIGTERM)
         assert parent.wait(60) in (0, signal.SIGTERM)
     for one in found:

@@ -73,7 +73,10 @@ def _describe(parser: argparse.ArgumentParser) -> None:
         help="version of the model (default: $MODEL_VERSION, or 1)",
     )
     parser.add_argument(
-        "--device", default="auto", help="cpu, cuda:0, openvino:GPU; auto: the best that works (default)"
+        "--device",
+        default="auto",
+        help="cpu, cuda:0, openvino:GPU; auto: the best that works (default); of several, separated by commas, the "
+        "processes take turns: see $SHIVA_REPLICA",
     )
     parser.add_argument(
         "--batch",
@@ -164,7 +167,7 @@ def _python(path: Path, options: argparse.Namespace) -> list[Model[..., Any]]:
 def _network(path: Path, options: argparse.Namespace) -> tuple[list[Model[..., Any]], Verdict]:
     """The models of a model file: the network and, where it is known what it is for, one that gets
     pictures and has the name, so that the network is NAME-raw."""
-    network = read(path, Options(device=options.device, trust=options.trust))
+    network = read(path, Options(device=_turn(options.device), trust=options.trust))
     most = int(options.batch) if options.batch.isdecimal() else 0
     verdict = (
         unproven(network, options.batch) if options.batch in ("off", "force") else prove(network, most=most or MOST)
@@ -185,11 +188,21 @@ def _network(path: Path, options: argparse.Namespace) -> tuple[list[Model[..., A
     ], verdict
 
 
+def _turn(devices: str) -> str:
+    """The one of several devices that this process takes: the supervisor says which one it is."""
+    several = [one.strip() for one in devices.split(",")]
+    number = os.environ.get("SHIVA_REPLICA", "0")
+    return several[int(number) % len(several) if number.isdecimal() else 0]
+
+
 def _replicate(arguments: Sequence[str], replicas: int) -> int:
     """Serve from several processes until one of them ends, or until SIGTERM or SIGINT."""
     environment = os.environ | {"SHIVA_CPUS": f"{processors() / replicas:g}"}
     command = [sys.executable, "-m", "shiva_container", *arguments, "--replicas", "1"]
-    processes = [subprocess.Popen(command, env=environment, start_new_session=True) for _ in range(replicas)]
+    processes = [
+        subprocess.Popen(command, env=environment | {"SHIVA_REPLICA": str(number)}, start_new_session=True)
+        for number in range(replicas)
+    ]
 
     def forward(number: int, _: object) -> None:
         for one in processes:

@@ -75,7 +75,7 @@ def _session(path: Path, options: Options) -> tuple[Any, str]:
         kind = "cpu"
     if kind not in PROVIDERS:
         raise Unusable(f"{path}: device {options.device}: expected auto, {', '.join(PROVIDERS)}, or openvino:NAME")
-    return _placed(path, settings, kind, number), options.device if kind != "cpu" else "cpu"
+    return _placed(path, settings, kind, number), f"{kind}:{number or 0}" if kind != "cpu" else "cpu"
 
 
 def _placed(path: Path, settings: Any, kind: str, number: str) -> Any:
