@@ -48,9 +48,9 @@ def rendezvous(key: str, servers: Sequence[str]) -> list[str]:
 class Subset:
     """The choice of one model of a container among the servers of a name: ``size`` of them.
 
-    The same as in the SDK for Go (containers/internal/subset/subset.go gives the reasons): the first of an
-    order that is the container's own; from time to time the next server is also tried, and the
-    server with the most sessions of the model is left. All times are seconds of one clock.
+    The same as in the SDK for Go (containers/internal/subset/subset.go gives the reasons): the
+    first of an order that is the container's own; from time to time the next server is also tried,
+    and the server with the most sessions of the model is left. All times are seconds of one clock.
     """
 
     def __init__(self, key: str, size: int) -> None:
