@@ -285,20 +285,20 @@ func (ss *streams) check(requests map[*Request]int) error {
 	for _, s := range ss.byKey {
 		queued, n := 0, 0
 		var last *Frame
-		for f := s.oldest; f != nil; f = f.newer {
+		for f := s.Oldest.Request(); f != nil; f = f.node.Newer.Request() {
 			r := f.req
 			switch {
-			case f.older != last:
+			case f.node.Older.Request() != last:
 				return fmt.Errorf("a frame of stream %q does not know the one before it", s.key.name)
 			case r.Frame != f || f.stream != s || r.state != stateWaiting:
 				return fmt.Errorf("stream %q has a frame that is not its own, or answered", s.key.name)
-			case f.held != (r.left == 0) || f.held != (r.item.queue == &ss.held):
-				return fmt.Errorf("a frame of stream %q has %d rows unanswered, held: %v", s.key.name, r.left, f.held)
-			case f.held && last == nil && s.leaving == 0:
+			case f.node.Held != (r.left == 0) || f.node.Held != (r.item.queue == &ss.held):
+				return fmt.Errorf("a frame of stream %q has %d rows unanswered, held: %v", s.key.name, r.left, f.node.Held)
+			case f.node.Held && last == nil && s.Leaving == 0:
 				return fmt.Errorf("the answer of the oldest frame of stream %q is held", s.key.name)
 			}
 			last = f
-			if f.held {
+			if f.node.Held {
 				n++
 				requests[r] = 0
 				continue
@@ -314,13 +314,13 @@ func (ss *streams) check(requests map[*Request]int) error {
 				}
 			}
 		}
-		if last != s.newest || n != s.held || queued != s.queued {
-			return fmt.Errorf("stream %q holds %d answers and counts %d, has %d items waiting and counts %d", s.key.name, n, s.held, queued, s.queued)
+		if last != s.Newest.Request() || n != s.Held || queued != s.queued {
+			return fmt.Errorf("stream %q holds %d answers and counts %d, has %d items waiting and counts %d", s.key.name, n, s.Held, queued, s.queued)
 		}
-		if (s.turn >= 0) != (s.keep > 0 && s.queued > 0) || s.turn >= 0 && ss.turns[s.priority][s.turn] != s {
-			return fmt.Errorf("stream %q is at %d of the turns, keeps %d and has %d items waiting", s.key.name, s.turn, s.keep, s.queued)
+		if (s.turn >= 0) != (s.Keep > 0 && s.queued > 0) || s.turn >= 0 && ss.turns[s.priority][s.turn] != s {
+			return fmt.Errorf("stream %q is at %d of the turns, keeps %d and has %d items waiting", s.key.name, s.turn, s.Keep, s.queued)
 		}
-		if s.silent != (s.oldest == nil && s.leaving == 0) || s.silent && s.ended {
+		if s.silent != s.Idle() || s.silent && s.ended {
 			return fmt.Errorf("stream %q counts as silent: %v", s.key.name, s.silent)
 		}
 		if s.silent {

@@ -214,7 +214,7 @@ func (c *core) enqueueAt(it *item, at place) {
 	it.inTurn = false
 	if f := r.Frame; f != nil {
 		c.streams.count(f.stream, 1)
-		it.inTurn = f.stream.keep > 0
+		it.inTurn = f.stream.Keep > 0
 	}
 	it.bucket.rows += it.rows()
 	it.bucket.queues[r.Priority].insert(it)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/scheduler/inorder"
 	"github.com/shivad/shivad/scheduler/setting"
 )
 
@@ -44,18 +45,17 @@ type Frame struct {
 
 	// Guarded by the model's mutex between Submit and the answer.
 
-	req          *Request
-	stream       *stream
-	older, newer *Frame // of the same stream, unanswered
-	held         bool   // its answer is complete and waits for that of an older frame
-	leaving      bool   // its answer is being delivered
-	captured     int64
-	number       uint64 // position in the stream in order of submission, from 1
+	req      *Request
+	stream   *stream
+	node     inorder.Node[*Frame] // in the line of the stream
+	leaving  bool                 // its answer is being delivered
+	captured int64
+	number   uint64 // position in the stream in order of submission, from 1
 }
 
 // waits reports whether no row of the frame is with a container: none was sent, or all have
 // returned.
-func (f *Frame) waits() bool { return !f.held && !f.req.executing() }
+func (f *Frame) waits() bool { return !f.node.Held && !f.req.executing() }
 
 // A SupersededError is an [ErrSuperseded] that names the newer frame.
 type SupersededError struct {
@@ -87,29 +87,27 @@ type streamKey struct {
 type stream struct {
 	key    streamKey
 	client *client // nil: the stream is that of a connection
-	keep   int     // of the frame that was submitted last
+	// Unanswered frames. Keep is that of the frame that was submitted last.
+	inorder.Line[*Frame]
 	// Numbers of the frame submitted last, and of the newest frame sent to a container.
-	last, sent     uint64
-	sentSeq        int64  // the client's number of the newest frame sent
-	oldest, newest *Frame // unanswered frames, in order of submission
-	held           int    // of these
-	leaving        int    // answers being delivered, before which no other answer leaves
-	batch          *Batch // the batch of all of those; nil: they are of several
-	captured       int64  // earliest capture time of those frames
-	queued         int    // items in queues
-	served         int64  // when a frame was sent last
-	next           int64  // when the next interval of the model's StreamInterval begins
-	number         uint64 // position in the order in which streams became known
-	priority       int    // of the turns that it is in
-	turn           int    // index in those turns, or -1
-	cut            uint64 // streams.cuts of the latest batch with a frame of it
-	skipped        int    // frames superseded since a frame was sent last
-	seq            int64  // the client's number of the frame submitted last
-	active         int64  // when a frame was submitted last
-	silent         bool   // it is in silent lists
-	ended          bool   // its connection is closed: it is forgotten when it falls silent
-	recent         streamRecent
-	neighbours     [2]struct{ before, after *stream }
+	last, sent uint64
+	sentSeq    int64  // the client's number of the newest frame sent
+	batch      *Batch // of all answers that are leaving; nil: they are of several
+	captured   int64  // earliest capture time of those frames
+	queued     int    // items in queues
+	served     int64  // when a frame was sent last
+	next       int64  // when the next interval of the model's StreamInterval begins
+	number     uint64 // position in the order in which streams became known
+	priority   int    // of the turns that it is in
+	turn       int    // index in those turns, or -1
+	cut        uint64 // streams.cuts of the latest batch with a frame of it
+	skipped    int    // frames superseded since a frame was sent last
+	seq        int64  // the client's number of the frame submitted last
+	active     int64  // when a frame was submitted last
+	silent     bool   // it is in silent lists
+	ended      bool   // its connection is closed: it is forgotten when it falls silent
+	recent     streamRecent
+	neighbours [2]struct{ before, after *stream }
 }
 
 // streams are the streams of one model.
@@ -296,49 +294,31 @@ func (ss *streams) join(f *Frame, s *stream, keep int, now int64) {
 	if s.silent {
 		ss.wakeUp(s)
 	}
-	f.stream, f.held, f.leaving, f.Skipped = s, false, false, 0
+	f.stream, f.leaving, f.Skipped = s, false, 0
 	s.last++
 	f.number = s.last
-	f.newer, f.older = nil, s.newest
-	if s.newest != nil {
-		s.newest.newer = f
-	} else {
-		s.oldest = f
-	}
-	s.newest = f
+	f.node.Of = f
+	s.Join(&f.node)
 	s.active = now
 	if f.Seq >= 0 {
 		s.seq = f.Seq
 	}
-	s.keep = keep
+	s.Keep = keep
 	ss.place(s)
 }
 
 // removeFrame removes f, which has been answered, from its stream.
 func (ss *streams) removeFrame(f *Frame) {
-	s := f.stream
-	if f.older != nil {
-		f.older.newer = f.newer
-	} else {
-		s.oldest = f.newer
-	}
-	if f.newer != nil {
-		f.newer.older = f.older
-	} else {
-		s.newest = f.older
-	}
-	f.older, f.newer = nil, nil
-	if f.held {
-		f.held = false
-		s.held--
+	if f.node.Held {
 		ss.held.remove(&f.req.item)
 	}
-	ss.fallSilent(s)
+	f.stream.Remove(&f.node)
+	ss.fallSilent(f.stream)
 }
 
 // fallSilent marks a stream as silent if it has no unanswered frame.
 func (ss *streams) fallSilent(s *stream) {
-	if s.oldest != nil || s.leaving > 0 || s.silent {
+	if !s.Idle() || s.silent {
 		return
 	}
 	if s.ended {
@@ -373,20 +353,24 @@ func (ss *streams) sent(f *Frame, now int64) {
 	}
 }
 
-// mayLeave reports whether the answer of f, which arrived with b, can be delivered now.
+// mayLeave reports whether the answer of f, which arrived with b, can be delivered now. Answers of
+// one batch are delivered by one goroutine, so they leave together.
 func (s *stream) mayLeave(f *Frame, b *Batch) bool {
-	return s.oldest == f && (s.leaving == 0 || s.batch == b)
+	return s.MayLeave(&f.node) || s.Oldest == &f.node && s.batch == b
 }
 
 // leave records that the answer of f is being delivered.
 func (ss *streams) leave(f *Frame, b *Batch) {
 	s := f.stream
 	f.leaving = true
-	if s.leaving++; s.leaving == 1 || f.captured < s.captured {
+	if s.Leaving == 0 || f.captured < s.captured {
 		s.captured = f.captured
 	}
 	s.batch = b
-	ss.removeFrame(f)
+	if f.node.Held {
+		ss.held.remove(&f.req.item)
+	}
+	s.Leave(&f.node)
 }
 
 // keepOf returns how many frames of f's stream may wait; 0: any number.
@@ -399,8 +383,8 @@ func (s *stream) supersedes(keep int, f func(*Frame)) {
 		return
 	}
 	n := 1
-	for frame := s.newest; frame != nil; {
-		older := frame.older
+	for frame := s.Newest.Request(); frame != nil; {
+		older := frame.node.Older.Request()
 		if frame.waits() {
 			if n++; n > keep {
 				f(frame)
@@ -435,7 +419,7 @@ func (c *core) follow(r *Request, s *stream, now int64, fx *effects) *place {
 	}
 	at := *from
 	at.deadline = min(at.deadline, r.deadline)
-	for heir := s.oldest; heir != f; heir = heir.newer {
+	for heir := s.Oldest.Request(); heir != f; heir = heir.node.Newer.Request() {
 		if it := &heir.req.item; heir.waits() && it.queue != nil {
 			if at.deadline = min(at.deadline, heir.req.deadline); at.before(it.place) {
 				c.dequeue(it)
@@ -467,18 +451,18 @@ func (ss *streams) returned(r *Request) {
 func (c *core) supersedeReturned(fx *effects) {
 	for _, f := range c.streams.returnedFrames {
 		s := f.stream
-		if f.req.state != stateWaiting || !f.waits() || s.keep == 0 {
+		if f.req.state != stateWaiting || !f.waits() || s.Keep == 0 {
 			continue
 		}
 		n, sent := 0, s.sent > f.number
-		for newer := f.newer; newer != nil && n < s.keep; newer = newer.newer {
+		for newer := f.node.Newer.Request(); newer != nil && n < s.Keep; newer = newer.node.Newer.Request() {
 			n++
 			sent = sent && newer.number != s.sent
 		}
 		switch {
-		case n == s.keep:
-			c.supersede(f, s.newest, fx)
-		case sent && n+1 == s.keep:
+		case n == s.Keep:
+			c.supersede(f, s.Newest.Of, fx)
+		case sent && n+1 == s.Keep:
 			c.supersede(f, &Frame{Seq: s.sentSeq}, fx)
 		}
 	}
@@ -492,33 +476,25 @@ func (c *core) supersedeReturned(fx *effects) {
 // replica serves.
 func (c *core) holdBack(f *Frame, fx *effects) {
 	s := f.stream
-	f.held = true
-	s.held++
+	s.Hold(&f.node)
 	it := &f.req.item
 	*it = item{req: f.req, hi: f.req.Rows, place: place{deadline: f.req.deadline, seq: it.seq}}
 	c.streams.held.insert(it)
 	c.wakeAt(it.deadline)
-	for s.keep > 0 && s.held > s.keep && !s.oldest.held {
-		c.supersede(s.oldest, s.newestHeld(), fx)
+	for old := s.Overdue(); old != nil; old = s.Overdue() {
+		c.supersede(old.Of, s.NewestHeld().Of, fx)
 	}
-}
-
-func (s *stream) newestHeld() *Frame {
-	f := s.newest
-	for !f.held {
-		f = f.older
-	}
-	return f
 }
 
 // release answers the frames of s whose held answers no longer wait for an older one.
 func (c *core) release(s *stream, fx *effects) {
-	if s.leaving > 0 {
+	if s.Leaving > 0 {
 		return
 	}
-	for f := s.oldest; f != nil && f.held; f = s.oldest {
-		r := f.req
-		c.streams.leave(f, nil)
+	// One goroutine delivers all of them, one by one.
+	for n := s.Oldest; n != nil && n.Held; n = s.Oldest {
+		r := n.Of.req
+		c.streams.leave(n.Of, nil)
 		c.succeed(r)
 		fx.answered = append(fx.answered, r)
 	}
@@ -528,7 +504,7 @@ func (c *core) release(s *stream, fx *effects) {
 func (c *core) delivered(s *stream, now int64, fx *effects) {
 	c.stats.shown++
 	s.answered(now)
-	s.leaving--
+	s.Left()
 	c.streams.fallSilent(s)
 	c.release(s, fx)
 }

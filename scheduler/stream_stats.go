@@ -67,7 +67,7 @@ func rank(s StreamStats) int {
 func (s *stream) stats(now int64) StreamStats {
 	a, b := &s.recent[0], &s.recent[1]
 	t := StreamStats{
-		Name: s.key.name, Connection: s.key.connection, Keep: setting.Keep(s.keep),
+		Name: s.key.name, Connection: s.key.connection, Keep: setting.Keep(s.Keep),
 		Span: time.Duration(now - b.since), Silent: time.Duration(now - s.active),
 		Frames: a.frames + b.frames, Answered: a.answered + b.answered, Superseded: a.superseded + b.superseded, Undated: a.undated + b.undated,
 		Age: time.Duration(max(a.age, b.age)), Late: time.Duration(max(a.late, b.late)),
@@ -75,7 +75,7 @@ func (s *stream) stats(now int64) StreamStats {
 	if t.Keep == 0 {
 		t.Keep = setting.KeepAll
 	}
-	for f := s.oldest; f != nil; f = f.newer {
+	for f := s.Oldest.Request(); f != nil; f = f.node.Newer.Request() {
 		t.Waiting++
 	}
 	return t

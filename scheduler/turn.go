@@ -48,14 +48,14 @@ func (t *turns) Pop() any {
 
 // place adds s to the turns of the priority of its newest frame, if it belongs there.
 func (ss *streams) place(s *stream) {
-	belongs := s.keep > 0 && s.queued > 0
-	if s.turn >= 0 && (!belongs || s.newest != nil && s.newest.req.Priority != s.priority) {
+	belongs := s.Keep > 0 && s.queued > 0
+	if s.turn >= 0 && (!belongs || s.Newest != nil && s.Newest.Of.req.Priority != s.priority) {
 		heap.Remove(&ss.turns[s.priority], s.turn)
 		ss.turning--
 	}
 	if belongs && s.turn < 0 {
-		if s.newest != nil {
-			s.priority = s.newest.req.Priority
+		if s.Newest != nil {
+			s.priority = s.Newest.Of.req.Priority
 		}
 		heap.Push(&ss.turns[s.priority], s)
 		ss.turning++
@@ -87,7 +87,7 @@ func (ss *streams) inTurn(priority int, visit func(*stream) (more bool)) (blocke
 // waiting returns the oldest item of s, in a queue of a priority, for which good holds, wherever
 // its place is; nil: there is none.
 func (s *stream) waiting(priority int, good func(*item) bool) *item {
-	for f := s.oldest; f != nil; f = f.newer {
+	for f := s.Oldest.Request(); f != nil; f = f.node.Newer.Request() {
 		if it := &f.req.item; it.inTurn && it.queue != nil && f.req.Priority == priority && good(it) {
 			return it
 		}
@@ -341,8 +341,8 @@ func (c *core) fillInTurn(b *Batch, bk *bucket, q *queue, at cursor, target, who
 func (ss *streams) waitingInTurn() (rows int) {
 	for _, turns := range ss.turns {
 		for _, s := range turns {
-			for f := s.oldest; f != nil; f = f.newer {
-				if it := &f.req.item; it.queue != nil && !f.held {
+			for f := s.Oldest.Request(); f != nil; f = f.node.Newer.Request() {
+				if it := &f.req.item; it.queue != nil && !f.node.Held {
 					rows += it.rows()
 				}
 			}

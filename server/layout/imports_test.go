@@ -46,8 +46,9 @@ shiva/budgettest:
 shiva/hosttest:
 shiva/leaktest:             shiva/budgettest
 
-scheduler:                  shiva/tensor scheduler/setting | scheduler/sim
+scheduler:                  shiva/tensor scheduler/inorder scheduler/setting | scheduler/sim
 scheduler/naming:           golang.org/x/text
+scheduler/inorder:
 scheduler/setting:
 scheduler/schedtest:        scheduler shiva/tensor
 scheduler/rounds:
@@ -84,7 +85,7 @@ server/build:
 server/layout:
 server/internal/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           shiva/nearest shiva/tensor github.com/x448/float16
-server/internal/apps:       server/internal/fault server/internal/wake server/internal/gate shiva/nearest server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor | containers/internal/adapter github.com/anishathalye/porcupine
+server/internal/apps:       server/internal/fault server/internal/wake server/internal/gate shiva/nearest server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/inorder scheduler/naming scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor | containers/internal/adapter github.com/anishathalye/porcupine
 server/internal/cache:      server/internal/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               server/internal/wake github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting shiva/backoff
 server/state/statetest:     server/state shiva/budgettest shiva/hosttest github.com/redis/go-redis/v9

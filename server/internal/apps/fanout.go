@@ -42,7 +42,7 @@ type fanout struct {
 	waiting atomic.Int32 // answering calls that are not complete; the last one finishes
 	refs    atomic.Int32 // as above
 
-	turn   *turn       // of a frame of a stream, once submitted; else nil
+	waiter *waiter     // of a frame of a stream, once submitted; else nil
 	choice gate.Choice // set by finish
 
 	request gate.Request // to the next model
@@ -131,7 +131,7 @@ func (f *fanout) open(c *gate.Call) {
 // Start implements gate.Fanout.
 func (f *fanout) Start(calls []*gate.Call) []*gate.Call {
 	if f.call != nil {
-		f.turn = f.app.registry.order.join(f.call, f)
+		f.waiter = f.app.registry.order.join(f.call, f)
 	}
 	for i := range f.asks {
 		if f.asks[i].pick.Shadow {
@@ -177,7 +177,7 @@ func (f *fanout) Close() {
 	clear(f.missing[:cap(f.missing)])
 	f.asks, f.refused, f.answers, f.missing = f.asks[:0], f.refused[:0], f.answers[:0], f.missing[:0]
 	f.app, f.call, f.feedback, f.user, f.id, f.state = nil, nil, nil, "", "", selection.State{}
-	f.turn, f.choice = nil, gate.Choice{}
+	f.waiter, f.choice = nil, gate.Choice{}
 	f.waiting.Store(0)
 	fanouts.Put(f)
 }
@@ -185,7 +185,7 @@ func (f *fanout) Close() {
 // Cancel implements gate.Fanout. The fanout is not closed yet, so it still owns the calls.
 func (f *fanout) Cancel() {
 	f.giveUp()
-	f.turn.cancel()
+	f.waiter.cancel()
 }
 
 // giveUp cancels all calls.
@@ -262,13 +262,13 @@ func (f *fanout) finish(last *ask) {
 	} else {
 		f.fallBack(fault)
 	}
-	f.turn.settle()
+	f.waiter.failIfSuperseded()
 	// Before the answer leaves. A superseded frame gets no feedback.
 	if f.id != "" && !errors.Is(c.Err, scheduler.ErrSuperseded) {
 		f.remember(f.predictions(), f.lessons())
 	}
-	if f.turn != nil {
-		f.turn.finish()
+	if f.waiter != nil {
+		f.waiter.finish()
 		return
 	}
 	c.Finish()

@@ -12,9 +12,9 @@ import (
 // registered since the server started. Nothing is declared then: the outputs have the form of the
 // default, and only the rows of the request are counted.
 type standIn struct {
-	app  *application
-	call *gate.Call
-	turn *turn // of a frame of a stream, once submitted; else nil
+	app    *application
+	call   *gate.Call
+	waiter *waiter // of a frame of a stream, once submitted; else nil
 }
 
 // openDefault answers a call with the default output; why is the error that it replaces.
@@ -44,15 +44,15 @@ func (a *application) openDefault(c *gate.Call, r *gate.Request, why error) erro
 }
 
 func (s *standIn) Start(calls []*gate.Call) []*gate.Call {
-	if s.turn = s.app.registry.order.join(s.call, nil); s.turn != nil {
-		s.turn.finish()
+	if s.waiter = s.app.registry.order.join(s.call, nil); s.waiter != nil {
+		s.waiter.finish()
 	} else {
 		s.call.Finish()
 	}
 	return calls
 }
 
-func (s *standIn) Cancel()   { s.turn.cancel() }
+func (s *standIn) Cancel()   { s.waiter.cancel() }
 func (*standIn) Close()      {}
 func (*standIn) Voices() int { return 1 }
 
