@@ -16,6 +16,7 @@ from typing import Any
 import joblib
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from shiva_container import Batch, Model, command, models
@@ -281,6 +282,18 @@ def test_threads_are_the_share_of_the_process(monkeypatch: pytest.MonkeyPatch) -
         _ = Options().share
     monkeypatch.delenv("SHIVA_CPUS")
     assert Options().share == len(os.sched_getaffinity(0))
+
+
+def test_onnxruntime_gets_the_share_and_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, start = [], onnxruntime.InferenceSession
+    monkeypatch.setattr(
+        onnxruntime, "InferenceSession", lambda path, *args, **more: made.append(args) or start(path, *args, **more)
+    )
+    monkeypatch.setenv("SHIVA_CPUS", "3")
+    read(DIGITS)
+    ((settings, *_),) = made
+    assert (settings.intra_op_num_threads, settings.inter_op_num_threads) == (3, 1)
+    assert settings.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
 PYTHON = """

@@ -85,11 +85,6 @@ def processors() -> int:
     return max(1, round(share)) if told else len(os.sched_getaffinity(0))
 
 
-def alone() -> bool:
-    """Whether this process has all processors: its threads may wait for work by spinning."""
-    return processors() >= (os.cpu_count() or 1)
-
-
 def line(error: Exception | None) -> str:
     """An exception in one line: runtimes add traces and paths of their own sources."""
     text = f"{type(error).__name__}: {error}".strip().splitlines()[0]

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 
 from ..tensors import Array
-from .network import Network, Options, Port, Unusable, alone
+from .network import Network, Options, Port, Unusable
 
 log = logging.getLogger("shiva_container.files")
 
@@ -64,8 +64,8 @@ def _session(path: Path, options: Options) -> tuple[Any, str]:
     settings.intra_op_num_threads = options.share
     settings.inter_op_num_threads = 1
     settings.log_severity_level = 4  # exceptions say what goes wrong
-    if not alone():
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Threads that wait for work by spinning take processors from the server and other processes.
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if kind == "auto":
         if PROVIDERS["cuda"] in onnxruntime.get_available_providers():
             try:
