@@ -16,7 +16,6 @@ import (
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/budgettest"
-	"github.com/shivad/shivad/shiva/leaktest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -39,7 +38,7 @@ func newRig(t testing.TB, cfg containers.Config) *rig {
 			t.Logf("log:\n%s", r.log)
 		}
 	})
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	var err error
 	r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool, Log: slog.New(slog.NewTextHandler(r.log, nil))})
 	if err != nil {

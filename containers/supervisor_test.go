@@ -18,7 +18,6 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/shiva/budgettest"
-	"github.com/shivad/shivad/shiva/leaktest"
 )
 
 const childEnv = "SHIVA_TEST_CHILD"
@@ -27,7 +26,7 @@ const childEnv = "SHIVA_TEST_CHILD"
 func TestMain(m *testing.M) {
 	switch os.Getenv(childEnv) {
 	case "":
-		os.Exit(leaktest.Main(m, budgettest.RunWaiting))
+		os.Exit(budgettest.RunClean(m))
 	case "obedient":
 		term := make(chan os.Signal, 1)
 		signal.Notify(term, syscall.SIGTERM)

@@ -44,7 +44,6 @@ shiva/certtest:
 shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
 shiva/hosttest:
-shiva/leaktest:             shiva/budgettest
 
 scheduler:                  shiva/tensor scheduler/inorder scheduler/setting | scheduler/sim
 scheduler/naming:           golang.org/x/text

@@ -10,7 +10,7 @@ import (
 
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/server/state/statetest"
-	"github.com/shivad/shivad/shiva/leaktest"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 func open(t *testing.T, target string, opts state.Options) state.Store {
@@ -28,7 +28,7 @@ func open(t *testing.T, target string, opts state.Options) state.Store {
 }
 
 func TestMemory(t *testing.T) {
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	statetest.Conformance(t, false, func(t *testing.T) statetest.Stores {
 		return func(t *testing.T, opts state.Options) state.Store {
 			s, err := state.NewMemory(opts)
@@ -42,7 +42,7 @@ func TestMemory(t *testing.T) {
 
 func TestFile(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	statetest.Conformance(t, false, func(t *testing.T) statetest.Stores {
 		return func(t *testing.T, opts state.Options) state.Store {
 			return open(t, filepath.Join(t.TempDir(), "state.db"), opts)
@@ -52,7 +52,7 @@ func TestFile(t *testing.T) {
 
 func TestRedis(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	statetest.Conformance(t, true, func(t *testing.T) statetest.Stores {
 		return func(t *testing.T, opts state.Options) state.Store {

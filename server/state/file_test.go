@@ -23,7 +23,6 @@ import (
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/server/state/statetest"
 	"github.com/shivad/shivad/shiva/budgettest"
-	"github.com/shivad/shivad/shiva/leaktest"
 )
 
 // The test binary is also the process that is killed, and the one with little room.
@@ -36,7 +35,7 @@ func TestMain(m *testing.M) {
 	case "no room":
 		openWithoutRoom(path)
 	default:
-		os.Exit(leaktest.Main(m, budgettest.RunWaiting))
+		os.Exit(budgettest.RunClean(m))
 	}
 }
 
@@ -87,7 +86,7 @@ func writeForEver(path string) {
 // that was in progress.
 func TestFileSurvivesKills(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	path := filepath.Join(t.TempDir(), "state.db")
 	acknowledged, tried := map[string]string{}, map[string]string{}
 	total, rounds := 0, 2+budgettest.Rounds(15)
@@ -161,7 +160,7 @@ func TestFileSurvivesKills(t *testing.T) {
 }
 
 func TestFileRemembers(t *testing.T) {
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := open(t, path, state.Options{})
 	statetest.Put(t, s, "apps/a", "1")
@@ -189,7 +188,7 @@ func TestFileRemembers(t *testing.T) {
 
 func TestFileInUse(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	path := filepath.Join(t.TempDir(), "state.db")
 	open(t, path, state.Options{})
 	_, err := state.Open(context.Background(), path, state.Options{})
@@ -201,7 +200,7 @@ func TestFileInUse(t *testing.T) {
 // Opening a damaged file returns an error that names the file, unless the damage is in an unused
 // part.
 func TestFileDamaged(t *testing.T) {
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := open(t, path, state.Options{})
 	for i := range 200 {
@@ -260,7 +259,7 @@ func TestFileDamaged(t *testing.T) {
 }
 
 func TestFileOfSomethingElse(t *testing.T) {
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	path := filepath.Join(t.TempDir(), "other.db")
 	db, err := bbolt.Open(path, 0o600, nil)
 	if err != nil {
@@ -341,7 +340,7 @@ func fill(path string) {
 }
 
 func TestFileFull(t *testing.T) {
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	out, err := child("fill", filepath.Join(t.TempDir(), "state.db")).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "good") {
 		t.Errorf("%v\n%s", err, out)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/server/state/statetest"
-	"github.com/shivad/shivad/shiva/leaktest"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // refused opens a store that cannot be opened, and checks that the error has the parts that an
@@ -48,7 +48,7 @@ func refused(t *testing.T, target string, parts ...string) {
 // it was.
 func TestFileRefused(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	write := func(name string, data []byte) {
@@ -201,7 +201,7 @@ func openWithoutRoom(path string) {
 // For a Redis that cannot be read the error says why and what to do.
 func TestRedisRefused(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	stranger, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

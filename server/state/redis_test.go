@@ -19,7 +19,6 @@ import (
 	"github.com/shivad/shivad/server/state/statetest"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/hosttest"
-	"github.com/shivad/shivad/shiva/leaktest"
 )
 
 // quick holds updates back for a shorter time after a restart, still far longer than servers need
@@ -36,7 +35,7 @@ func healthy(s state.Store) func() bool { return func() bool { return s.Health()
 func TestRedisOutlivesThreads(t *testing.T) {
 	t.Parallel()                     // it waits
 	hosttest.Need(t, "redis-server") // here, since another goroutine cannot skip the test
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	var r *statetest.Redis
 	tid := os.Getpid()
 	for tid == os.Getpid() { // the first thread never ends
@@ -63,7 +62,7 @@ func TestRedisOutlivesThreads(t *testing.T) {
 
 func TestRedisAwayAtStart(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.StoppedRedis(t)
 	began := time.Now()
 	s := open(t, r.Target(), quick)
@@ -94,7 +93,7 @@ func TestRedisAwayAtStart(t *testing.T) {
 
 func TestRedisAwayInTheMiddle(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	a, b := open(t, r.Target(), quick), open(t, r.Target(), quick)
 	statetest.Put(t, a, "kept", "1")
@@ -132,7 +131,7 @@ func waitFor(t *testing.T, s state.Store) state.Store {
 // A hanging Redis keeps its connections open, and answers nothing.
 func TestRedisHangs(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	s := open(t, r.Target(), quick)
 	statetest.Put(t, s, "a", "1")
@@ -154,7 +153,7 @@ func TestRedisHangs(t *testing.T) {
 // changes acknowledged since.
 func TestRedisComesBackWithOldData(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	a, b := open(t, r.Target(), quick), open(t, r.Target(), quick)
 	statetest.Put(t, a, "changed", "1")
@@ -190,7 +189,7 @@ func TestRedisComesBackWithOldData(t *testing.T) {
 // Changes made while a server was cut off are newer than the entries that it restores.
 func TestRedisLateServer(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	p := newProxy(t, r)
 	near, far := open(t, r.Target()+"?db=3", quick), open(t, p.target(""), quick)
@@ -222,7 +221,7 @@ func TestRedisLateServer(t *testing.T) {
 // restore theirs.
 func TestRedisWaitsForAllServers(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	p, q := newProxy(t, r), newProxy(t, r)
 	opts := state.Options{Settle: time.Hour} // the test does not wait for it
@@ -303,7 +302,7 @@ func addToOne(old []byte) ([]byte, error) {
 // A server that was cut off catches up on all changes meanwhile, including deletions.
 func TestRedisMissedNotifications(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	p := newProxy(t, r)
 	near, far := open(t, r.Target()+"?db=3", quick), open(t, p.target(""), quick)
@@ -403,21 +402,21 @@ func trouble(t *testing.T, r *statetest.Redis, happen func()) {
 
 func TestRedisFlushedUnderLoad(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	trouble(t, r, func() { r.Do(t, "flushall") })
 }
 
 func TestRedisRestartedUnderLoad(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	trouble(t, r, func() { r.Kill(); r.Start(t) })
 }
 
 func TestRedisLosesTheLatestUnderLoad(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	trouble(t, r, func() {
 		r.Do(t, "save")
@@ -432,7 +431,7 @@ func TestRedisLosesTheLatestUnderLoad(t *testing.T) {
 // reason. Data without a format number, written before the number existed, is format 1.
 func TestRedisFormat(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	s := open(t, r.Target(), state.Options{Settle: time.Millisecond})
 	statetest.Put(t, s, "a", "1")
@@ -469,7 +468,7 @@ func TestRedisFormat(t *testing.T) {
 
 func TestRedisNamespaces(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	a, b := open(t, r.Target(), state.Options{Namespace: "a", Settle: time.Millisecond}), open(t, r.Target(), state.Options{Namespace: "b", Settle: time.Millisecond})
 	statetest.Put(t, a, "key", "of a")
@@ -491,7 +490,7 @@ func TestRedisNamespaces(t *testing.T) {
 // An address may have a user, a password and the number of a database. The password is never shown.
 func TestRedisAddress(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	r.Do(t, "acl", "setuser", "shivad", "on", ">secret", "allkeys", "allchannels", "allcommands")
 	r.Do(t, "acl", "setuser", "default", "resetpass", ">other")
@@ -513,7 +512,7 @@ func TestRedisAddress(t *testing.T) {
 // A full Redis refuses updates, and accepts them again when there is room.
 func TestRedisFull(t *testing.T) {
 	t.Parallel() // it waits
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
 	s := open(t, r.Target(), quick)
 	statetest.Put(t, s, "a", "1")

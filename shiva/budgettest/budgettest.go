@@ -1,5 +1,6 @@
-// Package budgettest bounds the time that tests take, in every package: each input of a fuzz
-// target, each step of a test, each wait.
+// Package budgettest bounds what tests take, in every package: the time of each input of a fuzz
+// target, of each step of a test and of each wait; and goroutines and descriptors, none of which
+// may be left, even where tests run in parallel.
 //
 // A decoder that loops forever on some input is the worst bug that a fuzzer can find, and the one
 // that `go test -fuzz` does not report: a worker that hangs is killed when the time is over, and

@@ -25,7 +25,6 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva/budgettest"
-	"github.com/shivad/shivad/shiva/leaktest"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 	"github.com/shivad/shivad/shiva/unixsocket"
@@ -39,7 +38,7 @@ func init() {
 	}
 }
 
-func TestMain(m *testing.M) { os.Exit(leaktest.Main(m, budgettest.RunWaiting)) }
+func TestMain(m *testing.M) { os.Exit(budgettest.RunClean(m)) }
 
 // rig is a door and a client of it.
 type rig struct {
@@ -65,7 +64,7 @@ func inBubble(t *testing.T, test func(t *testing.T, r *rig), changes ...change) 
 
 func newRigOn(t testing.TB, network *shivatest.Net, changes ...change) *rig {
 	t.Helper()
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	cfg := Config{
 		Streams: 256, PingInterval: time.Minute, PingTimeout: doortest.Patience, MinPing: time.Millisecond,
 		Settings: Settings{

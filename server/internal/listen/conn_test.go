@@ -15,7 +15,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/shiva/leaktest"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/shivatest"
 )
 
@@ -113,7 +113,7 @@ func TestLimits(t *testing.T) {
 // open returns a listener on a real socket, whose connections are accepted and passed to let.
 func open(t *testing.T, cfg Config, let func(*Conn)) *Listener {
 	t.Helper()
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	if cfg.Addrs == nil {
 		cfg.Addrs = []string{"127.0.0.1:0"}
 	}

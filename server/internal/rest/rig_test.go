@@ -18,7 +18,7 @@ import (
 	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/listen"
-	"github.com/shivad/shivad/shiva/leaktest"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -32,7 +32,7 @@ type rig struct {
 
 func newRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
-	leaktest.Goroutines(t)
+	budgettest.Goroutines(t)
 	r := &rig{Rig: doortest.New(t, tensor.NewPool(1<<30)), repo: &doortest.Repository{Names: []string{"managed"}}}
 	cfg := Config{
 		Entrance: r.Entrance("rest"),

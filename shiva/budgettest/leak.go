@@ -1,11 +1,4 @@
-// Package leaktest finds goroutines and descriptors that tests leave behind, even when tests run in
-// parallel.
-//
-// Counting all goroutines of the process before and after a test only works if the test runs alone.
-// Instead, goroutines carry a pprof label that names their test. A goroutine inherits the label of
-// the one that starts it, so each test finds its own. Some do not inherit it (functions of timers),
-// and descriptors have no labels: those are counted once, when all tests have ended.
-package leaktest
+package budgettest
 
 import (
 	"context"
@@ -20,12 +13,15 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // label is the key of the pprof label. Values are numbers, since a test may run several times.
-const label = "leaktest"
+//
+// Counting all goroutines of the process before and after a test only works if the test runs alone.
+// Instead, goroutines carry a label that names their test. A goroutine inherits it from the one
+// that starts it, so each test finds its own. Some do not (functions of timers), and descriptors
+// have no labels: those are counted once, when all tests have ended.
+const label = "test"
 
 var lastValue atomic.Int64
 
@@ -42,7 +38,7 @@ func Goroutines(t testing.TB) {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(label, mine)))
 	t.Cleanup(func() {
 		pprof.SetGoroutineLabels(context.Background())
-		budgettest.Until(t, "the goroutines of "+t.Name()+" to end", func() bool { return !labelled(mine) })
+		Until(t, "the goroutines of "+t.Name()+" to end", func() bool { return !labelled(mine) })
 	})
 }
 
@@ -53,13 +49,13 @@ func labelled(value string) bool {
 	return strings.Contains(all.String(), fmt.Sprintf("%q:%q", label, value))
 }
 
-// Main runs the tests of a package with run, and fails if they leave goroutines or descriptors
-// behind. It returns the exit code.
-func Main(m *testing.M, run func(*testing.M) int) int {
+// RunClean is RunWaiting for a package whose tests must leave no goroutines and no descriptors
+// behind: it fails if they do.
+func RunClean(m *testing.M) int {
 	openPoller()
 	watchSignals()
 	goroutines, descriptors := runtime.NumGoroutine(), Descriptors()
-	code := run(m)
+	code := RunWaiting(m)
 	var left string
 	for end := time.Now().Add(10 * time.Second); code == 0; time.Sleep(time.Millisecond) {
 		switch g, d := runtime.NumGoroutine(), Descriptors(); {

@@ -1,12 +1,10 @@
-package leaktest
+package budgettest
 
 import (
 	"context"
 	"runtime/pprof"
 	"sync/atomic"
 	"testing"
-
-	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // A goroutine inherits the label through the goroutine that started it, even after that one has
@@ -28,7 +26,7 @@ func TestLabelled(t *testing.T) {
 		t.Errorf("labelled: %v, %v, %v", labelled("test"), labelled("tes"), labelled("other"))
 	}
 	close(stop)
-	budgettest.Until(t, "the goroutine to end", func() bool { return !labelled("test") })
+	Until(t, "the goroutine to end", func() bool { return !labelled("test") })
 }
 
 // A test that ends before its goroutine waits for it.
