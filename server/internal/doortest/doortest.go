@@ -27,8 +27,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Patience is how long requests without a deadline may take, and how long a test waits for an event
-// that must happen: only a failing test waits that long.
+// Patience is how long a test waits for an event that must happen: only a failing test waits that
+// long.
 const Patience = time.Minute
 
 // A Rig is a server without doors.
@@ -41,6 +41,7 @@ type Rig struct {
 	Regions *regions.Registry
 	Log     *Log
 
+	Deadline   time.Duration        // of requests without one; Patience unless a test sets another
 	Unready    string               // why the server is not ready; "": it is
 	Delivering func() (over func()) // a hook of the scheduler, set before any request; nil: none
 
@@ -51,11 +52,11 @@ type Rig struct {
 // New makes a server whose memory is a pool.
 func New(t testing.TB, pool *tensor.Pool) *Rig {
 	t.Helper()
-	r := &Rig{T: t, Pool: pool, Metrics: metrics.New("test"), Regions: regions.New(regions.Settings{}, nil), Log: new(Log)}
+	r := &Rig{T: t, Pool: pool, Metrics: metrics.New("test"), Regions: regions.New(regions.Settings{}, nil), Log: new(Log), Deadline: Patience}
 	t.Cleanup(r.Regions.Close)
 	r.Gate = gate.New(gate.Config{
 		Pool:    pool,
-		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: Patience} },
+		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: r.Deadline} },
 		Metrics: r.Metrics,
 	})
 	hooks := r.Metrics.Hooks()
@@ -182,7 +183,8 @@ func (r *Rig) Held(name string, spec scheduler.Spec) *schedtest.Worker {
 	return w
 }
 
-// Echo is a worker that answers with the inputs, in memory of the pool, before Send returns.
+// Echo is a worker that answers with the inputs, in memory of the pool, before Send returns. It
+// fails batches for which there is no memory.
 func (r *Rig) Echo(b *scheduler.Batch) error {
 	outputs := make([]tensor.Tensor, len(b.Parts[0].Inputs))
 	for i := range outputs {
@@ -202,6 +204,26 @@ func (r *Rig) Echo(b *scheduler.Batch) error {
 	}
 	b.Complete(outputs, nil)
 	return nil
+}
+
+// Slowly is Echo in a container that takes long enough for frames to be superseded.
+func (r *Rig) Slowly(b *scheduler.Batch) error {
+	time.AfterFunc(200*time.Microsecond, func() { _ = r.Echo(b) })
+	return nil
+}
+
+// Silent waits until every frame of a model has an answer, and all memory is back.
+func (r *Rig) Silent(name string) {
+	r.T.Helper()
+	model, _ := r.Sched.Model(scheduler.ModelID{Name: name, Version: "1"})
+	budgettest.Until(r.T, "the streams to fall silent, and their memory to come back", func() bool {
+		for _, s := range model.Streams(1000) {
+			if s.Waiting > 0 {
+				return false
+			}
+		}
+		return model.Stats().Requests == 0 && r.Pool.InUse() == 0
+	})
 }
 
 // A Log collects what is written to it, by any goroutine.

@@ -71,22 +71,12 @@ func newMutants(t testing.TB) *mutants {
 	m.Model("fixed", scheduler.Spec{Inputs: fixed, Outputs: fixed}, scheduler.WorkerFunc(m.Echo))
 	add(raw("fixed", "INT32", []int{2, 2}, make([]byte, 16)))
 	camera := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}}
-	m.Model("camera", scheduler.Spec{Inputs: camera, Outputs: camera}, scheduler.WorkerFunc(m.slowly))
+	m.Model("camera", scheduler.Spec{Inputs: camera, Outputs: camera}, scheduler.WorkerFunc(m.Slowly))
 	add(raw("camera", "FP32", []int{1, 2}, make([]byte, 8)))
 	m.cameras = m.samples[len(m.samples)-1:]
 	m.conn = m.dial(grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})))
 	m.ctx = context.WithValue(context.Background(), connKey{}, &conn{outbox: outbox{box: gate.Outbox{Limit: 8 << 20}}})
 	return m
-}
-
-// slowly is a container that takes long enough for frames to be superseded.
-func (m *mutants) slowly(b *scheduler.Batch) error {
-	time.AfterFunc(200*time.Microsecond, func() {
-		if err := m.Echo(b); err != nil {
-			b.Fail(err)
-		}
-	})
-	return nil
 }
 
 // A mutant is a request made of a sample.
@@ -371,15 +361,7 @@ func (m *mutants) burst(c *jsontest.Choices) {
 	} else {
 		m.calls(c, burst, frames)
 	}
-	model, _ := m.Sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
-	budgettest.Until(m.T, "the streams to fall silent, and their memory to come back", func() bool {
-		for _, s := range model.Streams(1000) {
-			if s.Waiting > 0 {
-				return false
-			}
-		}
-		return model.Stats().Requests == 0 && m.Pool.InUse() == 0
-	})
+	m.Silent("camera")
 }
 
 // calls makes all calls of a burst at once.

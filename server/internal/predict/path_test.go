@@ -12,7 +12,7 @@ import (
 func TestDescribe(t *testing.T) {
 	r := newRig(t)
 	r.serve(t, "infer", "1", twoOutputs, &schedtest.Worker{Exec: instant, Model: firsts})
-	replica, err := r.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, twoOutputs, &schedtest.Worker{Exec: instant, Model: firsts}, scheduler.ReplicaOptions{})
+	replica, err := r.behind.Sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, twoOutputs, &schedtest.Worker{Exec: instant, Model: firsts}, scheduler.ReplicaOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,56 +12,38 @@ import (
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
-	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A rig is a service over a scheduler, and a pool that must be empty at the end.
+// A rig is a service, and a pool that must be empty at the end.
 type rig struct {
 	*predict.Service
-	sched *scheduler.Scheduler
-	pool  *tensor.Pool
-	door  *predict.Door
-	repo  *repository
+	behind *doortest.Rig
+	door   *predict.Door
+	repo   *repository
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{pool: tensor.NewPool(1 << 20), repo: &repository{}}
-	m := metrics.New("test")
-	g := gate.New(gate.Config{
-		Pool: r.pool, Metrics: m,
-		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: time.Second} },
-	})
-	hooks := m.Hooks()
-	hooks.ModelChanged = g.ModelChanged
-	var err error
-	if r.sched, err = scheduler.New(scheduler.Config{Hooks: hooks, Pool: r.pool}); err != nil {
-		t.Fatal(err)
-	}
-	g.Attach(r.sched, gate.Server{Ready: func() (bool, string) { return true, "" }})
-	r.Service = predict.New(predict.Config{
-		Regions: regions.New(regions.Settings{}, nil), Gate: g, Repository: r.repo, Version: "test",
-		Reach: func() string { return config.RepositoryAll }, Changed: func(by, what, name, detail string) {},
-		Settings: func(name string) config.Model { return config.Default().Model(name) },
-	})
-	r.door = r.Service.Door(m.Door("test"))
+	r := &rig{behind: doortest.New(t, tensor.NewPool(1<<20)), repo: &repository{}}
+	r.behind.Deadline = time.Second
+	r.Service = r.behind.Predict(r.repo)
+	r.door = r.Service.Door(r.behind.Metrics.Door("test"))
 	t.Cleanup(func() {
-		r.sched.Close()
+		r.behind.Sched.Close()
 		// A worker releases its batch a moment after the answer.
-		budgettest.Until(t, "all memory comes back", func() bool { return r.pool.InUse() == 0 })
+		budgettest.Until(t, "all memory comes back", func() bool { return r.behind.Pool.InUse() == 0 })
 	})
 	return r
 }
 
 func (r *rig) serve(t *testing.T, name, version string, spec scheduler.Spec, w *schedtest.Worker) {
 	t.Helper()
-	if _, err := r.sched.AddReplica(scheduler.ModelID{Name: name, Version: version}, spec, w, scheduler.ReplicaOptions{}); err != nil {
+	if _, err := r.behind.Sched.AddReplica(scheduler.ModelID{Name: name, Version: version}, spec, w, scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -194,7 +176,7 @@ func TestInputsAreInfers(t *testing.T) {
 	r := newRig(t)
 	r.serve(t, "m", "1", twoOutputs, &schedtest.Worker{Exec: instant, Model: firsts})
 	for _, model := range []string{"m", "absent"} {
-		buf, err := r.pool.Get(12)
+		buf, err := r.behind.Pool.Get(12)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +232,7 @@ func TestEnds(t *testing.T) {
 				if took := time.Since(begin); took != tc.at {
 					t.Errorf("ended after %v, expected %v", took, tc.at)
 				}
-				m, _ := r.sched.Model(scheduler.ModelID{Name: "m", Version: "1"})
+				m, _ := r.behind.Sched.Model(scheduler.ModelID{Name: "m", Version: "1"})
 				if rows := m.Stats().QueueRows; rows != 0 {
 					t.Errorf("%d rows still wait", rows)
 				}

@@ -64,7 +64,7 @@ func newMutants(t testing.TB) *mutants {
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
 	}, scheduler.WorkerFunc(sum))
-	m.Model("camera", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}), scheduler.WorkerFunc(m.slowly))
+	m.Model("camera", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}), scheduler.WorkerFunc(m.Slowly))
 	m.Applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3"}, apps.Definition{Name: "cameras", Models: []string{"camera"}, Policy: "exp3"})
 
 	add := func(method, path, body, following string) {
@@ -241,15 +241,7 @@ func (m *mutants) burst(c *jsontest.Choices) {
 			m.judgeFrame(q, answers[i], frames)
 		}
 	}
-	model, _ := m.Sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
-	budgettest.Until(m.T, "the streams to fall silent, and their memory to come back", func() bool {
-		for _, s := range model.Streams(1000) {
-			if s.Waiting > 0 {
-				return false
-			}
-		}
-		return model.Stats().Requests == 0 && m.Pool.InUse() == 0
-	})
+	m.Silent("camera")
 }
 
 // judgeFrame checks the answer to a frame: an invalid frame is refused, a valid one gets its number
@@ -270,16 +262,6 @@ func (m *mutants) judgeFrame(q *mutant, a answer, frames []*jsontest.Frame) {
 		a.status == 409 && !q.frame.By(string(p.By), frames):
 		m.T.Fatalf("of %v\nframe %v is answered %v", frames, q, a)
 	}
-}
-
-// slowly is a container that takes long enough for frames to be superseded.
-func (m *mutants) slowly(b *scheduler.Batch) error {
-	time.AfterFunc(200*time.Microsecond, func() {
-		if err := m.Echo(b); err != nil {
-			b.Fail(err)
-		}
-	})
-	return nil
 }
 
 func (m *mutants) inProcess(ctx context.Context, q *mutant) answer {

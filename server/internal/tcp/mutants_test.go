@@ -71,7 +71,7 @@ func newMutants(t testing.TB) *mutants {
 	m.model("words", old(tensor.Bytes), m.zeros)
 	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, {Name: "b", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
 	m.model("two", scheduler.Spec{Inputs: two, Outputs: two, Platform: "test"}, m.readAndEcho)
-	m.model("camera", floats("x"), m.slowly)
+	m.model("camera", floats("x"), m.Slowly)
 	m.Applications(apps.Definition{Name: "app", Models: []string{"floats"}, Policy: "exp3"}, apps.Definition{Name: "cameras", Models: []string{"camera"}, Policy: "exp3"})
 
 	add := func(namespace, metadata string, tensors ...tensor.Tensor) {
@@ -139,16 +139,6 @@ func (m *mutants) readAndEcho(b *scheduler.Batch) error {
 		}
 	}
 	return m.Echo(b)
-}
-
-// slowly is a container slow enough for frames to be superseded.
-func (m *mutants) slowly(b *scheduler.Batch) error {
-	time.AfterFunc(100*time.Microsecond, func() {
-		if err := m.Echo(b); err != nil {
-			b.Fail(err)
-		}
-	})
-	return nil
 }
 
 // zeros is a container of an old generation, which answers with a number for each row.
