@@ -23,12 +23,12 @@ containers/zmtp FuzzReceive
 scheduler/setting FuzzParseBytes
 scheduler/setting FuzzParseDuration
 server FuzzOperators
-server/admin FuzzParseDocument json
 server/config FuzzParse toml
 server/internal/frigate FuzzMessage json
 server/internal/gate FuzzBridge json
 server/internal/grpc FuzzMutants
 server/internal/grpc FuzzRequest
+server/internal/operate FuzzParseDocument json
 server/internal/rest FuzzBody
 server/internal/rest FuzzData json
 server/internal/rest FuzzMutants

@@ -15,7 +15,6 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/access"
-	"github.com/shivad/shivad/server/internal/journal"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -262,12 +261,12 @@ func TestLogsAreShown(t *testing.T) {
 		return logs
 	}
 	all := path("").Entries
-	said := slices.IndexFunc(all, func(e journal.Entry) bool { return e.Message == "the program says" })
+	said := slices.IndexFunc(all, func(e admin.LogEntry) bool { return e.Message == "the program says" })
 	if said < 0 || all[said].Level != "WARN" || all[said].Attributes[0].Value != `cat\n\x1b[2J` {
 		t.Fatalf("%+v", all)
 	}
 	after := path("?after=%d&limit=1000", all[said].ID).Entries
-	if !slices.ContainsFunc(after, func(e journal.Entry) bool { return e.Message == "configuration reloaded" }) || len(after) < len(all)-said-1 {
+	if !slices.ContainsFunc(after, func(e admin.LogEntry) bool { return e.Message == "configuration reloaded" }) || len(after) < len(all)-said-1 {
 		t.Errorf("after %d: %+v", all[said].ID, after)
 	}
 	for _, e := range path("?level=warn").Entries {

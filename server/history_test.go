@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/operate"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -20,7 +20,7 @@ func lines(t *testing.T, s *Server, name string) (list []string) {
 	t.Helper()
 	h, err := s.history.Of(name)
 	if err != nil {
-		if _, ok := errors.AsType[*admin.Error](err); !ok {
+		if _, ok := errors.AsType[*operate.Error](err); !ok {
 			t.Fatal(err)
 		}
 	}

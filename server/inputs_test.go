@@ -9,11 +9,10 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/containers/containertest"
-	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/apps"
-	"github.com/shivad/shivad/server/internal/manage"
+	"github.com/shivad/shivad/server/internal/operate"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -173,11 +172,11 @@ func TestWithoutInputsIsDescribed(t *testing.T) {
 			t.Errorf("status: its inputs are %v", m.Inputs)
 		}
 	}
-	trials := manage.Trials{Gate: s.gate, Door: s.library}
-	if tried, err := trials.Try(t.Context(), admin.Trial{Name: "silent", Input: []byte("{}")}); err != nil || len(tried.Outputs) != 1 || tried.Outputs[0].Elements != 2 {
+	trials := operate.Trials{Gate: s.gate, Door: s.library}
+	if tried, err := trials.Try(t.Context(), operate.Trial{Name: "silent", Input: []byte("{}")}); err != nil || len(tried.Outputs) != 1 || tried.Outputs[0].Elements != 2 {
 		t.Errorf("tried: %+v, %v", tried, err)
 	}
-	if _, err := trials.Try(t.Context(), admin.Trial{Name: "silent", Input: []byte("[[1]]")}); err == nil || !strings.Contains(err.Error(), "expected {}") {
+	if _, err := trials.Try(t.Context(), operate.Trial{Name: "silent", Input: []byte("[[1]]")}); err == nil || !strings.Contains(err.Error(), "expected {}") {
 		t.Errorf("tried with an input: %v", err)
 	}
 }

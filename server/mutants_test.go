@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/jsontest"
+	"github.com/shivad/shivad/server/internal/operate"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -135,7 +136,7 @@ func (o *operators) send(method, path string, body []byte) (status int, answer [
 	r.Host = "localhost"
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
-	admin.Handler(o.s.sources()).ServeHTTP(w, r)
+	operate.Handler(o.s.sources()).ServeHTTP(w, r)
 	return w.Code, w.Body.Bytes()
 }
 

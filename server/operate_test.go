@@ -56,7 +56,7 @@ func sdk(t *testing.T, name, id string, replicas int) config.Container {
 }
 
 // operate sends a request to the admin door as shivactl containers does.
-func operate(t *testing.T, s *Server, what, name string) (int, string) {
+func operateContainer(t *testing.T, s *Server, what, name string) (int, string) {
 	t.Helper()
 	return requestAdmin(t, s, http.MethodPost, "/v1/containers/"+name+"/"+what, jsonType, "")
 }
@@ -66,7 +66,7 @@ func operate(t *testing.T, s *Server, what, name string) (int, string) {
 func TestRestartUnderLoad(t *testing.T) {
 	t.Parallel() // it waits
 	s := start(t, func(c *config.Config) { c.Supervised = []config.Container{sdk(t, "p", "rolled/1", 1)} })
-	if code, text := operate(t, s, "start", "p"); code != http.StatusOK || !strings.Contains(text, `"state": "READY"`) {
+	if code, text := operateContainer(t, s, "start", "p"); code != http.StatusOK || !strings.Contains(text, `"state": "READY"`) {
 		t.Fatalf("start: %d %s", code, text)
 	}
 	load := keepBusy(t, s, "rolled", 4)
@@ -79,7 +79,7 @@ func TestRestartUnderLoad(t *testing.T) {
 	}
 	for range 2 {
 		before, had := pids()[0], load.answered.Load()
-		if code, text := operate(t, s, "restart", "p"); code != http.StatusOK || !strings.Contains(text, `"state": "READY"`) {
+		if code, text := operateContainer(t, s, "restart", "p"); code != http.StatusOK || !strings.Contains(text, `"state": "READY"`) {
 			t.Errorf("restart: %d %s", code, text)
 		}
 		if after := pids()[0]; after == before || after == 0 || syscall.Kill(before, 0) == nil {
@@ -89,7 +89,7 @@ func TestRestartUnderLoad(t *testing.T) {
 	}
 	load.stop()
 	pid := pids()[0]
-	if code, text := operate(t, s, "stop", "p"); code != http.StatusOK || !strings.Contains(text, `"reason": "unloaded"`) || syscall.Kill(pid, 0) == nil {
+	if code, text := operateContainer(t, s, "stop", "p"); code != http.StatusOK || !strings.Contains(text, `"reason": "unloaded"`) || syscall.Kill(pid, 0) == nil {
 		t.Errorf("stop: %d %s", code, text)
 	}
 }
@@ -103,7 +103,7 @@ func TestStartTellsTheTruth(t *testing.T) {
 			{Name: "deaf", Model: "echo", Command: []string{"sh", "-c", `trap "" TERM; echo up; while :; do sleep 0.01; done`}, Replicas: config.Fixed(1), StopTimeout: 50 * time.Millisecond},
 		}
 	})
-	if code, text := operate(t, s, "start", "p"); code != http.StatusServiceUnavailable || !strings.Contains(text, "exit status 3 | no weights") {
+	if code, text := operateContainer(t, s, "start", "p"); code != http.StatusServiceUnavailable || !strings.Contains(text, "exit status 3 | no weights") {
 		t.Errorf("start: %d %s", code, text)
 	}
 	budgettest.Until(t, "it to be deaf", func() bool {
@@ -114,7 +114,7 @@ func TestStartTellsTheTruth(t *testing.T) {
 		}
 		return false
 	})
-	if code, text := operate(t, s, "stop", "deaf"); code != http.StatusOK || !strings.Contains(text, "did not end within stop_timeout, 50ms, and were killed") {
+	if code, text := operateContainer(t, s, "stop", "deaf"); code != http.StatusOK || !strings.Contains(text, "did not end within stop_timeout, 50ms, and were killed") {
 		t.Errorf("stop: %d %s", code, text)
 	}
 }
@@ -127,7 +127,7 @@ func TestRetiredIsStartedAgain(t *testing.T) {
 		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: time.Millisecond}}
 		c.Supervised = []config.Container{sdk(t, "old", "rolled/1", 1)}
 	})
-	if code, text := operate(t, s, "start", "old"); code != http.StatusOK {
+	if code, text := operateContainer(t, s, "start", "old"); code != http.StatusOK {
 		t.Fatalf("start: %d %s", code, text)
 	}
 	version(t, s, "2")
@@ -142,7 +142,7 @@ func TestRetiredIsStartedAgain(t *testing.T) {
 	if get(t, s, "/v1/containers", &list); !strings.Contains(list.Containers[0].Reason, "shivactl containers start old") && list.Containers[0].State != "READY" {
 		t.Errorf("the list says %+v", list.Containers[0])
 	}
-	if code, text := operate(t, s, "start", "old"); code != http.StatusOK {
+	if code, text := operateContainer(t, s, "start", "old"); code != http.StatusOK {
 		t.Fatalf("start again: %d %s", code, text)
 	}
 	<-version(t, s, "0").Gone() // due versions are dismissed, and version 1 is not

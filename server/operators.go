@@ -10,16 +10,15 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/listen"
-	"github.com/shivad/shivad/server/internal/manage"
+	"github.com/shivad/shivad/server/internal/operate"
 )
 
 // manage builds the fleet of containers, and what operators see and change.
 func (s *Server) manage() {
 	started := time.Now()
-	s.history = manage.NewHistory(s.store, s.settings, s.gate, started, s.stopping, s.log)
-	s.containers, s.processes = fleet.New(fleet.Config{
+	s.history = operate.NewHistory(s.store, s.settings, s.gate, started, s.stopping, s.log)
+	s.containers, s.processes = operate.NewFleet(operate.FleetConfig{
 		Name:       "shivad/" + Version,
 		Scheduler:  s.sched,
 		Gate:       s.gate,
@@ -42,8 +41,8 @@ func (s *Server) manage() {
 		Stopping:    s.stopping,
 		Log:         s.log,
 	})
-	s.demand = manage.NewDemand(s.store, s.sched, s.gate, s.log)
-	s.report = &manage.Report{
+	s.demand = operate.NewDemand(s.store, s.sched, s.gate, s.log)
+	s.report = &operate.Report{
 		Version:    Version,
 		Started:    started,
 		Phase:      func() string { return *s.phase.Load() },
@@ -65,12 +64,12 @@ func (s *Server) manage() {
 		Identities: &s.identities,
 		Addresses:  &s.addresses,
 	}
-	s.past = &manage.Past{Report: s.report, Learning: manage.Learning{Store: s.store, Gate: s.gate}}
+	s.past = &operate.Past{Report: s.report, Learning: operate.Learning{Store: s.store, Gate: s.gate}}
 }
 
 // sources returns the data and the operations of the admin door.
-func (s *Server) sources() admin.Sources {
-	return admin.Sources{
+func (s *Server) sources() operate.Sources {
+	return operate.Sources{
 		Version:      Version,
 		Await:        s.awaitOpen,
 		Identities:   &s.identities,
@@ -79,12 +78,12 @@ func (s *Server) sources() admin.Sources {
 		Report:       s.report,
 		Settings:     configuration{s.settings, s},
 		Caches:       s.gate,
-		Applications: manage.Applications{Store: s.store},
-		Learning:     manage.Learning{Store: s.store, Gate: s.gate},
-		Containers:   manage.Containers{Settings: s.settings, Sessions: s.containers, Processes: s.processes, Gate: s.gate},
-		Repository:   manage.Repository{Service: s.predict},
-		Documents:    manage.Documents{Store: s.store, Settings: s.settings, Log: s.log},
-		Trials:       manage.Trials{Gate: s.gate, Door: s.library},
+		Applications: operate.Applications{Store: s.store},
+		Learning:     operate.Learning{Store: s.store, Gate: s.gate},
+		Containers:   operate.Containers{Settings: s.settings, Sessions: s.containers, Processes: s.processes, Gate: s.gate},
+		Repository:   operate.Repository{Service: s.predict},
+		Documents:    operate.Documents{Store: s.store, Settings: s.settings, Log: s.log},
+		Trials:       operate.Trials{Gate: s.gate, Door: s.library},
 		History:      s.history,
 		Past:         s.past,
 		Trail:        s.trail,
@@ -107,7 +106,7 @@ func (s *Server) awaitOpen(ctx context.Context) error {
 // configuration holds the settings that operators see and change: those of models, and the server's
 // own.
 type configuration struct {
-	*manage.Settings
+	*operate.Settings
 	server *Server
 }
 

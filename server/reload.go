@@ -7,6 +7,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/server/internal/operate"
 )
 
 // ReloadFrom sets the function with which Reload loads the configuration, and one, which may be
@@ -19,8 +20,8 @@ func (s *Server) ReloadFrom(load func() (config.Config, error), reloaded func(co
 // Reload loads the configuration again and applies the settings that can change while the server
 // runs: see package config. It returns the settings that differ, with their values before and
 // after; those that need a restart are listed apart. It waits until the processes of changed
-// containers have been replaced: see [fleet.Processes.Supervise]. After an error without a result
-// nothing has changed; an *admin.Error says what is wrong with the configuration. An error with a
+// containers have been replaced: see [operate.Processes.Supervise]. After an error without a result
+// nothing has changed; an *operate.Error says what is wrong with the configuration. An error with a
 // result names the containers that keep their old processes.
 func (s *Server) Reload() (admin.Reloaded, error) {
 	done, err := s.reload()
@@ -36,10 +37,10 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
 	if s.load == nil {
-		return admin.Reloaded{}, &admin.Error{Status: http.StatusConflict, Text: "the server was started without a configuration file: there is nothing to reload"}
+		return admin.Reloaded{}, &operate.Error{Status: http.StatusConflict, Text: "the server was started without a configuration file: there is nothing to reload"}
 	}
 	if *s.phase.Load() != admin.Serving {
-		return admin.Reloaded{}, &admin.Error{Status: http.StatusServiceUnavailable, Text: "the configuration cannot be reloaded while the server starts or stops"}
+		return admin.Reloaded{}, &operate.Error{Status: http.StatusServiceUnavailable, Text: "the configuration cannot be reloaded while the server starts or stops"}
 	}
 	next, err := s.load()
 	if err == nil {
@@ -58,7 +59,7 @@ func (s *Server) reload() (admin.Reloaded, error) {
 		err = s.certificates.load(c)
 	}
 	if err != nil {
-		return admin.Reloaded{}, &admin.Error{Status: http.StatusBadRequest, Text: "nothing was changed: " + err.Error()}
+		return admin.Reloaded{}, &operate.Error{Status: http.StatusBadRequest, Text: "nothing was changed: " + err.Error()}
 	}
 	s.settings.Replace(c)
 	s.tracer.Follow(c.Traces.OneIn)
@@ -74,7 +75,7 @@ func (s *Server) reload() (admin.Reloaded, error) {
 		s.onReload(c)
 	}
 	if err != nil {
-		return done, &admin.Error{Status: http.StatusInternalServerError, Text: "the configuration was reloaded, except supervised processes: " + err.Error()}
+		return done, &operate.Error{Status: http.StatusInternalServerError, Text: "the configuration was reloaded, except supervised processes: " + err.Error()}
 	}
 	s.log.Info("configuration reloaded", "changed", keys(done.Changed), "wait for a restart", keys(done.Waiting))
 	return done, nil

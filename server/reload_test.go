@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/operate"
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
@@ -155,7 +155,7 @@ func TestReloadOfContainers(t *testing.T) {
 	stop(t, s)
 	if _, err := s.Reload(); err == nil {
 		t.Error("a server that has stopped reloads")
-	} else if e, ok := errors.AsType[*admin.Error](err); !ok || e.Status != 503 {
+	} else if e, ok := errors.AsType[*operate.Error](err); !ok || e.Status != 503 {
 		t.Errorf("after the end: %v", err)
 	}
 	if err := s.processes.Start(t.Context(), "same"); !errors.Is(err, scheduler.ErrDraining) {
@@ -169,7 +169,7 @@ func TestReloadOfContainers(t *testing.T) {
 func TestReloadUnderLoad(t *testing.T) {
 	t.Parallel() // it waits
 	s, file := loaded(t, new(logged), func(c *config.Config) { c.Supervised = []config.Container{sdk(t, "p", "rolled/1", 1)} })
-	if code, text := operate(t, s, "start", "p"); code != http.StatusOK {
+	if code, text := operateContainer(t, s, "start", "p"); code != http.StatusOK {
 		t.Fatalf("start: %d %s", code, text)
 	}
 	load := keepBusy(t, s, "rolled", 2)

@@ -17,12 +17,10 @@ import (
 	"github.com/shivad/shivad/server/build"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/access"
-	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/journal"
 	"github.com/shivad/shivad/server/internal/listen"
-	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/server/internal/metrics"
+	"github.com/shivad/shivad/server/internal/operate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/tcp"
@@ -41,7 +39,7 @@ type Server struct {
 	surroundings surroundings
 	cfg          config.Config // of the start, for settings that cannot change
 	log          *slog.Logger  // its last lines are in the journal
-	journal      *journal.Journal
+	journal      *operate.Journal
 	arena        *containers.Arena // memory for large buffers of pool; nil: none
 	pool         *tensor.Pool
 	unpacked     *tensor.Pool // a part of pool
@@ -60,21 +58,21 @@ type Server struct {
 	clock   stoppable // the scheduler's
 	sched   *scheduler.Scheduler
 
-	containers *fleet.Sessions
-	processes  *fleet.Processes
-	store      *manage.Store // opened by Start, before any client door
-	settings   *manage.Settings
-	history    *manage.History
+	containers *operate.Sessions
+	processes  *operate.Processes
+	store      *operate.Store // opened by Start, before any client door
+	settings   *operate.Settings
+	history    *operate.History
 	trail      *access.Trail
-	report     *manage.Report
-	past       *manage.Past
-	demand     *manage.Demand
+	report     *operate.Report
+	past       *operate.Past
+	demand     *operate.Demand
 
 	// Set by Start, before it closes opened; nil if left out. Only the admin door is open before
 	// that, and lets requests that need the other parts wait.
 	opened chan struct{}
-	admin  *admin.Server
-	health *admin.Server
+	admin  *operate.Server
+	health *operate.Server
 	doors  []door                   // the open ones
 	tcp    atomic.Pointer[tcp.Door] // one of doors, for the scheduler's hook
 
@@ -121,7 +119,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	s := &Server{
 		surroundings: around, cfg: cfg,
 		metrics:  metrics.New(Version),
-		journal:  journal.New(),
+		journal:  operate.NewJournal(),
 		failed:   make(chan error, 1),
 		opened:   make(chan struct{}),
 		stopping: make(chan struct{}),
@@ -139,8 +137,8 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	if t := cfg.Traces; t.Endpoint != "" {
 		s.tracer = trace.New(trace.Config{Endpoint: t.Endpoint, OneIn: t.OneIn, Version: Version, Log: s.log})
 	}
-	s.store = manage.NewStore(cfg.State, around.store, s.limited("application"))
-	s.settings = manage.NewSettings(cfg, s.store, s.log)
+	s.store = operate.NewStore(cfg.State, around.store, s.limited("application"))
+	s.settings = operate.NewSettings(cfg, s.store, s.log)
 	s.gate = gate.New(gate.Config{Pool: s.pool, Metrics: s.metrics, Tracer: s.tracer, Options: s.optionsOf})
 	if err := s.newScheduler(); err != nil {
 		return nil, err
@@ -160,7 +158,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	})
 	s.library = sync.OnceValue(func() *predict.Door { return s.predict.Door(s.metrics.Door("library")) })
 
-	s.settings.Attach(manage.Governed{Gate: s.gate, Scheduler: s.sched, Sessions: s.containers, Processes: s.processes})
+	s.settings.Attach(operate.Governed{Gate: s.gate, Scheduler: s.sched, Sessions: s.containers, Processes: s.processes})
 	s.gate.Attach(s.sched, gate.Server{Ready: s.Ready, Awaited: s.awaited}, s.containers.Changed, s.history.Look)
 	s.attachMetrics()
 	return s, nil
@@ -241,7 +239,7 @@ func (s *Server) Log() *slog.Logger { return s.log }
 
 // limited returns the log for a part that writes lines which a peer can cause.
 func (s *Server) limited(by ...string) *slog.Logger {
-	return slog.New(journal.Limit(s.log.Handler(), by...))
+	return slog.New(operate.LimitLog(s.log.Handler(), by...))
 }
 
 // CountLogLosses makes the metrics show how many lines the log has lost, as told by a function such
@@ -321,19 +319,19 @@ func (s *Server) openAdmin() (err error) {
 	a := s.cfg.Admin
 	config := func() *listen.TLS { return s.certificates.config("admin") }
 	if a.Listen != "" {
-		if s.admin, err = admin.Listen(a.Listen, a.Access(), s.surroundings.open, config, admin.Handler(s.sources()), s.limited()); err != nil {
+		if s.admin, err = operate.Listen(a.Listen, a.Access(), s.surroundings.open, config, operate.Handler(s.sources()), s.limited()); err != nil {
 			return err
 		}
 	}
 	if a.Health != "" {
-		s.health, err = admin.Listen(a.Health, unixsocket.Access{}, s.surroundings.open, config, admin.HealthHandler(s.sources()), s.limited())
+		s.health, err = operate.Listen(a.Health, unixsocket.Access{}, s.surroundings.open, config, operate.HealthHandler(s.sources()), s.limited())
 	}
 	return err
 }
 
 // admins returns the listeners that openAdmin has opened.
-func (s *Server) admins() (list []*admin.Server) {
-	for _, a := range []*admin.Server{s.admin, s.health} {
+func (s *Server) admins() (list []*operate.Server) {
+	for _, a := range []*operate.Server{s.admin, s.health} {
 		if a != nil {
 			list = append(list, a)
 		}

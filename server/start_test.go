@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/operate"
 	"github.com/shivad/shivad/shiva/hosttest"
 )
 
@@ -78,7 +78,7 @@ func TestManagementWaitsForTheStore(t *testing.T) {
 	cancel()
 	told := func(ctx context.Context, when string) {
 		t.Helper()
-		e, ok := errors.AsType[*admin.Error](s.awaitOpen(ctx))
+		e, ok := errors.AsType[*operate.Error](s.awaitOpen(ctx))
 		if !ok || e.Status != http.StatusServiceUnavailable {
 			t.Errorf("%s: %v, want an error with status 503", when, e)
 		}

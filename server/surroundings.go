@@ -5,9 +5,8 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/clock"
-	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/listen"
-	"github.com/shivad/shivad/server/internal/manage"
+	"github.com/shivad/shivad/server/internal/operate"
 )
 
 // Surroundings are the parts of the system that a server depends on. Tests on virtual time replace
@@ -15,9 +14,9 @@ import (
 // fails on command.
 type surroundings struct {
 	open       listen.Opener // listens on the addresses for clients and operators
-	containers fleet.Network
-	supervise  fleet.Supervise
-	store      manage.Opener
+	containers operate.Network
+	supervise  operate.Supervise
+	store      operate.Opener
 	clock      func() (stoppable, error) // the scheduler's
 	wallClock  func() time.Time          // may be set back; decides whether certificates are valid
 }
@@ -31,8 +30,8 @@ type stoppable interface {
 // system is the real operating system.
 var system = surroundings{
 	open:      listen.Open,
-	supervise: fleet.Command,
-	store:     manage.OpenState,
+	supervise: operate.Command,
+	store:     operate.OpenState,
 	clock:     func() (stoppable, error) { return clock.New() },
 	wallClock: time.Now,
 }

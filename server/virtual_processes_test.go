@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers"
-	"github.com/shivad/shivad/server/internal/fleet"
+	"github.com/shivad/shivad/server/internal/operate"
 )
 
 // A command runs a [[container]]. Its processes are goroutines that connect as containers do.
@@ -30,7 +30,7 @@ type command struct {
 }
 
 // supervise starts the processes of a command.
-func (s *scene) supervise(c containers.Command) (fleet.Supervisor, error) {
+func (s *scene) supervise(c containers.Command) (operate.Supervisor, error) {
 	one := &command{Command: c, scene: s, rolling: make(chan struct{}, 1)}
 	one.ctx, one.stop = context.WithCancel(context.Background())
 	for i := range c.Replicas {

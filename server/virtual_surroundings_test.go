@@ -11,9 +11,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/listen"
-	"github.com/shivad/shivad/server/internal/manage"
+	"github.com/shivad/shivad/server/internal/operate"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -22,7 +21,7 @@ import (
 func (s *scene) around() surroundings {
 	return surroundings{
 		open: s.listen,
-		containers: fleet.Network{
+		containers: operate.Network{
 			Open: func(_, address string) (net.Listener, error) { return s.listenAt(address) },
 			Connect: func(ctx context.Context, _, address string) (net.Conn, error) {
 				return s.net.Dial(ctx, "tcp", address)
@@ -32,7 +31,7 @@ func (s *scene) around() surroundings {
 		store: func(at string, opts state.Options) (state.Store, error) {
 			var err error
 			opts.Now = s.wall.now
-			s.store.Store, err = manage.OpenState(at, opts)
+			s.store.Store, err = operate.OpenState(at, opts)
 			return s.store, err
 		},
 		clock:     func() (stoppable, error) { return &s.clock, nil },

@@ -2,8 +2,8 @@
 //
 // TestSeeds plays scenes: a server with all doors, operators, clients and containers in one bubble
 // of testing/synctest. The network is in memory (shiva/shivatest), with TLS if the seed chooses it,
-// processes that the server starts are goroutines behind fleet.Supervisor, the scheduler's clock is
-// the bubble's, and nothing else of the server is replaced (surroundings.go). The Shiva door's
+// processes that the server starts are goroutines behind operate.Supervisor, the scheduler's clock
+// is the bubble's, and nothing else of the server is replaced (surroundings.go). The Shiva door's
 // connections use the transport of Unix sockets and TLS, since gnet needs descriptors.
 //
 // A seed decides what takes part and what goes wrong:

@@ -65,7 +65,7 @@ var bars = []bar{
 		breaks("server/state/remedy.go", `return "make its directory first, or correct state.at"`, `return "see the documentation"`, `make its directory first`)},
 	{"R20", "/livez within 100 ms beside 500 connections that are held",
 		[]piece{e2e("TestE2ELivezUnderSiege")},
-		breaks("server/admin/crowd.go", "\tout := b.yieldLocked()\n", "\tfor len(b.held) >= maxConnections {\n\t\tb.mu.Unlock()\n\t\ttime.Sleep(time.Millisecond)\n\t\tb.mu.Lock()\n\t}\n\tout := b.yieldLocked()\n", `/livez|deadline exceeded|Timeout`)},
+		breaks("server/internal/operate/crowd.go", "\tout := b.yieldLocked()\n", "\tfor len(b.held) >= maxConnections {\n\t\tb.mu.Unlock()\n\t\ttime.Sleep(time.Millisecond)\n\t\tb.mu.Lock()\n\t}\n\tout := b.yieldLocked()\n", `/livez|deadline exceeded|Timeout`)},
 	{"R21", "clients that complete no message: strangers hold what is theirs, an identity three quarters, and all requests of others are answered",
 		[]piece{test("TestUnfinishedMessages|TestLargeFirstMessage", "./server")},
 		breaks("server/internal/unfinished/room.go", "return p.limit > 0 && p.held+more > p.limit }", "return p.limit < 0 && p.held+more > p.limit }", `they take \d+ bytes, expected|request \d+ of another identity`)},
@@ -75,13 +75,13 @@ var bars = []bar{
 	{"R23", "the log's reader stops, is slow or goes, or its disk is full: all are served as before, SIGTERM drains, lost lines are counted; a flood of faults has ten lines a second of a kind, and leaves other entries in the journal",
 		[]piece{e2e("TestE2ELogIsAGuest|TestE2EFloodOfFaults"), part(3, "log")},
 		breaks("cmd/shivad/main.go", "signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)", "signal.Reset(syscall.SIGPIPE)", `FAIL: TestE2ELogIsAGuest/it_goes`).
-			and(0, "server/internal/journal/limit.go", "if c.kinds[kind] < LinesASecond {", "if c.kinds[kind] < 1<<30 {", `the dropped lines to be counted`).
+			and(0, "server/internal/operate/journal_limit.go", "if c.kinds[kind] < LogLinesASecond {", "if c.kinds[kind] < 1<<30 {", `the dropped lines to be counted`).
 			and(1, "cmd/shivad/internal/logqueue/logqueue.go", "if q.closed || len(q.waiting)+len(line) > mostBytes {", "for !q.closed && len(q.waiting)+len(line) > mostBytes {\n\t\tq.filled.Wait()\n\t}\n\tif q.closed {", `no line of it is lost|context deadline exceeded|answered, \d+ failed`)},
 	{"R24", "with a quota of one processor on a larger machine, threads, event loops and the shares of processes are those of one",
 		[]piece{test("TestCount|TestNobodyElseCounts", "./server/internal/processors"), test("TestFollowProcessors|TestWaitingLoops", "./server"), e2e("TestE2EProcessorsOfQuota")},
 		breaks("server/internal/processors/processors.go", "return max(1, int(math.Ceil(limit)))", "return max(1, int(math.Ceil(limit)), most)", `: 64, expected`).
 			and(1, "server/threads.go", "if now := count() + loops; now != last {", "if now := count() + loops; now != last && last == 0 {", `threads for 5 processors`).
-			and(2, "server/internal/fleet/scale.go", "processors.Count()}", "processors.Visible()}", `the process has a share of`)},
+			and(2, "server/internal/operate/scale.go", "processors.Count()}", "processors.Visible()}", `the process has a share of`)},
 	{"R25", "clients that ask again on each answer share batches: 0.95 of the possible rate; open loops and cameras are as late as without",
 		[]piece{program(regexp.MustCompile(`(?m)^(BROKEN.*| *(?:constant 120|20 \+ 1n).*(?: 8 clients|, 60 ms| 8 cameras).*)$`), "./bench/goodput", "-loops"),
 			program(lines, "./bench/callers", "-clients", "8,32", "-for", "2s")},

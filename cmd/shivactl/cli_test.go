@@ -53,7 +53,7 @@ func fake(t *testing.T, network string) (tcp, adminAddr string) {
 		_ = c.Send(a)
 	})
 	t.Cleanup(s.Close)
-	h := httptest.NewUnstartedServer(admin.Handler(admintest.New(fakeList, fakeStatus).Sources()))
+	h := httptest.NewUnstartedServer(admintest.Handler(admintest.New(fakeList, fakeStatus).Sources()))
 	h.Listener.Close()
 	h.Listener = listen(t, network)
 	h.Start()
@@ -460,7 +460,7 @@ func TestLearned(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h := httptest.NewServer(admin.Handler(sources))
+	h := httptest.NewServer(admintest.Handler(sources))
 	defer h.Close()
 	for _, c := range []struct{ args, want string }{
 		{"policies learned app", "USER    FEEDBACKS  MODEL     SHARE  MEAN LOSS  OF\n" +

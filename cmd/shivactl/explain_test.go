@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/admin/admintest"
 )
 
 // TestExplainAndSet: the admin door's report on a model is printed, and settings reach the door as
@@ -16,7 +17,7 @@ import (
 func TestExplainAndSet(t *testing.T) {
 	var set map[string]string
 	policy := map[string]any{"objective": "100ms", "max_batch": 0}
-	h := httptest.NewServer(admin.Handler(admin.Sources{
+	h := httptest.NewServer(admintest.Handler(admintest.Sources{
 		Report:   explained{policy},
 		Settings: &adjusted{policy: policy, set: &set},
 		Metrics:  http.NotFoundHandler(),
@@ -75,14 +76,14 @@ func (explained) Explain(model string) []admin.Explanation {
 
 // adjusted accepts all settings except one, and shows the objective.
 type adjusted struct {
-	admin.Settings // nil
-	policy         map[string]any
-	set            *map[string]string
+	admintest.SettingsSource // nil
+	policy                   map[string]any
+	set                      *map[string]string
 }
 
 func (a *adjusted) Set(_ context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
 	if v := settings["max_batch"]; v != nil && *v == "9" {
-		return nil, nil, &admin.Error{Status: http.StatusBadRequest, Text: "max_batch is 9, but queue_rows is 5"}
+		return nil, nil, &admintest.Error{Status: http.StatusBadRequest, Text: "max_batch is 9, but queue_rows is 5"}
 	}
 	set := map[string]string{}
 	for key, value := range settings {

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/admin/admintest"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/token"
@@ -72,7 +71,7 @@ func flaky(t *testing.T, h func() http.Handler) (addr string, down func(bool)) {
 // Without a terminal, each output follows the previous one. While the server is unreachable, an
 // error is shown, until it is back.
 func TestWatch(t *testing.T) {
-	h := admin.Handler(admintest.New(fakeList, fakeStatus).Sources())
+	h := admintest.Handler(admintest.New(fakeList, fakeStatus).Sources())
 	at, down := flaky(t, func() http.Handler { return h })
 	out, errs, interrupt := running(t, "versions", "digits", "--watch=100ms", "--timeout", "20s", "--admin", at)
 	times := func(text string) func() bool {
@@ -108,7 +107,7 @@ func TestWatchOfNothing(t *testing.T) {
 // replaced.
 func TestWatchWithoutRight(t *testing.T) {
 	var refused atomic.Bool
-	h := admin.Handler(admintest.New(fakeList, fakeStatus).Sources())
+	h := admintest.Handler(admintest.New(fakeList, fakeStatus).Sources())
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if refused.Load() {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -140,7 +139,7 @@ func TestWatchWithoutRight(t *testing.T) {
 // Each new entry is shown once, also after a restart of the server, and an unreachable server is
 // reported once.
 func TestFollowLogs(t *testing.T) {
-	h := admin.Handler(admintest.New(fakeList, fakeStatus).Sources())
+	h := admintest.Handler(admintest.New(fakeList, fakeStatus).Sources())
 	at, down := flaky(t, func() http.Handler { return h })
 	c := &cli{ctx: t.Context(), stdout: new(record), stderr: new(record), admin: at, token: token.Fixed(""), timeout: 20e9}
 	out, errs := c.stdout.(*record), c.stderr.(*record)
@@ -153,7 +152,7 @@ func TestFollowLogs(t *testing.T) {
 	budgettest.Until(t, "the last line", func() bool { return strings.Contains(out.String(), "a process ended") })
 	down(true)
 	budgettest.Until(t, "the server to be missed", func() bool { return strings.Contains(errs.String(), "closed the connection") })
-	h = admin.Handler(admintest.New(fakeList, fakeStatus).Sources()) // the door is unused now
+	h = admintest.Handler(admintest.New(fakeList, fakeStatus).Sources()) // the door is unused now
 	down(false)
 	budgettest.Until(t, "the lines of the next server", func() bool { return strings.Count(out.String(), "\n") >= 3 })
 	cancel()

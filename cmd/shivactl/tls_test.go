@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/admin/admintest"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/certtest"
@@ -32,7 +31,7 @@ func TestTLSOfDoors(t *testing.T) {
 			good(c, q)
 		})
 		t.Cleanup(s.Close)
-		h := httptest.NewUnstartedServer(admin.Handler(admintest.New(fakeList, fakeStatus).Sources()))
+		h := httptest.NewUnstartedServer(admintest.Handler(admintest.New(fakeList, fakeStatus).Sources()))
 		h.TLS, h.Config.ErrorLog = config, log.New(io.Discard, "", 0)
 		h.StartTLS()
 		t.Cleanup(h.Close)

@@ -96,7 +96,7 @@ func TestQuantile(t *testing.T) {
 // top ends after --count outputs; the output of --json is as documented in the help.
 func TestTop(t *testing.T) {
 	status := fakeStatus
-	h := httptest.NewServer(admin.Handler(admintest.New(fakeList, status).Sources()))
+	h := httptest.NewServer(admintest.Handler(admintest.New(fakeList, status).Sources()))
 	defer h.Close()
 	var out bytes.Buffer
 	args := []string{"top", "--every", "100ms", "--count", "2", "--admin", h.Listener.Addr().String()}
@@ -148,7 +148,7 @@ func TestTopOfANewServer(t *testing.T) {
 	old := fakeStatus
 	old.Started = old.Started.Add(-time.Hour)
 	old.Models = nil
-	h := httptest.NewServer(admin.Handler(admintest.New(fakeList, fakeStatus).Sources()))
+	h := httptest.NewServer(admintest.Handler(admintest.New(fakeList, fakeStatus).Sources()))
 	defer h.Close()
 	var out bytes.Buffer
 	c := &cli{ctx: t.Context(), stdout: &out, admin: h.Listener.Addr().String(), every: leastRefresh, token: token.Fixed("")}

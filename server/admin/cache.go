@@ -1,7 +1,5 @@
 package admin
 
-import "net/http"
-
 // A Cache describes the prediction cache of one version of a model. Counts begin when the server
 // first knew of the version.
 type Cache struct {
@@ -36,41 +34,4 @@ type Cleared struct {
 	Name    string `json:"name"`
 	Entries int64  `json:"entries"`
 	Bytes   int64  `json:"bytes"`
-}
-
-func (s Sources) cache(r *http.Request) (any, error) { return s.findCache(r.PathValue("name")) }
-
-func (s Sources) findCache(name string) (ModelCache, error) {
-	out := ModelCache{Name: name}
-	versions, err := s.versions(name)
-	if err != nil {
-		return out, err
-	}
-	for _, m := range versions {
-		if c := m.Cache; c != nil {
-			out.Limit = c.Limit
-			out.Entries += c.Entries
-			out.Bytes += c.Bytes
-			out.Versions = append(out.Versions, VersionCache{m.Version, *c})
-		}
-	}
-	if out.Versions == nil {
-		return out, refuse(http.StatusNotFound, "model %q has no cache; set its size with the setting cache, such as 64MiB", name)
-	}
-	return out, nil
-}
-
-// clearCache empties a model's cache.
-func (s Sources) clearCache(r *http.Request) (any, error) {
-	c, err := s.findCache(r.PathValue("name"))
-	if err != nil {
-		return nil, err
-	}
-	entries, bytes, err := s.Caches.ClearCache(c.Name)
-	if err != nil { // the model has just been removed
-		return nil, refuse(http.StatusNotFound, "%v", err)
-	}
-	cleared := Cleared{c.Name, entries, bytes}
-	s.audit(r, "clear", "cache", c.Name, cleared, nil, nil)
-	return cleared, nil
 }

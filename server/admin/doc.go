@@ -1,5 +1,5 @@
-// Package admin is the operator's door: health, metrics, state and management of a server over
-// HTTP.
+// Package admin has the documents of the admin API, for programs that use it: health, metrics,
+// state and management of a server over HTTP.
 //
 //	GET /livez                             200 while the process answers at all
 //	GET /readyz                            200 when ready, 503 with the reason when not: Readiness
@@ -57,10 +57,9 @@
 // Every change is in the log, with its author and the values before and after. A request that
 // changes something must be sent as application/json, even without a body.
 //
-// Without declared identities the door asks for no credentials, so it listens on localhost unless
-// configured otherwise. It answers programs, and pages of the hosts that its [Access] lists: 403
+// Without declared identities the API asks for no credentials, so it listens on localhost unless
+// configured otherwise. It answers programs, and pages of the hosts that admin.hosts lists: 403
 // means that a page of another site may have sent the request.
 //
-// The package imports none of the packages whose state it shows: everything comes from its
-// [Sources], whose interfaces it declares.
+// The documents are read as they are: a field that this package lacks comes from a newer server.
 package admin

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"net/http"
 	"time"
 )
 
@@ -25,5 +24,3 @@ type Event struct {
 	Detail        string `json:"detail,omitempty"`        // of a change: before and after
 	Server        string `json:"server"`                  // the server that wrote this event
 }
-
-func (s Sources) history(r *http.Request) (any, error) { return s.History.Of(r.PathValue("name")) }

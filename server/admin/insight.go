@@ -1,7 +1,5 @@
 package admin
 
-// Parts of a watch that show models in addition to their status.
-
 // A BatchList describes the batches of every version of every model.
 type BatchList struct {
 	Models []Batches `json:"models"`

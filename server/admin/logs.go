@@ -1,36 +1,27 @@
 package admin
 
-import (
-	"log/slog"
-	"net/http"
-	"strconv"
-
-	"github.com/shivad/shivad/server/internal/journal"
-)
+import "time"
 
 // Logs is the answer to /v1/logs: the last lines of the server's log.
 type Logs struct {
-	Entries []journal.Entry `json:"entries"` // the oldest first
+	Entries []LogEntry `json:"entries"` // the oldest first
 }
 
-// mostLogged is how many entries are shown without ?limit: all that are kept.
-const mostLogged = 1000
+// A LogEntry is one line of the log. Its texts are bounded, with unprintable characters escaped,
+// since clients choose some of them.
+type LogEntry struct {
+	// ID grows from entry to entry, across restarts of the server too: the time of writing in
+	// microseconds since 1970, or the next free number.
+	ID         int64          `json:"id"`
+	At         time.Time      `json:"at"`
+	Level      string         `json:"level"` // INFO, WARN, ERROR
+	Message    string         `json:"message"`
+	Attributes []LogAttribute `json:"attributes"` // in the order of the line
+}
 
-func (s Sources) logs(r *http.Request) (any, error) {
-	most, err := limit(r, mostLogged, "entries")
-	if err != nil {
-		return nil, err
-	}
-	query, least, after := r.URL.Query(), slog.LevelInfo, int64(0)
-	if text := query.Get("level"); text != "" {
-		if err := least.UnmarshalText([]byte(text)); err != nil {
-			return nil, refuse(http.StatusBadRequest, "level: expected info, warn or error, got %.40q", text)
-		}
-	}
-	if text := query.Get("after"); text != "" {
-		if after, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return nil, refuse(http.StatusBadRequest, "after: expected the id of an entry, got %.40q", text)
-		}
-	}
-	return Logs{s.Journal.List(most, least, after)}, nil
+// A LogAttribute is a key and value of a line. The names of its groups precede the key, separated
+// by dots.
+type LogAttribute struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
 }

@@ -1,7 +1,5 @@
 package admin
 
-import "net/http"
-
 // Reloaded is the answer to /v1/config/reload: which settings differ in the configuration that was
 // loaded.
 type Reloaded struct {
@@ -14,13 +12,4 @@ type Setting struct {
 	Key    string `json:"key"`
 	Before any    `json:"before"` // null: there was none
 	After  any    `json:"after"`  // null: there is none
-}
-
-func (s Sources) reload(r *http.Request) (any, error) {
-	done, err := s.Settings.Reload()
-	if err != nil {
-		return nil, err
-	}
-	s.audit(r, "reload", "configuration", "", nil, done, nil)
-	return done, nil
 }

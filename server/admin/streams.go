@@ -1,7 +1,5 @@
 package admin
 
-import "net/http"
-
 // StreamList is the answer to /v1/models/{name}/streams.
 type StreamList struct {
 	Versions []VersionStreams `json:"versions"`
@@ -29,20 +27,4 @@ type Stream struct {
 	Age        float64 `json:"age_seconds"`    // of the oldest frame that was answered, when it was
 	Late       float64 `json:"late_seconds"`   // worst time from a frame's capture to its arrival
 	Silent     float64 `json:"silent_seconds"` // since its newest frame
-}
-
-// mostStreams is how many streams of a version are shown without ?limit.
-const mostStreams = 100
-
-func (s Sources) streams(r *http.Request) (any, error) {
-	most, err := limit(r, mostStreams, "streams")
-	if err != nil {
-		return nil, err
-	}
-	name := r.PathValue("name")
-	list := s.Report.Streams(name, most)
-	if len(list) == 0 {
-		return nil, refuse(http.StatusNotFound, "no model %q; /v1/models lists them", name)
-	}
-	return StreamList{list}, nil
 }

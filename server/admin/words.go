@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"slices"
-	"strings"
 	"time"
 )
 
@@ -22,31 +20,6 @@ type Readiness struct {
 	Missing []string `json:"missing_models,omitempty"`
 	// Degraded is a sentence about what does not work although requests are served.
 	Degraded string `json:"degraded,omitempty"`
-}
-
-// Judge decides on readiness: a server is ready if it serves and each required model has a live
-// replica. A required model is "name", which any of its versions satisfies, or "name/version".
-func Judge(state string, required []string, models []Model) Readiness {
-	r := Readiness{State: state}
-	for _, want := range required {
-		name, version, versioned := strings.Cut(want, "/")
-		if !slices.ContainsFunc(models, func(m Model) bool {
-			return m.Ready && m.Name == name && (!versioned || m.Version == version)
-		}) {
-			r.Missing = append(r.Missing, want)
-		}
-	}
-	switch {
-	case state == Draining:
-		r.Reason = "the server is shutting down"
-	case state != Serving:
-		r.Reason = "the server is not serving yet"
-	case len(r.Missing) > 0:
-		r.Reason = "no live replica of " + strings.Join(r.Missing, ", ")
-	default:
-		r.Ready = true
-	}
-	return r
 }
 
 // A Model is one version of a model.

@@ -64,10 +64,10 @@ containers/containertest:   containers/internal/adapter containers containers/zm
 
 server/internal/wake:
 server/internal/fault:      scheduler server/internal/metrics shiva
-server/internal/journal:    server/internal/access
 cmd/shivad/internal/logqueue:
 server/internal/unfinished:  server/internal/access scheduler scheduler/setting shiva/tensor
-server/internal/access:     scheduler scheduler/naming scheduler/setting server/internal/fault shiva/tensor
+server/admin:               scheduler/setting
+server/internal/access:     scheduler scheduler/naming scheduler/setting server/admin server/internal/fault shiva/tensor
 server/internal/listen:     scheduler scheduler/setting server/internal/access server/internal/metrics server/internal/processors server/internal/wake shiva/backoff shiva/unixsocket
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
@@ -75,8 +75,7 @@ server/internal/trace:      server/internal/wake scheduler google.golang.org/pro
 server/internal/trace/tracetest: go.opentelemetry.io/proto/slim/otlp google.golang.org/protobuf
 server/internal/parameter:  server/internal/trace scheduler shiva/jsonscan scheduler/setting
 server/config:              server/internal/memory server/internal/trace server/internal/parameter server/internal/access scheduler scheduler/naming shiva/nearest server/internal/listen shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
-server/admin:               server/internal/fault server/internal/journal server/internal/access server/internal/listen shiva/unixsocket server/internal/parameter scheduler/setting shiva/jsonscan
-server/admin/admintest:     server/admin server/internal/access server/internal/journal
+server/admin/admintest:     server/admin server/internal/access server/internal/operate
 server/internal/cgroup:
 server/internal/memory:              server/internal/cgroup
 server/internal/processors:          server/internal/cgroup
@@ -92,15 +91,14 @@ server/internal/gate:        server/internal/fault server/internal/processors se
 server/internal/regions:     server/internal/fault server/internal/processors server/internal/access server/internal/parameter scheduler shiva/tensor golang.org/x/sys
 server/internal/predict:     server/internal/fault server/internal/trace server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/regions server/config server/internal/metrics scheduler shiva shiva/jsontensor shiva/jsonscan shiva/tensor
 server/internal/doortest:    server/config server/internal/apps server/internal/gate server/internal/listen server/internal/predict server/internal/regions server/internal/metrics server/state scheduler scheduler/schedtest shiva/budgettest shiva/tensor
-server/internal/fleet:      server/internal/fault server/internal/processors server/internal/wake server/internal/access server/internal/listen containers/internal/arena server/config server/internal/gate server/internal/predict containers server/internal/memory scheduler shiva/tensor
-server/internal/manage:      server/internal/fault server/internal/unfinished server/internal/wake server/internal/access containers/internal/arena shiva/unixsocket server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics server/selection server/state containers scheduler scheduler/setting shiva/jsontensor shiva/jsonscan shiva/tensor
+server/internal/operate:    containers containers/internal/arena scheduler scheduler/setting server/admin server/config server/internal/access server/internal/apps server/internal/fault server/internal/gate server/internal/listen server/internal/memory server/internal/metrics server/internal/parameter server/internal/predict server/internal/processors server/internal/regions server/internal/unfinished server/internal/wake server/selection server/state shiva/jsonscan shiva/jsontensor shiva/tensor shiva/unixsocket
 server/internal/tcp:                  server/internal/fault server/internal/processors server/internal/unfinished server/internal/wake server/internal/trace server/internal/access server/internal/listen shiva/unixsocket server/internal/gate server/internal/parameter server/internal/regions server/internal/metrics scheduler scheduler/setting shiva shiva/jsonscan shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps
 server/internal/rest:                 server/internal/fault server/internal/unfinished server/internal/wake server/internal/trace server/internal/access server/internal/listen shiva/unixsocket server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler shiva shiva/jsontensor shiva/jsonscan shiva/tensor | server/internal/apps shiva/shivatest
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/internal/grpc/wire:   server/internal/fault server/internal/unfinished server/internal/gate scheduler scheduler/setting shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 server/internal/grpc:                 server/internal/fault server/internal/unfinished server/internal/wake server/internal/trace server/internal/access server/internal/listen shiva/unixsocket server/internal/grpc/wire server/grpc/pb server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler scheduler/naming shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/internal/jsontest
 server/internal/frigate:              server/internal/fault server/internal/unfinished server/internal/access server/internal/listen shiva/unixsocket server/internal/gate server/internal/predict server/internal/metrics containers/zmtp scheduler shiva/jsonscan shiva/tensor | server/config shiva/shivatest shiva/budgettest
-server:                      server/internal/processors server/internal/unfinished server/internal/wake server/internal/frigate server/internal/trace server/internal/journal server/internal/access server/internal/listen containers/internal/arena server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/manage server/internal/parameter server/internal/predict server/internal/regions server/selection server/state server/internal/tcp server/internal/rest server/internal/grpc server/admin server/config server/internal/metrics server/build containers scheduler scheduler/setting shiva shiva/jsonscan shiva/tensor golang.org/x/sys shiva/unixsocket | shiva/shivatest containers/zmtp containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf shiva/token server/internal/fault
+server:                      server/internal/processors server/internal/unfinished server/internal/wake server/internal/frigate server/internal/trace server/internal/operate server/internal/access server/internal/listen containers/internal/arena server/internal/apps server/internal/clock server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/selection server/state server/internal/tcp server/internal/rest server/internal/grpc server/admin server/config server/internal/metrics server/build containers scheduler scheduler/setting shiva shiva/jsonscan shiva/tensor golang.org/x/sys shiva/unixsocket | shiva/shivatest containers/zmtp containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf shiva/token server/internal/fault
 
 server/e2e:                 | containers containers/container shiva shiva/jsonscan shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
 

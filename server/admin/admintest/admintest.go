@@ -17,7 +17,7 @@ import (
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/access"
-	"github.com/shivad/shivad/server/internal/journal"
+	"github.com/shivad/shivad/server/internal/operate"
 )
 
 // A Server keeps changes, and knows one policy of each kind that tests want. It learns the loss of
@@ -30,13 +30,13 @@ type Server struct {
 	learned map[string][]admin.LearnedUser // by application
 	changed map[string]map[string]string   // settings by model
 	stopped map[string]bool                // by container
-	journal *journal.Journal
+	journal *operate.Journal
 }
 
 // New makes a server that serves these models, and has two lines in its log. The sessions of its
 // status belong to its containers, each of which has one process.
 func New(models []admin.Model, status admin.Status) *Server {
-	s := &Server{models: models, status: status, learned: map[string][]admin.LearnedUser{}, changed: map[string]map[string]string{}, stopped: map[string]bool{}, journal: journal.New()}
+	s := &Server{models: models, status: status, learned: map[string][]admin.LearnedUser{}, changed: map[string]map[string]string{}, stopped: map[string]bool{}, journal: operate.NewJournal()}
 	log := slog.New(s.journal.Handler(slog.DiscardHandler))
 	log.Info("serving", "tcp", ":6174")
 	log.Warn("a process ended", "container", "iris", "status", "exit status 1")
@@ -44,11 +44,11 @@ func New(models []admin.Model, status admin.Status) *Server {
 }
 
 // Sources are the sources of its door.
-func (s *Server) Sources() admin.Sources {
-	return admin.Sources{
+func (s *Server) Sources() operate.Sources {
+	return operate.Sources{
 		Version: s.status.Version,
-		Access: func() admin.Access { // example.com is the host of httptest's requests
-			return admin.Access{Hosts: []string{"example.com"}, Profiling: true, ImportBytes: 1 << 20}
+		Access: func() operate.Access { // example.com is the host of httptest's requests
+			return operate.Access{Hosts: []string{"example.com"}, Profiling: true, ImportBytes: 1 << 20}
 		},
 		Report:       report{s},
 		Settings:     settings{s},
@@ -128,7 +128,7 @@ func (s report) Insights(name string) (list []admin.Insight) {
 }
 
 // Try answers with as many elements as the input has bytes.
-func (s report) Try(_ context.Context, t admin.Trial) (admin.Tried, error) {
+func (s report) Try(_ context.Context, t operate.Trial) (admin.Tried, error) {
 	for _, m := range s.models {
 		if m.Name == t.Name && (t.Version == "" || m.Version == t.Version) {
 			return admin.Tried{
@@ -161,7 +161,7 @@ func policies() []admin.Policy {
 }
 
 func refuse(status int, format string, args ...any) error {
-	return &admin.Error{Status: status, Text: fmt.Sprintf(format, args...)}
+	return &operate.Error{Status: status, Text: fmt.Sprintf(format, args...)}
 }
 
 // Set takes whole numbers above 0 and texts, and refuses a default version that is not ready.
@@ -363,7 +363,7 @@ func (s repository) Unload(_ *access.Identity, _ access.Source, model string) er
 
 func (s repository) run(model string, runs bool) error {
 	if !slices.ContainsFunc(s.models, func(m admin.Model) bool { return m.Name == model }) {
-		return &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("no model %q", model)}
+		return &operate.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("no model %q", model)}
 	}
 	return containers(s).run(model, runs)
 }
@@ -459,5 +459,15 @@ func (s chronicle) Of(name string) (admin.History, error) {
 		}
 		return h, nil
 	}
-	return h, &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("there is no history of a model or application %q", name)}
+	return h, &operate.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("there is no history of a model or application %q", name)}
 }
+
+// What tests outside the server's tree need of the room that they cannot import.
+type (
+	Sources        = operate.Sources
+	SettingsSource = operate.SettingsSource
+	Error          = operate.Error
+)
+
+// Handler is the handler of the admin API.
+func Handler(s Sources) http.Handler { return operate.Handler(s) }

@@ -12,45 +12,16 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/shivad/shivad/server/admin"
 )
 
-// A Source identifies the origin of an action: the identity, the address and the door.
-type Source struct {
-	Identity string `json:"identity,omitempty"` // empty: unknown, or no identities are declared
-	// Container is the [[container]] whose process it is; empty: none of this server.
-	Container string `json:"container,omitempty"`
-	Address   string `json:"address,omitempty"` // of the client; empty: the server itself
-	// Door is a section of the configuration (tcp, rest, grpc, admin, containers), or "server" for
-	// the server's own actions, or "program" for the embedding program and for signals.
-	Door string `json:"door"`
-}
-
-// String formats a source for the history of a model.
-func (s Source) String() string {
-	switch {
-	case s.Container != "":
-		return "container " + s.Container + " at " + s.Address
-	case s.Identity == "":
-		return s.Address
-	}
-	return s.Identity + " at " + s.Address
-}
-
-// An Entry is one action, done or refused. Its texts are bounded and printable, since clients
-// choose many of the names in them.
-type Entry struct {
-	At time.Time `json:"at"`
-	Source
-	// Action is create, change, delete, load, register, …, or the method of an HTTP request that
-	// was refused.
-	Action  string `json:"action"`
-	What    string `json:"what"` // kind of object: application, model, region, …, or an HTTP path
-	Name    string `json:"name,omitempty"`
-	Before  string `json:"before,omitempty"` // JSON
-	After   string `json:"after,omitempty"`  // JSON
-	Refused bool   `json:"refused,omitempty"`
-	Error   string `json:"error,omitempty"` // why it was refused or failed
-}
+type (
+	// An Entry is one action, as operators see it.
+	Entry = admin.Entry
+	// A Source is where an action comes from.
+	Source = admin.Source
+)
 
 // Bounds of a trail, and of the texts of an entry in bytes.
 const (
@@ -120,15 +91,15 @@ func (t *Trail) Add(e Entry) {
 	defer t.mu.Unlock()
 	e.At = time.Now().UTC()
 	t.entries = append(t.entries, e)
-	t.bytes += e.size()
-	key := e.sourceKey()
+	t.bytes += entrySize(&e)
+	key := sourceKey(&e)
 	c := t.sources[key]
 	if c == nil {
 		c = &sourceStats{refused: e.Refused}
 		t.sources[key] = c
 	}
 	c.entries++
-	c.bytes += e.size()
+	c.bytes += entrySize(&e)
 	t.write(&e, c)
 	for c.refused && (c.entries > mostEntries/refusedPart || c.bytes > mostBytes/refusedPart) {
 		t.evict(key)
@@ -140,7 +111,7 @@ func (t *Trail) Add(e Entry) {
 
 // sourceKey returns the key of the sourceStats that an entry counts in. All refused entries without
 // an identity share one, so that many unknown clients cannot fill the trail.
-func (e *Entry) sourceKey() string {
+func sourceKey(e *Entry) string {
 	switch {
 	case e.Refused:
 		return "refused " + cmp.Or(e.Container, e.Identity)
@@ -157,7 +128,7 @@ func (e *Entry) sourceKey() string {
 	return "address " + host
 }
 
-func (e *Entry) size() int {
+func entrySize(e *Entry) int {
 	return entryBytes + len(e.Identity) + len(e.Container) + len(e.Address) + len(e.Action) + len(e.What) + len(e.Name) + len(e.Before) + len(e.After) + len(e.Error)
 }
 
@@ -174,8 +145,8 @@ func (t *Trail) largest() (most string) {
 
 // evict drops the oldest entry of a source.
 func (t *Trail) evict(source string) {
-	i := slices.IndexFunc(t.entries, func(e Entry) bool { return e.sourceKey() == source })
-	c, size := t.sources[source], t.entries[i].size()
+	i := slices.IndexFunc(t.entries, func(e Entry) bool { return sourceKey(&e) == source })
+	c, size := t.sources[source], entrySize(&t.entries[i])
 	t.bytes -= size
 	c.bytes -= size
 	t.entries = slices.Delete(t.entries, i, i+1)

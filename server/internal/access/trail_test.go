@@ -42,7 +42,7 @@ func TestBounds(t *testing.T) {
 	list := trail.List(mostEntries + 1)
 	counts := map[string]int{}
 	for _, e := range list {
-		counts[e.sourceKey()]++
+		counts[sourceKey(&e)]++
 	}
 	if len(list) != mostEntries || list[0].Name != "first" || list[1].Name != "of no identity" || counts["refused "] != mostEntries/refusedPart || counts["identity bob"] < mostEntries/3 {
 		t.Errorf("%d entries, the first %+v; of each %v", len(list), list[0], counts)
@@ -59,7 +59,7 @@ func TestBounds(t *testing.T) {
 	}
 	size := 0
 	for _, e := range trail.List(mostEntries) {
-		size += e.size()
+		size += entrySize(&e)
 	}
 	if size > mostBytes || size != trail.bytes || trail.List(mostEntries)[0].Name != "first" {
 		t.Errorf("%d bytes, by its own count %d", size, trail.bytes)
@@ -164,7 +164,7 @@ func TestCrowds(t *testing.T) {
 		{Entry{Source: from("", "uid=1000,pid=4711")}, "address uid=1000"},
 		{Entry{}, "address "},
 	} {
-		if got := c.entry.sourceKey(); got != c.want {
+		if got := sourceKey(&c.entry); got != c.want {
 			t.Errorf("%+v is of %q, want %q", c.entry, got, c.want)
 		}
 	}
@@ -174,11 +174,11 @@ func TestCrowds(t *testing.T) {
 func TestSizeOfAnEntry(t *testing.T) {
 	const n = 100
 	text := strings.Repeat("x", n)
-	empty := new(Entry).size()
+	empty := entrySize(new(Entry))
 	for i, e := range []Entry{
 		{Source: Source{Identity: text}}, {Source: Source{Address: text}}, {Action: text}, {What: text}, {Name: text}, {Before: text}, {After: text}, {Error: text},
 	} {
-		if got := e.size() - empty; got != n {
+		if got := entrySize(&e) - empty; got != n {
 			t.Errorf("text %d of %d bytes counts as %d", i, n, got)
 		}
 	}

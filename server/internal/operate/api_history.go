@@ -1,0 +1,7 @@
+package operate
+
+import (
+	"net/http"
+)
+
+func (s Sources) history(r *http.Request) (any, error) { return s.History.Of(r.PathValue("name")) }

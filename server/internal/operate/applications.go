@@ -1,0 +1,58 @@
+package operate
+
+import (
+	"context"
+
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/apps"
+)
+
+// Applications creates and changes applications in the admin door's types: an admin.App has the
+// fields of an apps.Definition.
+type Applications struct{ Store *Store }
+
+// List returns all applications, by name.
+func (as Applications) List() ([]admin.App, error) {
+	// An unread store is an error, not an empty list.
+	if _, err := as.Store.State().List("apps/"); err != nil {
+		return nil, refusal(err)
+	}
+	var list []admin.App
+	for _, a := range as.Store.Apps().Apps() {
+		list = append(list, admin.App(a.Definition))
+	}
+	return list, nil
+}
+
+// Check returns everything that is wrong with an application.
+func (as Applications) Check(a admin.App) error {
+	_, err := as.Store.Apps().Check(apps.Definition(a))
+	return refusal(err)
+}
+
+// Create creates an application. It fails if the name is taken.
+func (as Applications) Create(ctx context.Context, a admin.App) (admin.App, error) {
+	made, err := as.Store.Apps().Create(ctx, apps.Definition(a))
+	if err != nil {
+		return a, refusal(err)
+	}
+	return admin.App(made.Definition), nil
+}
+
+// Change modifies an application in one atomic step, which may call change several times.
+func (as Applications) Change(ctx context.Context, name string, change func(admin.App) (admin.App, error)) (admin.App, error) {
+	made, err := as.Store.Apps().Change(ctx, name, func(d *apps.Definition) error {
+		a, err := change(admin.App(*d))
+		*d = apps.Definition(a)
+		return err
+	})
+	if err != nil {
+		return admin.App{}, refusal(err)
+	}
+	return admin.App(made.Definition), nil
+}
+
+// Delete deletes an application and what its policy has learned.
+func (as Applications) Delete(ctx context.Context, name string) error {
+	return refusal(as.Store.Apps().Delete(ctx, name))
+}

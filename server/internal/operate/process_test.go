@@ -1,0 +1,78 @@
+package operate
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/config"
+)
+
+// A process registers at one address.
+func TestNearest(t *testing.T) {
+	const tcp, unix, secure = "tcp://127.0.0.1:7000", "ipc:///run/s", "tls://127.0.0.1:7443"
+	for _, c := range []struct {
+		addrs []string
+		user  string
+		want  []string
+	}{
+		{[]string{tcp, unix}, "", []string{unix}},
+		{[]string{unix, tcp}, "nobody", []string{tcp}},
+		{[]string{unix}, "nobody", []string{unix}},
+		{[]string{tcp, "tcp://192.0.2.1:7000"}, "", []string{tcp}},
+		{[]string{secure}, "", []string{secure}},
+		{[]string{secure}, "nobody", []string{secure}},
+		{nil, "", nil},
+	} {
+		if got := nearest(c.addrs, c.user); !slices.Equal(got, c.want) {
+			t.Errorf("of %q as %q: %q, want %q", c.addrs, c.user, got, c.want)
+		}
+	}
+}
+
+// A starter is a supervisor whose process has started.
+type starter struct{ Supervisor }
+
+func (starter) Status() []containers.ProcessInfo {
+	return []containers.ProcessInfo{{Name: "p", State: "running"}}
+}
+
+// TestStarting: models that a process may serve are expected until it has registered them, and
+// those that only a pattern allows until it has registered anything.
+func TestStarting(t *testing.T) {
+	const doing = "p: its process has started and not registered yet"
+	for _, c := range []struct {
+		model      string
+		serve      []string
+		registered string // "": nothing
+		stopping   bool
+		id, want   string
+	}{
+		{"m", nil, "", false, "m", doing},
+		{"m", nil, "", false, "m/2", doing},
+		{"", nil, "", false, "p", doing},
+		{"m", nil, "", false, "p", ""},
+		{"m", nil, "", true, "m", ""},
+		{"m", nil, "m", false, "m/2", ""},
+		{"m", []string{"n"}, "m", false, "n", doing},
+		{"m", []string{"n"}, "n", false, "n/2", ""},
+		{"m", []string{"n/2"}, "", false, "n", doing},
+		{"m", []string{"n/2"}, "", false, "n/2", doing},
+		{"m", []string{"n/2"}, "", false, "n/3", ""},
+		{"m", []string{"yard-*"}, "", false, "yard-day", doing},
+		{"m", []string{"yard-*"}, "m", false, "yard-day", ""},
+		{"m", []string{"*"}, "", false, "typo", doing},
+		{"m", []string{"*"}, "m", false, "typo", ""},
+	} {
+		p := &process{settings: config.Container{Name: "p", Model: c.model, Serve: c.serve}}
+		p.lifecycle.supervisor, p.lifecycle.stopping = starter{}, c.stopping
+		if c.registered != "" {
+			p.lifecycle.versions = []scheduler.ModelID{{Name: c.registered, Version: "1"}}
+		}
+		ps := &Processes{list: []*process{p}}
+		if got := ps.Starting(c.id); got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}

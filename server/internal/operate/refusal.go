@@ -1,0 +1,29 @@
+package operate
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/fault"
+)
+
+// refusal returns err as the admin door answers it, with the status that requests get for the same
+// condition.
+func refusal(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*Error](err); ok {
+		return err
+	}
+	if errors.Is(err, apps.ErrExists) {
+		return &Error{Status: http.StatusConflict, Text: strings.TrimPrefix(err.Error(), "apps: ")}
+	}
+	status := fault.Of(apps.Stored(err))
+	if status.HTTP == http.StatusInternalServerError {
+		return err // the door logs it
+	}
+	return &Error{Status: status.HTTP, Text: fault.Text(err)}
+}

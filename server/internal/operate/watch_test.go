@@ -1,0 +1,194 @@
+package operate
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shivad/shivad/server/admin"
+
+	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/shiva/unixsocket"
+)
+
+// An audience is a client that reads a watch.
+type audience struct {
+	*httptest.ResponseRecorder
+	leave context.CancelFunc
+	ended chan struct{}
+}
+
+// begin starts a watch; the test's bubble waits for its end.
+func (f *feed) begin(t *testing.T, model string, header ...string) *audience {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	a := &audience{httptest.NewRecorder(), cancel, make(chan struct{})}
+	r := httptest.NewRequestWithContext(ctx, "GET", "/v1/watch?model="+model, nil)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	v, err := f.watch(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { // ends when the audience leaves or the feed ends it
+		defer close(a.ended)
+		v.(http.HandlerFunc)(a, r)
+	}()
+	return a
+}
+
+// quiet is a server where only the status changes, and which counts how often it is asked.
+func quiet(asked map[string]int) Sources {
+	f := newFake(admin.Serving)
+	f.status = func() admin.Status {
+		asked["status"]++
+		return admin.Status{Version: fmt.Sprint(asked["status"])}
+	}
+	s := f.sources()
+	s.Containers, s.Applications = noContainers{}, noApps{}
+	return s
+}
+
+type noContainers struct{ Operator }
+
+func (noContainers) List() admin.Containers { return admin.Containers{} }
+
+type noApps struct{ ApplicationsSource }
+
+func (noApps) List() ([]admin.App, error) { return nil, fmt.Errorf("the store is away") }
+
+// All watches show the same picture, taken once a second and only while there is a watch; unchanged
+// parts are not sent again.
+func TestOnePictureForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := map[string]int{}
+		f := newFeed(quiet(asked))
+		var all []*audience
+		for range MaxWatches {
+			all = append(all, f.begin(t, "a"))
+			time.Sleep(tick / 16)
+		}
+		if _, err := f.watch(httptest.NewRequest("GET", "/v1/watch", nil)); !isStatus(err, http.StatusTooManyRequests) {
+			t.Errorf("one too many: %v", err)
+		}
+		time.Sleep(10 * tick)
+		for _, a := range all {
+			a.leave()
+			<-a.ended
+			sent := a.Body.String()
+			for event, want := range map[string]int{"status": 11, "applications": 1, "models": 1, "insight": 1, "audit": 1} {
+				if got := strings.Count(sent, "event: "+event+"\n"); got != want {
+					t.Errorf("%d events %s, expected %d", got, event, want)
+				}
+			}
+			if !strings.Contains(sent, `"error":"the store is away"`) {
+				t.Error("the event of what cannot be looked at does not say so")
+			}
+		}
+		if n := asked["status"]; n != 11 {
+			t.Errorf("%d looks in ten seconds", n)
+		}
+		if f.watches != 0 || len(f.insights) != 0 {
+			t.Errorf("%d watches and %d models are left", f.watches, len(f.insights))
+		}
+		time.Sleep(time.Minute)
+		if n := asked["status"]; n != 11 {
+			t.Errorf("%d looks while nobody watched", n-11)
+		}
+	})
+}
+
+// A client that loses the right to read is shown nothing more.
+func TestWatchEndsWithItsRight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quiet(map[string]int{})
+		s.Identities = new(access.Identities)
+		token := strings.Repeat("t", 40)
+		declare := func(may ...string) {
+			s.Identities.Replace([]access.Declaration{{Name: "ann", Tokens: []string{fmt.Sprintf("%x", sha256.Sum256([]byte(token)))}, May: may}})
+		}
+		declare("admin:read")
+		a := newFeed(s).begin(t, "", "Authorization", "Bearer "+token)
+		time.Sleep(2 * tick)
+		declare("infer")
+		time.Sleep(tick)
+		synctest.Wait()
+		select {
+		case <-a.ended:
+		default:
+			t.Error("the watch goes on")
+		}
+		var told struct{ Error string }
+		_, last, _ := strings.Cut(a.Body.String(), "event: end\ndata: ")
+		if err := json.Unmarshal([]byte(last), &told); err != nil || !strings.Contains(told.Error, "admin:read") || strings.Count(a.Body.String(), "event: status\n") < 2 {
+			t.Errorf("%v: %s", err, a.Body)
+		}
+	})
+}
+
+// A shutdown of the door does not wait for watches, and watches hold no more connections than they
+// may.
+func TestShutdownEndsWatches(t *testing.T) {
+	l, err := Listen("127.0.0.1:0", unixsocket.Access{}, nil, nil, Handler(quiet(map[string]int{})), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var watches []*http.Response
+	for range MaxWatches {
+		r, err := http.Get("http://" + l.Addr().String() + "/v1/watch")
+		if err != nil || r.StatusCode != 200 {
+			t.Fatal(r, err)
+		}
+		defer r.Body.Close()
+		watches = append(watches, r)
+	}
+	if r, err := http.Get("http://" + l.Addr().String() + "/v1/watch"); err != nil || r.StatusCode != http.StatusTooManyRequests || r.Header.Get("Retry-After") == "" {
+		t.Error(r, err)
+	}
+	if r, err := http.Get("http://" + l.Addr().String() + "/livez"); err != nil || r.StatusCode != 200 {
+		t.Error("beside those who watch:", r, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a deadline far beyond what a working shutdown takes
+	defer cancel()
+	if err := l.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+	for _, r := range watches {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			t.Error("the stream was broken off:", err)
+		}
+	}
+}
+
+// The time limit for the arrival of a request does not end a watch.
+func TestWatchOutlivesItsRequest(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(Handler(quiet(map[string]int{})))
+	server.Config.ReadTimeout = 50 * time.Millisecond
+	server.Start()
+	defer server.Close()
+	answer, err := http.Get(server.URL + "/v1/watch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	seen := 0
+	for lines := bufio.NewScanner(answer.Body); seen < 2 && lines.Scan(); {
+		if lines.Text() == "event: status" {
+			seen++
+		}
+	}
+	if seen < 2 {
+		t.Error("the stream has ended by itself")
+	}
+}
