@@ -137,17 +137,6 @@ const SlotLength = 50 * time.Millisecond
 // A Slot counts the requests that were due in one piece of the measured time.
 type Slot struct{ Due, Good int }
 
-// Due counts the requests that were due between two times of a run with Config.Within. Those of a
-// Slot are spread evenly over it.
-func (r *Result) Due(from, to time.Time) (n float64) {
-	for i, slot := range r.Slots {
-		begins := r.Began.Add(time.Duration(i) * SlotLength)
-		first, last := max(from.Sub(begins), 0), min(to.Sub(begins), SlotLength)
-		n += float64(slot.Due) * max(float64(last-first), 0) / float64(SlotLength)
-	}
-	return n
-}
-
 // A Fault counts the errors of one kind.
 type Fault struct {
 	Kind  string // Shiva's type of error, the status of HTTP, the code of gRPC

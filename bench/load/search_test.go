@@ -117,16 +117,3 @@ func TestTrialOf(t *testing.T) {
 		t.Error("a trial without requests holds")
 	}
 }
-
-// Due adds up the slots between two times; a slot that one of them cuts counts in proportion.
-func TestDue(t *testing.T) {
-	r := &Result{Began: time.Now(), Slots: []Slot{{Due: 10}, {Due: 20}, {Due: 40}}}
-	at := func(slots float64) time.Time { return r.Began.Add(time.Duration(slots * float64(SlotLength))) }
-	for _, c := range []struct{ from, to, want float64 }{
-		{0, 3, 70}, {-5, 9, 70}, {1, 2, 20}, {0.5, 1.5, 15}, {1.25, 1.75, 10}, {2.5, 3.5, 20}, {3, 9, 0}, {-2, 0, 0},
-	} {
-		if got := r.Due(at(c.from), at(c.to)); math.Abs(got-c.want) > 1e-6 {
-			t.Errorf("from %v to %v: %v, expected %v", c.from, c.to, got, c.want)
-		}
-	}
-}
