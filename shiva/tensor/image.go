@@ -10,8 +10,8 @@ type Image struct {
 	// Channels is ChannelsRGB, ChannelsBGR or ChannelsGray: the container decodes every file to
 	// these, and interprets pixels as these.
 	Channels string
-	// Resize is ResizeNone, ResizeStretch or ResizeLetterbox. Unless it is ResizeNone, the
-	// container resizes every picture to Height x Width pixels, and the shape has -1 for both.
+	// Resize is ResizeNone, ResizeStretch, ResizeLetterbox or ResizeCrop. Unless it is ResizeNone,
+	// the container resizes every picture to Height x Width pixels, and the shape has -1 for both.
 	Resize        string
 	Height, Width int
 }
@@ -28,6 +28,7 @@ const (
 	ResizeNone      = ""
 	ResizeStretch   = "stretch"   // each side by its own factor
 	ResizeLetterbox = "letterbox" // both sides by one factor, with bars at the sides
+	ResizeCrop      = "crop"      // both sides by one factor, without what is beyond the middle
 )
 
 // String returns a text like "rgb pictures" or "rgb pictures, letterbox to 640 x 480".
@@ -63,9 +64,9 @@ func (i *Image) Check(d DType, row Shape, format string) error {
 	switch i.Resize {
 	case ResizeNone:
 		if i.Height != 0 || i.Width != 0 {
-			return fmt.Errorf("a size of %d x %d pixels needs resize %s or %s: without resize the shape determines the size", i.Width, i.Height, ResizeStretch, ResizeLetterbox)
+			return fmt.Errorf("a size of %d x %d pixels needs resize %s, %s or %s: without resize the shape determines the size", i.Width, i.Height, ResizeStretch, ResizeLetterbox, ResizeCrop)
 		}
-	case ResizeStretch, ResizeLetterbox:
+	case ResizeStretch, ResizeLetterbox, ResizeCrop:
 		if i.Height < 1 || i.Width < 1 || i.Height > MaxSide || i.Width > MaxSide {
 			return fmt.Errorf("resize to %d x %d pixels, expected 1 to %d for each side", i.Width, i.Height, MaxSide)
 		}
@@ -73,7 +74,7 @@ func (i *Image) Check(d DType, row Shape, format string) error {
 			return fmt.Errorf("resize takes pictures of any size, but shape %s of one has no -1 for height and width", row)
 		}
 	default:
-		return fmt.Errorf("resize %.32q, expected %s or %s", i.Resize, ResizeStretch, ResizeLetterbox)
+		return fmt.Errorf("resize %.32q, expected %s, %s or %s", i.Resize, ResizeStretch, ResizeLetterbox, ResizeCrop)
 	}
 	return nil
 }

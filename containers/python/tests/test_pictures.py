@@ -90,7 +90,7 @@ def test_what_is_declared_is_said_in_hello() -> None:
     [
         ({"channels": "rgba"}, "channels is 'rgba', expected one of 'rgb', 'bgr', 'gray'"),
         ({"layout": "hwc"}, "layout is 'hwc'"),
-        ({"resize": "crop"}, "resize is 'crop'"),
+        ({"resize": "squeeze"}, "resize is 'squeeze'"),
         ({"resize": "stretch"}, "needs a height and a width"),
         ({"height": 0, "width": 8}, "height is 0, expected 1 to 65535"),
         ({"height": 8, "width": 70000}, "width is 70000"),
@@ -272,7 +272,7 @@ def test_pixels_come_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
-@pytest.mark.parametrize("resize", ["stretch", "letterbox"])
+@pytest.mark.parametrize("resize", ["stretch", "letterbox", "crop"])
 def test_boxes_come_back(decoder: str, layout: str, resize: str) -> None:
     height, width = 90, 40
     whole = np.zeros((height, width, 3), np.uint8)
@@ -303,6 +303,10 @@ def test_boxes_come_back(decoder: str, layout: str, resize: str) -> None:
         bars = pixels if layout == "nhwc" else pixels.transpose(1, 2, 0)
         assert (bars[:, :80] == 114).all()
         assert (bars[:, 160:] == 114).all()
+    if resize == "crop":  # 40 x 30 pixels of the middle are 240 x 180
+        assert (fit.scale_x, fit.scale_y, fit.top, fit.left) == (6, 6, -180, 0)
+        assert fit.points([[0, 0], [240, 180]]).tolist() == [[0, 30], [40, 60]]
+        return
     corners = fit.points([[0, 0], [240, 180]])
     assert corners.tolist() == [[0, 0], [width, height]]  # not in the bars
 

@@ -106,6 +106,7 @@ def test_labels_beside_the_file(tmp_path: Path) -> None:
     found = form(network, verdict, path, "classify")
     assert found is not None
     classifier = seeing(network, verdict, found, name="m")
+    assert "crop to 8 x 8" in str(classifier.inputs[0])
     assert list(classifier.outputs[0].labels) == ["reddish", "greenish", "bluish"]
     picture = np.zeros((1, 20, 30, 3), np.uint8)
     picture[..., 1] = 255

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from .pictures import CHANNELS, PictureError, decode, each, need, resized
 from .tensors import Array, DeclarationError, Tensor
 
-RESIZES = ("stretch", "letterbox")
+RESIZES = ("stretch", "letterbox", "crop")
 _MAX_SIDE = 65535
 
 
@@ -32,9 +32,9 @@ class Fit:
     scale_y: float = 1.0
     """Pixels of the function for one pixel of the picture."""
     scale_x: float = 1.0
-    top: int = 0
-    """Rows of the bar above the picture, and"""
-    left: int = 0
+    top: float = 0
+    """Rows of the bar above the picture, or less than 0: of what was cut off, and"""
+    left: float = 0
     """columns of the bar beside it."""
 
     def points(self, points: npt.ArrayLike, *, clip: bool = True) -> Array:
@@ -70,8 +70,9 @@ class Image(Tensor):
     ``layout``
         "nhwc" or "nchw": the order of the dimensions, for the function and for clients' pixels.
     ``resize``
-        "stretch" or "letterbox" make pictures of any size ``height`` x ``width``, bilinear;
-        letterbox keeps their proportions, and fills the bars beside them with ``fill``. The
+        "stretch", "letterbox" or "crop" make pictures of any size ``height`` x ``width``, bilinear;
+        letterbox keeps their proportions, and fills the bars beside them with ``fill``; crop keeps
+        them, too, and the middle of the picture only. The
         function finds in ``batch.fits[name][row]``, or in ``request.fits[name]`` if it is called
         for each row, the :class:`Fit` that maps boxes back to the client's picture. Without
         ``resize`` a picture of another size is refused.
@@ -161,6 +162,8 @@ class Image(Tensor):
         if self.resize == "stretch":
             fit = Fit(height, width, self.height / height, self.width / width)
             return self._laid(resized(picture, self.height, self.width)), fit
+        if self.resize == "crop":
+            return self._middle(picture)
         scale = min(self.height / height, self.width / width)
         inner_height = max(1, min(self.height, round(height * scale)))
         inner_width = max(1, min(self.width, round(width * scale)))
@@ -168,6 +171,20 @@ class Image(Tensor):
         boxed: Array = np.full((self.height, self.width, picture.shape[2]), self.fill, np.uint8)
         boxed[top : top + inner_height, left : left + inner_width] = resized(picture, inner_height, inner_width)
         return self._laid(boxed), Fit(height, width, inner_height / height, inner_width / width, top, left)
+
+    def _middle(self, picture: Array) -> tuple[Array, Fit]:
+        """The largest middle part in the declared proportions."""
+        assert self.height is not None
+        assert self.width is not None
+        height, width = picture.shape[:2]
+        scale = max(self.height / height, self.width / width)
+        inner_height = max(1, min(height, round(self.height / scale)))
+        inner_width = max(1, min(width, round(self.width / scale)))
+        top, left = (height - inner_height) // 2, (width - inner_width) // 2
+        part = picture[top : top + inner_height, left : left + inner_width]
+        scale_y, scale_x = self.height / inner_height, self.width / inner_width
+        fit = Fit(height, width, scale_y, scale_x, -top * scale_y, -left * scale_x)
+        return self._laid(resized(part, self.height, self.width)), fit
 
     def _laid(self, picture: Array) -> Array:
         """Pixels [height, width, channels] in the declared layout."""

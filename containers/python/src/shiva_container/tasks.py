@@ -32,7 +32,8 @@ TASKS = (*DETECTING, "classify")
 SIDE = 640
 """The height and width where neither the network nor its metadata has one."""
 
-CLASSIFYING = Head(lambda _: [], resize="stretch")
+CLASSIFYING = Head(lambda _: [], resize="crop")
+"""Classifiers are trained, by Ultralytics as by others, on the middle of pictures."""
 
 
 @dataclass(frozen=True)
