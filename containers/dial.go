@@ -186,14 +186,14 @@ func (d *Dialer) run() {
 			d.cfg.Log.Warn("cannot connect to the container; retrying", "reason", errorText(err))
 		}
 		if err != nil {
-			d.note("calling", err)
+			d.setState("calling", err)
 		}
 		backoff.Wait(backoff.Jitter(pause), d.ctx.Done())
 	}
-	d.note("ended", nil)
+	d.setState("ended", nil)
 }
 
-func (d *Dialer) note(state string, reason error) {
+func (d *Dialer) setState(state string, reason error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.info.State = state
@@ -242,7 +242,7 @@ func (d *Dialer) serve(raw net.Conn) error {
 		d.mu.Unlock()
 	}
 	l.remove(reason)
-	d.note("calling", reason)
+	d.setState("calling", reason)
 	d.cfg.Log.Info("container gone", "reason", errorText(reason))
 	return nil
 }

@@ -70,7 +70,7 @@ func TestGrantMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &scheduler.Batch{Rows: 1, Turn: scheduler.Turn{Grant: 17, Best: 38, Left: 4}, Parts: []scheduler.Part{{Inputs: []tensor.Tensor{row}, Rows: 1}}}
+	b := &scheduler.Batch{Rows: 1, Grant: scheduler.Grant{ID: 17, Best: 38, Left: 4}, Parts: []scheduler.Part{{Inputs: []tensor.Tensor{row}, Rows: 1}}}
 	var out zmtp.Outgoing
 	if err := c.batch(&out, b, time.Now()); err != nil {
 		t.Fatal(err)
@@ -80,8 +80,8 @@ func TestGrantMessages(t *testing.T) {
 		t.Errorf("the header is %s, expected %s at the end as in DESIGN.md", header, end)
 	}
 	var h wire.BatchHeader
-	if err := h.Parse(header); err != nil || h.Turn != (wire.Turn{Grant: 17, Best: 38, Left: 4}) {
-		t.Errorf("read as %+v, %v", h.Turn, err)
+	if err := h.Parse(header); err != nil || h.GrantUse != (wire.GrantUse{Grant: 17, Best: 38, Left: 4}) {
+		t.Errorf("read as %+v, %v", h.GrantUse, err)
 	}
 	end := `,"together":36,"queued_ms":2.5}`
 	if text := string(wire.AppendTogether(nil, 36, 2500)) + "}"; text != end || !strings.Contains(page, end) {

@@ -15,7 +15,7 @@ func (s *session) refuse(reason error) error {
 	if !s.say(func(o *zmtp.Outgoing) bool { return s.codec.refused(o, reason.Error()) }) {
 		return fmt.Errorf("refused: %w", reason)
 	}
-	s.note(fmt.Errorf("refused: %w", reason))
+	s.setReason(fmt.Errorf("refused: %w", reason))
 	if _, err := s.step(evRefused); err != nil {
 		return err
 	}

@@ -120,9 +120,9 @@ func checkText(what, s string, limit int) error {
 	return nil
 }
 
-// notes returns hints for the author of a batched model: about declarations that fail only when
-// two rows of a batch have answers of different sizes.
-func notes(spec scheduler.Spec) (list []string) {
+// raggedHints returns hints for the author of a batched model: about declarations that fail only
+// when two rows of a batch have answers of different sizes.
+func raggedHints(spec scheduler.Spec) (list []string) {
 	if !spec.Batched() {
 		return nil
 	}

@@ -197,7 +197,7 @@ func (s *session) handle(m *zmtp.Message) error {
 			return s.codec.goodbye(o, fmt.Sprintf("register first: expected hello, got %.16q", m.Frames[0].Data), true)
 		})
 		s.conn.CloseWrite()
-		s.note(errors.New("sent another message before hello; told to reconnect"))
+		s.setReason(errors.New("sent another message before hello; told to reconnect"))
 		s.mu.Lock()
 		s.retimeLocked(0)
 		s.mu.Unlock()
@@ -265,7 +265,7 @@ func (s *session) register(r registration) error {
 	}
 	r.spec = replica.Model().Spec() // the configuration may have changed it
 	s.bind(r)
-	notes := notes(r.spec)
+	notes := raggedHints(r.spec)
 	s.conn.SetMessageLimits(s.settings.Limits.MessageBytes, s.settings.Limits.Frames)
 	s.say(func(o *zmtp.Outgoing) bool {
 		w := welcomeMessage(s.listener.cfg.Name, s.settings)
@@ -531,7 +531,7 @@ func (s *session) drained() {
 	if do != actGoodbye {
 		return
 	}
-	s.note(errors.New(f.reason))
+	s.setReason(errors.New(f.reason))
 	if s.say(func(o *zmtp.Outgoing) bool { return s.codec.goodbye(o, f.reason, f.reconnect) }) {
 		s.conn.CloseWrite()
 	} else {
@@ -603,8 +603,8 @@ func (s *session) retimeLocked(d time.Duration) {
 	}
 }
 
-// note records the first reason for the end, for the log.
-func (s *session) note(reason error) {
+// setReason records the first reason for the end, for the log.
+func (s *session) setReason(reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.info.Reason == "" {
@@ -671,7 +671,7 @@ func (s *session) close(reason error) {
 			}
 		}
 	}
-	s.note(reason)
+	s.setReason(reason)
 	if replica != nil {
 		s.remove(replica, reason)
 	}

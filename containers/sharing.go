@@ -287,9 +287,9 @@ func (x *sharing) close() {
 	}
 }
 
-// place returns the indices of those inputs of b that go by shared memory. If one lies in a segment
-// that the container does not know, the segment is offered for the next batches.
-func (x *sharing) place(b *scheduler.Batch, inputs int) (placed bits) {
+// mapped returns the indices of those inputs of b that go by shared memory. If one lies in a
+// segment that the container does not know, the segment is offered for the next batches.
+func (x *sharing) mapped(b *scheduler.Batch, inputs int) (placed bits) {
 	x.mu.Lock()
 	in := x.in
 	x.mu.Unlock()

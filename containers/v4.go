@@ -97,7 +97,7 @@ const announceSize = 2 * setting.MessageRate
 func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
 	var placed bits
 	if c.share != nil {
-		placed = c.share.place(b, len(c.spec.Inputs))
+		placed = c.share.mapped(b, len(c.spec.Inputs))
 		c.share.appendOffers(o)
 	}
 	c.announceMessage(o, inputBytes(b, &placed))
@@ -281,8 +281,8 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 	if stated {
 		h = appendStates(append(h, `,"trace_states":`...), b.Parts)
 	}
-	if t := b.Turn; t.Grant != 0 {
-		h = wire.AppendTurn(h, wire.Turn{Grant: t.Grant, Best: t.Best, Left: t.Left})
+	if t := b.Grant; t.ID != 0 {
+		h = wire.AppendGrantUse(h, wire.GrantUse{Grant: t.ID, Best: t.Best, Left: t.Left})
 	}
 	return append(h, '}')
 }

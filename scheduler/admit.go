@@ -89,11 +89,15 @@ func (c *core) admit(r *Request, s *stream, now int64, fx *effects) bool {
 	}
 	if rows := c.rows - free + r.Rows; rows > c.cfg.QueueRows &&
 		!c.displace(r, rows-c.cfg.QueueRows, 0, never, limitRows, fx) {
-		return c.overloaded(r, OutcomeQueueRows, limitRows, int64(c.cfg.QueueRows), int64(rows), c.backlog(), fx)
+		return c.overloaded(r, OutcomeQueueRows, OverloadedError{
+			Limit: limitRows, Value: int64(c.cfg.QueueRows), Needed: int64(rows), RetryAfter: c.backlog(),
+		}, fx)
 	}
 	if bytes := c.bytes - freeBytes + r.bytes; bytes > c.cfg.QueueBytes &&
 		!c.displace(r, 0, bytes-c.cfg.QueueBytes, never, limitBytes, fx) {
-		return c.overloaded(r, OutcomeQueueBytes, limitBytes, c.cfg.QueueBytes, bytes, c.backlog(), fx)
+		return c.overloaded(r, OutcomeQueueBytes, OverloadedError{
+			Limit: limitBytes, Value: c.cfg.QueueBytes, Needed: bytes, RetryAfter: c.backlog(),
+		}, fx)
 	}
 	if turns || !*c.cfg.Shed || r.deadline == never || c.capacity.cold || c.rows <= c.capacity.batch {
 		return true
@@ -110,7 +114,9 @@ func (c *core) admit(r *Request, s *stream, now int64, fx *effects) bool {
 	if c.displace(r, int(math.Ceil(float64(late)*rate)), 0, r.deadline, limitDeadline, fx) {
 		return true
 	}
-	return c.overloaded(r, OutcomePredicted, limitDeadline, r.deadline-now, finish-now, late, fx)
+	return c.overloaded(r, OutcomePredicted, OverloadedError{
+		Limit: limitDeadline, Value: r.deadline - now, Needed: finish - now, RetryAfter: time.Duration(late),
+	}, fx)
 }
 
 // A surplus admits more rows than could be served in order of arrival. Under overload the strategy
@@ -271,17 +277,16 @@ func (it *item) displaceable(before int64) bool {
 }
 
 // backlog estimates how long the waiting rows take to serve.
-func (c *core) backlog() int64 {
+func (c *core) backlog() time.Duration {
 	if _, rate, ok := c.predict(0, 1, 0); ok {
-		return int64(float64(c.rows) / rate)
+		return time.Duration(float64(c.rows) / rate)
 	}
 	return 0
 }
 
-// overloaded refuses r at a limit.
-func (c *core) overloaded(r *Request, o Outcome, limit string, value, needed, after int64, fx *effects) bool {
-	c.refuse(r, o, &OverloadedError{
-		Limit: limit, Value: value, Needed: needed, RetryAfter: max(minRetry, time.Duration(after)),
-	}, fx)
+// overloaded refuses r at a limit. It returns false.
+func (c *core) overloaded(r *Request, o Outcome, err OverloadedError, fx *effects) bool {
+	err.RetryAfter = max(minRetry, err.RetryAfter)
+	c.refuse(r, o, &err, fx)
 	return false
 }

@@ -243,6 +243,6 @@ func (m *Model) delivered(s *stream) []*Request {
 	for _, r := range next {
 		r.Alone = len(next) == 1
 	}
-	m.settle(fx)
+	m.conclude(fx)
 	return next
 }

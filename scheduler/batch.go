@@ -23,7 +23,7 @@ type Batch struct {
 	Rows     int       // of all parts together
 	Parts    []Part    // in order of the rows
 	Deadline time.Time // the tightest; zero: none
-	Turn     Turn      // for the container, if several servers share it
+	Grant    Grant     // for the container, if several servers share it
 
 	// Static while the batch is out.
 
@@ -334,7 +334,7 @@ func (b *Batch) attach() {
 		}
 	}
 	if followed > 0 {
-		b.follow(followed)
+		b.shareTraces(followed)
 	}
 }
 
@@ -386,7 +386,7 @@ func (b *Batch) leave() {
 	clear(b.spans)
 	clear(b.outputs)
 	clear(b.cuts)
-	b.ID, b.Rows, b.Deadline, b.Turn = 0, 0, time.Time{}, Turn{}
+	b.ID, b.Rows, b.Deadline, b.Grant = 0, 0, time.Time{}, Grant{}
 	b.executed.rows, b.executed.queued = 0, 0
 	b.model, b.replica, b.retry = nil, nil, nil
 	b.crowded, b.leftOut, b.probe, b.bestTime = false, false, 0, 0

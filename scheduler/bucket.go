@@ -91,8 +91,8 @@ func (bs *buckets) get(r *Request) *bucket {
 	return b
 }
 
-// place moves b to the position of its first row, which may have changed.
-func (bs *buckets) place(b *bucket) {
+// reorder moves b to the position of its first row, which may have changed.
+func (bs *buckets) reorder(b *bucket) {
 	priority, q := b.top()
 	if q == nil {
 		bs.unlist(b)

@@ -191,7 +191,7 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	c.past.raise(c.requests)
 	r.item = item{req: r, hi: r.Rows, bucket: b}
 	if s != nil {
-		if at := c.follow(r, s, now, fx); at != nil {
+		if at := c.joinStream(r, s, now, fx); at != nil {
 			c.enqueueAt(&r.item, *at)
 			return
 		}
@@ -218,7 +218,7 @@ func (c *core) enqueueAt(it *item, at place) {
 	}
 	it.bucket.rows += it.rows()
 	it.bucket.queues[r.Priority].insert(it)
-	c.buckets.place(it.bucket)
+	c.buckets.reorder(it.bucket)
 	c.wakeAt(it.deadline)
 }
 
@@ -226,7 +226,7 @@ func (c *core) enqueueAt(it *item, at place) {
 func (c *core) dequeue(it *item) {
 	it.queue.remove(it)
 	c.uncount(it)
-	c.buckets.place(it.bucket)
+	c.buckets.reorder(it.bucket)
 }
 
 // uncount subtracts an item that leaves its queue from all counts.
@@ -603,7 +603,7 @@ func (c *core) remove(rep *Replica, why error, now int64, fx *effects) {
 			lost = append(lost, b)
 		}
 	}
-	c.lose(rep, lost, rep.blockedLanes() == 0, false, why, now, fx)
+	c.lose(rep, lost, loss{alone: rep.blockedLanes() == 0, why: why}, now, fx)
 	for _, b := range rep.inflight {
 		c.giveUp(b, why, now, fx)
 	}

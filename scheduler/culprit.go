@@ -108,9 +108,15 @@ func (r *retry) waits(now int64) bool {
 	return r.held != nil && len(r.held.overdue) > 0 && now < r.until
 }
 
-// lose handles the requests of batches that a lost replica was executing. alone: it was executing
-// nothing else. hung: it still exists, and has not answered.
-func (c *core) lose(rep *Replica, lost []*Batch, alone, hung bool, why error, now int64, fx *effects) {
+// A loss is how a replica was lost.
+type loss struct {
+	alone bool // it was executing nothing but the batches that are lost
+	hung  bool // it still exists, and has not answered
+	why   error
+}
+
+// lose handles the requests of batches that a lost replica was executing.
+func (c *core) lose(rep *Replica, lost []*Batch, by loss, now int64, fx *effects) {
 	requests, rows, live := 0, 0, []span(nil)
 	for _, b := range lost {
 		requests += b.requests
@@ -123,7 +129,7 @@ func (c *core) lose(rep *Replica, lost []*Batch, alone, hung bool, why error, no
 		}
 	}
 	one := requests == 1
-	alone = alone && one && !rep.sharing.on // else rows of other servers may have been with it
+	alone := by.alone && one && !rep.sharing.on // else rows of other servers may have been with it
 	again := live[:0]
 	for _, s := range live {
 		r := s.req
@@ -132,9 +138,9 @@ func (c *core) lose(rep *Replica, lost []*Batch, alone, hung bool, why error, no
 		switch {
 		case r.state != stateWaiting: // answered with another of its spans
 		case alone && (s.record.losses > 1 || !trusted):
-			c.convict(r, rep, why, now, fx)
-		case one && hung, s.record.losses >= maxLosses, !*c.cfg.Retry, r.deadline <= now, !c.hopeful(now):
-			c.answer(r, OutcomeContainerLost, why, fx)
+			c.convict(r, rep, by.why, now, fx)
+		case one && by.hung, s.record.losses >= maxLosses, !*c.cfg.Retry, r.deadline <= now, !c.hopeful(now):
+			c.answer(r, OutcomeContainerLost, by.why, fx)
 		default:
 			c.streams.returned(r)
 			again = append(again, s)
@@ -142,8 +148,8 @@ func (c *core) lose(rep *Replica, lost []*Batch, alone, hung bool, why error, no
 	}
 	switch {
 	case len(again) > 0:
-		c.lineUp(rep, again, rows, hung, now)
-	case !hung: // nothing tells a request from its size
+		c.lineUp(rep, again, rows, by.hung, now)
+	case !by.hung: // nothing tells a request from its size
 		c.deadly.blame(rows, now)
 	}
 	for _, s := range again {

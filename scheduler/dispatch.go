@@ -113,7 +113,7 @@ func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
 					return false
 				}
 			}
-			c.cut(rep, b, priority, w, p, now, fx)
+			c.cut(rep, choice{b, priority, w}, p, now, fx)
 			return true
 		}
 	}
@@ -149,7 +149,7 @@ func (c *core) feedFrame(rep *Replica, it *item, places int, start, now int64, f
 		c.streams.first = c.streams.first[:0]
 		return false
 	}
-	c.cut(rep, it.bucket, it.req.Priority, w, p, now, fx)
+	c.cut(rep, choice{it.bucket, it.req.Priority, w}, p, now, fx)
 	return true
 }
 
@@ -170,11 +170,19 @@ func (c *core) delayed(q *queue, w *window, p *plan, free, now int64) int64 {
 	return min(max(since, free)+int64(c.cfg.Delay), latest)
 }
 
+// A choice is the rows that a replica is sent next: a window of a queue.
+type choice struct {
+	bucket   *bucket
+	priority int
+	window
+}
+
 // cut makes a batch from a window and sends it.
-func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, now int64, fx *effects) {
+func (c *core) cut(rep *Replica, from choice, p *plan, now int64, fx *effects) {
+	bk, priority, w := from.bucket, from.priority, from.window
 	b := newBatch(c.model, rep)
 	c.streams.cuts++
-	stopped := c.fill(b, bk, &bk.queues[priority], w.at, w.rows, w.cap, p, now)
+	stopped := c.fill(b, &bk.queues[priority], w.at, goal{w.rows, w.cap}, p, now)
 	// Rows of lower priorities fill the room that is left, if they are in time and do not delay the
 	// window.
 	for lower := priority + 1; !stopped && b.Rows < w.room && lower < priorities; lower++ {
@@ -183,10 +191,10 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 			if p.shed {
 				at = q.seek(at, p.start+p.planned(w.room))
 			}
-			stopped = c.fill(b, bk, q, at, w.room, w.cap, p, now)
+			stopped = c.fill(b, q, at, goal{w.room, w.cap}, p, now)
 		}
 	}
-	c.buckets.place(bk)
+	c.buckets.reorder(bk)
 	why := w.why
 	switch {
 	case b.crowded:
@@ -221,13 +229,19 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 	}
 }
 
-// fill moves rows of q, starting at the cursor, into the batch until it has target rows. Requests
-// of at most whole rows are not split. stopped reports that fill ended early, at a request that
-// does not fit.
-func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, p *plan, now int64) (stopped bool) {
+// A goal is how far a batch is filled.
+type goal struct {
+	rows  int // that it shall have
+	whole int // requests of at most so many rows are not split
+}
+
+// fill moves rows of q, starting at the cursor, into the batch until it reaches the goal. stopped
+// reports that fill ended early, at a request that does not fit.
+func (c *core) fill(b *Batch, q *queue, at cursor, until goal, p *plan, now int64) (stopped bool) {
 	if c.streams.turning > 0 {
-		return c.fillInTurn(b, bk, q, at, target, whole, p.start+p.planned(target), now)
+		return c.fillInTurn(b, q, at, until, p.start+p.planned(until.rows), now)
 	}
+	target, whole := until.rows, until.whole
 	first := at.block
 	for !stopped && b.Rows < target && !q.end(at) {
 		blk := q.blocks[at.block]
@@ -258,7 +272,7 @@ func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int
 			q.removeRange(at.block, from, to)
 		}
 		if rest != nil {
-			c.part(b, bk, q, rest, target-b.Rows, now)
+			c.part(b, q, rest, target-b.Rows, now)
 		}
 		if stop {
 			break
@@ -275,14 +289,14 @@ func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int
 }
 
 // part moves the first n rows of an item, which has more, into the batch.
-func (c *core) part(b *Batch, bk *bucket, q *queue, it *item, n int, now int64) {
+func (c *core) part(b *Batch, q *queue, it *item, n int, now int64) {
 	part := *it
 	part.hi = part.lo + n
 	b.oldest = max(b.oldest, now-it.since)
 	b.add(span{req: it.req, lo: part.lo, hi: part.hi, record: it.record})
 	c.rows -= n
 	c.bytes -= part.bytes()
-	bk.rows -= n
+	it.bucket.rows -= n
 	c.sources.change(it.req.source, -n, -part.bytes())
 	q.shrink(it, n)
 }
@@ -387,7 +401,7 @@ func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
 	whole := rep.sharing.whole(b.Rows)
 	b.typical = int64(rep.profile.typical(whole))
 	b.predicted = rep.profile.planned(whole)
-	b.Turn = rep.take(max(whole, rep.planned.best), c.rows, now)
+	b.Grant = rep.take(max(whole, rep.planned.best), c.rows, now)
 	for i := range b.spans {
 		if r := b.spans[i].req; r != nil && r.Frame != nil {
 			c.streams.sent(r.Frame, now)

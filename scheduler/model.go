@@ -86,9 +86,9 @@ func (m *Model) begin() (fx *effects, now int64) {
 	fx = effectsPool.Get().(*effects)
 	m.mu.Lock()
 	now = m.sched.now() // with the lock, so that time does not run backwards between events
-	m.core.past.note(now, &m.core.stats, m.core.requests)
+	m.core.past.sample(now, &m.core.stats, m.core.requests)
 	m.core.sources.begin(now)
-	m.core.demand.note(now, &m.core)
+	m.core.demand.sample(now, &m.core)
 	return fx, now
 }
 
@@ -96,7 +96,7 @@ func (m *Model) begin() (fx *effects, now int64) {
 func (m *Model) end(fx *effects, now int64) {
 	m.unlock(now)
 	m.run(fx)
-	m.settle(fx)
+	m.conclude(fx)
 }
 
 // unlock sets the timer and unlocks. The timer is only ever moved to an earlier time: if it fires
@@ -115,8 +115,8 @@ func (m *Model) unlock(now int64) {
 	m.mu.Unlock()
 }
 
-// settle ends an event after its effects are carried out.
-func (m *Model) settle(fx *effects) {
+// conclude ends an event after its effects are carried out.
+func (m *Model) conclude(fx *effects) {
 	clear(fx.send)
 	clear(fx.answered)
 	clear(fx.lost)
@@ -380,7 +380,7 @@ func (m *Model) handleAnswer(a answer) {
 		b.leave()
 	}
 	m.run(fx)
-	m.settle(fx)
+	m.conclude(fx)
 }
 
 // remove removes a replica.

@@ -83,8 +83,8 @@ type demandMark struct {
 	waiting, callers         int
 }
 
-// note is called at every event, before anything is counted.
-func (d *demand) note(now int64, c *core) {
+// sample is called at every event, before anything is counted.
+func (d *demand) sample(now int64, c *core) {
 	if now < d.next {
 		return
 	}

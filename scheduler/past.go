@@ -67,8 +67,8 @@ const (
 	pastMarks = 8              // enough for the span and the mark before it
 )
 
-// note is called at every event, before anything is counted.
-func (p *past) note(now int64, c *counters, requests int) {
+// sample is called at every event, before anything is counted.
+func (p *past) sample(now int64, c *counters, requests int) {
 	if now < p.next {
 		return
 	}

@@ -33,7 +33,7 @@ func (m *Model) taken(spec Spec) error {
 // are being restarted; whoever waits for a place should not use such a moment.
 func (s *Scheduler) HasPlace(id ModelID, spec Spec) bool {
 	m, ok := s.Model(id)
-	if !ok || spec.settle(s.ModelConfig(id.Name).Batched) != nil || m.spec.sameContract(spec) {
+	if !ok || spec.resolve(s.ModelConfig(id.Name).Batched) != nil || m.spec.sameContract(spec) {
 		return true // AddReplica refuses an invalid one with the reason
 	}
 	now := s.now()

@@ -350,7 +350,7 @@ func (r *Replica) learn(b *Batch, now int64) {
 		r.profile.learn(rows, took, now)
 	}
 	if b.bestTime > 0 {
-		r.trials.settle(took, b.Rows, b.bestTime, r.profile.spread.stall, now > b.medianDeadline)
+		r.trials.decide(took, b.Rows, b.bestTime, r.profile.spread.stall, now > b.medianDeadline)
 		if b.divides {
 			r.trials.divided += float64(took)
 		}

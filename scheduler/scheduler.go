@@ -83,7 +83,7 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 		return nil, fmt.Errorf("%w: expected a model's name and version, got %q and %q", ErrInvalidInput, id.Name, id.Version)
 	}
 	cfg := s.ModelConfig(id.Name)
-	err := spec.settle(cfg.Batched)
+	err := spec.resolve(cfg.Batched)
 	if err == nil {
 		err = spec.check()
 	}
@@ -280,7 +280,7 @@ func (s *Scheduler) reconfigure(set func()) {
 		m.core.configure(cfg)
 		m.core.dispatch(now, fx)
 		m.unlock(now)
-		after = append(after, func() { m.run(fx); m.settle(fx) })
+		after = append(after, func() { m.run(fx); m.conclude(fx) })
 	}
 	s.mu.Unlock()
 	for _, f := range after {

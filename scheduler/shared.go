@@ -24,12 +24,12 @@ import (
 // grant that was lost. A container that grants nothing is reported as silent after the same time as
 // one that answers nothing. Stale measurements count for nothing (profile.dropStale).
 
-// A Turn is the information for the container of a shared replica that accompanies a batch. It is
+// A Grant is the information for the container of a shared replica that accompanies a batch. It is
 // zero in batches of other replicas.
-type Turn struct {
-	Grant uint64 // the grant that the batch uses; 0: none
-	Best  int    // rows of the execution that would be best for this server
-	Left  int    // rows that still wait here
+type Grant struct {
+	ID   uint64 // of the grant that the batch uses; 0: none
+	Best int    // rows of the execution that would be best for this server
+	Left int    // rows that still wait here
 }
 
 // An Offer tells the container of a shared replica which rows wait for it here.
@@ -102,12 +102,12 @@ type replicaOffer struct {
 
 // take uses a replica's grant for a batch. The result tells the container that an execution of best
 // rows would be best, and that left rows still wait.
-func (r *Replica) take(best, left int, now int64) Turn {
+func (r *Replica) take(best, left int, now int64) Grant {
 	s := &r.sharing
 	if !s.on || !s.granted {
-		return Turn{}
+		return Grant{}
 	}
-	t := Turn{Grant: s.grant, Best: best, Left: left}
+	t := Grant{ID: s.grant, Best: best, Left: left}
 	s.granted = false
 	if left > 0 {
 		s.announced, s.offered = true, now

@@ -18,7 +18,7 @@ type sharedOne struct {
 	worker *schedtest.Worker
 	rep    *scheduler.Replica
 	offers []scheduler.Offer
-	turns  []scheduler.Turn
+	grants []scheduler.Grant
 	silent error
 	errs   []error
 }
@@ -31,7 +31,7 @@ func newShared(t *testing.T, slots int) *sharedOne {
 		t.Fatal(err)
 	}
 	t.Cleanup(x.sched.Close)
-	x.worker = &schedtest.Worker{Clock: x.clock, Seen: func(b *scheduler.Batch) { x.turns = append(x.turns, b.Turn) }}
+	x.worker = &schedtest.Worker{Clock: x.clock, Seen: func(b *scheduler.Batch) { x.grants = append(x.grants, b.Grant) }}
 	x.rep, err = x.sched.AddReplica(benchID, rowsSpec, x.worker, scheduler.ReplicaOptions{
 		Slots: slots, Offer: func(o scheduler.Offer) { x.offers = append(x.offers, o) }, Silent: func(reason error) { x.silent = reason }})
 	if err != nil {
@@ -53,10 +53,10 @@ func (x *sharedOne) ask(within time.Duration) {
 // sent checks how many batches have been sent and how many offers made since the last call.
 func (x *sharedOne) sent(batches, offers int) {
 	x.t.Helper()
-	if len(x.turns) != batches || len(x.offers) != offers {
-		x.t.Fatalf("batches %+v and offers %+v, expected %d and %d", x.turns, x.offers, batches, offers)
+	if len(x.grants) != batches || len(x.offers) != offers {
+		x.t.Fatalf("batches %+v and offers %+v, expected %d and %d", x.grants, x.offers, batches, offers)
 	}
-	x.turns, x.offers = nil, nil
+	x.grants, x.offers = nil, nil
 	if err := x.rep.Model().Check(); err != nil {
 		x.t.Fatal(err)
 	}
@@ -74,8 +74,8 @@ func TestBatchAtTheGrant(t *testing.T) {
 	x.ask(60 * time.Millisecond)
 	x.sent(0, 0)
 	x.rep.Grant(7, 2, 0, 0)
-	if len(x.turns) != 1 || x.turns[0].Grant != 7 || x.turns[0].Left != 1 {
-		t.Fatalf("sent %+v, expected one row of two, as nothing is known of its time", x.turns)
+	if len(x.grants) != 1 || x.grants[0].ID != 7 || x.grants[0].Left != 1 {
+		t.Fatalf("sent %+v, expected one row of two, as nothing is known of its time", x.grants)
 	}
 	x.sent(1, 0)
 	x.rep.Grant(8, 1, 0, 0)
@@ -102,10 +102,10 @@ func TestGrantBeforeTheAnswer(t *testing.T) {
 	for id := range uint64(40) {
 		x.ask(0)
 		x.rep.Grant(id+1, 1, 0, 0)
-		if len(x.turns) != 1 || x.turns[0].Grant != id+1 {
-			t.Fatalf("grant %d: sent %+v, offered %+v", id+1, x.turns, x.offers)
+		if len(x.grants) != 1 || x.grants[0].ID != id+1 {
+			t.Fatalf("grant %d: sent %+v, offered %+v", id+1, x.grants, x.offers)
 		}
-		x.turns, x.offers = nil, nil
+		x.grants, x.offers = nil, nil
 		x.clock.Advance(time.Millisecond)
 		if id > 0 { // answers the batch of the grant before
 			if err := x.worker.Answer(); err != nil {

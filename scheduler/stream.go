@@ -304,7 +304,7 @@ func (ss *streams) join(f *Frame, s *stream, keep int, now int64) {
 		s.seq = f.Seq
 	}
 	s.Keep = keep
-	ss.place(s)
+	ss.reorder(s)
 }
 
 // removeFrame removes f, which has been answered, from its stream.
@@ -335,7 +335,7 @@ func (ss *streams) fallSilent(s *stream) {
 // count records that items of a stream have entered queues, or left them.
 func (ss *streams) count(s *stream, items int) {
 	s.queued += items
-	ss.place(s)
+	ss.reorder(s)
 }
 
 // sent records that rows of f are sent to a container.
@@ -394,10 +394,10 @@ func (s *stream) supersedes(keep int, f func(*Frame)) {
 	}
 }
 
-// follow adds r, which is admitted, to its stream, and answers the frames that it supersedes. The
-// oldest frame that still waits inherits the place of the oldest of these: if it is r, follow
-// returns the place; otherwise follow moves that frame there and returns nil.
-func (c *core) follow(r *Request, s *stream, now int64, fx *effects) *place {
+// joinStream adds r, which is admitted, to its stream, and answers the frames that it supersedes.
+// The oldest frame that still waits inherits the place of the oldest of these: if it is r, the
+// place is returned; otherwise that frame is moved there and nil is returned.
+func (c *core) joinStream(r *Request, s *stream, now int64, fx *effects) *place {
 	f := r.Frame
 	f.req = r
 	if f.Seq >= 0 && f.Seq <= s.seq {

@@ -116,7 +116,7 @@ func (c *core) giveUpOverdue(rep *Replica, b *Batch, now int64, fx *effects) {
 	}
 	rep.blame(why, now)
 	if b.probe == 0 {
-		c.lose(rep, lost[:1], true, true, why, now, fx)
+		c.lose(rep, lost[:1], loss{alone: true, hung: true, why: why}, now, fx)
 	}
 	for _, b := range lost {
 		c.giveUp(b, why, now, fx)

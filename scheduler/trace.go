@@ -3,8 +3,8 @@ package scheduler
 // maxFollowed bounds how many traced requests of a batch Trace.Batch lists.
 const maxFollowed = 128
 
-// follow records the batch in the traces of its n traced requests.
-func (b *Batch) follow(n int) {
+// shareTraces records the batch in the traces of its n traced requests.
+func (b *Batch) shareTraces(n int) {
 	var parents []Parent
 	if n > 1 {
 		parents = make([]Parent, 0, min(n, maxFollowed))

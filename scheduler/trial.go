@@ -72,10 +72,10 @@ func (t *trials) work(ns int64, contradictions int) {
 	}
 }
 
-// settle counts the cost of a trial that took ns for rows. bestTime is the time of as many rows in
+// decide counts the cost of a trial that took ns for rows. bestTime is the time of as many rows in
 // batches of the best known size. late: at least half of the rows were answered too late. A stall
 // of the usual length does not count: it would have hit any other batch as well.
-func (t *trials) settle(ns int64, rows int, bestTime, stall float64, late bool) {
+func (t *trials) decide(ns int64, rows int, bestTime, stall float64, late bool) {
 	took, had := float64(ns), float64(rows)
 	if took-bestTime > stall/2 {
 		took = max(0, took-stall)
@@ -107,7 +107,7 @@ func (t *trials) settle(ns int64, rows int, bestTime, stall float64, late bool) 
 // failed counts the cost of a trial that failed after ns: its rows have to be executed again.
 func (t *trials) failed(b *Batch, ns int64) {
 	if b.bestTime > 0 {
-		t.settle(ns+int64(b.bestTime), b.Rows, b.bestTime, 0, true)
+		t.decide(ns+int64(b.bestTime), b.Rows, b.bestTime, 0, true)
 	}
 }
 

@@ -46,8 +46,8 @@ func (t *turns) Pop() any {
 	return s
 }
 
-// place adds s to the turns of the priority of its newest frame, if it belongs there.
-func (ss *streams) place(s *stream) {
+// reorder adds s to the turns of the priority of its newest frame, if it belongs there.
+func (ss *streams) reorder(s *stream) {
 	belongs := s.Keep > 0 && s.queued > 0
 	if s.turn >= 0 && (!belongs || s.Newest != nil && s.Newest.Of.req.Priority != s.priority) {
 		heap.Remove(&ss.turns[s.priority], s.turn)
@@ -279,7 +279,8 @@ func (c *core) instead(it *item, room int, end int64) *item {
 
 // fillInTurn is fill where streams take turns: it takes the frames in ss.first first, each further
 // place that a frame would get goes to the stream whose turn it is, and no stream gets two.
-func (c *core) fillInTurn(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, end, now int64) (stopped bool) {
+func (c *core) fillInTurn(b *Batch, q *queue, at cursor, until goal, end, now int64) (stopped bool) {
+	target, whole := until.rows, until.whole
 	ss := &c.streams
 	chosen, rest := ss.chosen[:0], (*item)(nil)
 	rows, bytes := b.Rows, b.bytes
@@ -330,7 +331,7 @@ func (c *core) fillInTurn(b *Batch, bk *bucket, q *queue, at cursor, target, who
 		c.uncount(it)
 	}
 	if rest != nil {
-		c.part(b, bk, q, rest, target-b.Rows, now)
+		c.part(b, q, rest, target-b.Rows, now)
 	}
 	clear(chosen)
 	ss.chosen = chosen[:0]

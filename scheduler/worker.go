@@ -101,8 +101,8 @@ func (s Spec) leading() (n int) {
 	return n
 }
 
-// settle applies the configuration where the replica did not declare its batching.
-func (s *Spec) settle(batched *bool) error {
+// resolve applies the configuration where the replica did not declare its batching.
+func (s *Spec) resolve(batched *bool) error {
 	if batched == nil || *batched || s.Batching == BatchingNone {
 		return nil
 	}

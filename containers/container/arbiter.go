@@ -40,7 +40,7 @@ func newArbiter(s *server) *arbiter {
 	if !m.batched() {
 		most = 1
 	}
-	c := &arbiter{server: s, began: time.Now(), table: rounds.New(cap(s.turn), most, canJoin),
+	c := &arbiter{server: s, began: time.Now(), table: rounds.New(cap(s.slots), most, canJoin),
 		seats: make(map[*session]*rounds.Seat[*Batch]), sessions: make(map[*rounds.Seat[*Batch]]*session)}
 	c.timer = time.AfterFunc(time.Hour, c.run)
 	c.timer.Stop()
@@ -192,14 +192,14 @@ func (c *arbiter) run() {
 // before it reads on, so a grant behind them would be read half a millisecond later, in which
 // nothing is executed.
 func (c *arbiter) execute(e *rounds.Execution[*Batch]) {
-	c.server.turn <- struct{}{}
+	c.server.slots <- struct{}{}
 	ready, alone := c.server.join(e)
 	for _, b := range alone {
 		answer(ready)
 		b.session.predict(b)
 		ready = []*Batch{b}
 	}
-	<-c.server.turn
+	<-c.server.slots
 	c.mu.Lock()
 	c.table.Done(e, c.now())
 	c.mu.Unlock()

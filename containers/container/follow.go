@@ -115,9 +115,9 @@ type follower struct {
 	links     sync.WaitGroup
 }
 
-// follow holds links to the servers of an address until ctx ends or all of them have dismissed the
-// container.
-func (s *server) follow(ctx context.Context, a address) {
+// keepLinks holds links to the servers of an address until ctx ends or all of them have dismissed
+// the container.
+func (s *server) keepLinks(ctx context.Context, a address) {
 	if a.host == "" {
 		s.link(ctx, a, new(linkState))
 		return

@@ -437,7 +437,7 @@ func (b *Batch) write(outputs []tensor.Tensor, err error) {
 			h = append(h, ',')
 		}
 		h = wire.AppendTensor(h, b.model.Outputs[i].Name, t.DType, -1, t.Shape)
-		at, ok := b.place(t.Data)
+		at, ok := b.put(t.Data)
 		if ok {
 			h = wire.AppendAt(h, []wire.Piece{at})
 		}
@@ -491,7 +491,7 @@ func (m *Model) check(outputs []tensor.Tensor, rows int) error {
 
 // call calls Predict. A panic becomes an error: one bad row must not end the process.
 func (m *Model) call(ctx context.Context, b *Batch, log *slog.Logger) (outputs []tensor.Tensor, err error) {
-	ctx, span := b.follow(ctx)
+	ctx, span := b.startSpan(ctx)
 	defer func() { ended(span, err) }()
 	defer func() {
 		if r := recover(); r != nil {

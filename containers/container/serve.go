@@ -131,14 +131,14 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 			return fmt.Errorf("container: model %q: warm-up: %w", m.Name, err)
 		}
 	}
-	s := &server{model: &m, token: shown, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth(), size: size, key: rand.Text()}
+	s := &server{model: &m, token: shown, hard: hard, pool: tensor.NewPool(0), slots: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth(), size: size, key: rand.Text()}
 	s.arbiter = newArbiter(s)
 	if m.Feedback != nil {
 		s.lessons = make(chan lesson, maxLessons)
 		go s.learn(hard) // ends with hard and the last Feedback; not joined
 	}
 	for _, a := range list {
-		links.Go(func() { s.follow(ctx, a) }) // ends after ctx, with its sessions
+		links.Go(func() { s.keepLinks(ctx, a) }) // ends after ctx, with its sessions
 	}
 	if m.Health != nil {
 		watch.Go(func() { s.health.watch(hard, &m) }) // ends with hard
@@ -189,7 +189,7 @@ type server struct {
 	token   *token.Source
 	hard    context.Context // ends when the drain has taken too long
 	pool    *tensor.Pool
-	turn    chan struct{} // held while a batch is computed
+	slots   chan struct{} // one is held while a batch is computed
 	resolve lookup
 	health  *health
 	arbiter *arbiter

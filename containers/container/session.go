@@ -103,7 +103,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address, token
 	// When the drain's time is over, it waits for nothing more.
 	defer context.AfterFunc(s.hard, func() { conn.Abort(context.Cause(s.hard)) })()
 
-	for range cap(s.turn) {
+	for range cap(s.slots) {
 		n.wg.Go(n.work) // ends when jobs is closed; joined below
 	}
 	welcome, err := n.greet(hello)
@@ -270,10 +270,10 @@ func (n *session) receive() error {
 				b = n.batch()
 				continue
 			}
-			if n.takeTurn() {
+			if n.takeSlot() {
 				n.compute(b)
 				b = n.batch()
-				if !n.releaseTurn() {
+				if !n.releaseSlot() {
 					return nil
 				}
 				continue
@@ -323,14 +323,14 @@ func (n *session) receive() error {
 	}
 }
 
-// takeTurn reports whether the reader should compute the batch that it has read. If so it holds the
-// turn.
-func (n *session) takeTurn() bool {
-	if !n.fast.Load() || cap(n.server.turn) > 1 {
+// takeSlot reports whether the reader should compute the batch that it has read. If so it holds a
+// slot.
+func (n *session) takeSlot() bool {
+	if !n.fast.Load() || cap(n.server.slots) > 1 {
 		return false
 	}
 	select {
-	case n.server.turn <- struct{}{}:
+	case n.server.slots <- struct{}{}:
 	default:
 		return false // another batch is being computed: read on
 	}
@@ -340,14 +340,14 @@ func (n *session) takeTurn() bool {
 	return true
 }
 
-// releaseTurn gives back the turn that takeTurn took. It returns false if another goroutine has
+// releaseSlot gives back the slot that takeSlot took. It returns false if another goroutine has
 // become the reader meanwhile.
-func (n *session) releaseTurn() bool {
+func (n *session) releaseSlot() bool {
 	n.mu.Lock()
 	mine := !n.since.IsZero()
 	n.since = time.Time{}
 	n.mu.Unlock()
-	<-n.server.turn // last: the next one to take it may be another reader
+	<-n.server.slots // last: the next one to take it may be another reader
 	return mine
 }
 
@@ -361,9 +361,9 @@ func (n *session) work() {
 			n.recycle(b)
 			continue
 		}
-		n.server.turn <- struct{}{}
+		n.server.slots <- struct{}{}
 		n.compute(b)
-		<-n.server.turn
+		<-n.server.slots
 	}
 }
 

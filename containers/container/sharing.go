@@ -259,9 +259,9 @@ func (b *Batch) region(n int) []byte {
 	return data
 }
 
-// place finds the place of an output that goes by shared memory, and copies it there if it lies
+// put finds the place of an output that goes by shared memory, and copies it there if it lies
 // elsewhere.
-func (b *Batch) place(data []byte) (at wire.Piece, ok bool) {
+func (b *Batch) put(data []byte) (at wire.Piece, ok bool) {
 	if len(data) < minShared {
 		return at, false
 	}

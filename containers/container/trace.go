@@ -28,12 +28,12 @@ func (b *Batch) TraceState(i int) string {
 	return string(b.header.States[i])
 }
 
-// follow begins a span for a batch with requests that the server traces: a child of the first,
+// startSpan begins a span for a batch with requests that the server traces: a child of the first,
 // linked to the others. ctx carries it, so that spans which Predict makes are its children. The
 // provider that the program has set with otel.SetTracerProvider decides whether it is exported:
 // without a provider, ctx carries the server's span. The span is nil then, and if no request is
 // traced.
-func (b *Batch) follow(ctx context.Context) (context.Context, trace.Span) {
+func (b *Batch) startSpan(ctx context.Context) (context.Context, trace.Span) {
 	provider := otel.GetTracerProvider()
 	var parent trace.SpanContext
 	var links []trace.Link

@@ -61,14 +61,14 @@ func TestFewAreFollowed(t *testing.T) {
 		b.header.Traces = make([][]byte, requests)
 		b.header.Traces[0] = []byte(parent)
 		return testing.AllocsPerRun(100, func() {
-			_, span := b.follow(t.Context())
+			_, span := b.startSpan(t.Context())
 			ended(span, nil)
 		})
 	}
 	if one, many := allocations(1), allocations(256); many > one {
 		t.Errorf("%v allocations for one of 256 requests, and %v for one of one", many, one)
 	}
-	if ctx, span := b.follow(t.Context()); trace.SpanContextFromContext(ctx).SpanID().String() != "b7ad6b7169203331" || unset == otel.GetTracerProvider() && span != nil {
+	if ctx, span := b.startSpan(t.Context()); trace.SpanContextFromContext(ctx).SpanID().String() != "b7ad6b7169203331" || unset == otel.GetTracerProvider() && span != nil {
 		t.Errorf("the context has the span %+v, and the batch %+v", trace.SpanContextFromContext(ctx), span)
 	}
 }

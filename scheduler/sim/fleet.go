@@ -155,9 +155,9 @@ func (s *session) carry(last *time.Duration, deliver func()) {
 }
 
 func (s *session) Send(b *scheduler.Batch) error {
-	turn, rows := b.Turn, b.Rows
+	grant, rows := b.Grant, b.Rows
 	s.carry(&s.to, func() {
-		s.host.table.Arrive(s.seat, rounds.Batch[sentBatch]{Rows: rows, Grant: turn.Grant, Best: turn.Best, Left: turn.Left * s.lies, Body: sentBatch{b, s}}, s.now())
+		s.host.table.Arrive(s.seat, rounds.Batch[sentBatch]{Rows: rows, Grant: grant.ID, Best: grant.Best, Left: grant.Left * s.lies, Body: sentBatch{b, s}}, s.now())
 		s.host.run()
 	})
 	return nil

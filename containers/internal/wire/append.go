@@ -53,8 +53,8 @@ func AppendMillis(b []byte, micros int64) []byte {
 	return strconv.AppendFloat(b, math.Round(float64(micros))/1000, 'f', -1, 64)
 }
 
-// AppendTurn appends the members of a batch that a container granted, with a comma before each.
-func AppendTurn(b []byte, t Turn) []byte {
+// AppendGrantUse appends the members of a batch that a container granted, with a comma before each.
+func AppendGrantUse(b []byte, t GrantUse) []byte {
 	b = strconv.AppendUint(append(b, `,"grant":`...), t.Grant, 10)
 	b = strconv.AppendInt(append(b, `,"best":`...), int64(t.Best), 10)
 	if t.Left > 0 {

@@ -272,12 +272,12 @@ type BatchHeader struct {
 	Priority   []int    // of each request; nil: all 0
 	Traces     [][]byte // traceparent of each request, or nil; nil: none is followed
 	States     [][]byte // tracestate of each request, or nil; nil: none has one
-	Turn
+	GrantUse
 	numbers numbers
 }
 
-// A Turn is the part of a batch for a container that several servers share.
-type Turn struct {
+// A GrantUse is the part of a batch for a container that several servers share.
+type GrantUse struct {
 	Grant uint64 // the grant that the batch uses; 0: none
 	Best  int    // best number of rows of the execution, as the server sees it; 0: unknown
 	Left  int    // rows that still wait in the server

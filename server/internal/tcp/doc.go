@@ -15,7 +15,7 @@
 //
 // Concurrency: everything about a session happens in turns of its loop, one at a time. Nearly all
 // turns are the event loop's; other goroutines reach it through its mailbox (loop.post,
-// loop.postRoom). Sessions know only a transport: gnet.go and writable.go implement it for TCP,
+// loop.postReport). Sessions know only a transport: gnet.go and writable.go implement it for TCP,
 // socket.go for Unix sockets, TLS and clients over their rate, where the goroutines that read take
 // the turns.
 //

@@ -116,21 +116,9 @@ func (l *loop) takeTurn() {
 	l.end()
 }
 
-// postRoom reports that a session's transport has room again, or that its peer has closed the
-// connection. Any goroutine may call it.
-func (l *loop) postRoom(s *session, lost bool) {
-	m := mail{session: s, report: hasRoom}
-	if lost {
-		m.report = lostPeer
-	}
-	if l.deliver(m) {
-		l.wake()
-	}
-}
-
-// postEnd reports that a session's half-received message has been ended. Any goroutine may call it.
-func (l *loop) postEnd(s *session) {
-	if l.deliver(mail{session: s, report: mustEnd}) {
+// postReport posts a report about a session. Any goroutine may call it.
+func (l *loop) postReport(s *session, r report) {
+	if l.deliver(mail{session: s, report: r}) {
 		l.wake()
 	}
 }

@@ -103,7 +103,7 @@ func TestGather(t *testing.T) {
 	second := other.newSession(2, &memory{})
 	other.end()
 	over = answered()
-	other.postRoom(second, false)
+	other.postReport(second, hasRoom)
 	if over(); woken != 1 || others != 1 || whole() {
 		t.Errorf("of two loops one was woken %d times and the other %d times, expected once each, and all was written: %t", woken, others, whole())
 	}
@@ -115,7 +115,7 @@ func TestGather(t *testing.T) {
 	} else {
 		t.Error("what is delivered while answers are gathered wakes a loop")
 	}
-	if l.postRoom(s, false); woken != 1 {
+	if l.postReport(s, hasRoom); woken != 1 {
 		t.Errorf("what is delivered after it wakes the loop %d times", woken)
 	}
 }

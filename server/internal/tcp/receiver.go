@@ -52,8 +52,8 @@ func (r *receiver) grant(held, whole int64) error {
 	return err
 }
 
-// settle accounts for a message that is half-received at the end of a turn.
-func (r *receiver) settle() {
+// account accounts for a message that is half-received at the end of a turn.
+func (r *receiver) account() {
 	held := r.Held()
 	if held == 0 { // the message is being discarded
 		r.half.Finish()
@@ -66,7 +66,7 @@ func (r *receiver) settle() {
 }
 
 // EndMessage has the loop end the session's half-received message, see [unfinished.Reader].
-func (s *session) EndMessage(error) { s.loop.postEnd(s) }
+func (s *session) EndMessage(error) { s.loop.postReport(s, mustEnd) }
 
 // endMessage releases the memory of a half-received message that has been ended. The rest of the
 // message is discarded as it arrives, and its error is answered in its place.

@@ -56,18 +56,18 @@ type sharedTensors struct {
 func (m *sharedTensors) hold(g *regions.Registry, client regions.Client) (err error) {
 	for i := range m.Inputs {
 		p := &m.Inputs[i]
-		if p.held, err = g.HoldInput(client, p.Name, p.place()); err != nil {
+		if p.held, err = g.HoldInput(client, p.Name, p.at()); err != nil {
 			return err
 		}
 	}
 	for i := range m.Outputs {
 		p := &m.Outputs[i]
-		if p.held, err = g.HoldOutput(client, p.Name, p.place()); err != nil {
+		if p.held, err = g.HoldOutput(client, p.Name, p.at()); err != nil {
 			return err
 		}
 	}
 	if m.Area != nil {
-		m.Area.held, err = g.HoldOutput(client, "", m.Area.place())
+		m.Area.held, err = g.HoldOutput(client, "", m.Area.at())
 	}
 	return err
 }
@@ -87,7 +87,7 @@ func (m *sharedTensors) release() {
 	}
 }
 
-func (p *placement) place() parameter.Place {
+func (p *placement) at() parameter.Place {
 	return parameter.Place{Region: p.Region, Offset: p.Offset, Size: p.Size}
 }
 

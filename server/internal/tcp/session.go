@@ -136,7 +136,7 @@ func (s *session) decode(p []byte) (more int) {
 		s.discarded += int64(len(p))
 		s.dropHalf()
 	case d.InMessage():
-		d.settle()
+		d.account()
 		if s.clock.Began.IsZero() {
 			s.clock.Began = l.now
 			l.watchClocks(s)
@@ -268,7 +268,7 @@ func (s *session) submitHeld() {
 			c.enter(answered)
 			c.err = err
 			c.use.Answered()
-			s.settle(c)
+			s.ready(c)
 		}
 	}
 }
@@ -521,12 +521,12 @@ func (s *session) finish(c *call) {
 		c.outboxBytes, c.err = s.outbox.Put(&c.gate, c.outboxBytes)
 	}
 	s.submitHeld()
-	s.settle(c)
+	s.ready(c)
 }
 
-// settle makes an answer ready to leave, and releases memory that it no longer needs: the line
+// ready makes an answer ready to leave, and releases memory that it no longer needs: the line
 // before it may be long.
-func (s *session) settle(c *call) {
+func (s *session) ready(c *call) {
 	if err := c.failure(); err != nil {
 		r := &refusal{fault.Text(err), fault.Bare(err), regions.IsUnusable(err)}
 		c.err, c.gate.Err = r, nil
@@ -540,22 +540,16 @@ func (s *session) settle(c *call) {
 	}
 }
 
-// hear takes a report.
+// hear takes a report. A session whose input has ended learns only here that its peer has closed
+// the connection, and ends.
 func (s *session) hear(r report) {
-	if r == mustEnd {
+	switch {
+	case r == mustEnd:
 		s.endMessage()
-	} else {
-		s.resumeWriting(r == lostPeer)
-	}
-}
-
-// resumeWriting continues to write unsent answers. A session whose input has ended learns only here
-// that its peer has closed the connection, and ends.
-func (s *session) resumeWriting(lost bool) {
-	if lost && s.phase == hungUp {
+	case r == lostPeer && s.phase == hungUp:
 		s.close()
-	} else {
-		s.queue()
+	default:
+		s.queue() // to write unsent answers
 	}
 }
 

@@ -101,7 +101,7 @@ func (s *session) take(p []byte) {
 
 // room tells the session that its transport has room again.
 func roomFor(s *session) {
-	s.loop.postRoom(s, false)
+	s.loop.postReport(s, hasRoom)
 	s.loop.turn()
 }
 

@@ -220,7 +220,7 @@ func (k *socket) read() (n int, err error) {
 // look tells the session if a peer that had ended its direction has closed the connection.
 func (k *socket) look() {
 	if k.pollable.Gone() {
-		k.session.loop.postRoom(k.session, true)
+		k.session.loop.postReport(k.session, lostPeer)
 	}
 }
 
@@ -254,7 +254,7 @@ func (k *socket) watch() {
 	if err == nil {
 		l := k.session.loop
 		l.begin()
-		k.session.resumeWriting(false)
+		k.session.hear(hasRoom)
 		l.end()
 	}
 }

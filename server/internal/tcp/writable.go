@@ -78,7 +78,11 @@ func (w *waiter) run(epoll int) {
 			s := w.sessions[id]
 			w.mu.Unlock()
 			if s != nil {
-				s.loop.postRoom(s, e.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0)
+				what := hasRoom
+				if e.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+					what = lostPeer
+				}
+				s.loop.postReport(s, what)
 			}
 		}
 	}
