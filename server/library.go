@@ -90,6 +90,9 @@ type Frame struct {
 	Seq     int64         // the client's number of the frame; negative: none
 	Age     time.Duration // when it was answered: since captured_at, else since the request arrived
 	Skipped int           // frames of the stream superseded since the last one that was executed
+
+	// Captured is when the frame was taken or else arrived, in an answer of Latest; else zero.
+	Captured time.Time
 }
 
 // A Choice tells how an application answered a request.
@@ -120,13 +123,18 @@ func (s *Server) Infer(ctx context.Context, r *Request) (*Response, error) {
 	for _, name := range r.Outputs {
 		request.Outputs = append(request.Outputs, gate.Output{Name: name})
 	}
+	return s.infer(ctx, request)
+}
+
+// infer sends a request through the library's door.
+func (s *Server) infer(ctx context.Context, request *gate.Request) (*Response, error) {
 	result, err := s.library().Infer(ctx, request, nil)
 	if err != nil {
 		return nil, err
 	}
 	a := &Response{Model: result.Model, Version: result.Version, Outputs: result.Outputs, Timing: result.Timing, answer: result}
 	if f := result.Frame; f != nil {
-		a.Frame = &Frame{f.Seq, f.Age, f.Skipped}
+		a.Frame = &Frame{f.Seq, f.Age, f.Skipped, f.Captured}
 	}
 	if c := result.Choice; c != nil {
 		a.Model, a.Version, _ = strings.Cut(result.Version, "/")

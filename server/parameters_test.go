@@ -238,13 +238,14 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 	budgettest.Until(t, "the application", func() bool { target, err := s.gate.Target("app", ""); return err == nil && target.Live > 0 })
 	all := askers(t, s, "app")
 	for _, w := range parameter.Wires {
-		if !slices.ContainsFunc(all, func(a asker) bool { return a.wire == w.Wire }) {
+		// Questions for newest answers reach no model: see TestLatestThroughEveryDoor.
+		if w.Wire != parameter.Latest && !slices.ContainsFunc(all, func(a asker) bool { return a.wire == w.Wire }) {
 			t.Errorf("nobody asks over %s", w.Name)
 		}
 	}
 	var names []string
 	for _, k := range parameter.Table {
-		if !slices.Contains(names, k.Name) {
+		if !slices.Contains(names, k.Name) && k.Name != "latest" {
 			names = append(names, k.Name)
 		}
 	}

@@ -64,6 +64,7 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	s.settings.Replace(c)
 	s.tracer.Follow(c.Traces.OneIn)
 	s.identities.Replace(c.Declarations())
+	s.gate.Newest().Resize(c.Limits.Latest())
 	s.expect("was reloaded")
 	s.containers.Review()
 	s.share.Store(&connections)

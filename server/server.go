@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/build"
 	"github.com/shivad/shivad/server/config"
@@ -139,7 +140,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	}
 	s.store = operate.NewStore(cfg.State, around.store, s.limited("application"))
 	s.settings = operate.NewSettings(cfg, s.store, s.log)
-	s.gate = gate.New(gate.Config{Pool: s.pool, Metrics: s.metrics, Tracer: s.tracer, Options: s.optionsOf})
+	s.gate = gate.New(gate.Config{Pool: s.pool, Latest: cfg.Limits.Latest(), Metrics: s.metrics, Tracer: s.tracer, Options: s.optionsOf})
 	if err := s.newScheduler(); err != nil {
 		return nil, err
 	}
@@ -171,6 +172,7 @@ func (s *Server) optionsOf(model string) gate.ModelOptions {
 	return gate.ModelOptions{
 		Deadline: m.Deadline, Keep: m.Keep, Cast: m.Cast, Pixels: int64(now.Limits.ImagePixels),
 		DefaultVersion: m.DefaultVersion, CacheBytes: int64(m.Cache), CacheTTL: m.CacheTTL,
+		Latest: gate.Latest{Always: m.Latest != setting.LatestAsked, Shared: m.Latest == setting.LatestShared},
 	}
 }
 

@@ -338,6 +338,9 @@ type Limits struct {
 	// PayloadBytes is the memory of the process for payloads in both directions; beyond that,
 	// requests are answered Overloaded.
 	PayloadBytes Bytes `toml:"payload_bytes" default:"4GiB" min:"1MiB" restart:"caches and the limit of the heap follow it"`
+	// LatestBytes is the part of PayloadBytes for the newest answers of streams, a quarter at most;
+	// beyond that, the server forgets those of the stream that has been silent for longest.
+	LatestBytes Bytes `toml:"latest_bytes" default:"64MiB" min:"0B"`
 	// A compressed request that unpacks to more than UnpackRatio times its size is charged to
 	// UnpackBytes, a part of PayloadBytes that such requests share; beyond that, they are answered
 	// Overloaded. 0 = a quarter. Deflate reaches a ratio of 1,032 at most.
@@ -399,6 +402,9 @@ const (
 	ClientsAll   = "all"
 )
 
+// Latest is how many bytes the newest answers of streams may have.
+func (l Limits) Latest() int64 { return int64(min(l.LatestBytes, l.PayloadBytes/4)) }
+
 // Unpacked returns the part of payload_bytes for requests that unpack to far more than their size.
 func (l Limits) Unpacked() Bytes { return cmp.Or(l.UnpackBytes, l.PayloadBytes/4) }
 
@@ -439,6 +445,8 @@ type Policy struct {
 	Batched          bool          `toml:"batched" default:"true" file:"only" restart:"replicas have registered by it"`
 	// Cast says which inputs of other dtypes are accepted.
 	Cast setting.Cast `toml:"cast" file:"only"`
+	// Latest says whose answers are kept for those who ask for the newest one of a stream.
+	Latest setting.Latest `toml:"latest" file:"only"`
 }
 
 // Scheduler returns the scheduler's part of a policy.

@@ -127,6 +127,8 @@ func fill(v reflect.Value, n *int) {
 		*x = !*x
 	case *int:
 		*x = *n
+	case *setting.Latest:
+		*x = setting.Latest(*n % 3)
 	case *setting.Cast:
 		*x = setting.Cast(*n % 3)
 	case *setting.Keep:

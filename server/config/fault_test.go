@@ -122,7 +122,7 @@ env = { A = 1 }
 [container.env2]
 `, []string{
 		`x.toml:3:1: model."a b".slots: expected an integer, got the string "x"`,
-		`x.toml:5:1: model.c.policy: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, together, slots, keep, stream_interval, streams_per_client, pad, batched, cast, default_version, retire_after, cache, cache_ttl`,
+		`x.toml:5:1: model.c.policy: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, together, slots, keep, stream_interval, streams_per_client, pad, batched, cast, latest, default_version, retire_after, cache, cache_ttl`,
 		`x.toml:7:1: containers.listen[1]: expected a string, got the integer 2`,
 		`x.toml:10:1: container[0].command[1]: expected a string, got the integer 3`,
 		`x.toml:12:1: container[1].replicas: expected a number of processes, or a table such as { min = 1, max = 4 }, got the string "many"`,
@@ -130,7 +130,7 @@ env = { A = 1 }
 		`x.toml:14:12: container[1].env2: unknown key; did you mean env?`,
 	}},
 	{"default_version has no default", "[defaults]\ndefault_version = \"1\"\n", []string{
-		`x.toml:2:1: defaults.default_version: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, together, slots, keep, stream_interval, streams_per_client, pad, batched, cast`}},
+		`x.toml:2:1: defaults.default_version: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, together, slots, keep, stream_interval, streams_per_client, pad, batched, cast, latest`}},
 }
 
 func TestFileFaults(t *testing.T) {

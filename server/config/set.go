@@ -56,7 +56,7 @@ func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
 	var value any = text // if it does not parse, put reports that
 	switch v.Addr().Interface().(type) {
 	case *string, *time.Duration, *Bytes:
-	case *bool, *setting.Cast:
+	case *bool, *setting.Cast, *setting.Latest:
 		if b, err := strconv.ParseBool(text); err == nil {
 			value = b
 		}
@@ -137,6 +137,13 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 			return
 		}
 		*p = c
+	case *setting.Latest:
+		l, err := setting.LatestOf(value)
+		if err != nil {
+			fs.Add(key, "expected %s, got %s", setting.LatestValues, describe(value))
+			return
+		}
+		*p = l
 	case *Addrs:
 		if s, ok := value.(string); ok {
 			value = []any{s}

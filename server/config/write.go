@@ -74,6 +74,8 @@ func tomlValue(v reflect.Value) (string, bool) {
 		return quote(x.String()), true
 	case setting.Cast:
 		return x.String(), true
+	case setting.Latest:
+		return x.String(), true
 	case Replicas:
 		return x.toml(), true
 	case bool:

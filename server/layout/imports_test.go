@@ -84,10 +84,11 @@ server/layout:
 server/internal/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           shiva/nearest shiva/tensor github.com/x448/float16
 server/internal/apps:       server/internal/fault server/internal/wake server/internal/gate shiva/nearest server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/inorder scheduler/naming scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor | containers/internal/adapter github.com/anishathalye/porcupine
+server/internal/latest:     scheduler shiva/tensor | shiva/budgettest
 server/internal/cache:      server/internal/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               server/internal/wake github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting shiva/backoff
 server/state/statetest:     server/state shiva/budgettest shiva/hosttest github.com/redis/go-redis/v9
-server/internal/gate:        server/internal/fault server/internal/processors server/internal/unfinished server/internal/trace server/internal/access server/internal/cache shiva/nearest server/picture server/internal/parameter server/internal/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor github.com/x448/float16 | containers/internal/adapter
+server/internal/gate:        server/internal/fault server/internal/processors server/internal/unfinished server/internal/trace server/internal/access server/internal/cache server/internal/latest shiva/nearest server/picture server/internal/parameter server/internal/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor github.com/x448/float16 | containers/internal/adapter
 server/internal/regions:     server/internal/fault server/internal/processors server/internal/access server/internal/parameter scheduler shiva/tensor golang.org/x/sys
 server/internal/predict:     server/internal/fault server/internal/trace server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/regions server/config server/internal/metrics scheduler shiva shiva/jsontensor shiva/jsonscan shiva/tensor
 server/internal/doortest:    server/config server/internal/apps server/internal/gate server/internal/listen server/internal/predict server/internal/regions server/internal/metrics server/state scheduler scheduler/schedtest shiva/budgettest shiva/tensor

@@ -85,3 +85,6 @@ func (b *Buffer) Release() {
 		b.pool.put(b)
 	}
 }
+
+// Lent reports whether the memory belongs to a [Lender], who may be waiting for it. b may be nil.
+func (b *Buffer) Lent() bool { return b != nil && b.owner != nil }

@@ -55,6 +55,7 @@ func New(t testing.TB, pool *tensor.Pool) *Rig {
 	r := &Rig{T: t, Pool: pool, Metrics: metrics.New("test"), Regions: regions.New(regions.Settings{}, nil), Log: new(Log), Deadline: Patience}
 	t.Cleanup(r.Regions.Close)
 	r.Gate = gate.New(gate.Config{
+		Latest:  1 << 20,
 		Pool:    pool,
 		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: r.Deadline} },
 		Metrics: r.Metrics,

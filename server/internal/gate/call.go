@@ -11,6 +11,7 @@ import (
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/internal/fault"
+	"github.com/shivad/shivad/server/internal/latest"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -54,6 +55,7 @@ type Call struct {
 	frame      Frame
 	request    scheduler.Request // to a model; belongs to the scheduler or a cache until complete
 	cacheCall  cache.Call
+	newest     *latest.Name // keeps the answer to a frame; nil: it is part of another answer
 	metrics    *metrics.Model
 	trace      *trace.Trace // nil: the request is not traced
 	ask        *trace.Ask   // nil: not traced; only for calls to models
@@ -101,6 +103,9 @@ func (c *Call) Own(tensors ...tensor.Tensor) { c.owned = append(c.owned, tensors
 // call afterwards.
 func (c *Call) Finish() {
 	c.pass(submitted, complete)
+	if c.newest != nil && c.Frame != nil {
+		c.keep()
+	}
 	if c.trace != nil && c.ask == nil {
 		c.trace.Answered()
 	}
@@ -257,6 +262,7 @@ func (c *Call) Close() {
 	c.Timing = scheduler.Timing{}
 	c.Squeeze, c.Bridge, c.Alone = false, false, false
 	c.cacheCall.Version, c.cacheCall.Salt = nil, ""
+	c.newest = nil
 	r := &c.request
 	r.Model, r.Inputs, r.Parameters, r.Metadata, r.Frame, r.Trace, r.Owner = nil, nil, nil, nil, nil, nil, nil
 	r.Outputs, r.Err, r.Timing, r.Alone = c.Outputs, nil, scheduler.Timing{}, false

@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/server/internal/latest"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/trace"
@@ -26,11 +27,13 @@ type ModelOptions struct {
 	DefaultVersion string        // "" = the highest version that has a live replica
 	CacheBytes     int64         // bound of the prediction cache of all versions together; 0 = none
 	CacheTTL       time.Duration // how long answers are cached; 0 = forever
+	Latest         Latest        // how the newest answers of streams are kept
 }
 
 // Config of a Gate.
 type Config struct {
 	Pool    *tensor.Pool              // memory for cast inputs; nil = the garbage collector's
+	Latest  int64                     // most bytes of the newest answers of streams
 	Options func(string) ModelOptions // by model name; called when routes change, not per request
 	Metrics *metrics.Metrics          // where requests are counted, by model
 	Tracer  *trace.Tracer             // traces some requests; nil: none
@@ -59,6 +62,7 @@ type Gate struct {
 
 	draining atomic.Bool
 	routes   atomic.Pointer[Table]
+	latest   *latest.Store
 	caching  atomic.Bool // some model has a cache
 	fanning  atomic.Bool // there is or was an application, whose calls may still be in flight
 
@@ -72,7 +76,7 @@ type Gate struct {
 
 // New returns a gate without routes; Attach gives it the scheduler.
 func New(cfg Config) *Gate {
-	g := &Gate{cfg: cfg}
+	g := &Gate{cfg: cfg, latest: latest.New(cfg.Pool, cfg.Latest)}
 	g.View = g.As(nil)
 	g.routes.Store(&Table{})
 	return g
@@ -114,8 +118,15 @@ func (g *Gate) Pool() *tensor.Pool { return g.cfg.Pool }
 // Draining reports whether Drain was called.
 func (g *Gate) Draining() bool { return g.draining.Load() }
 
-// Drain refuses every further request with ErrDraining. Requests in flight go on.
-func (g *Gate) Drain() { g.draining.Store(true) }
+// Drain refuses every further request with ErrDraining, and those that wait for the newest answer
+// of a stream. Other requests in flight go on.
+func (g *Gate) Drain() {
+	g.draining.Store(true)
+	g.latest.Close(ErrDraining)
+}
+
+// Newest returns the newest answers of all streams.
+func (g *Gate) Newest() *latest.Store { return g.latest }
 
 // A Request is what a client asks of a model or an application, through whatever door.
 //
@@ -210,9 +221,12 @@ func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {
 	if g.draining.Load() {
 		return ErrDraining
 	}
+	if r.Newest != nil {
+		return g.openLatest(c, target, r)
+	}
 	if a := target.Application; a != nil {
 		if err = a.Open(c, r); err == nil {
-			c.metrics, c.trace, c.Use = target.Metrics, r.Trace, r.Use
+			c.metrics, c.trace, c.Use, c.newest = target.Metrics, r.Trace, r.Use, target.newest
 		}
 		return err
 	}
@@ -250,6 +264,9 @@ func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {
 	}
 	if r.Own != nil {
 		r.Own.noteModel(g.sched, target.Model)
+	}
+	if r.Asker == nil {
+		c.newest = target.newest
 	}
 	// A cached answer would overtake the answers to older frames.
 	if !r.Fresh && c.Frame == nil {

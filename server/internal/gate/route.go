@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/internal/fault"
+	"github.com/shivad/shivad/server/internal/latest"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/nearest"
@@ -38,6 +39,7 @@ type Target struct {
 	Application Application // nil for a model; else this is how the application looks to clients
 	Learns      bool        // some replica asks for feedback
 
+	newest   *latest.Name   // the newest answers of its name's streams
 	cache    *cache.Version // nil: no cache
 	rowBytes int            // of a row of the answer; -1: not declared
 	rowSeen  *atomic.Int64  // the measured size instead, shared by all clients; -1: none yet
@@ -128,10 +130,12 @@ func (g *Gate) refresh() {
 	t.names = slices.Sorted(maps.Keys(t.versions))
 	ended := g.attachCaches(t)
 	g.link(t)
+	g.attachLatest(t)
 	g.routes.Store(t)
 	for _, end := range ended {
 		end()
 	}
+	g.dropLatest(t)
 }
 
 // route adds the routes of a name.

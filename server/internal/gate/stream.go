@@ -18,8 +18,14 @@ type Frame struct {
 	Age     time.Duration // at the time of the answer, since captured_at or else since it arrived
 	Skipped int           // frames superseded since the last executed one
 
+	// Captured is when the frame was taken, in the newest answer of a stream; else zero.
+	Captured time.Time
+
 	captured time.Time
+	arrived  time.Time
 	place    scheduler.Frame
+
+	identity, user, machine string // who sends it; may refer to reused memory
 }
 
 // An OwnStream is a connection's own stream, which no other connection can name. A request that
@@ -76,7 +82,7 @@ func (c *Call) Enter(r *Request) error {
 		return fmt.Errorf("%w: expected at least one row in a frame of a stream, got none", scheduler.ErrInvalidInput)
 	}
 	f := &c.frame
-	*f = Frame{Seq: int64(r.Seq) - 1, captured: r.CapturedAt}
+	*f = Frame{Seq: int64(r.Seq) - 1, captured: r.CapturedAt, arrived: r.Arrived, identity: r.Who.Name(), user: r.User, machine: r.Client}
 	if f.captured.IsZero() {
 		f.captured = r.Arrived
 	}

@@ -293,6 +293,9 @@ func (r *request) readParameters() (err error) {
 	if r.streamed {
 		keys = parameter.Stream.Keys()
 	}
+	if newest, _ := r.parameters["latest"].(bool); newest {
+		keys = parameter.Latest.Keys()
+	}
 	forward := parameters{}
 	for key, value := range r.parameters {
 		switch {

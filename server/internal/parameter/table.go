@@ -20,6 +20,7 @@ type Values struct {
 	CapturedAt time.Time     // when the frame was taken; zero = when the request arrived
 	Keep       setting.Keep  // how many frames of the stream may wait; 0 = as configured
 	TraceState string        // tracestate of Parent's trace; "" = none
+	Newest     *Newest       // it asks for the newest answer of a stream, and brings no tensors
 	Parent     trace.Context // the client's span, parent of the request's; zero = none
 	Priority   uint8         // 1, the highest, to Priorities; 0 = DefaultPriority
 	Form       Form          // of outputs for which the request gives no form
@@ -36,7 +37,7 @@ const CandidateModels = "candidate_models"
 // Table lists all parameters. Where two wires differ in a value, the key has a row for each.
 var Table = []Key{
 	{
-		Name: "timeout_ms", On: Shiva,
+		Name: "timeout_ms", On: Shiva | Latest,
 		kind: number("milliseconds", func(v *Values, ms float64) {
 			v.Timeout = max(time.Duration(min(ms, float64(MaxTimeout/time.Millisecond))*float64(time.Millisecond)), 1)
 		}),
@@ -44,7 +45,7 @@ var Table = []Key{
 		Means:   "The deadline of the request. More than 24 hours count as 24 hours.",
 	},
 	{
-		Name: "timeout", On: predict,
+		Name: "timeout", On: predict | Latest,
 		kind: whole("microseconds", math.MaxUint64, func(v *Values, us uint64) {
 			v.Timeout = time.Duration(min(us, uint64(MaxTimeout/time.Microsecond))) * time.Microsecond
 		}),
@@ -64,10 +65,11 @@ var Table = []Key{
 		Means:   "1 is the highest, 10 and above are the lowest; 0: the default, which is 6.",
 	},
 	{
-		Name: "user", On: everywhere,
+		Name: "user", On: everywhere | Latest,
 		kind:    text(func(v *Values, s string) { v.User = s }),
 		Default: "none",
-		Means:   "The user that the request is for: applications learn separately for each, and models that ask for it receive it.",
+		Means: "The user that the request is for: applications learn separately for each, and models that ask for it receive it. " +
+			"In a question for the newest answer it is the `user` of the stream's frames, and any if it is not given.",
 	},
 	{
 		Name: CandidateModels, On: everywhere,
@@ -101,7 +103,7 @@ var Table = []Key{
 		Means:   "Containers of RPC v0 to v3: the first dimension counts rows.",
 	},
 	{
-		Name: "binary_data_output", On: HTTP | GRPC | Stream,
+		Name: "binary_data_output", On: HTTP | GRPC | Stream | Latest,
 		kind: boolean(func(v *Values, yes bool) {
 			if v.Form = Elements; yes {
 				v.Form = Bytes
@@ -117,7 +119,7 @@ var Table = []Key{
 		Means:   "true: the request executes after earlier requests of its gRPC stream that have this parameter, too.",
 	},
 	{
-		Name: "stream", On: questions,
+		Name: "stream", On: questions | Latest,
 		kind:    name(MaxStream, func(v *Values, s string) { v.Stream = s }),
 		Default: "none",
 		Means: "The stream, such as a camera, of which the request is a frame. Its answers leave in order. " +
@@ -144,18 +146,47 @@ var Table = []Key{
 			"they are not executed, and the answer of the next one counts them (`skipped`).",
 	},
 	{
-		Name: trace.Header, On: everywhere &^ Feedback,
+		Name: trace.Header, On: everywhere&^Feedback | Latest,
 		kind:    text(func(v *Values, s string) { v.Parent, _ = trace.Parse(s) }),
 		Default: "none",
 		Means: "The client's span, as W3C Trace Context writes it: if that is sampled, so is the request, and its spans are children of it. " +
 			"Over HTTP and gRPC the header, or metadata, of this name says the same. An invalid value is ignored.",
 	},
 	{
-		Name: trace.StateHeader, On: everywhere &^ Feedback,
+		Name: trace.StateHeader, On: everywhere&^Feedback | Latest,
 		kind:    text(func(v *Values, s string) { v.TraceState = s }),
 		Default: "none",
 		Means: "What other tracing systems record about the trace, as W3C Trace Context writes it: it is passed on with `traceparent`, and ignored without one. " +
 			"Over HTTP and gRPC it is the header, or metadata, of this name where `traceparent` is one.",
+	},
+	{
+		Name: "latest", On: GRPC | Stream | Latest,
+		kind:    boolean(setLatest),
+		Default: "false",
+		Means: "true: the request brings no tensors, and asks for the newest answer of a stream of the model or application; its parameters are those of the column latest. " +
+			"Over HTTP and Shiva such a question has a path of its own: `/v2/models/NAME/latest`, and the namespace `NAME/latest`.",
+	},
+	{
+		Name: "max_age_ms", On: Latest,
+		kind: number("milliseconds", func(v *Values, ms float64) {
+			v.AskNewest().MaxAge = max(time.Duration(min(ms, float64(MaxTimeout/time.Millisecond))*float64(time.Millisecond)), 1)
+		}),
+		Default: "none",
+		Means:   "The oldest answer that will do. An older one is `Unavailable`, or with `wait` the next one is waited for.",
+	},
+	{
+		Name: "after", On: Latest,
+		kind:    whole("", math.MaxInt64-1, func(v *Values, n uint64) { v.AskNewest().After = int64(n) }),
+		Default: "none",
+		Means: "The `seq` of the last answer that the client has: only a newer one will do. " +
+			"Numbers that a camera begins again, after a restart, are newer than those before.",
+	},
+	{
+		Name: "wait", On: Latest,
+		kind:    boolean(func(v *Values, yes bool) { v.AskNewest().Wait = yes }),
+		Default: "false",
+		Means: "true: the answer comes when there is one that will do, by the deadline at the latest. " +
+			"Without `after` and `max_age_ms` that is the answer to the first frame that arrives after the question.",
 	},
 	{
 		Name: "triton_enable_empty_final_response", On: GRPC | Stream,

@@ -1,6 +1,31 @@
 package parameter
 
-import "github.com/shivad/shivad/scheduler/setting"
+import (
+	"time"
+
+	"github.com/shivad/shivad/scheduler/setting"
+)
+
+// Newest says which answers of a stream will do for a request that asks for the newest one.
+type Newest struct {
+	After  int64         // one with a higher number; negative: with any number
+	MaxAge time.Duration // one that is at most this old; 0 = of any age
+	Wait   bool          // if there is none yet, the first that comes until the deadline
+}
+
+// AskNewest makes the request one for the newest answer of a stream.
+func (v *Values) AskNewest() *Newest {
+	if v.Newest == nil {
+		v.Newest = &Newest{After: -1}
+	}
+	return v.Newest
+}
+
+func setLatest(v *Values, yes bool) {
+	if yes {
+		v.AskNewest()
+	}
+}
 
 // MaxTimeout is the longest Timeout: longer ones are cut to this.
 const MaxTimeout = setting.MaxWait

@@ -18,6 +18,7 @@ const (
 	Clipper                   // the body of /name/predict
 	Feedback                  // the body of feedback: /name/update, and the admin door's
 	Library                   // Parameters of a server.Request
+	Latest                    // of a question for the newest answer of a stream, at every door
 )
 
 // Sets of wires.
@@ -33,7 +34,7 @@ var Wires = []struct {
 	Name string
 }{
 	{Shiva, "Shiva"}, {HTTP, "HTTP"}, {GRPC, "gRPC"}, {Stream, "gRPC stream"},
-	{Clipper, "Clipper"}, {Feedback, "feedback"}, {Library, "library"},
+	{Clipper, "Clipper"}, {Feedback, "feedback"}, {Library, "library"}, {Latest, "latest"},
 }
 
 // keys holds the rows of each wire, by name.

@@ -126,7 +126,9 @@ func (d *Door) Infer(ctx context.Context, r *gate.Request, box Outbox) (a *Answe
 	r.Trace = d.gate.Follow(&r.Values, d.metrics.Name(), r.Arrived, nil)
 	target, err := d.gate.As(r.Who).Asked(r.Model, r.Version)
 	if err == nil {
-		model = target.Metrics
+		if r.Newest == nil { // which no model answers
+			model = target.Metrics
+		}
 		a, err = d.infer(ctx, r, target, box)
 	}
 	var timing scheduler.Timing
@@ -186,11 +188,14 @@ func (d *Door) infer(ctx context.Context, r *gate.Request, target *gate.Target, 
 		return nil, Late(ctx, err)
 	}
 	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, Timing: c.gate.Timing, Choice: c.gate.Choice, Frame: c.gate.Frame, call: c}
-	if c.gate.Choice != nil {
+	if c.gate.Target != target {
 		// The answer follows the declaration of the model that contributes most to it, whose
-		// outputs may differ from those of the application's first model.
+		// outputs may differ from those of the application's first model; or of the version that
+		// made the newest answer of a stream.
 		target = c.gate.Target
-		a.Version = target.ID.String()
+		if a.Version = target.ID.Version; c.gate.Choice != nil {
+			a.Version = target.ID.String()
+		}
 		chosen, err = choose(target, r.Outputs)
 	}
 	if err == nil {

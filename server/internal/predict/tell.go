@@ -20,7 +20,8 @@ func (a *Answer) Parameters() iter.Seq2[string, any] {
 			if f.Seq >= 0 && !yield("seq", f.Seq) {
 				return
 			}
-			_ = yield("age_ms", float64(f.Age)/float64(time.Millisecond)) && yield("skipped", int64(f.Skipped))
+			_ = yield("age_ms", float64(f.Age)/float64(time.Millisecond)) && yield("skipped", int64(f.Skipped)) &&
+				!f.Captured.IsZero() && yield("captured_at", f.Captured.UnixMilli())
 		}
 	}
 }

@@ -19,9 +19,13 @@ const headLength = "Inference-Header-Content-Length"
 
 // infer answers a request for inference.
 func (c *call) infer() error {
-	q := &request{call: c}
+	return c.run(&request{call: c, keys: parameter.HTTP.Keys()}, (*request).read)
+}
+
+// run answers a request that read reads.
+func (c *call) run(q *request, read func(*request) error) error {
 	defer q.release()
-	err := q.read()
+	err := read(q)
 	if q.Arrived.IsZero() {
 		q.Arrived = time.Now()
 	}

@@ -51,6 +51,8 @@ type schema struct {
 	AnyOf       []*schema
 	Minimum     *float64
 	Maximum     *float64
+
+	ExclusiveMinimum *float64
 }
 
 func (s *schema) UnmarshalJSON(b []byte) error {
@@ -90,6 +92,9 @@ func (d *document) check(s *schema, at string, v any) error {
 		}
 		if s.Maximum != nil && v > *s.Maximum {
 			return fmt.Errorf("%s: %v is above %v", at, v, *s.Maximum)
+		}
+		if s.ExclusiveMinimum != nil && v <= *s.ExclusiveMinimum {
+			return fmt.Errorf("%s: %v is not above %v", at, v, *s.ExclusiveMinimum)
 		}
 		if s.Minimum != nil && v < *s.Minimum {
 			return fmt.Errorf("%s: %v is below %v", at, v, *s.Minimum)
@@ -154,6 +159,9 @@ func TestOpenAPIRoutes(t *testing.T) {
 	}
 	for _, r := range routes {
 		want = append(want, strings.ToLower(r.method)+" "+r.path)
+		if r.both {
+			want = append(want, "post "+r.path)
+		}
 	}
 	slices.Sort(have)
 	slices.Sort(want)
@@ -179,6 +187,9 @@ func TestOpenAPIAnswers(t *testing.T) {
 	}
 	infer := `{"id":"7","parameters":{"priority":1,"timeout":9000000,"timing":true,"other":{"x":1}},"inputs":[` + strings.Join(inputs, ",") + `],
 		"outputs":[{"name":"output_FP32","parameters":{"classification":1}},{"name":"output_BOOL"},{"name":"output_BYTES"},{"name":"output_FP64","parameters":{"binary_data":false}}]}`
+	// A stream of which somebody has asked for the newest answer.
+	r.ask("GET", "/v2/models/m/latest", "")
+	r.ask("POST", "/v2/models/m/infer", strings.Replace(infer, `{"priority"`, `{"stream":"cam","priority"`, 1))
 	d := readDocument(t)
 	statuses := map[string]bool{}
 	for path, methods := range d.Paths {

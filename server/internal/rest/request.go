@@ -24,6 +24,7 @@ type request struct {
 	body   *body
 	inputs []input
 	forms  []parameter.Form // of each of Outputs
+	keys   map[string]*parameter.Key
 
 	// Parameters for the container: those of the request, and those of inputs and outputs by name.
 	pass, inputPass, outputPass members
@@ -97,7 +98,7 @@ func (q *request) parse(t *text) error {
 	if err := t.end(); err != nil {
 		return err
 	}
-	if !inputs && q.takesInputs() {
+	if !inputs && q.Newest == nil && q.takesInputs() {
 		return fault.Invalid(`expected "inputs", which is missing`)
 	}
 	if p := q.inputPass.end(); p != nil {
@@ -131,7 +132,6 @@ func (q *request) tensors(t *text, what string, read func(q *request, t *text, i
 // parameters reads the request's parameters. Those that are not the server's go to the container,
 // even if they are null.
 func (q *request) parameters(t *text) {
-	keys := parameter.HTTP.Keys()
 	for name := range t.Members {
 		if string(name) == inputParameters || string(name) == outputParameters {
 			t.Fail(fault.Invalid("parameter %q: the name is reserved: the container gets the parameters of single tensors under it", name))
@@ -142,7 +142,7 @@ func (q *request) parameters(t *text) {
 			break
 		}
 		value := t.Raw()
-		if key := keys[string(name)]; key == nil {
+		if key := q.keys[string(name)]; key == nil {
 			q.pass.add(name, value)
 		} else if value != nil {
 			t.Fail(key.Read(&q.Values, parameter.JSON(value)))

@@ -38,6 +38,7 @@ type handler func(*call) error
 // A route is a path and its handler. A step in braces is a name.
 type route struct {
 	method string // GET, which includes HEAD, or POST
+	both   bool   // it takes GET and POST
 	path   string
 	serve  handler
 	open   bool     // needs no identity: health, and paths that are the same on every server
@@ -47,6 +48,9 @@ type route struct {
 
 // methods are those that the route takes.
 func (r *route) methods() []string {
+	if r.both {
+		return []string{http.MethodGet, http.MethodHead, http.MethodPost}
+	}
 	if r.method == http.MethodGet {
 		return []string{http.MethodGet, http.MethodHead}
 	}
@@ -60,6 +64,7 @@ var routes = func() []route {
 		{method: "GET", path: "/v2/docs/openapi.json", serve: (*call).openAPI, open: true},
 		{method: "POST", path: model + "/infer", serve: (*call).infer},
 		{method: "POST", path: model + version + "/infer", serve: (*call).infer},
+		{method: "GET", both: true, path: model + "/latest", serve: (*call).latest},
 		{method: "POST", path: "/v2/repository/index", serve: (*call).index},
 		{method: "POST", path: "/v2/repository/models/{model}/load", serve: (*call).load, does: "load model"},
 		{method: "POST", path: "/v2/repository/models/{model}/unload", serve: (*call).unload, does: "unload model"},

@@ -66,6 +66,9 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 			b = fmt.Appendf(b, `"seq":%d,`, f.Seq)
 		}
 		b = fmt.Appendf(b, `"age_ms":%.3f,"skipped":%d,`, float64(f.Age)/float64(time.Millisecond), f.Skipped)
+		if !f.Captured.IsZero() {
+			b = fmt.Appendf(b, `"captured_at":%d,`, f.Captured.UnixMilli())
+		}
 	}
 	if t := c.gate.Timing; c.question.Timing {
 		b = fmt.Appendf(b, `"timing":{"queue_us":%d,"execute_us":%d,"batch_rows":%d,"total_us":%d},`,
@@ -108,7 +111,7 @@ func (c *call) inBothForms() bool { return len(c.gate.Target.Spec.Inputs) == 0 &
 // answerKeys are the keys that an answer may have of its own. A client that sends its last answer
 // as its next request has them, too.
 var answerKeys = map[string]bool{
-	"id": true, "seq": true, "age_ms": true, "skipped": true, "timing": true,
+	"id": true, "seq": true, "age_ms": true, "skipped": true, "captured_at": true, "timing": true,
 	"application": true, "confidence": true, "missing": true, "missing_because": true, "default": true, "default_explanation": true,
 	"model_name": true, "model_version": true, "output": true, "outputs": true,
 	shiva.NamesKey: true, shiva.TextsKey: true, shiva.MemoryKey: true, shiva.TokenKey: true,
@@ -123,7 +126,7 @@ func (q *question) appendOwn(b []byte, c *call) []byte {
 		return c.inBothForms() && slices.ContainsFunc(c.gate.Target.Spec.Outputs, func(s tensor.Spec) bool { return s.Name == string(key) })
 	}
 	for key, value := range jsonscan.Members(q.Metadata) {
-		if !answerKeys[string(key)] && parameters[string(key)] == nil && !isField(key) {
+		if !answerKeys[string(key)] && q.keys[string(key)] == nil && !isField(key) {
 			b = append(jsonscan.AppendString(b, key), ':')
 			b = append(append(b, value...), ',')
 		}

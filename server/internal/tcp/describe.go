@@ -39,7 +39,8 @@ func (l *loop) describe(who *access.Identity, m *shiva.Message) (answer []byte, 
 	ours := route == "v2" || strings.HasPrefix(route, "v2/") || route == shiva.ServerNamespace
 	// Most requests are for inference.
 	infer := strings.HasSuffix(route, "/infer") && route != "v2/models/infer"
-	if l.door.describe == nil || !ours || infer {
+	latest := strings.HasSuffix(route, "/latest")
+	if l.door.describe == nil || !ours || infer || latest {
 		return nil, false, nil
 	}
 	onlyReady := false

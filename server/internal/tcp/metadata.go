@@ -23,18 +23,32 @@ type question struct {
 
 	shared []byte // shiva.MemoryKey: which tensors are in shared memory; nil: none
 
-	own bool // some keys mean nothing to the server: the answer returns them
+	keys map[string]*parameter.Key // the server's, for this kind of question; set by parse
+	own  bool                      // some keys mean nothing to the server: the answer returns them
 
 	forward []byte // backs Parameters, reused by the next question
 }
 
-// parameters are the server's keys other than those that shape the message.
-var parameters = parameter.Shiva.Keys()
+// The server's keys other than those that shape the message: of requests, and of questions for the
+// newest answer of a stream.
+var (
+	parameters = parameter.Shiva.Keys()
+	ofLatest   = parameter.Latest.Keys()
+)
+
+// keys returns the server's keys for messages with that namespace.
+func (l *loop) keys(namespace string) map[string]*parameter.Key {
+	if _, latest := l.door.gate.Latest(namespace); latest {
+		return ofLatest
+	}
+	return parameters
+}
 
 // parse reads meta, which the decoder has checked to be a JSON object or empty. Keys that are
-// neither below nor in parameters go to the container.
-func (q *question) parse(meta []byte) error {
+// neither below nor among keys, those of the wire, go to the container.
+func (q *question) parse(meta []byte, keys map[string]*parameter.Key) error {
 	q.reset()
+	q.keys = keys
 	if len(meta) <= len("{}") {
 		return nil
 	}
@@ -78,7 +92,7 @@ func (q *question) parse(meta []byte) error {
 				}
 			}
 		default:
-			if p := parameters[string(key)]; p != nil {
+			if p := keys[string(key)]; p != nil {
 				fault = p.Read(&q.Values, parameter.JSON(value))
 			} else {
 				q.pass(key, value)
@@ -117,7 +131,7 @@ func (q *question) isAbsent(key, value []byte) bool {
 	if string(value) != gate.Absent {
 		return false
 	}
-	if p := parameters[string(key)]; p != nil && !p.TakesText() {
+	if p := q.keys[string(key)]; p != nil && !p.TakesText() {
 		return true
 	}
 	return q.Bridge && string(key) != "id" // an id is echoed, and becomes None in the bridge again

@@ -15,8 +15,8 @@ import (
 
 func TestParseMetadata(t *testing.T) {
 	var q question
-	err := q.parse([]byte(`{"id": [1], "timeout_ms": 12.5, "priority": 0, "version": 3, "inputs": ["a", "b"], "__texts__": {"t": "x"}, "batch": true,` +
-		` "timing": true, "__tensors__": ["x"], "parameters": {"k": 1.0}, "q\"": 1, "other": {"deep": []}, "user": "u", "camera": "c"}`))
+	err := q.parse([]byte(`{"id": [1], "timeout_ms": 12.5, "priority": 0, "version": 3, "inputs": ["a", "b"], "__texts__": {"t": "x"}, "batch": true,`+
+		` "timing": true, "__tensors__": ["x"], "parameters": {"k": 1.0}, "q\"": 1, "other": {"deep": []}, "user": "u", "camera": "c"}`), parameters)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,10 +27,10 @@ func TestParseMetadata(t *testing.T) {
 	if want := `{"k":1.0,"q\"":1,"other":{"deep": []},"camera":"c"}`; string(q.Parameters) != want {
 		t.Errorf("forwarded: expected %s, got %s", want, q.Parameters)
 	}
-	if err := q.parse(nil); err != nil || q.Parameters != nil || q.id != nil || q.Level() != parameter.DefaultPriority-1 {
+	if err := q.parse(nil, parameters); err != nil || q.Parameters != nil || q.id != nil || q.Level() != parameter.DefaultPriority-1 {
 		t.Errorf("what the last question said is still there: %+v (%v)", q, err)
 	}
-	if err := q.parse([]byte(`{"version":"a\"b","timeout_ms":1e300}`)); err != nil ||
+	if err := q.parse([]byte(`{"version":"a\"b","timeout_ms":1e300}`), parameters); err != nil ||
 		q.Version != `a"b` || q.Timeout != 24*time.Hour {
 		t.Errorf("%+v (%v)", q, err)
 	}
@@ -39,12 +39,12 @@ func TestParseMetadata(t *testing.T) {
 // null is as good as absent, and a number is as good as a text.
 func TestParseMetadataAsMeant(t *testing.T) {
 	var q question
-	if err := q.parse([]byte(`{"version":null,"parameters":null,"inputs":null,"__texts__":null,"__tensors__":null,"token":null,` +
-		`"timeout_ms":null,"priority":null,"user":null,"stream":null,"seq":null,"keep":null,"timing":null,"cache":null,"batch":null,"other":null}`)); err != nil ||
+	if err := q.parse([]byte(`{"version":null,"parameters":null,"inputs":null,"__texts__":null,"__tensors__":null,"token":null,`+
+		`"timeout_ms":null,"priority":null,"user":null,"stream":null,"seq":null,"keep":null,"timing":null,"cache":null,"batch":null,"other":null}`), parameters); err != nil ||
 		q.Version != "" || q.Legacy != nil || q.Texts != nil || q.names != nil || q.token != nil || q.Timeout != 0 || q.Seq != 0 || string(q.Parameters) != `{"other":null}` {
 		t.Errorf("%+v (%v)", q, err)
 	}
-	if err := q.parse([]byte(`{"stream":7,"user":5,"salt":1.5,"version":2}`)); err != nil || q.Stream != "7" || q.User != "5" || q.Salt != "1.5" || q.Version != "2" {
+	if err := q.parse([]byte(`{"stream":7,"user":5,"salt":1.5,"version":2}`), parameters); err != nil || q.Stream != "7" || q.User != "5" || q.Salt != "1.5" || q.Version != "2" {
 		t.Errorf("%+v (%v)", q, err)
 	}
 }
@@ -53,7 +53,7 @@ func TestParseMetadataAsMeant(t *testing.T) {
 func TestParseDeepMetadata(t *testing.T) {
 	var q question
 	deep := strings.Repeat("[", 9999) + strings.Repeat("]", 9999)
-	if err := q.parse([]byte(`{"deep":` + deep + `,"id":1}`)); err != nil || string(q.id) != "1" || string(q.Parameters) != `{"deep":`+deep+`}` {
+	if err := q.parse([]byte(`{"deep":`+deep+`,"id":1}`), parameters); err != nil || string(q.id) != "1" || string(q.Parameters) != `{"deep":`+deep+`}` {
 		t.Errorf("id %s, %d bytes are forwarded (%v)", q.id, len(q.Parameters), err)
 	}
 }
@@ -73,7 +73,7 @@ func TestParseMetadataRefuses(t *testing.T) {
 		`{"id":1,"parameters":"text"}`: "parameters",
 	} {
 		var q question
-		if err := q.parse([]byte(text)); !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), says) {
+		if err := q.parse([]byte(text), parameters); !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: expected ErrInvalidInput that says %s, got %v", text, says, err)
 		}
 	}
@@ -91,7 +91,7 @@ func FuzzParseMetadata(f *testing.F) {
 			return // the decoder passes only objects
 		}
 		var q question
-		if q.parse(b) != nil {
+		if q.parse(b, parameters) != nil {
 			return
 		}
 		if q.Parameters != nil && !json.Valid(q.Parameters) {

@@ -333,7 +333,7 @@ func (s *session) open(c *call, fault error) error {
 		return s.fault(c, fault)
 	}
 	m := c.message
-	unreadable := c.question.parse(m.Metadata)
+	unreadable := c.question.parse(m.Metadata, s.loop.keys(m.Namespace))
 	first, stranger := !s.identified, s.credentials
 	who, err := s.identify(c.question.token)
 	if err != nil {
@@ -448,7 +448,11 @@ func (s *session) route(c *call) (err error) {
 		q.Inputs = slices.Concat(m.Tensors, c.shared.fetched)
 	}
 	q.Source, q.Arrived, q.Use = s.id, c.arrived, &c.use
-	if q.Stream != "" {
+	if name, ok := s.loop.door.gate.As(q.Who).Latest(m.Namespace); ok {
+		q.Model = name
+		q.AskNewest()
+	}
+	if q.Stream != "" || q.Newest != nil {
 		q.Client = s.address()
 	}
 	if application, ok := s.loop.door.gate.As(q.Who).Updates(m.Namespace); ok {
@@ -456,7 +460,7 @@ func (s *session) route(c *call) (err error) {
 		c.feedback, err = s.loop.door.gate.OpenFeedback(&q.Request)
 		return err
 	}
-	if cfg.Streams && q.Stream == "" {
+	if cfg.Streams && q.Stream == "" && q.Newest == nil {
 		if s.stream == nil {
 			s.stream = &gate.OwnStream{Name: s.transport.Peer(), Connection: s.id}
 		}

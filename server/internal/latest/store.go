@@ -1,0 +1,299 @@
+package latest
+
+import (
+	"container/list"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+const (
+	// asked is how long the answers of a name are kept after the last question for them.
+	asked = time.Minute
+	// silent is how long an answer is kept after the last frame of its stream.
+	silent = time.Minute
+)
+
+// A Store holds the newest answers of all streams. Close it.
+type Store struct {
+	pool *tensor.Pool // memory of copies
+
+	mu sync.Mutex // guards all below, and all of Names; not held while a poll's owner is told
+
+	limit   int64
+	bytes   int64
+	names   map[string]*Name
+	sources *list.List // of *source, the one whose frame was answered longest ago first
+	evicted time.Time  // when the limit last made the store forget a stream; zero: never
+	closed  error      // not nil: answers every poll
+	sweeper *time.Timer
+	due     bool // the sweeper is set
+
+	put     []served // answers for which polls may wait
+	told    []*Poll  // polls that have their answer
+	telling bool     // a goroutine serves these and tells those
+}
+
+// New returns a store that keeps at most that many bytes. Copies are made in pool; nil: in the
+// garbage collector's memory.
+func New(pool *tensor.Pool, bytes int64) *Store {
+	return &Store{pool: pool, limit: bytes, names: make(map[string]*Name), sources: list.New()}
+}
+
+// Resize changes the bound.
+func (s *Store) Resize(bytes int64) {
+	s.mu.Lock()
+	s.limit = bytes
+	gone := s.evict(nil)
+	s.mu.Unlock()
+	gone.release()
+}
+
+// Bytes returns how many bytes the answers count, and how many streams have one.
+func (s *Store) Bytes() (bytes int64, streams int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bytes, s.sources.Len()
+}
+
+// Close forgets everything, and answers all polls, those that wait and those to come, with err.
+func (s *Store) Close(err error) {
+	s.mu.Lock()
+	s.closed = err
+	var gone released
+	for _, n := range s.names {
+		n.fail(err)
+		gone = n.clear(gone)
+	}
+	s.names = make(map[string]*Name)
+	for _, p := range s.put {
+		gone = append(gone, p.answer)
+	}
+	s.put = nil
+	if s.sweeper != nil {
+		s.sweeper.Stop()
+	}
+	s.mu.Unlock()
+	gone.release()
+}
+
+// Settings say how a name's answers are kept.
+type Settings struct {
+	Always bool // whether or not anybody asks
+	Shared bool // anybody who may ask the model may have them, not only the stream's own identity
+}
+
+// Name returns the answers of a name, with settings that hold from now on.
+func (s *Store) Name(name string, settings Settings) *Name {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.names[name]
+	if n == nil {
+		n = &Name{store: s, name: name, sources: make(map[Source]*source), topics: make(map[string]*topic)}
+		if s.closed == nil {
+			s.names[name] = n
+		}
+	}
+	n.settings = settings
+	n.setWanted(time.Now())
+	return n
+}
+
+// Keep forgets all names for which known is false. Their polls are answered with the error that
+// gone returns.
+func (s *Store) Keep(known func(name string) bool, gone func(name string) error) {
+	s.mu.Lock()
+	var lost released
+	for name, n := range s.names {
+		if !known(name) {
+			n.ended = gone(name)
+			n.fail(n.ended)
+			lost = n.clear(lost)
+			delete(s.names, name)
+		}
+	}
+	s.mu.Unlock()
+	lost.release()
+}
+
+// A Name holds the newest answers of the streams that are sent to one model or application.
+type Name struct {
+	store *Store
+	name  string
+
+	wanted atomic.Int64 // until when answers are kept, in Unix nanoseconds
+
+	// Guarded by the store's mutex.
+
+	settings Settings
+	ended    error     // answers every poll; nil: the name is known
+	since    time.Time // since when answers have been kept without a gap; zero: they are not
+	until    time.Time // a minute after the last question
+	waiting  int       // polls that wait
+	sources  map[Source]*source
+	topics   map[string]*topic // by name of the stream; "": polls that name none
+}
+
+// Wanted reports whether answers are to be put. It is cheap, and may be called from any goroutine.
+func (n *Name) Wanted(now time.Time) bool { return n.wanted.Load() > now.UnixNano() }
+
+// setWanted sets until when answers are kept, and since when they have been.
+func (n *Name) setWanted(now time.Time) {
+	until := n.until.UnixNano()
+	switch {
+	case n.settings.Always || n.waiting > 0:
+		until = math.MaxInt64
+	case n.until.IsZero():
+		until = 0
+	}
+	if until <= now.UnixNano() {
+		n.since = time.Time{}
+	} else if n.since.IsZero() {
+		n.since = now
+	}
+	n.wanted.Store(until)
+}
+
+// touch records that somebody has asked.
+func (n *Name) touch(now time.Time) {
+	n.until = now.Add(asked)
+	n.setWanted(now)
+	n.store.arm(now)
+}
+
+// fail answers all polls that wait.
+func (n *Name) fail(err error) {
+	for _, t := range n.topics {
+		for t.first != nil {
+			n.store.tell(t.first, nil, err)
+		}
+	}
+}
+
+// clear forgets all streams.
+func (n *Name) clear(gone released) released {
+	for _, src := range n.sources {
+		gone = n.store.forget(src, gone)
+	}
+	return gone
+}
+
+// A topic is what has to do with one name of a stream: the streams that have it, of different
+// clients, and the polls that wait for it.
+type topic struct {
+	sources     []*source
+	first, last *Poll
+}
+
+// topic returns the topic of a stream's name, a new one if there is none.
+func (n *Name) topic(stream string) *topic {
+	t := n.topics[stream]
+	if t == nil {
+		t = new(topic)
+		n.topics[stream] = t
+	}
+	return t
+}
+
+// tidy forgets a topic without streams and polls.
+func (n *Name) tidy(stream string) {
+	if t := n.topics[stream]; t != nil && t.first == nil && len(t.sources) == 0 {
+		delete(n.topics, stream)
+	}
+}
+
+// forget forgets a stream, and adds what it held to gone.
+func (s *Store) forget(src *source, gone released) released {
+	for _, a := range src.answers {
+		gone = append(gone, a)
+		s.bytes -= a.bytes
+	}
+	n := src.name
+	s.bytes -= src.bytes
+	src.answers, src.gone = nil, true
+	s.sources.Remove(src.place)
+	delete(n.sources, src.Source)
+	t := n.topics[src.Stream]
+	for i, other := range t.sources {
+		if other == src {
+			t.sources = append(t.sources[:i], t.sources[i+1:]...)
+			break
+		}
+	}
+	n.tidy(src.Stream)
+	return gone
+}
+
+// evict forgets the oldest streams until the rest is within the limit.
+func (s *Store) evict(gone released) released {
+	for s.bytes > s.limit {
+		s.evicted = time.Now()
+		gone = s.forget(s.sources.Front().Value.(*source), gone)
+	}
+	return gone
+}
+
+// arm sets the sweeper if there is something to forget some day.
+func (s *Store) arm(now time.Time) {
+	if s.due || s.closed != nil {
+		return
+	}
+	s.due = true
+	if s.sweeper == nil {
+		s.sweeper = time.AfterFunc(silent, s.sweep)
+	} else {
+		s.sweeper.Reset(silent)
+	}
+}
+
+// sweep forgets streams that have been silent for a minute, and those of names that nobody has
+// asked for a minute. It runs as long as there are any, at the next moment that one may be due.
+func (s *Store) sweep() {
+	s.mu.Lock()
+	now := time.Now()
+	var gone released
+	next := time.Time{}
+	until := func(at time.Time) {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	for e := s.sources.Front(); e != nil; e = s.sources.Front() {
+		src := e.Value.(*source)
+		if at := src.active.Add(silent); at.After(now) {
+			until(at)
+			break
+		}
+		gone = s.forget(src, gone)
+	}
+	for _, n := range s.names {
+		n.setWanted(now)
+		switch {
+		case n.since.IsZero():
+			gone = n.clear(gone)
+		case !n.settings.Always && n.waiting == 0:
+			until(n.until)
+		}
+	}
+	s.due = false
+	if !next.IsZero() && s.closed == nil {
+		s.due = true
+		s.sweeper.Reset(max(next.Sub(now), time.Millisecond))
+	}
+	s.mu.Unlock()
+	gone.release()
+}
+
+// released are answers whose references are given back once the mutex is free.
+type released []*Answer
+
+func (r released) release() {
+	for _, a := range r {
+		for i := range a.Outputs {
+			a.Outputs[i].Release()
+		}
+	}
+}

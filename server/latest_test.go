@@ -1,0 +1,235 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A poller asks for newest answers through one door.
+type poller struct {
+	name string
+	ask  func(route string, keys map[string]any) shown
+}
+
+// pollers returns one for each way to ask.
+func pollers(t *testing.T, s *Server) []poller {
+	t.Helper()
+	web, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0])
+	client, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	overShiva := func(route string, keys map[string]any) shown {
+		m, err := client.Do(t.Context(), &shiva.Message{Namespace: route, Metadata: []byte(frame{keys: keys}.json(t))})
+		if err != nil {
+			return shown{err: shivaFault(err).(*refusal)}
+		}
+		defer m.Release()
+		return shownBy(t, m)
+	}
+	overHTTP := func(method, path, body string) shown {
+		q, err := http.NewRequestWithContext(t.Context(), method, web.base+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := web.client.Do(q)
+		if err != nil {
+			return shown{err: &refusal{text: err.Error()}}
+		}
+		defer resp.Body.Close()
+		var a struct {
+			Error      string
+			Parameters struct {
+				Seq, Skipped int64
+				Age          float64 `json:"age_ms"`
+			}
+			Outputs []struct{ Data []int32 }
+		}
+		text, _ := io.ReadAll(resp.Body)
+		if err := json.Unmarshal(text, &a); err != nil {
+			return shown{err: &refusal{text: fmt.Sprintf("%v: %s", err, text)}}
+		}
+		if a.Error != "" {
+			return shown{err: &refusal{code: resp.StatusCode, text: a.Error}}
+		}
+		return shown{value: a.Outputs[0].Data[0], seq: a.Parameters.Seq, skipped: a.Parameters.Skipped, age: a.Parameters.Age}
+	}
+	return []poller{
+		{"tcp", func(name string, keys map[string]any) shown { return overShiva(name+"/latest", keys) }},
+		{"tcp, by its path", func(name string, keys map[string]any) shown {
+			return overShiva("v2/models/"+name+"/latest", keys)
+		}},
+		{"GET", func(name string, keys map[string]any) shown {
+			query := url.Values{}
+			for key, value := range keys {
+				query.Set(key, fmt.Sprint(value))
+			}
+			return overHTTP(http.MethodGet, "/v2/models/"+name+"/latest?"+query.Encode(), "")
+		}},
+		{"POST", func(name string, keys map[string]any) shown {
+			return overHTTP(http.MethodPost, "/v2/models/"+name+"/latest", `{"parameters":`+frame{keys: keys}.json(t)+`}`)
+		}},
+		{"grpc", func(name string, keys map[string]any) shown {
+			q := &pb.ModelInferRequest{ModelName: name, Parameters: map[string]*pb.InferParameter{"latest": inferParameter(true)}}
+			for key, value := range keys {
+				q.Parameters[key] = inferParameter(value)
+			}
+			a, err := rpc.client.ModelInfer(t.Context(), q)
+			if err != nil {
+				return shown{err: grpcFault(err).(*refusal)}
+			}
+			return shownIn(a)
+		}},
+		{"library", func(name string, keys map[string]any) shown {
+			q := &LatestRequest{Name: name}
+			q.Stream, _ = keys["stream"].(string)
+			q.Wait, _ = keys["wait"].(bool)
+			if seq, ok := keys["after"].(int64); ok {
+				q.After = &Frame{Seq: seq}
+			}
+			if ms, ok := keys["max_age_ms"].(int64); ok {
+				q.MaxAge = time.Duration(ms) * time.Millisecond
+			}
+			if ms, ok := keys["timeout_ms"].(int64); ok {
+				q.Timeout = time.Duration(ms) * time.Millisecond
+			}
+			a, err := s.Latest(t.Context(), q)
+			if err != nil {
+				return shown{err: &refusal{text: err.Error()}}
+			}
+			defer a.Release()
+			y, _ := tensor.Values[int32](a.Outputs[0])
+			return shown{value: y[0], seq: a.Frame.Seq, skipped: int64(a.Frame.Skipped), age: float64(a.Frame.Age) / float64(time.Millisecond)}
+		}},
+	}
+}
+
+// TestLatestThroughEveryDoor: whoever sends no frames gets what a stream saw last, through every
+// door, at once or when it comes.
+func TestLatestThroughEveryDoor(t *testing.T) {
+	s := start(t, nil)
+	g := newStage(t, s, "m", 1)
+	if err := s.SetApplication(t.Context(), Application{Name: "app", Models: []string{"m"}, Policy: "single"}); err != nil {
+		t.Fatal(err)
+	}
+	camera := cameraDoors(t, s)[0]
+	seq := 0
+	show := func(route string) {
+		t.Helper()
+		answer := camera.ask(route, frameOf("7", seq, "captured_at", time.Now().Add(-time.Second).UnixMilli())) // a name that looks like a number
+		g.answer(0, int32(seq))
+		g.expect(answer, "the camera", fmt.Sprintf("frame %d is %d, skipped 0", seq, seq))
+		seq++
+	}
+	all := pollers(t, s)
+	for _, route := range []string{"m", "app"} {
+		if got := all[0].ask(route, nil); got.err == nil || got.err.kind != shiva.Unavailable || !got.err.retryable {
+			t.Errorf("before any frame: %v (%v)", got, got.err)
+		}
+		show(route)
+		for _, p := range all {
+			at := fmt.Sprintf("frame %d is %d, skipped 0", seq-1, seq-1)
+			if got := p.ask(route, map[string]any{"stream": "7"}); got.String() != at || got.age <= 0 {
+				t.Errorf("%s, %s: %v (%v)", p.name, route, got, got.err)
+			}
+			if got := p.ask(route, nil); got.String() != at {
+				t.Errorf("%s, %s, the only stream: %v (%v)", p.name, route, got, got.err)
+			}
+			answer, last := make(chan shown, 1), int64(seq-1)
+			go func() {
+				answer <- p.ask(route, map[string]any{"stream": "7", "wait": true, "after": last, "timeout_ms": int64(20_000)})
+			}()
+			show(route)
+			g.expect(answer, p.name, fmt.Sprintf("frame %d is %d, skipped 0", seq-1, seq-1))
+			if got := p.ask(route, map[string]any{"max_age_ms": int64(1)}); got.err == nil || !strings.Contains(got.err.text, "old") {
+				t.Errorf("%s, %s, too old: %v (%v)", p.name, route, got, got.err)
+			}
+			if got := p.ask(route, map[string]any{"stream": "x"}); got.err == nil || !strings.Contains(got.err.text, `no stream "x"`) {
+				t.Errorf("%s, %s, no such stream: %v (%v)", p.name, route, got, got.err)
+			}
+			if got := p.ask(route, map[string]any{"wait": true, "timeout_ms": int64(1)}); got.err == nil || !strings.Contains(got.err.text, "in time") {
+				t.Errorf("%s, %s, none in time: %v (%v)", p.name, route, got, got.err)
+			}
+		}
+	}
+	for _, p := range all {
+		if got := p.ask("n", nil); got.err == nil || !strings.Contains(got.err.text, "nearest") && !strings.Contains(got.err.text, `"n"`) {
+			t.Errorf("%s, no such model: %v (%v)", p.name, got, got.err)
+		}
+	}
+	for _, query := range []string{"max_age=100", "after=-1", "wait=yes", "stream="} {
+		resp, err := http.Get("http://" + s.Addrs().REST[0].String() + "/v2/models/m/latest?" + query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		if key, _, _ := strings.Cut(query, "="); resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(text), key) {
+			t.Errorf("%s: %s %s", query, resp.Status, text)
+		}
+		resp.Body.Close()
+	}
+}
+
+// TestLatestWhoMay: the right to ask the model is the right to ask for the answers to one's own
+// streams, and to all if the model shares them.
+func TestLatestWhoMay(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		c.Identities = []config.Identity{declared("line", "infer"), declared("robot", "infer:m", "infer:shared"), declared("other", "infer:other")}
+		m := config.Model{Policy: c.Defaults}
+		m.Latest = setting.LatestAlways
+		c.Models["m"] = m
+		m.Latest = setting.LatestShared
+		c.Models["shared"] = m
+	})
+	for _, model := range []string{"m", "shared"} {
+		g := newStage(t, s, model, 1)
+		answer := make(chan error, 1)
+		go func() {
+			_, err := askAs(t, s, "line", frameOf("cam", 1).message(t, model))
+			answer <- err
+		}()
+		g.answer(0, 1)
+		if err := <-answer; err != nil {
+			t.Fatal(err)
+		}
+		for who, want := range map[string]error{"line": nil, "robot": map[string]error{"m": scheduler.ErrUnavailable}[model], "other": errDenied} {
+			m, err := askAs(t, s, who, &shiva.Message{Namespace: model + "/latest", Metadata: []byte(`{"stream":"cam"}`)})
+			remote, _ := errors.AsType[*shiva.RemoteError](err)
+			switch {
+			case want == nil && (err != nil || len(m.Tensors) != 1):
+				t.Errorf("%s asks %s: %v", who, model, err)
+			case want == errDenied && (remote == nil || remote.Type != shiva.PermissionDenied):
+				t.Errorf("%s asks %s: %v", who, model, err)
+			case want == scheduler.ErrUnavailable && (remote == nil || remote.Type != shiva.Unavailable || strings.Contains(remote.Message, "127.0.0.1")):
+				t.Errorf("%s asks %s: %v", who, model, err)
+			}
+		}
+	}
+}
+
+// askAs sends a message over a connection of an identity.
+func askAs(t *testing.T, s *Server, who string, m *shiva.Message) (*shiva.Message, error) {
+	client, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String(), shiva.WithToken(tokenOf(who)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	return client.Do(t.Context(), m)
+}
+
+var errDenied = errors.New("denied")
