@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -48,8 +47,6 @@ type options struct {
 }
 
 func main() {
-	log.SetFlags(0)
-	log.SetPrefix("callers: ")
 	o := options{}
 	flag.StringVar(&o.peers, "peers", "", "`directory` of the peers, by bench/peers/install")
 	flag.StringVar(&o.python, "python", process.Python(), "`program` that has shiva_container")
@@ -66,12 +63,7 @@ func main() {
 		}
 		o.clients = append(o.clients, n)
 	}
-	if err := process.AtTop(); err != nil {
-		log.Fatal(err)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	process.Exit(o.run(ctx))
+	process.Main("callers", o.run)
 }
 
 // A system is a server with its container, and what clients got from it.

@@ -16,40 +16,29 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"log"
-	"os"
-	"os/signal"
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
 )
 
 func main() {
-	log.SetFlags(0)
-	log.SetPrefix("cores: ")
 	length := flag.Duration("for", 4*time.Second, "`time` of each measurement")
 	dir := flag.String("dir", "", "`directory` for binaries, logs and profiles; empty: a temporary one, which is kept")
 	bar := flag.Bool("quota", false, "check the bar for a quota of one processor")
 	flag.Parse()
-	if err := process.AtTop(); err != nil {
-		log.Fatal(err)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	b := &bench{dir: *dir, length: *length}
-	err := b.build(ctx)
-	if err == nil && *bar {
-		err = b.checkQuota(ctx)
-	} else if err == nil {
-		err = b.scale(ctx)
-	}
-	if err != nil {
-		log.Fatal(err)
-	}
+	process.Main("cores", func(ctx context.Context) ([]string, error) {
+		if err := b.build(ctx); err != nil {
+			return nil, err
+		}
+		if *bar {
+			return nil, b.checkQuota(ctx)
+		}
+		return nil, b.scale(ctx)
+	})
 }
 
 // A load is one kind of request.

@@ -14,11 +14,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"log"
 	"os"
-	"os/signal"
 	"regexp"
-	"syscall"
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
@@ -40,8 +37,6 @@ type options struct {
 }
 
 func main() {
-	log.SetFlags(0)
-	log.SetPrefix("frames: ")
 	o := &options{}
 	flag.IntVar(&o.rounds, "rounds", 9, "number of `rounds`, in each of which all systems take their turns")
 	flag.DurationVar(&o.duration, "duration", time.Second/2, "measured `time` of one turn")
@@ -58,29 +53,18 @@ func main() {
 	if *short {
 		o.rounds, o.duration = 2, time.Second/5
 	}
-	if err := process.AtTop(); err != nil {
-		log.Fatal(err)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	broken, err := run(ctx, o)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if broken > 0 {
-		log.Fatalf("%d bars do not hold", broken)
-	}
+	process.Main("frames", o.run)
 }
 
-// run measures and reports, and returns how many bars do not hold.
-func run(ctx context.Context, o *options) (broken int, err error) {
+// run measures and reports, and returns the bars that do not hold.
+func (o *options) run(ctx context.Context) (broken []string, err error) {
 	began := time.Now()
 	if o.bin, err = os.MkdirTemp("", "shivad-frames-"); err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer os.RemoveAll(o.bin)
 	if err := process.Build(ctx, o.bin, programs...); err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer func() {
 		for _, s := range sizes {
@@ -88,11 +72,11 @@ func run(ctx context.Context, o *options) (broken int, err error) {
 		}
 	}()
 	if err := o.encode(); err != nil {
-		return 0, err
+		return nil, err
 	}
 	all, err := measure(ctx, o)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	fmt.Println()
 	for _, size := range sizes {
@@ -108,13 +92,13 @@ func run(ctx context.Context, o *options) (broken int, err error) {
 		}
 		rows = append(rows, bar.Cells())
 		if !bar.Holds() {
-			broken++
+			broken = append(broken, bar.What)
 		}
 	}
 	table.Write(os.Stdout, o.markdown, ratio.Head, rows)
 	if o.chart != "" {
 		if err := all.draw(ctx, o.chart); err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
 	fmt.Printf("\n%d rounds of %v, %v in all\n", o.rounds, o.duration, time.Since(began).Round(time.Second))

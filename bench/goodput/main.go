@@ -23,9 +23,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"log"
 	"os"
-	"os/signal"
 	"runtime"
 	"strconv"
 	"strings"
@@ -37,8 +35,6 @@ import (
 )
 
 func main() {
-	log.SetFlags(0)
-	log.SetPrefix("goodput: ")
 	onWire := flag.Bool("wire", false, "measure shivad, not only the simulation")
 	onlyLoops := flag.Bool("loops", false, "simulate only clients that ask again on each answer")
 	onDeadlines := flag.Bool("deadlines", false, "measure how late shivad answers requests with random deadlines")
@@ -54,37 +50,32 @@ func main() {
 	only := flag.String("strategy", "", "with -wire: measure only the strategy of this `name`")
 	loads := flag.String("loads", "", "measure only these loads, comma-separated")
 	flag.Parse()
-	if err := process.AtTop(); err != nil {
-		log.Fatal(err)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if *onDeadlines {
-		process.Exit(deadlines(ctx, sim.Profiles()[1], *requests, *seed))
-	}
-	if *onlyLoops {
-		process.Exit(loops(ctx, cmp.Or(*length, 20*time.Second), *seed, *jobs))
-	}
-	if *servers > 0 {
-		at := []float64{0.8, 1.2, 2}
-		if *loads != "" {
-			var err error
-			if at, err = parseLoads(*loads); err != nil {
-				log.Fatal(err)
+	process.Main("goodput", func(ctx context.Context) (broken []string, err error) {
+		switch {
+		case *onDeadlines:
+			return deadlines(ctx, sim.Profiles()[1], *requests, *seed)
+		case *onlyLoops:
+			return loops(ctx, cmp.Or(*length, 20*time.Second), *seed, *jobs)
+		case *servers > 0:
+			at := []float64{0.8, 1.2, 2}
+			if *loads != "" {
+				if at, err = parseLoads(*loads); err != nil {
+					return nil, err
+				}
 			}
+			if *replicas < 1 || *slow < 1 {
+				return nil, fmt.Errorf("-replicas %d, -slow %d: expected both above 0", *replicas, *slow)
+			}
+			s := sharing{sim.Profiles()[1], *servers, *replicas, at, *slow, cmp.Or(*length, 3*time.Second), *seed}
+			err = withPrograms(ctx, func(dir string) (err error) {
+				broken, err = s.run(ctx, dir)
+				return err
+			})
+			return broken, err
+		default:
+			return run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg)
 		}
-		if *replicas < 1 || *slow < 1 {
-			log.Fatalf("-replicas %d, -slow %d: expected both above 0", *replicas, *slow)
-		}
-		s := sharing{sim.Profiles()[1], *servers, *replicas, at, *slow, cmp.Or(*length, 3*time.Second), *seed}
-		var broken []string
-		err := withPrograms(ctx, func(dir string) (err error) {
-			broken, err = s.run(ctx, dir)
-			return err
-		})
-		process.Exit(broken, err)
-	}
-	process.Exit(run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg))
+	})
 }
 
 func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jobs, profile int, loads, only, svg string) (broken []string, err error) {

@@ -62,12 +62,12 @@ func named(log string) error {
 			}
 			session := sessionOf.FindString(line)
 			if seen[session] {
-				faults = append(faults, fmt.Errorf("run: hostile peer %s is named twice in the log, for%s", p.Name, session))
+				faults = append(faults, fmt.Errorf("hostile peer %s is named twice in the log, for%s", p.Name, session))
 			}
 			seen[session] = true
 		}
 		if len(seen) == 0 {
-			faults = append(faults, fmt.Errorf("run: hostile peer %s is not named in the log: no line with %q", p.Name, p.Words))
+			faults = append(faults, fmt.Errorf("hostile peer %s is not named in the log: no line with %q", p.Name, p.Words))
 		}
 	}
 	return errors.Join(faults...)
@@ -104,7 +104,7 @@ func besideHandshakes(ctx context.Context, b *bench) (f findings, err error) {
 			return err
 		}
 		if m[unfinishedEnded] <= ended || m[openOfTCP] < crawlers {
-			return fmt.Errorf("run: handshakes: %v were given up and %v clients are there, expected some and %d", m[unfinishedEnded]-ended, m[openOfTCP], crawlers)
+			return fmt.Errorf("%v handshakes were given up and %v clients are there, expected some and %d", m[unfinishedEnded]-ended, m[openOfTCP], crawlers)
 		}
 		ended = m[unfinishedEnded]
 		now, _, err := s.Group[0].Memory()
@@ -194,7 +194,7 @@ func (s *system) unread(ctx context.Context, question []byte, many int, seed uin
 	}
 	after, err := s.metric(ctx, closedUnread)
 	if n := int(after - before); err == nil && n != many {
-		err = fmt.Errorf("run: %d clients were closed for reading nothing by the end of a turn, expected %d", n, many)
+		err = fmt.Errorf("%d clients were closed for reading nothing by the end of a turn, expected %d", n, many)
 	}
 	return ratio.Median(p99), err
 }
@@ -254,7 +254,7 @@ func (s *system) losesLines(ctx context.Context, more float64) error {
 		if lost, err := s.metric(ctx, logLost); err != nil || lost > more {
 			return err
 		}
-		return errors.New("run: log: nobody reads the log, and no line of it is lost")
+		return errors.New("nobody reads the log, and no line of it is lost")
 	})
 }
 

@@ -67,7 +67,7 @@ func traced(ctx context.Context, b *bench) (f findings, err error) {
 	defer collector.Close()
 	f, err = b.cost(ctx, "traced", fmt.Sprintf("[traces]\nendpoint = \"http://%s\"\none_in = 100\n", l.Addr()), "traces of 1 %")
 	if err == nil && spans.Load() == 0 {
-		err = errors.New("run: traced: the collector got no span")
+		err = errors.New("traced: the collector got no span")
 	}
 	return f, err
 }

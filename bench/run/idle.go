@@ -124,7 +124,7 @@ func asked(ctx context.Context, addr string, question []byte) (net.Conn, error) 
 	}
 	if err != nil {
 		c.Close()
-		return nil, fmt.Errorf("run: idle connections: %w", err)
+		return nil, fmt.Errorf("idle connections: %w", err)
 	}
 	return c, nil
 }

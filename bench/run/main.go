@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"log"
 	"os"
-	"os/signal"
 	"regexp"
 	"runtime"
 	"slices"
@@ -31,36 +28,25 @@ type bench struct {
 	bin       string // directory of the programs
 }
 
-var errFloor = errors.New("run: a ratio is beyond its limit")
-
 func main() {
-	log.SetFlags(0)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-
 	b := &bench{}
 	flag.IntVar(&b.rounds, "rounds", 9, "number of `rounds`, in each of which all systems take a turn")
 	flag.DurationVar(&b.duration, "duration", time.Second, "measured `time` of one turn")
 	short := flag.Bool("short", false, "three rounds of half a second: for a quick check, not for figures")
-	only := flag.String("only", "", "measure only the parts that match this `regexp`: "+names())
+	b.only = regexp.MustCompile("")
+	flag.Func("only", "measure only the parts that match this `regexp`: "+names(), func(text string) (err error) {
+		b.only, err = regexp.Compile(text)
+		return err
+	})
 	flag.StringVar(&b.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
 	flag.BoolVar(&b.markdown, "markdown", false, "write the tables in Markdown")
 	flag.StringVar(&b.python, "python", process.Python(), "Python `interpreter` that has shiva_container: $PYTHON, or that of make")
 	flag.IntVar(&b.echoLoops, "echo-loops", runtime.NumCPU(), "event `loops` of the bare echo")
 	flag.Parse()
-	err := process.AtTop()
-	if err != nil {
-		log.Fatal(err)
-	}
-	if b.only, err = regexp.Compile(*only); err != nil {
-		log.Fatalf("run: -only: %v", err)
-	}
 	if *short {
 		b.rounds, b.duration = 3, time.Second/2
 	}
-	if err := b.run(ctx); err != nil {
-		log.Fatal(err)
-	}
+	process.Main("run", b.run)
 }
 
 // findings are the results of a part of the bench: ratios with their limits, and maybe a table.
@@ -106,36 +92,38 @@ func names() string {
 // programs are all that parts start.
 var programs = []string{"cmd/shivad", "cmd/shivactl", "bench/echo", "bench/door", "bench/noop", "bench/sleeper", "bench/hostile"}
 
-func (b *bench) run(ctx context.Context) (err error) {
+// run measures the chosen parts, and returns the ratios that are beyond their limits.
+func (b *bench) run(ctx context.Context) (broken []string, err error) {
 	if b.bin, err = os.MkdirTemp("", "shivad-bench-"); err != nil {
-		return err
+		return nil, err
 	}
 	defer os.RemoveAll(b.bin)
 	if b.profile != "" {
 		if err := os.MkdirAll(b.profile, 0o755); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if err := process.Build(ctx, b.bin, programs...); err != nil {
-		return err
+		return nil, err
 	}
 	began := time.Now()
 	fmt.Printf("goos: %s\ngoarch: %s\npkg: github.com/shivad/shivad/bench\ncpu: %s x %d\n", runtime.GOOS, runtime.GOARCH, cpuModel(), runtime.NumCPU())
 	var rows [][]string
 	var tables []findings
-	broken := false
 	for _, part := range parts {
 		if !b.only.MatchString(part.name) {
 			continue
 		}
 		found, err := part.measure(ctx, b)
 		if err != nil {
-			return fmt.Errorf("run: %s: %w", part.name, err)
+			return nil, fmt.Errorf("%s: %w", part.name, err)
 		}
 		tables = append(tables, found)
 		for _, r := range found.ratios {
 			rows = append(rows, r.Cells())
-			broken = broken || !r.Holds()
+			if !r.Holds() {
+				broken = append(broken, r.What)
+			}
 		}
 	}
 	fmt.Println()
@@ -147,10 +135,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	}
 	table.Write(os.Stdout, b.markdown, ratio.Head, rows)
 	fmt.Printf("\n%d rounds of %v, %v in all\n", b.rounds, b.duration, time.Since(began).Round(time.Second))
-	if broken {
-		return errFloor
-	}
-	return nil
+	return broken, nil
 }
 
 // cpuModel returns the processor's name, which benchstat shows with the results.

@@ -11,6 +11,8 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
+var errTurn = errors.New("a turn fails")
+
 // Turns alternate, every other round in reverse order, so that steady drift affects both alike; a
 // ratio is of one round.
 func TestContrast(t *testing.T) {
@@ -21,8 +23,8 @@ func TestContrast(t *testing.T) {
 	if err != nil || turns != "+--++-" || !slices.Equal(got.Rounds, []float64{3, 3, 3}) {
 		t.Errorf("%s: %v, %v", turns, got, err)
 	}
-	failed := func(uint64) (float64, error) { return 0, errFloor }
-	if _, err := contrast(ratio.Ratio{}, 1, failed, without); !errors.Is(err, errFloor) {
+	failed := func(uint64) (float64, error) { return 0, errTurn }
+	if _, err := contrast(ratio.Ratio{}, 1, failed, without); !errors.Is(err, errTurn) {
 		t.Errorf("a turn that fails: %v", err)
 	}
 }

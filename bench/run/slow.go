@@ -96,7 +96,7 @@ func trickle(c net.Conn, first, rest []byte) (time.Duration, error) {
 		case !ok || !late.Timeout():
 			return time.Since(began), nil
 		case time.Since(began) > 4*slowTimeout || i == len(rest):
-			return 0, fmt.Errorf("run: slow clients are not closed: one has been sending for %v, with a timeout of %v", time.Since(began), slowTimeout)
+			return 0, fmt.Errorf("slow clients are not closed: one has been sending for %v, with a timeout of %v", time.Since(began), slowTimeout)
 		default:
 			_, _ = c.Write(rest[i : i+1]) // the read above notices a closed connection
 			i++

@@ -36,7 +36,7 @@ func stall(ctx context.Context, b *bench) (f findings, err error) {
 	time.Sleep(length / 3)
 	err = s.Group[0].Pause(length / 30)
 	if err = errors.Join(err, cmd.Wait()); err != nil {
-		return f, fmt.Errorf("run: stall: %w: %s", err, out.Bytes())
+		return f, fmt.Errorf("stall: %w: %s", err, out.Bytes())
 	}
 	var report struct {
 		Latency struct {

@@ -13,12 +13,9 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"log"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
@@ -35,38 +32,31 @@ const (
 )
 
 func main() {
-	log.SetFlags(0)
-	log.SetPrefix("soak: ")
 	length := flag.Duration("length", 2*time.Hour, "`time` of the load")
 	rate := flag.Float64("rate", 0, "offer at most this many `requests/s`; 0: 70 % of the capacity, whatever that is")
 	dir := flag.String("dir", "", "`directory` for logs and a heap profile at the end; empty: a temporary one, which is removed if the run passes")
 	flag.Parse()
-	if err := process.AtTop(); err != nil {
-		log.Fatal(err)
-	}
-	if least := windows * time.Second; *length < least {
-		log.Fatalf("-length is %v, expected %v or more", *length, least)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	at, keep := *dir, *dir != ""
-	if !keep {
-		var err error
-		if at, err = os.MkdirTemp("", "soak-"); err != nil {
-			log.Fatal(err)
+	process.Main("soak", func(ctx context.Context) (broken []string, err error) {
+		if least := windows * time.Second; *length < least {
+			return nil, fmt.Errorf("-length is %v, expected %v or more", *length, least)
 		}
-	}
-	r, err := soak(ctx, at, *length, *rate)
-	if err != nil {
-		log.Fatalf("%v\nlogs are in %s", err, at)
-	}
-	broken := r.broken()
-	if len(broken) > 0 {
-		fmt.Println("logs and a heap profile are in", at)
-	} else if !keep {
-		os.RemoveAll(at)
-	}
-	process.Exit(broken, nil)
+		at, keep := *dir, *dir != ""
+		if !keep {
+			if at, err = os.MkdirTemp("", "soak-"); err != nil {
+				return nil, err
+			}
+		}
+		r, err := soak(ctx, at, *length, *rate)
+		if err != nil {
+			return nil, fmt.Errorf("%w\nlogs are in %s", err, at)
+		}
+		if broken = r.broken(); len(broken) > 0 {
+			fmt.Println("logs and a heap profile are in", at)
+		} else if !keep {
+			os.RemoveAll(at)
+		}
+		return broken, nil
+	})
 }
 
 // soak runs everything, and prints a line for each window. most bounds the requests per second; 0:

@@ -11,10 +11,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
@@ -32,8 +29,6 @@ type options struct {
 }
 
 func main() {
-	log.SetFlags(0)
-	log.SetPrefix("streams: ")
 	o := options{length: time.Minute, control: 12 * time.Second, patience: 3 * time.Second, shared: 8 * time.Second, turns: 40, turn: 150 * time.Millisecond}
 	flag.DurationVar(&o.length, "length", o.length, "`time` for which four cameras send")
 	short := flag.Bool("short", false, "fifteen seconds in all: for a quick check, not for figures")
@@ -43,30 +38,26 @@ func main() {
 		o.length, o.control, o.patience, o.shared = 7*time.Second, 4*time.Second, 800*time.Millisecond, 1500*time.Millisecond
 		o.turns, o.turn = 10, 100*time.Millisecond
 	}
-	if err := process.AtTop(); err != nil {
-		log.Fatal(err)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	process.Main("streams", o.run)
+}
+
+// run measures and reports, and returns the promises that do not hold.
+func (o options) run(ctx context.Context) (broken []string, err error) {
 	began := time.Now()
 	m, err := measure(ctx, o)
 	if err != nil {
-		log.Fatal(err)
+		return nil, err
 	}
-	checks := m.checks()
-	rows := make([][]string, len(checks))
-	broken := 0
-	for i, c := range checks {
-		rows[i] = c.cells()
+	var rows [][]string
+	for _, c := range m.checks() {
+		rows = append(rows, c.cells())
 		if !c.holds() {
-			broken++
+			broken = append(broken, c.what)
 		}
 	}
 	table.Write(os.Stdout, o.markdown, []string{"promise", "figure", "limit", "verdict"}, rows)
 	fmt.Printf("\n%v in all\n", time.Since(began).Round(time.Second))
-	if broken > 0 {
-		log.Fatalf("%d promises do not hold", broken)
-	}
+	return broken, nil
 }
 
 // A measurement is the result of a run.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -39,8 +40,17 @@ func AtTop() error {
 	}
 }
 
-// Exit ends this program, with status 1 after an error or a broken promise.
-func Exit(broken []string, err error) {
+// Main runs a bench of that name, at the top of the source tree and until it is interrupted, and
+// ends this program: with status 1 after an error or a broken promise.
+func Main(name string, measure func(context.Context) (broken []string, err error)) {
+	log.SetFlags(0)
+	log.SetPrefix(name + ": ")
+	if err := AtTop(); err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	broken, err := measure(ctx)
+	stop()
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -50,7 +60,6 @@ func Exit(broken []string, err error) {
 	if len(broken) > 0 {
 		os.Exit(1)
 	}
-	os.Exit(0)
 }
 
 // Python returns the interpreter for programs that need our packages: $PYTHON, or the one that make
