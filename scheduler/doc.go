@@ -1,11 +1,11 @@
 // Package scheduler gathers requests into batches for replicas of models, so that as many as
 // possible are answered by their deadlines.
 //
-// It is a library without sockets. Front ends submit requests; adapters (sessions of containers,
-// or plain functions) register as workers and are handed batches.
+// It is a library without sockets. Front ends submit requests; workers (sessions of containers, or
+// functions, see [Func]) are handed batches.
 //
 //	s, err := scheduler.New(scheduler.Config{})
-//	rep, err := s.AddReplica(id, spec, worker, scheduler.ReplicaOptions{})
+//	rep, err := s.AddReplica(id, spec, scheduler.Func(predict), scheduler.ReplicaOptions{})
 //	err = s.Infer(ctx, &scheduler.Request{Model: rep.Model(), Inputs: inputs, Rows: 1})
 //
 // # A request's states

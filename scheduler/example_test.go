@@ -18,23 +18,12 @@ func Example() {
 
 	// A model that doubles: its rows are single float32 numbers.
 	numbers := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}}
-	double := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-		var doubled []float32
-		for _, part := range b.Parts {
-			values, err := tensor.Values[float32](part.Inputs[0])
-			if err != nil {
-				return err
-			}
-			for _, v := range values {
-				doubled = append(doubled, 2*v)
-			}
+	double := scheduler.Func(func(_ context.Context, inputs []tensor.Tensor) ([]tensor.Tensor, error) {
+		values, err := tensor.Values[float32](inputs[0])
+		for i := range values {
+			values[i] *= 2
 		}
-		out, err := tensor.FromSlice(tensor.Shape{b.Rows}, doubled)
-		if err != nil {
-			return err
-		}
-		b.Complete([]tensor.Tensor{out}, nil)
-		return nil
+		return inputs, err
 	})
 	rep, err := s.AddReplica(scheduler.ModelID{Name: "double", Version: "1"}, scheduler.Spec{Inputs: numbers, Outputs: numbers}, double, scheduler.ReplicaOptions{})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Worker carries batches to one replica of a model. Containers' sessions are workers; so is
-// any function (see [WorkerFunc]).
+// A Worker carries batches to one replica of a model. Containers' sessions are workers; [Func]
+// makes one of a function that computes a model.
 //
 // Send must not block. After nil the worker owns the batch and must call [Batch.Complete] or
 // [Batch.Fail] on it exactly once, from any goroutine, possibly before Send returns. After an
@@ -22,7 +22,7 @@ type Worker interface {
 	Send(b *Batch) error
 }
 
-// WorkerFunc adapts a function to a Worker.
+// WorkerFunc adapts a function that takes batches to a Worker. For a model in Go see [Func].
 type WorkerFunc func(b *Batch) error
 
 // Send calls f.

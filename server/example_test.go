@@ -79,25 +79,20 @@ func serve(s *server.Server, name string, predict func(float32) int64) {
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}},
 		Outputs: []tensor.Spec{{Name: "whole", DType: tensor.Int64, Shape: tensor.Shape{-1}}},
 	}
-	_, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-		var out []int64
-		for _, part := range b.Parts { // each has the rows of one question
-			values, err := tensor.Values[float32](part.Inputs[0])
-			if err != nil {
-				return err
-			}
-			for _, v := range values {
-				out = append(out, predict(v))
-			}
+	f := func(_ context.Context, inputs []tensor.Tensor) ([]tensor.Tensor, error) {
+		values, err := tensor.Values[float32](inputs[0])
+		if err != nil {
+			return nil, err
+		}
+		out := make([]int64, len(values))
+		for i, v := range values {
+			out[i] = predict(v)
 		}
 		t, err := tensor.FromSlice(tensor.Shape{len(out)}, out)
-		if err != nil {
-			return err
-		}
-		b.Complete([]tensor.Tensor{t}, nil)
-		return nil
-	}), scheduler.ReplicaOptions{})
-	if err != nil {
+		return []tensor.Tensor{t}, err
+	}
+	id := scheduler.ModelID{Name: name, Version: "1"}
+	if _, err := s.Scheduler().AddReplica(id, spec, scheduler.Func(f), scheduler.ReplicaOptions{}); err != nil {
 		log.Fatal(err)
 	}
 }

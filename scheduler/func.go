@@ -1,0 +1,84 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Func makes a worker of a function that computes a model, for programs whose models are Go code.
+//
+// f gets the rows of a batch and returns its outputs, or an error that fails the batch, as by
+// [Batch.Fail]. Inputs are in the order of the declaration, each with the rows of the whole batch
+// as its first dimension; an optional input that was not sent has no shape. They are copies, which
+// f may change, keep and return. Outputs are in the order of the declaration, with as many rows;
+// the references to them pass to the batch.
+//
+// f runs on a goroutine of its own, for one batch at a time: a program adds a replica for each that
+// is to run at once. A panic fails its batch. ctx has no deadline, since those of a batch's rows
+// differ; [BatchOf] returns the batch.
+func Func(f func(ctx context.Context, inputs []tensor.Tensor) (outputs []tensor.Tensor, err error)) Worker {
+	return &function{compute: f, running: make(chan struct{}, 1)}
+}
+
+// BatchOf returns the batch for which [Func] has called a function with ctx, which may read it
+// until it returns: the deadline, and the rows and parameters of each request.
+func BatchOf(ctx context.Context) *Batch { return ctx.Value(batchKey{}).(*Batch) }
+
+type batchKey struct{}
+
+type function struct {
+	compute func(context.Context, []tensor.Tensor) ([]tensor.Tensor, error)
+	running chan struct{} // full while a batch is computed
+}
+
+// Send implements Worker.
+func (f *function) Send(b *Batch) error {
+	go func() { // ends with compute
+		if outputs, err := f.call(b); err != nil {
+			b.Fail(err)
+		} else {
+			_ = b.Complete(outputs, nil) // an error has failed the batch
+		}
+	}()
+	return nil
+}
+
+func (f *function) call(b *Batch) (outputs []tensor.Tensor, err error) {
+	f.running <- struct{}{}
+	defer func() { <-f.running }()
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		}
+	}()
+	inputs, err := b.join()
+	if err != nil {
+		return nil, err
+	}
+	return f.compute(context.WithValue(context.Background(), batchKey{}, b), inputs)
+}
+
+// join copies the inputs of all parts together.
+func (b *Batch) join() ([]tensor.Tensor, error) {
+	inputs := make([]tensor.Tensor, len(b.Parts[0].Inputs))
+	parts := make([]tensor.Tensor, len(b.Parts))
+	for i, first := range b.Parts[0].Inputs {
+		if len(first.Shape) == 0 {
+			inputs[i] = first
+			continue
+		}
+		for k := range b.Parts {
+			parts[k] = b.Parts[k].Inputs[i]
+		}
+		t, err := tensor.Concat(parts, nil)
+		if err != nil {
+			return nil, fmt.Errorf("input %q: %w", first.Name, err)
+		}
+		t.Buf = nil // the garbage collector's
+		inputs[i] = t
+	}
+	return inputs, nil
+}
