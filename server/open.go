@@ -138,9 +138,8 @@ func shut(ctx context.Context, doors []door, log *slog.Logger) error {
 func tcpSettings(c config.Config, certs *certificates) tcp.Settings {
 	t := c.TCP
 	return tcp.Settings{
-		Connections: connections(c, t.Connections, t.ConnectionsPerAddress, certs.config("tcp")), InFlight: t.InFlightPerConnection,
-		IdleTimeout: t.IdleTimeout, MessageTimeout: t.MessageTimeout,
-		OutboundBytes: int(t.OutboundBytes), OutboundStall: t.StallTimeout,
+		Settings: doorSettings(c, t.Door, t.Connections, certs.config("tcp")), InFlight: t.InFlightPerConnection,
+		IdleTimeout: t.IdleTimeout, OutboundBytes: int(t.OutboundBytes),
 		CancelOnClose: t.CancelOnClose, Resync: t.Resync, ResyncBytes: int(t.ResyncBytes),
 		Streams: t.Stream == config.StreamConnection, Keep: t.Keep,
 		Limits: limits(c),
@@ -153,8 +152,8 @@ func restSettings(c config.Config, certs *certificates, memory gate.Memory) rest
 	r := c.REST
 	memory.Ratio = c.Limits.UnpackRatio
 	return rest.Settings{
-		Connections: connections(c, r.Connections, r.ConnectionsPerAddress, certs.config("rest")), IdleTimeout: r.IdleTimeout,
-		HeaderTimeout: r.HeaderTimeout, MessageTimeout: r.MessageTimeout, StallTimeout: r.StallTimeout, Origins: r.CORSOrigins,
+		Settings: doorSettings(c, r.Door, r.Connections, certs.config("rest")), IdleTimeout: r.IdleTimeout,
+		HeaderTimeout: r.HeaderTimeout, Origins: r.CORSOrigins,
 		Forward: inLower(r.ForwardHeaders),
 		Memory:  memory, Limits: limits(c),
 	}
@@ -164,9 +163,8 @@ func grpcSettings(c config.Config, certs *certificates, memory gate.Memory) grpc
 	g := c.GRPC
 	memory.Ratio = c.Limits.UnpackRatio
 	return grpc.Settings{
-		Connections: connections(c, g.Connections, g.ConnectionsPerAddress, certs.config("grpc")), InFlight: g.InFlightPerStream,
-		MessageTimeout: g.MessageTimeout, OutboundBytes: int(g.OutboundBytes), StallTimeout: g.StallTimeout,
-		Forward: inLower(g.ForwardHeaders), Memory: memory, Limits: limits(c),
+		Settings: doorSettings(c, g.Door, g.Connections, certs.config("grpc")), InFlight: g.InFlightPerStream,
+		OutboundBytes: int(g.OutboundBytes), Forward: inLower(g.ForwardHeaders), Memory: memory, Limits: limits(c),
 	}
 }
 
@@ -181,16 +179,17 @@ func inLower(names []string) (lower []string) {
 func frigateSettings(c config.Config, certs *certificates) frigate.Settings {
 	f := c.Frigate
 	return frigate.Settings{
-		Connections: connections(c, f.Connections, f.ConnectionsPerAddress, certs.config("frigate")), MessageTimeout: f.MessageTimeout, StallTimeout: f.StallTimeout,
+		Settings:       doorSettings(c, f.Door, f.Connections, certs.config("frigate")),
 		RequestTimeout: f.RequestTimeout, Models: f.Models, ModelBytes: int64(f.ModelBytes), ModelFiles: f.ModelFiles, Limits: limits(c),
 	}
 }
 
-// connections returns the settings of a door's listener.
-func connections(c config.Config, total, perAddress int, tls *listen.TLS) listen.Settings {
+// doorSettings returns the settings that all doors have.
+func doorSettings(c config.Config, d config.Door, connections int, tls *listen.TLS) listen.Settings {
 	return listen.Settings{
-		Total: total, PerAddress: perAddress, Loopback: c.Server.LimitLoopback,
+		Connections: connections, ConnectionsPerAddress: d.ConnectionsPerAddress, Loopback: c.Server.LimitLoopback,
 		TLS: tls, Handshakes: c.TLS.Handshakes, HandshakeTimeout: c.TLS.HandshakeTimeout,
+		MessageTimeout: d.MessageTimeout, StallTimeout: d.StallTimeout,
 	}
 }
 

@@ -64,12 +64,12 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 	e.Server.LimitLoopback, e.Server.Drain = false, 0 // compared with the doors and the program
 	e.Quota, _ = s.addresses.Settings()
 	e.TLS = map[string]any{}
-	for door, c := range map[string]*listen.TLS{"tcp": e.TCP.Connections.TLS, "rest": e.REST.Connections.TLS, "grpc": e.GRPC.Connections.TLS, "frigate": e.Frigate.Connections.TLS, "containers": s.certificates.config("containers"), "admin": s.certificates.config("admin")} {
+	for door, c := range map[string]*listen.TLS{"tcp": e.TCP.TLS, "rest": e.REST.TLS, "grpc": e.GRPC.TLS, "frigate": e.Frigate.TLS, "containers": s.certificates.config("containers"), "admin": s.certificates.config("admin")} {
 		if c != nil {
 			e.TLS[door] = c.Sum
 		}
 	}
-	e.TCP.Connections.TLS, e.REST.Connections.TLS, e.GRPC.Connections.TLS, e.Frigate.Connections.TLS, e.Admin.TLS = nil, nil, nil, nil, config.Certificates{}
+	e.TCP.TLS, e.REST.TLS, e.GRPC.TLS, e.Frigate.TLS, e.Admin.TLS = nil, nil, nil, nil, config.Certificates{}
 	for _, name := range []string{"m", "any"} {
 		m := c.Model(name)
 		e.Policies = append(e.Policies, s.sched.ModelConfig(name))

@@ -18,7 +18,7 @@ var bars = []bar{
 		breaks("shiva/body.go", "tensor.Stage(min(d.have+arriving, d.need)", "tensor.Stage(min(d.have+arriving+64<<10, d.need)", `1000 of them hold`)},
 	{"R5", "clients that read no answers are disconnected, take no more memory than each may have, and do not slow other clients down",
 		[]piece{e2e("TestE2EUnreadAnswers"), part(3, "unread")},
-		breaks("server/internal/tcp/session.go", "case s.stalled(now, cfg.OutboundStall):", "case false:", `the clients to be closed`)},
+		breaks("server/internal/tcp/session.go", "case s.stalled(now, cfg.StallTimeout):", "case false:", `the clients to be closed`)},
 	{"R6", "5,000 clients at a byte a second: closed within a second of their timeouts, and new ones are served within 100 ms",
 		[]piece{part(1, "slow"), test("TestSlowClients", "./server/internal/rest"), test("TestSlowMessage", "./server/internal/grpc"), test("TestManySlowTLSClients", "./server/internal/tcp")},
 		breaks("server/internal/listen/clock.go", "return !due.IsZero() && !now.Before(due)", "return false && !due.IsZero()", `slow clients are not closed`)},

@@ -101,35 +101,40 @@ type Log struct {
 	Format string `toml:"format" default:"text" restart:"every line of a log has one"`
 }
 
+// Door are the settings that all doors for clients have.
+type Door struct {
+	Socket
+	TLS Certificates `toml:"tls"` // these settings override Config.TLS
+	// ConnectionsPerAddress is the most for one client address; 0 = half of the door's Connections.
+	// See Server.LimitLoopback.
+	ConnectionsPerAddress int `toml:"connections_per_address" min:"0" max:"16777216"`
+	// MessageTimeout is the time for a message to become complete once it has begun; each 16 KiB of
+	// the message adds a second; 0 = no limit.
+	MessageTimeout time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
+	// StallTimeout closes a connection whose client reads none of the waiting answers.
+	StallTimeout time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
+}
+
 // TCP is the Shiva door.
 type TCP struct {
 	// Listen has addresses: "host:port", where port 0 stands for any free port, "tls://host:port",
 	// or "unix:PATH"; a string or a list. Without an address, the door is not opened.
 	Listen Addrs `toml:"listen" default:":6174" restart:"it is open"`
-	Socket
-	TLS Certificates `toml:"tls"` // these settings override Config.TLS
+	Door
 	// Loops is the number of event loops; 0 = one for two processors for plain TCP, and one per
 	// processor for Unix sockets and TLS.
 	Loops int `toml:"loops" min:"0" max:"1024" restart:"gnet takes it once"`
 	// Connections is the most that may be open; the process's descriptors may allow fewer.
-	// ConnectionsPerAddress is the most for one client address; 0 = half of them. See
-	// Server.LimitLoopback.
-	Connections           int `toml:"connections" default:"65536" min:"1" max:"16777216"`
-	ConnectionsPerAddress int `toml:"connections_per_address" min:"0" max:"16777216"`
+	Connections int `toml:"connections" default:"65536" min:"1" max:"16777216"`
 	// InFlightPerConnection is how many requests of one connection may wait for their answers;
 	// further requests are answered Overloaded.
 	InFlightPerConnection int `toml:"in_flight_per_connection" default:"256" min:"1" max:"1048576"`
 	// IdleTimeout closes a connection with nothing in flight and nothing half-received; 0 = never.
 	IdleTimeout time.Duration `toml:"idle_timeout" min:"0s" max:"8760h"`
-	// MessageTimeout is the time for a message to become complete once it has begun; each 16 KiB of
-	// the message adds a second; 0 = no limit.
-	MessageTimeout time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
 	// OutboundBytes is how many bytes of answers a client may leave unread, including answers still
 	// to come. Beyond that, requests wait until the client reads. A client that reads may have up
 	// to eight times as much.
 	OutboundBytes Bytes `toml:"outbound_bytes" default:"8MiB" min:"64KiB"`
-	// StallTimeout closes a connection whose client reads none of the waiting answers.
-	StallTimeout time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
 	// CancelOnClose cancels the queued requests of a client that has closed its connection; a
 	// client that has only ended its sending side still gets its answers.
 	CancelOnClose bool `toml:"cancel_on_close"`
@@ -170,17 +175,13 @@ const (
 // in TCP.
 type REST struct {
 	Listen Addrs `toml:"listen" default:":8000" restart:"it is open"`
-	Socket
-	TLS                   Certificates `toml:"tls"`
-	Connections           int          `toml:"connections" default:"4096" min:"1" max:"16777216"`
-	ConnectionsPerAddress int          `toml:"connections_per_address" min:"0" max:"16777216"`
+	Door
+	Connections int `toml:"connections" default:"4096" min:"1" max:"16777216"`
 	// IdleTimeout closes a connection on which no request begins, 0 = never. HeaderTimeout is the
 	// time for the head of a request to become complete once it has begun, MessageTimeout that for
 	// its body.
-	IdleTimeout    time.Duration `toml:"idle_timeout" default:"15m" min:"0s" max:"8760h"`
-	HeaderTimeout  time.Duration `toml:"header_timeout" default:"10s" min:"10ms"`
-	MessageTimeout time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
-	StallTimeout   time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
+	IdleTimeout   time.Duration `toml:"idle_timeout" default:"15m" min:"0s" max:"8760h"`
+	HeaderTimeout time.Duration `toml:"header_timeout" default:"10s" min:"10ms"`
 	// CORSOrigins are origins whose pages may read answers in a browser, "https://example.org" or
 	// "*"; none = pages of the server's own address only.
 	CORSOrigins []string `toml:"cors_origins" default:""`
@@ -192,19 +193,15 @@ type REST struct {
 // in TCP.
 type GRPC struct {
 	Listen Addrs `toml:"listen" default:":8001" restart:"it is open"`
-	Socket
-	TLS                   Certificates `toml:"tls"`
-	Connections           int          `toml:"connections" default:"1024" min:"1" max:"16777216"`
-	ConnectionsPerAddress int          `toml:"connections_per_address" min:"0" max:"16777216"`
+	Door
+	Connections int `toml:"connections" default:"1024" min:"1" max:"16777216"`
 	// StreamsPerConnection is how many calls one connection may have at a time; the client's
 	// library holds back further calls.
 	StreamsPerConnection int `toml:"streams_per_connection" default:"256" min:"1" max:"1048576" restart:"grpc-go takes it once"`
 	// InFlightPerStream is how many requests of one ModelStreamInfer may wait for their answers;
 	// further requests are not read.
-	InFlightPerStream int           `toml:"in_flight_per_stream" default:"64" min:"1" max:"65536"`
-	MessageTimeout    time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
-	OutboundBytes     Bytes         `toml:"outbound_bytes" default:"8MiB" min:"64KiB"`
-	StallTimeout      time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
+	InFlightPerStream int   `toml:"in_flight_per_stream" default:"64" min:"1" max:"65536"`
+	OutboundBytes     Bytes `toml:"outbound_bytes" default:"8MiB" min:"64KiB"`
 	// ForwardHeaders are names of metadata of calls, as REST.ForwardHeaders.
 	ForwardHeaders []string `toml:"forward_headers" default:""`
 	// IdleTimeout asks a client whose connection has no call to disconnect; 0 = never.

@@ -45,7 +45,7 @@ var unreadable = []faulty{
 		`x.toml:2:2: tpc: unknown key; did you mean tcp?`}},
 	{"unknown key", "[tcp]\nloop = 1\nfrobnicate = true\n", []string{
 		`x.toml:2:1: tcp.loop: unknown key; did you mean loops?`,
-		`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, socket_mode, socket_owner, socket_group, tls, loops, connections, connections_per_address, in_flight_per_connection, idle_timeout, message_timeout, outbound_bytes, stall_timeout, cancel_on_close, resync, resync_bytes, stream, keep`}},
+		`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, socket_mode, socket_owner, socket_group, tls, connections_per_address, message_timeout, stall_timeout, loops, connections, in_flight_per_connection, idle_timeout, outbound_bytes, cancel_on_close, resync, resync_bytes, stream, keep`}},
 	{"how many frames may wait", `
 [defaults]
 keep = 0

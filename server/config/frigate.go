@@ -15,12 +15,8 @@ import (
 // mean the same as in TCP.
 type Frigate struct {
 	Listen Addrs `toml:"listen" default:"" restart:"it is open"`
-	Socket
-	TLS                   Certificates  `toml:"tls"`
-	Connections           int           `toml:"connections" default:"256" min:"1" max:"16777216"`
-	ConnectionsPerAddress int           `toml:"connections_per_address" min:"0" max:"16777216"`
-	MessageTimeout        time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
-	StallTimeout          time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
+	Door
+	Connections int `toml:"connections" default:"256" min:"1" max:"16777216"`
 	// RequestTimeout is the detectors' own request_timeout_ms. A request whose answer would be
 	// later is answered in time, without detections.
 	RequestTimeout time.Duration `toml:"request_timeout" default:"200ms" min:"10ms"`

@@ -40,9 +40,7 @@ type Settings struct {
 	// its header, Rank of the image.
 	Limits gate.Limits
 
-	Connections    listen.Settings
-	MessageTimeout time.Duration // for a message, plus a second per 16 KiB; 0: none
-	StallTimeout   time.Duration // in which a client must take some of its answer
+	listen.Settings
 	RequestTimeout time.Duration // of the detectors
 	Models         Models
 	ModelBytes     int64 // the largest model file
@@ -85,7 +83,7 @@ func Listen(cfg Config) (*Door, error) {
 	}
 	if d.listener, err = listen.Listen(listen.Config{
 		Entrance: cfg.Entrance, Door: "frigate", Refusal: zmtp.Refusal,
-		Settings: func() listen.Settings { return d.settings.Load().Connections },
+		Settings: func() listen.Settings { return d.settings.Load().Settings },
 	}); err != nil {
 		d.store.close()
 		return nil, err

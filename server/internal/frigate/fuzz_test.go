@@ -60,7 +60,7 @@ func admitted(t testing.TB, r *rig) *listen.Conn {
 	l, err := listen.Listen(listen.Config{
 		Entrance: listen.Entrance{Addrs: []string{"10.0.0.1:1"}, Metrics: r.Metrics.Door("frigate"), Log: r.door.log,
 			Open: func(at string, _ unixsocket.Access) (net.Listener, error) { return r.net.Listen(at) }},
-		Door: "frigate", Settings: func() listen.Settings { return listen.Settings{Total: 1} },
+		Door: "frigate", Settings: func() listen.Settings { return listen.Settings{Connections: 1} },
 	})
 	if err != nil {
 		t.Fatal(err)

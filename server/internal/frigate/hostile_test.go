@@ -248,7 +248,7 @@ func TestDetectorsThatDisappear(t *testing.T) {
 }
 
 func TestConnectionLimits(t *testing.T) {
-	play(t, func(c *Config) { c.Connections.Total, c.Connections.PerAddress = 3, 2 }, func(r *rig) {
+	play(t, func(c *Config) { c.Connections, c.ConnectionsPerAddress = 3, 2 }, func(r *rig) {
 		for i := range 2 {
 			d := r.detector(fmt.Sprintf("10.2.0.1:%d", i+1))
 			defer d.conn.Close()

@@ -50,15 +50,11 @@ type Config struct {
 
 // Settings can change while the door is open. grpc-go takes the other fields of Config only once.
 type Settings struct {
-	Memory      gate.Memory // of requests
-	Connections listen.Settings
-	InFlight    int // most requests of one ModelStreamInfer without an answer
-	// MessageTimeout is for a message that has begun, plus a second per 16 KiB; 0: none.
-	MessageTimeout time.Duration
+	Memory gate.Memory // of requests
+	listen.Settings
+	InFlight int // most requests of one ModelStreamInfer without an answer
 	// OutboundBytes bounds a connection's unread answers; requests beyond it wait, see gate.Outbox.
 	OutboundBytes int
-	// StallTimeout is how long a client may read nothing before its connection is closed.
-	StallTimeout time.Duration
 	// Forward are the keys of a call's metadata, in lower case, that reach the model with each of
 	// its requests: see [parameter.Forward].
 	Forward []string
@@ -113,7 +109,7 @@ func Listen(cfg Config) (*Door, error) {
 	d.settings.Store(&cfg.Settings)
 	l, err := listen.Listen(listen.Config{
 		Entrance: cfg.Entrance, Door: "grpc",
-		Settings: func() listen.Settings { return d.settings.Load().Connections },
+		Settings: func() listen.Settings { return d.settings.Load().Settings },
 	})
 	if err != nil {
 		return nil, err

@@ -204,7 +204,7 @@ func TestHangUpWhileReceiving(t *testing.T) {
 }
 
 func TestConnectionLimit(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *int64) { c.Connections.Total = 1 })
+	r := newRig(t, func(c *Config, _ *int64) { c.Connections = 1 })
 	if _, err := r.client.ServerLive(t.Context(), &pb.ServerLiveRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestConnectionLimit(t *testing.T) {
 
 // One address cannot use up the door's connections.
 func TestConnectionsOfOneAddress(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *int64) { c.Connections.PerAddress, c.Connections.Loopback = 1, true })
+	r := newRig(t, func(c *Config, _ *int64) { c.ConnectionsPerAddress, c.Loopback = 1, true })
 	live := func(client pb.GRPCInferenceServiceClient) error {
 		_, err := client.ServerLive(t.Context(), &pb.ServerLiveRequest{})
 		return err

@@ -55,7 +55,7 @@ func config(limits *Settings) Config {
 func TestLimits(t *testing.T) {
 	host := func(addr string) Host { return Host{addr: netip.MustParseAddr(addr)} }
 	a, b, here, user := host("10.0.0.1"), host("10.0.0.2"), host("127.0.0.1"), Host{user: 1000, unix: true}
-	limits := Settings{Total: 100, PerAddress: 2}
+	limits := Settings{Connections: 100, ConnectionsPerAddress: 2}
 	l := newListener(config(&limits))
 	enter := func(host Host) bool {
 		_, err := l.enter(host)
@@ -80,19 +80,19 @@ func TestLimits(t *testing.T) {
 	}
 
 	// New limits also count the connections from before the change.
-	if limits = (Settings{Total: 100, PerAddress: 10, Loopback: true}); enter(here) || enter(user) {
+	if limits = (Settings{Connections: 100, ConnectionsPerAddress: 10, Loopback: true}); enter(here) || enter(user) {
 		t.Error("connections of this machine from before it was bounded do not count")
 	}
-	if limits.PerAddress = 11; !enter(here) {
+	if limits.ConnectionsPerAddress = 11; !enter(here) {
 		t.Error("this machine has room for one more")
 	}
-	if limits.PerAddress = 3; !enter(a) {
+	if limits.ConnectionsPerAddress = 3; !enter(a) {
 		t.Error("an address with two has room for a third")
 	}
-	if limits.PerAddress = 1; enter(a) {
+	if limits.ConnectionsPerAddress = 1; enter(a) {
 		t.Error("an address of three does not follow the limit")
 	}
-	if limits.Total = l.Open() + 1; !enter(Host{}) || enter(Host{}) {
+	if limits.Connections = l.Open() + 1; !enter(Host{}) || enter(Host{}) {
 		t.Error("expected room for one more connection of any address")
 	}
 	for host, n := range map[Host]int{a: 3, b: 1, here: 11, user: 10, {}: 11} {
@@ -104,7 +104,7 @@ func TestLimits(t *testing.T) {
 		t.Errorf("%d connections of %v are left", l.Open(), l.hosts)
 	}
 	for total, want := range map[int]int{9: 4, 1: 1} {
-		if most, _ := (Settings{Total: total}).perAddress(a); most != want {
+		if most, _ := (Settings{Connections: total}).perAddress(a); most != want {
 			t.Errorf("by default half may be of one address, and one at least: %d of %d", most, total)
 		}
 	}
@@ -201,7 +201,7 @@ func TestRefusalWithoutWords(t *testing.T) {
 func TestLeave(t *testing.T) {
 	in := make(chan *Conn, 1)
 	m := metrics.New("test")
-	cfg := config(&Settings{Total: 1})
+	cfg := config(&Settings{Connections: 1})
 	cfg.Metrics = m.Door("tcp")
 	l := open(t, cfg, func(c *Conn) { in <- c })
 	for range 3 {
@@ -246,7 +246,7 @@ func (n *noDescriptors) Close() error {
 func TestAcceptPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := &noDescriptors{closed: make(chan struct{})}
-		l := newListener(config(&Settings{Total: 1}), broken)
+		l := newListener(config(&Settings{Connections: 1}), broken)
 		l.start()
 		began := time.Now()
 		ended := make(chan error)
@@ -274,7 +274,7 @@ func TestAcceptPauses(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		broken := &noDescriptors{closed: make(chan struct{})}
-		l := newListener(config(&Settings{Total: 1}), broken)
+		l := newListener(config(&Settings{Connections: 1}), broken)
 		l.start()
 		time.AfterFunc(2*time.Second, func() { l.Close() }) // in the pause from 1.275 s to 2.275 s
 		began := time.Now()

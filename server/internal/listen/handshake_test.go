@@ -33,7 +33,7 @@ type guarded struct {
 func newGuarded(t *testing.T, auth string, revoked func(*certtest.Authority) []byte, let func(*Conn)) *guarded {
 	t.Helper()
 	g := &guarded{authority: certtest.New(t, "authority")}
-	g.limits.Store(&Settings{Total: 100, Handshakes: mostHandshakes, HandshakeTimeout: 10 * time.Second})
+	g.limits.Store(&Settings{Connections: 100, Handshakes: mostHandshakes, HandshakeTimeout: 10 * time.Second})
 	server := g.authority.Server(nil)
 	files := []any{"cert", server.Cert, "key", server.Key, "ca", g.authority.PEM()}
 	if revoked != nil {
@@ -165,7 +165,7 @@ func TestUnfinishedHandshakes(t *testing.T) {
 			t.Errorf("one of a crowd stays: %v", err)
 		}
 	}
-	g.limits.Store(&Settings{Total: 100, Handshakes: mostHandshakes, HandshakeTimeout: 50 * time.Millisecond})
+	g.limits.Store(&Settings{Connections: 100, Handshakes: mostHandshakes, HandshakeTimeout: 50 * time.Millisecond})
 	slow := g.plain(t)
 	began := time.Now()
 	if _, err := slow.Write([]byte{22}); err != nil {
@@ -270,7 +270,7 @@ func TestHandshakeTimeout(t *testing.T) {
 	meet := func(t *testing.T, speak func(net.Conn, *certtest.Authority)) (*Conn, bool) {
 		authority := certtest.New(t, "authority") // in virtual time
 		pair := authority.Server(nil).Pair(t)
-		l := newListener(config(&Settings{Total: 1, Handshakes: 4, HandshakeTimeout: timeout,
+		l := newListener(config(&Settings{Connections: 1, Handshakes: 4, HandshakeTimeout: timeout,
 			TLS: &TLS{Config: &tls.Config{Certificates: []tls.Certificate{pair}}}}))
 		near, far := net.Pipe()
 		t.Cleanup(func() { far.Close() })

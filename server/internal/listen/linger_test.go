@@ -105,7 +105,7 @@ func TestRefusalAfterAStandstill(t *testing.T) {
 // although the server ignores the input. Close does not cut that short.
 func TestLingerOfAnAdmittedConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := config(&Settings{Total: 1})
+		cfg := config(&Settings{Connections: 1})
 		l := newListener(cfg)
 		if _, err := l.enter(Host{}); err != nil {
 			t.Fatal(err)

@@ -16,23 +16,27 @@ import (
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
-// Settings of a Listener can change while it is open. They bound the connections of a door, so that
-// its clients cannot exhaust the descriptors of the process.
+// Settings are those that all doors have. They can change while a Listener is open, and bound the
+// connections of a door, so that its clients cannot exhaust the descriptors of the process.
 type Settings struct {
-	Total      int  // open at one time
-	PerAddress int  // of these, from one Host; 0: half of Total, at least one
-	Loopback   bool // PerAddress applies to clients on this machine, too
+	Connections           int  // open at one time
+	ConnectionsPerAddress int  // of these, from one Host; 0: half of them, at least one
+	Loopback              bool // ConnectionsPerAddress applies to clients on this machine, too
 
 	TLS *TLS // of the TLS addresses; nil: there are none
 	// Handshakes is how many TLS handshakes may be under way at one time, and HandshakeTimeout how
 	// long one may take.
 	Handshakes       int
 	HandshakeTimeout time.Duration
+
+	// The door itself applies these: MessageTimeout is for a message that has begun, plus a second
+	// per 16 KiB, 0: none; a client that takes nothing of its answers for StallTimeout is closed.
+	MessageTimeout, StallTimeout time.Duration
 }
 
 // perAddress returns the limit of one host; free means that the host has none.
 func (l Settings) perAddress(host Host) (most int, free bool) {
-	return cmp.Or(l.PerAddress, max(l.Total/2, 1)), host == Host{} || host.isLocal() && !l.Loopback
+	return cmp.Or(l.ConnectionsPerAddress, max(l.Connections/2, 1)), host == Host{} || host.isLocal() && !l.Loopback
 }
 
 // An Opener listens on an address of an Entrance. A listener for TLS has an Addr of type
@@ -201,8 +205,8 @@ func (l *Listener) enter(host Host) (why metrics.Closed, err error) {
 	if most, free := limits.perAddress(host); !free && l.hosts[host] >= most {
 		return metrics.ClosedAddressLimit, fmt.Errorf("%w: too many connections from your %s (%s.connections_per_address = %d)", scheduler.ErrOverloaded, host.kind(), l.Door, most)
 	}
-	if l.open >= limits.Total {
-		return metrics.ClosedConnectionLimit, fmt.Errorf("%w: too many connections (%s.connections = %d)", scheduler.ErrOverloaded, l.Door, limits.Total)
+	if l.open >= limits.Connections {
+		return metrics.ClosedConnectionLimit, fmt.Errorf("%w: too many connections (%s.connections = %d)", scheduler.ErrOverloaded, l.Door, limits.Connections)
 	}
 	l.open++
 	l.hosts[host]++

@@ -41,7 +41,7 @@ func closed(m *metrics.Metrics, why string) bool {
 
 // A listener with several addresses has all of them, in their order, or none.
 func TestSeveralAddresses(t *testing.T) {
-	l, wire := inMemory(t, config(&Settings{Total: 1}), "one", "two")
+	l, wire := inMemory(t, config(&Settings{Connections: 1}), "one", "two")
 	if all := l.All(); len(all) != 2 || all[0].String() != "one" || all[1].String() != "two" || l.Addr() != all[0] {
 		t.Errorf("it listens on %v, first on %v", l.All(), l.Addr())
 	}
@@ -69,7 +69,7 @@ func TestSeveralAddresses(t *testing.T) {
 func TestRefusalsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New("test")
-		cfg := config(&Settings{Total: 2, PerAddress: 1})
+		cfg := config(&Settings{Connections: 2, ConnectionsPerAddress: 1})
 		cfg.Metrics = m.Door("tcp")
 		cfg.Refusal = func(err error) []byte { return []byte(err.Error()) }
 		l, wire := inMemory(t, cfg, "here")
@@ -116,7 +116,7 @@ func TestCloseBeforeAccept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		m := metrics.New("test")
-		cfg := config(&Settings{Total: 2})
+		cfg := config(&Settings{Connections: 2})
 		cfg.Metrics, cfg.Log = m.Door("tcp"), slog.New(slog.NewTextHandler(&log, nil))
 		l, wire := inMemory(t, cfg, "here")
 		c, err := wire.DialFrom(t.Context(), "10.0.0.1:1", "here")
@@ -173,7 +173,7 @@ func TestAccountsOfHosts(t *testing.T) {
 		limits := access.Limits{}
 		limits.Of[access.RequestsInFlight] = 1
 		all.Configure(limits, false)
-		cfg := config(&Settings{Total: 100})
+		cfg := config(&Settings{Connections: 100})
 		cfg.Addresses = &all
 		l, wire := inMemory(t, cfg, "here")
 		defer l.Close()
@@ -233,7 +233,7 @@ func (f *flaky) Close() error {
 func TestPausesBeginAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{fails: 3, gone: make(chan struct{})}
-		l := newListener(config(&Settings{Total: 100}), f)
+		l := newListener(config(&Settings{Connections: 100}), f)
 		l.start()
 		for i := range 3 {
 			began := time.Now()

@@ -24,7 +24,7 @@ func TestRest(t *testing.T) {
 					t.Fatal(err)
 				}
 			} else {
-				cfg := config(&Settings{Total: 1})
+				cfg := config(&Settings{Connections: 1})
 				cfg.Addrs = []string{"127.0.0.1:0"}
 				client = dial(t, open(t, cfg, func(c *Conn) { conns <- c }))
 			}

@@ -40,11 +40,9 @@ type Settings struct {
 	// of requested outputs.
 	Limits gate.Limits
 
-	Connections    listen.Settings
-	IdleTimeout    time.Duration // of a connection between two requests; 0: none
-	HeaderTimeout  time.Duration // for the head of a request to arrive
-	MessageTimeout time.Duration // for its body, and a second more per 16 KiB; 0: none
-	StallTimeout   time.Duration // for a client to make progress in reading an answer
+	listen.Settings
+	IdleTimeout   time.Duration // of a connection between two requests; 0: none
+	HeaderTimeout time.Duration // for the head of a request to arrive
 	// Origins of pages that may read answers in a browser, such as "https://example.org", or "*"
 	// for all. Without any, only pages of the server's own address may.
 	Origins []string
@@ -79,7 +77,7 @@ func Listen(cfg Config) (*Door, error) {
 	var err error
 	if d.listener, err = listen.Listen(listen.Config{
 		Entrance: cfg.Entrance, Door: "rest", Refusal: refuse,
-		Settings: func() listen.Settings { return d.settings.Load().Connections },
+		Settings: func() listen.Settings { return d.settings.Load().Settings },
 	}); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -359,7 +358,7 @@ func TestStalledReader(t *testing.T) {
 // Above the limit of connections a client is told why, and the next one is accepted when one has
 // closed.
 func TestConnectionLimit(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Connections.Total = 2 })
+	r := newRig(t, func(c *Config) { c.Connections = 2 })
 	inside := []net.Conn{r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"), r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")}
 	for _, c := range inside {
 		r.answerOn(c)
@@ -376,7 +375,7 @@ func TestConnectionLimit(t *testing.T) {
 // those end by themselves.
 func TestConnectionsOfOneAddress(t *testing.T) {
 	r := newRig(t, func(c *Config) {
-		c.Connections, c.IdleTimeout = listen.Settings{Total: 100, PerAddress: 2, Loopback: true}, 300*time.Millisecond
+		c.Connections, c.ConnectionsPerAddress, c.Loopback, c.IdleTimeout = 100, 2, true, 300*time.Millisecond
 	})
 	const ask = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 	for range 2 {

@@ -38,8 +38,9 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 		Entrance: r.Entrance("rest"),
 		Predict:  r.Predict(r.repo),
 		Settings: Settings{
-			Connections: listen.Settings{Total: 100}, HeaderTimeout: 10 * time.Second, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second,
-			Limits: gate.Limits{MessageBytes: 16 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8, JSONDepth: 32}, Memory: gate.Memory{Pool: r.Pool},
+			Settings:      listen.Settings{Connections: 100, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second},
+			HeaderTimeout: 10 * time.Second,
+			Limits:        gate.Limits{MessageBytes: 16 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8, JSONDepth: 32}, Memory: gate.Memory{Pool: r.Pool},
 		},
 	}
 	if change != nil {

@@ -42,18 +42,16 @@ type Config struct {
 
 // Settings of the door can change while it is open.
 type Settings struct {
-	Connections    listen.Settings
-	InFlight       int           // maximum number of requests in flight per connection
-	IdleTimeout    time.Duration // without input or waiting answers; 0: no limit
-	MessageTimeout time.Duration // for a message that has begun, plus a second per 16 KiB
-	OutboundBytes  int           // of unread answers, beyond which requests wait; see gate.Outbox
-	CancelOnClose  bool          // cancel requests of clients that have closed the connection
-	OutboundStall  time.Duration // a client that takes none of them for this long is closed
-	Limits         shiva.Limits
-	Resync         bool         // look for the next header after invalid bytes instead of closing
-	ResyncBytes    int          // how many bytes are searched
-	Streams        bool         // a request that names no stream is a frame of its connection's own
-	Keep           setting.Keep // of that stream; 0: as the application or the model is configured
+	listen.Settings
+	InFlight      int           // maximum number of requests in flight per connection
+	IdleTimeout   time.Duration // without input or waiting answers; 0: no limit
+	OutboundBytes int           // of unread answers, beyond which requests wait; see gate.Outbox
+	CancelOnClose bool          // cancel requests of clients that have closed the connection
+	Limits        shiva.Limits
+	Resync        bool         // look for the next header after invalid bytes instead of closing
+	ResyncBytes   int          // how many bytes are searched
+	Streams       bool         // a request that names no stream is a frame of its connection's own
+	Keep          setting.Keep // of that stream; 0: as the application or the model is configured
 }
 
 // A Door listens and serves until Shutdown.
@@ -86,7 +84,7 @@ func Listen(cfg Config) (*Door, error) {
 	var err error
 	if d.listener, err = listen.Listen(listen.Config{
 		Entrance: cfg.Entrance, Door: "tcp", Refusal: refuse,
-		Settings: func() listen.Settings { return d.settings.Load().Connections },
+		Settings: func() listen.Settings { return d.settings.Load().Settings },
 	}); err != nil {
 		return nil, err
 	}

@@ -288,7 +288,7 @@ func TestConnectionLimitIsSaidAndClosed(t *testing.T) {
 }
 
 func testConnectionLimitIsSaidAndClosed(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
-	r := newRig(t, func(c *Config) { c.Connections.Total = 2 })
+	r := newRig(t, func(c *Config) { c.Connections = 2 })
 	r.model("m", floats("x"), r.Echo)
 	a, b := r.dial(), r.dial()
 	for _, c := range []*wire{a, b} {
@@ -319,7 +319,7 @@ func testConnectionLimitIsSaidAndClosed(t *testing.T, newRig func(testing.TB, fu
 func TestConnectionsOfOneAddress(t *testing.T) { onAll(t, testConnectionsOfOneAddress) }
 
 func testConnectionsOfOneAddress(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
-	r := newRig(t, func(c *Config) { c.Connections.PerAddress, c.Connections.Loopback = 2, true })
+	r := newRig(t, func(c *Config) { c.ConnectionsPerAddress, c.Loopback = 2, true })
 	r.model("m", floats("x"), r.Echo)
 	a, b := r.dial(), r.dial()
 	for _, c := range []*wire{a, b} {
@@ -412,7 +412,7 @@ func TestReaderThatStandsStillIsClosed(t *testing.T) {
 func testReaderThatStandsStillIsClosed(t *testing.T, newSocketRig func(testing.TB, func(*Config)) *rig) {
 	r := newSocketRig(t, func(c *Config) {
 		c.OutboundBytes = 1 << 20
-		c.OutboundStall = 500 * time.Millisecond
+		c.StallTimeout = 500 * time.Millisecond
 		c.InFlight = 16
 	})
 	spec := scheduler.Spec{

@@ -77,7 +77,7 @@ func newTLSRig(t testing.TB, change func(*Config)) *rig {
 		if change != nil {
 			change(c)
 		}
-		c.Connections.TLS, c.Connections.Handshakes, c.Connections.HandshakeTimeout = config, 100, time.Minute
+		c.TLS, c.Handshakes, c.HandshakeTimeout = config, 100, time.Minute
 	})
 	// The cheapest key exchange: it is most of the work of a handshake.
 	r.tls = &tls.Config{CurvePreferences: []tls.CurveID{tls.CurveP256}, RootCAs: authority.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{authority.Client("camera", nil).Pair(t)}}
@@ -121,8 +121,8 @@ func newRigAt(t testing.TB, addr string, change func(*Config)) *rig {
 		},
 		Loops: 1,
 		Settings: Settings{
-			Connections: listen.Settings{Total: 1000}, InFlight: 256,
-			MessageTimeout: 10 * time.Second, OutboundBytes: 8 << 20, OutboundStall: 10 * time.Second,
+			Settings: listen.Settings{Connections: 1000, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second},
+			InFlight: 256, OutboundBytes: 8 << 20,
 		},
 	}
 	if change != nil {

@@ -679,7 +679,7 @@ func (s *session) tick() {
 		if !s.lingers() {
 			s.close()
 		}
-	case s.stalled(now, cfg.OutboundStall):
+	case s.stalled(now, cfg.StallTimeout):
 		s.end(metrics.ClosedStalled, "it does not read its answers", "unread", s.outbox.Waiting(), "for", now.Sub(s.progress))
 	case s.phase != reading:
 		s.probe()

@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/doortest"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -81,7 +82,8 @@ func newSessionOf(t testing.TB, spec scheduler.Spec, w scheduler.WorkerFunc, poo
 		Entrance: r.Entrance("tcp"),
 		Gate:     r.Gate, Regions: r.Regions, Pool: pool,
 		Settings: Settings{
-			InFlight: 256, MessageTimeout: 10 * time.Second, OutboundBytes: 1 << 20, OutboundStall: 10 * time.Second, IdleTimeout: time.Minute,
+			Settings: listen.Settings{MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second},
+			InFlight: 256, OutboundBytes: 1 << 20, IdleTimeout: time.Minute,
 		},
 	})
 	l := newLoop(d, func() {}, func() {})

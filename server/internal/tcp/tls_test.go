@@ -29,7 +29,7 @@ func inUse() int64 {
 // A thousand clients that begin a handshake and then stop cost no more than the few that the door
 // waits for, and another client is served.
 func TestManyUnfinishedHandshakes(t *testing.T) {
-	r := newTLSRig(t, func(c *Config) { c.Connections.Total = 2000 })
+	r := newTLSRig(t, func(c *Config) { c.Connections = 2000 })
 	r.model("m", floats("x"), r.Echo)
 	hostport, _ := listen.CutTLS(r.door.Addrs()[0].String())
 	before := inUse()
@@ -59,7 +59,7 @@ func TestManySlowTLSClients(t *testing.T) {
 	const pieces = 3
 	clients := max(100, budgettest.Rounds(1000)) // so many that other memory of the process hardly counts
 	// The pieces of a message may be far apart if the machine is busy.
-	r := newTLSRig(t, func(c *Config) { c.Connections.Total, c.MessageTimeout = 2000, time.Minute })
+	r := newTLSRig(t, func(c *Config) { c.Connections, c.MessageTimeout = 2000, time.Minute })
 	r.model("m", floats("x"), r.Echo)
 	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 	if err != nil {

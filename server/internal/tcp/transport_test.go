@@ -111,7 +111,7 @@ func TestLargeTensorsInPieces(t *testing.T) {
 func TestClientThatNeverReads(t *testing.T) {
 	const stall = 3 * time.Second
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = 4<<20, stall })
+		r := newRig(t, func(c *Config) { c.OutboundBytes, c.StallTimeout = 4<<20, stall })
 		sized(r, "large", 1<<20, 0)
 		r.model("m", floats("x"), r.Echo)
 		greedy, other := r.dial(), r.dial()

@@ -72,7 +72,7 @@ type unread struct {
 
 func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	const limit, answer, asked, input = 4 << 20, 1 << 20, 200, 64
-	r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = limit, time.Minute })
+	r := newRig(t, func(c *Config) { c.OutboundBytes, c.StallTimeout = limit, time.Minute })
 	bound := int64(limit + 2*answer + asked*input)
 	if r.net == nil {
 		// Bytes that the kernel takes, megabytes, count as read, and as many may be held of their
@@ -116,7 +116,7 @@ func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 		most = now
 	}
 	next := r.door.Settings()
-	next.OutboundStall = 2 * time.Second
+	next.StallTimeout = 2 * time.Second
 	r.door.Configure(next)
 	budgettest.Until(t, "the connection to be closed", func() bool {
 		sample()
