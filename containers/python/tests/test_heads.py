@@ -16,9 +16,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from shiva_container import Batch, models
+from shiva_container import Batch, Image, models
 from shiva_container.files import Unusable, read
-from shiva_container.masks import _text
+from shiva_container.masks import _text, outlined
 from shiva_container.proof import Way, prove
 from shiva_container.tasks import form, seeing
 
@@ -179,6 +179,29 @@ def test_masks(tmp_path: Path, end2end: bool) -> None:
         assert (second == ((x > 8) & (x < 40) & (y > 8) & (y < 32))).all()
         assert found["labels"].tolist() == ["ship", "plane"]
     assert decoded(odd["masks"][0]).shape == (37, 23)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (48, 200), (33, 7), (5, 9), (300, 150)])
+def test_masks_have_the_pixels_where_the_grid_between_its_points_is_positive(size: tuple[int, int]) -> None:
+    random = np.random.default_rng(7)
+    grids = random.normal(size=(3, 16, 16)).astype(np.float32)
+    grids[2] = np.where(grids[2] > 0, np.inf, np.nan)  # whatever overflows in a network
+    boxes = np.float32([[-9, -9, 99, 99], [10.2, 20.7, 50.1, 44.4], [0, 0, 64, 64]])
+    _, fit = Image("image", 64, 64, resize="letterbox").fit(np.zeros((*size, 3), np.uint8))
+    for text, grid, box in zip(outlined(grids, boxes, (64, 64), fit), grids, fit.boxes(boxes), strict=True):
+        mask = decoded(text)
+        y, x = np.mgrid[: size[0], : size[1]]
+        u = ((y + 0.5) * fit.scale_y + fit.top) / 4 - 0.5
+        v = ((x + 0.5) * fit.scale_x + fit.left) / 4 - 0.5
+        within = (x + 0.5 >= box[0]) & (x + 0.5 < box[2]) & (y + 0.5 >= box[1]) & (y + 0.5 < box[3])
+        if np.isfinite(grid).all():
+            between = cv2.remap(
+                grid.astype(np.float64), np.float32(v), np.float32(u), cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+            )
+            # OpenCV rounds places to 1/32 of a point.
+            assert (mask == (within & (between > 0)))[np.abs(between) > 0.15].all()
+        assert mask.shape == size
+        assert not mask[~within].any()
 
 
 def test_a_mask_over_the_whole_picture_is_one_run(tmp_path: Path) -> None:

@@ -27,12 +27,17 @@ def outlined(grids: Array, boxes: Array, size: tuple[int, int], fit: Fit) -> Arr
 def _mask(grid: Array, box: Array, size: tuple[int, int], fit: Fit) -> str:
     # The pixels whose centres are in the box.
     left, top, right, bottom = (math.ceil(edge - 0.5) for edge in box)
-    rows = (np.arange(top, bottom) + 0.5) * fit.scale_y + fit.top
-    columns = (np.arange(left, right) + 0.5) * fit.scale_x + fit.left
-    rows, columns = rows * grid.shape[0] / size[0] - 0.5, columns * grid.shape[1] / size[1] - 0.5
-    inside = _between(_between(grid, rows).T, columns) > 0
-    counts = _counts(inside, left, top, fit.height, fit.width)
-    return f'{{"size": [{fit.height}, {fit.width}], "counts": "{_text(counts)}"}}'
+    grid = np.nan_to_num(grid)
+    columns = ((np.arange(left, right) + 0.5) * fit.scale_x + fit.left) * grid.shape[1] / size[1] - 0.5
+    lines = _between(grid.T, columns)
+    step = fit.scale_y * grid.shape[0] / size[0]  # lines of the grid for a row of pixels
+    first = (0.5 * fit.scale_y + fit.top) * grid.shape[0] / size[0] - 0.5
+    column, row = _turns(lines, first, step, top, bottom)
+    # A run that ends at the bottom goes on at the top of the next column, and those without length
+    # are none: what turns twice at a place does not.
+    turns, times = np.unique((left + column) * fit.height + row, return_counts=True)
+    counts = np.diff(turns[times % 2 == 1], prepend=0, append=fit.height * fit.width)
+    return f'{{"size": [{fit.height}, {fit.width}], "counts": "{_text(counts[: len(counts) - (counts[-1] == 0)])}"}}'
 
 
 def _between(lines: Array, at: Array) -> Array:
@@ -45,16 +50,21 @@ def _between(lines: Array, at: Array) -> Array:
     return found
 
 
-def _counts(inside: Array, left: int, top: int, height: int, width: int) -> Array:
-    """The runs of a picture that is outside but for ``inside``, [columns, rows] from a place on."""
-    edges = np.diff(inside.astype(np.int8), axis=1, prepend=0, append=0)
-    column, row = np.nonzero(edges)
-    turns = (left + column) * height + top + row
-    # A run that ends at the bottom goes on at the top of the next column.
-    same = np.flatnonzero(turns[1:] == turns[:-1])
-    turns = np.delete(turns, np.concatenate([same, same + 1]))
-    counts: Array = np.diff(turns, prepend=0, append=height * width)
-    return counts[:-1] if counts[-1] == 0 else counts
+def _turns(lines: Array, first: float, step: float, top: int, bottom: int) -> tuple[Array, Array]:
+    """Where columns of pixels go from outside to inside or back, from ``top`` to ``bottom``: the
+    columns, and the rows. ``lines`` are the values of each column at the lines of the grid; row 0
+    of the pixels lies at ``first``, and the next rows at a ``step`` each. Values between two lines
+    are linear, so that each turn is found without the pixels between."""
+    inside = lines > 0
+    column, line = np.nonzero(inside[:, 1:] != inside[:, :-1])
+    before, after = lines[column, line].astype(np.float64), lines[column, line + 1].astype(np.float64)
+    exact = (line + before / (before - after) - first) / step
+    row = np.where(after > 0, np.floor(exact) + 1, np.ceil(exact)).clip(top, bottom).astype(np.int64)
+    starts, ends = np.flatnonzero(inside[:, 0]), np.flatnonzero(inside[:, -1])
+    return (
+        np.concatenate([starts, column, ends]),
+        np.concatenate([np.full(len(starts), top), row, np.full(len(ends), bottom)]),
+    )
 
 
 def _text(counts: Array) -> str:
