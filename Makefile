@@ -169,7 +169,7 @@ dist dist-check: export PYTHON := python3
 dist-check: ## two clones make the same bytes, and every package installs, runs, upgrades and goes
 	.ci/dist-check
 
-dist: ## archives, .deb, wheels, images, SBOM and checksums of this commit in DIST (bin/dist)
+dist: ## archives, .deb, .rpm, wheels, images, SBOM and checksums of this commit in DIST (bin/dist)
 	.ci/dist $(DIST)
 
 bench: $(VENV)/ready ## against the limits of this machine (half an hour); BENCHFLAGS="-short -only door"; others are in bench/README.md
