@@ -51,7 +51,7 @@ func (a *accounts) charge(f *os.File, from, to int64) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	n, err := holes(fd, from, to, st.Blksize)
+	n, err := holes(fd, from, to, int64(st.Blksize)) // an int32 on arm64
 	if n == 0 || err != nil {
 		return err
 	}
