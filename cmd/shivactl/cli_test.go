@@ -34,7 +34,7 @@ func fake(t *testing.T, network string) (tcp, adminAddr string) {
 	s := shivatest.Serve(listen(t, network), func(c *shivatest.Conn, q *shiva.Message) {
 		name, isMetadata := strings.CutPrefix(q.Namespace, "v2/models/")
 		name, isInfer := strings.CutSuffix(name, "/infer")
-		name = strings.TrimSuffix(name, "/versions/1")
+		name, isLatest := strings.CutSuffix(strings.TrimSuffix(name, "/versions/1"), "/latest")
 		m, ok := fakeModels[strings.TrimSuffix(name, "/1")]
 		var a *shiva.Message
 		switch {
@@ -42,6 +42,8 @@ func fake(t *testing.T, network string) (tcp, adminAddr string) {
 			a = refusal(shiva.NotFound, fmt.Sprintf("no model %q; did you mean \"digits\"?", name))
 		case strings.HasSuffix(q.Namespace, "/update"):
 			a = learn(q)
+		case isLatest:
+			a = newest(q)
 		case isMetadata && !isInfer:
 			a = answer(m.metadata)
 		default:
@@ -151,6 +153,11 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"infer-draw-no-objects", "", "infer digits seven.png --draw found.png"},
 	{"infer-draw-nowhere", "", "infer yolo seven.png --draw nowhere/found.png"},
 	{"infer-draw-no-file", `[[[[0, 0, 0]]]]`, "infer yolo - --draw found.png"},
+	{"latest", "", "latest clock cam-3 --wait --max-age 200ms --user ann"},
+	{"latest-json", "", "latest clock cam-3 --wait --max-age 200ms --user ann --json"},
+	{"latest-unknown", "", "latest clock cam-4"},
+	{"latest-nothing", "", "latest"},
+	{"help-latest", "", "help latest"},
 	{"infer-text", "", "infer --text mood happy sad"},
 	{"infer-text-json", "", "infer --text mood happy --json"},
 	{"infer-text-file", `["happy", "sad"]`, "infer mood -"},

@@ -65,6 +65,7 @@ JSON lacks are the strings "NaN", "Infinity" and "-Infinity"; complex numbers ar
 }
 
 type inferOptions struct {
+	subject                    string // of a line of the results; "" is FILE
 	batch, text, lossy, timing bool
 	scale, id, user, draw      string
 	top                        int

@@ -100,7 +100,7 @@ func (c *cli) root() *cobra.Command {
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Requests", []*cobra.Command{c.inferCommand(), c.feedbackCommand(), c.benchCommand()}},
+		{"Requests", []*cobra.Command{c.inferCommand(), c.latestCommand(), c.feedbackCommand(), c.benchCommand()}},
 		{"What is served", []*cobra.Command{
 			c.modelsCommand(), c.versionsCommand(), c.cacheCommand(), c.streamsCommand(), c.containersCommand(),
 			c.appsCommand(), c.linksCommand(), c.policiesCommand(),

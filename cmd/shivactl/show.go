@@ -27,7 +27,7 @@ func (c *cli) printResults(m model, results []result, o *inferOptions) error {
 		if r.err != nil {
 			continue
 		}
-		columns := []string{"FILE"}
+		columns := []string{cmp.Or(o.subject, "FILE")}
 		for _, t := range r.outputs {
 			columns = append(columns, title(t, r.rows, o.top))
 		}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shivad/shivad/shiva"
+)
+
+func (c *cli) latestCommand() *cobra.Command {
+	o := &latestOptions{}
+	cmd := &cobra.Command{
+		Use: "latest NAME [STREAM]", Short: "show the newest answer of a stream, such as a camera",
+		Long: `NAME is the model or application that the stream's frames are sent to; without STREAM it must have a single one. The
+server keeps the answers while somebody asks for them, or always (latest = true in [model.NAME]): the first question
+finds one with --wait.
+
+--follow shows each newer answer as it comes, until Ctrl-C.
+
+With --json: a line as infer prints it, for each answer.
+`,
+		Example: `  shivactl latest cells camera-3 --wait
+  shivactl latest cells --follow --json
+`,
+		ValidArgsFunction: c.completes(routeNames),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || len(args) > 2 || args[0] == "" {
+				return usage("latest", "expected a model and a stream, got %d arguments", len(args))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error { return c.latest(o, args) },
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.wait, "wait", false, "wait for the next answer, or with --max-age for one that is young enough")
+	f.BoolVar(&o.follow, "follow", false, "show each newer answer as it comes")
+	f.DurationVar(&o.maxAge, "max-age", 0, "refuse an answer that is older than this `TIME`")
+	f.StringVar(&o.user, "user", "", "the `USER` that the stream's frames name")
+	f.IntVar(&o.top, "top", 3, "show the `N` highest of many scores")
+	return cmd
+}
+
+type latestOptions struct {
+	wait, follow bool
+	maxAge       time.Duration
+	user         string
+	top          int
+}
+
+// latest shows the newest answer of a stream, or each of them.
+func (c *cli) latest(o *latestOptions, args []string) error {
+	client, err := c.dial(c.addr, shiva.WithDeadlineMetadata())
+	if err != nil {
+		return explain(err, "--addr", c.addr)
+	}
+	defer client.Close()
+	m, err := c.describe(client, args[0])
+	if err != nil {
+		return err
+	}
+	question := map[string]any{}
+	if len(args) > 1 {
+		question["stream"] = args[1]
+	}
+	if o.user != "" {
+		question["user"] = o.user
+	}
+	if o.maxAge > 0 {
+		question["max_age_ms"] = float64(o.maxAge) / float64(time.Millisecond)
+	}
+	if o.wait || o.follow {
+		question["wait"] = true
+	}
+	for {
+		r, seq, err := c.askLatest(client, m, args[0], question)
+		switch remote, told := errors.AsType[*shiva.RemoteError](err); {
+		case err == nil:
+			question["after"] = seq
+		case o.follow && told && (remote.Type == shiva.DeadlineExceeded || remote.Type == shiva.NotFound):
+			// The camera may have begun again to number its frames, with the server restarted.
+			delete(question, "after")
+			continue
+		case o.follow && c.ctx.Err() != nil:
+			return nil
+		default:
+			return explain(err, "--addr", c.addr)
+		}
+		if c.json {
+			err = c.printResultsJSON(m, []result{r})
+		} else {
+			err = c.printResults(m, []result{r}, &inferOptions{top: o.top, subject: "FRAME"})
+		}
+		if err != nil || !o.follow {
+			return err
+		}
+	}
+}
+
+// askLatest asks for the newest answer, and returns its number.
+func (c *cli) askLatest(client *shiva.Client, m model, name string, question map[string]any) (r result, seq int64, err error) {
+	metadata, err := json.Marshal(question)
+	if err != nil {
+		return r, 0, err
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
+	defer cancel()
+	start := time.Now()
+	answer, err := client.Do(ctx, &shiva.Message{Namespace: "v2/models/" + name + "/latest", Metadata: metadata})
+	if err != nil {
+		return r, 0, err
+	}
+	defer answer.Release()
+	var head struct {
+		Seq int64   `json:"seq"`
+		Age float64 `json:"age_ms"`
+	}
+	if err := json.Unmarshal(answer.Metadata, &head); err != nil {
+		return r, 0, err
+	}
+	r = result{rows: 1, took: time.Since(start), metadata: slices.Clone(answer.Metadata)}
+	r.name = fmt.Sprintf("frame %d, %.0f ms old", head.Seq, head.Age)
+	r.outputs, err = outputs(m, answer)
+	return r, head.Seq, err
+}
