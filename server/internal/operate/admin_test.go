@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
-
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 

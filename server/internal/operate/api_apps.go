@@ -11,9 +11,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shivad/shivad/server/admin"
-
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/shiva/jsonscan"
 )
 

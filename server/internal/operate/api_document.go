@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/shivad/shivad/server/admin"
-
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/jsonscan"
 )

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/server/admin"
-
 	"github.com/shivad/shivad/shiva/jsonscan"
 )
 

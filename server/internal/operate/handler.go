@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
-
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 )

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/shivad/shivad/server/admin"
-
 	"github.com/shivad/shivad/shiva/jsonscan"
 )
 

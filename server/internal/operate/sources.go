@@ -7,7 +7,6 @@ import (
 	"net/http"
 
 	"github.com/shivad/shivad/server/admin"
-
 	"github.com/shivad/shivad/server/internal/access"
 )
 

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
-
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/unixsocket"

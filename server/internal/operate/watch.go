@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
-
 	"github.com/shivad/shivad/server/internal/access"
 )
 

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
-
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
