@@ -31,7 +31,7 @@ type modelFiles struct {
 // readingFlags are the flags of "shivad serve" that the package gets. One without a value is a
 // switch.
 var readingFlags = []struct{ flag, value, help string }{
-	{"device", "NAME", "cpu, cuda:0, openvino:GPU, several: processes take turns (default auto: the best that works)"},
+	{"device", "NAME", "cpu, cuda:0, openvino:GPU; several take turns (default auto: the best)"},
 	{"batch", "auto|off|force|N", "whether rows share batches (default auto: what a proof shows)"},
 	{"as", "raw|TASK", "raw, detect, segment, pose, obb, classify (default: what the file says)"},
 	{"trust", "", "read files that execute code while they are read, as pickles do"},
