@@ -43,7 +43,8 @@ func (l tlsListener) Addr() net.Addr { return tlsAddr{l.Listener.Addr().(*net.TC
 
 // listen opens one address; open listens on TCP. It replaces a socket file that a killed server
 // left behind, but not one on which a server listens.
-func listen(addr string, access unixsocket.Access, open func(network, address string) (net.Listener, error)) (net.Listener, error) {
+func listen(addr string, access unixsocket.Access,
+	open func(network, address string) (net.Listener, error)) (net.Listener, error) {
 	network, address, err := splitAddr(addr)
 	if err != nil {
 		return nil, err

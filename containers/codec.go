@@ -94,7 +94,8 @@ func (a *answer) add(name string, d tensor.DType, one bool, shape tensor.Shape, 
 		a.dims = append(a.dims, 1)
 	}
 	a.dims = append(a.dims, shape...)
-	a.outputs = append(a.outputs, tensor.Tensor{Name: name, DType: d, Shape: a.dims[from:len(a.dims):len(a.dims)], Data: f.Data, Buf: f.Buf})
+	a.outputs = append(a.outputs,
+		tensor.Tensor{Name: name, DType: d, Shape: a.dims[from:len(a.dims):len(a.dims)], Data: f.Data, Buf: f.Buf})
 }
 
 // release releases the memory of the outputs.

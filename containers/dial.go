@@ -76,7 +76,9 @@ func Dial(cfg DialConfig) (*Dialer, error) {
 	if err != nil {
 		faults = append(faults, err)
 	} else if network == "tls" {
-		faults = append(faults, fmt.Errorf("containers: address %q: a container of RPC v0 speaks no TLS: expected tcp:// or ipc://", cfg.Addr))
+		faults = append(faults,
+			fmt.Errorf("containers: address %q: a container of RPC v0 speaks no TLS: expected tcp:// or ipc://",
+				cfg.Addr))
 	}
 	if err := checkModel(cfg.Model.Name, cfg.Model.Version); err != nil {
 		faults = append(faults, fmt.Errorf("containers: %w", err))
@@ -98,7 +100,8 @@ func Dial(cfg DialConfig) (*Dialer, error) {
 	d.SetWriteTimeout(cfg.WriteTimeout)
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	now := time.Now()
-	d.info = SessionInfo{State: "calling", RPC: DialRPC, Model: cfg.Model, Remote: cfg.Addr, Label: cfg.Name, Since: now, LastSeen: now}
+	d.info = SessionInfo{State: "calling", RPC: DialRPC, Model: cfg.Model, Remote: cfg.Addr, Label: cfg.Name,
+		Since: now, LastSeen: now}
 	d.wg.Go(d.run) // ends after Shutdown or Close, which join it
 	return d, nil
 }
@@ -204,7 +207,8 @@ func (d *Dialer) setState(state string, reason error) {
 
 // serve runs one connection. It returns the scheduler's refusal, if any.
 func (d *Dialer) serve(raw net.Conn) error {
-	l := &link{d: d, raw: raw, codec: v0{dtype: d.cfg.Input}, batches: make(chan *scheduler.Batch, 1), written: make(chan struct{}, 1), over: make(chan struct{})}
+	l := &link{d: d, raw: raw, codec: v0{dtype: d.cfg.Input}, batches: make(chan *scheduler.Batch, 1),
+		written: make(chan struct{}, 1), over: make(chan struct{})}
 	now := time.Now()
 	d.mu.Lock()
 	d.link = l
@@ -220,7 +224,8 @@ func (d *Dialer) serve(raw net.Conn) error {
 		d.mu.Unlock()
 		close(l.over)
 	}()
-	replica, err := d.cfg.Scheduler.AddReplica(d.cfg.Model, adapter.Spec(d.cfg.Input, tensor.Float64), l, scheduler.ReplicaOptions{Label: d.cfg.Name, Slots: 1, Silent: l.endSilent, Replaced: l.endSilent})
+	replica, err := d.cfg.Scheduler.AddReplica(d.cfg.Model, adapter.Spec(d.cfg.Input, tensor.Float64), l,
+		scheduler.ReplicaOptions{Label: d.cfg.Name, Slots: 1, Silent: l.endSilent, Replaced: l.endSilent})
 	if err != nil {
 		raw.Close()
 		d.cfg.Log.Warn("container refused", "reason", errorText(err))
@@ -454,7 +459,8 @@ func (l *link) answer(b *scheduler.Batch, head []byte) error {
 		b.Fail(noMemory(refused))
 		return nil
 	}
-	b.Complete([]tensor.Tensor{{Name: "output", DType: tensor.Float64, Shape: tensor.Shape{b.Rows}, Data: buf.Bytes()[:size], Buf: buf}}, nil)
+	b.Complete([]tensor.Tensor{{Name: "output", DType: tensor.Float64, Shape: tensor.Shape{b.Rows},
+		Data: buf.Bytes()[:size], Buf: buf}}, nil)
 	return nil
 }
 

@@ -27,7 +27,8 @@ func readGrant(f []zmtp.Frame) (m wire.GrantMessage, err error) {
 		return m, fmt.Errorf("grant is not the JSON expected: %w", err)
 	}
 	if m.Each == nil && m.Grant == 0 || min(m.Here, m.Elsewhere, m.Target) < 0 {
-		return m, fmt.Errorf("grant is %.64q, expected the key each, or grant of at least 1 with here, elsewhere and target of at least 0", f[1].Data)
+		return m, fmt.Errorf("grant is %.64q, expected the key each, or grant of at least 1 with here, elsewhere and target of at least 0",
+			f[1].Data)
 	}
 	return m, nil
 }

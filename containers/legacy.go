@@ -62,14 +62,17 @@ func messageType(f []zmtp.Frame) (t uint32, ok bool) {
 // register makes a registration from the three texts that every generation sends. output is the
 // dtype of its answers.
 func register(name, version, code []byte, output tensor.DType) (registration, error) {
-	id := scheduler.ModelID{Name: string(name[:min(len(name), 2*wire.MaxName)]), Version: string(version[:min(len(version), 2*wire.MaxName)])}
+	id := scheduler.ModelID{Name: string(name[:min(len(name), 2*wire.MaxName)]),
+		Version: string(version[:min(len(version), 2*wire.MaxName)])}
 	if err := checkModel(id.Name, id.Version); err != nil {
 		return registration{}, err
 	}
 	// The C++ containers give this frame the length of the version's text; after the digit comes
 	// stray memory.
 	if len(code) == 0 || code[0] < '0' || int(code[0]-'0') >= len(legacyTypes) {
-		return registration{}, refuse("model %q registered with input type %.16q, expected 0 (bytes), 1 (ints), 2 (floats), 3 (doubles) or 4 (strings)", id.Name, code)
+		return registration{},
+			refuse("model %q registered with input type %.16q, expected 0 (bytes), 1 (ints), 2 (floats), 3 (doubles) or 4 (strings)",
+				id.Name, code)
 	}
 	// Clipper's containers in C++ and Java send their answers from one buffer, which ZeroMQ's own
 	// thread may still read while the next batch is computed: with two in flight up to a tenth of
@@ -105,8 +108,10 @@ func nextRow(d tensor.DType, data []byte, p *scheduler.Part) (row, rest []byte) 
 }
 
 var (
-	errNoContent = fmt.Errorf("%w: a batch of empty vectors cannot be sent to a container of RPC v1 or v2", scheduler.ErrInvalidInput)
-	errNUL       = fmt.Errorf("%w: a text with a NUL cannot be sent to a container of RPC v1 or v2, where NUL ends a text", scheduler.ErrInvalidInput)
+	errNoContent = fmt.Errorf("%w: a batch of empty vectors cannot be sent to a container of RPC v1 or v2",
+		scheduler.ErrInvalidInput)
+	errNUL = fmt.Errorf("%w: a text with a NUL cannot be sent to a container of RPC v1 or v2, where NUL ends a text",
+		scheduler.ErrInvalidInput)
 )
 
 // appendRows adds the rows of a batch in the form of v1 and v2: two frames, each preceded by a
@@ -141,7 +146,8 @@ func (c *legacy) appendRows(o *zmtp.Outgoing, b *scheduler.Batch, sized bool) er
 	case size == 0:
 		return errNoContent
 	case size/width > math.MaxUint32:
-		return fmt.Errorf("a batch of %d elements cannot be sent to a container of RPC v1 or v2, limit %d", size/width, uint32(math.MaxUint32))
+		return fmt.Errorf("a batch of %d elements cannot be sent to a container of RPC v1 or v2, limit %d",
+			size/width, uint32(math.MaxUint32))
 	}
 	header := 4 * (1 + b.Rows)
 	if sized {
@@ -192,13 +198,15 @@ func acknowledges(f []zmtp.Frame, last int) bool {
 }
 
 func acknowledgementError(rows int) error {
-	return fmt.Errorf("it sent \"ACK\", the acknowledgement of feedback, instead of an answer to a batch of %d rows", rows)
+	return fmt.Errorf("it sent \"ACK\", the acknowledgement of feedback, instead of an answer to a batch of %d rows",
+		rows)
 }
 
 // floats parses an answer of v1, v1b and v2a: one float32 for each row.
 func floats(f zmtp.Frame, rows int) (*answer, error) {
 	if len(f.Data) != 4*rows {
-		return nil, fmt.Errorf("answer of %d bytes to a batch of %d rows, expected a float of 4 for each", len(f.Data), rows)
+		return nil, fmt.Errorf("answer of %d bytes to a batch of %d rows, expected a float of 4 for each",
+			len(f.Data), rows)
 	}
 	a := newAnswer()
 	a.add("output", tensor.Float32, false, tensor.Shape{rows}, f)

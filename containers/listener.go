@@ -65,7 +65,9 @@ func Listen(cfg Config) (*Listener, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), waiting: make(map[*session]struct{}), parting: make(map[*session]struct{}), replicas: make(map[scheduler.ModelID]int), subsets: make(map[scheduler.ModelID]Subset), stopped: make(chan struct{}), empty: make(chan struct{})}
+	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), waiting: make(map[*session]struct{}),
+		parting: make(map[*session]struct{}), replicas: make(map[scheduler.ModelID]int),
+		subsets: make(map[scheduler.ModelID]Subset), stopped: make(chan struct{}), empty: make(chan struct{})}
 	l.settings.Store(new(cfg.Settings.withDefaults()))
 	if l.areas = cfg.Pool; cfg.Pool.Budget() > 0 {
 		l.areas = cfg.Pool.Part(cfg.Pool.Budget() / outputsShare)
@@ -165,7 +167,8 @@ func (l *Listener) accept(listener net.Listener, d Dialect) {
 // ownership of it, even when Add returns an error because the listener is closed or at its limit.
 func (l *Listener) Add(raw net.Conn) error {
 	if !l.add(raw, DialectV3, false) {
-		return fmt.Errorf("containers: listener is closed or has reached its limit of %d sessions", l.settings.Load().Limits.Sessions)
+		return fmt.Errorf("containers: listener is closed or has reached its limit of %d sessions",
+			l.settings.Load().Limits.Sessions)
 	}
 	return nil
 }
@@ -173,7 +176,8 @@ func (l *Listener) Add(raw net.Conn) error {
 // add starts a session, unless the limit is reached.
 func (l *Listener) add(raw net.Conn, d Dialect, encrypted bool) bool {
 	now := time.Now()
-	s := &session{listener: l, raw: raw, remote: raw.RemoteAddr().String(), encrypted: encrypted, dialect: d, settings: l.settings.Load(), machine: machine{started: now}}
+	s := &session{listener: l, raw: raw, remote: raw.RemoteAddr().String(), encrypted: encrypted, dialect: d,
+		settings: l.settings.Load(), machine: machine{started: now}}
 	limits := s.settings.Limits
 	s.machine.clocks.register = s.settings.HandshakeTimeout
 	if s.remote == "" || s.remote == "@" {
@@ -185,8 +189,10 @@ func (l *Listener) add(raw net.Conn, d Dialect, encrypted bool) bool {
 		closed := l.closed
 		l.mu.Unlock()
 		if !closed {
-			l.warn("container refused: too many connections", "remote", s.remote, "containers.sessions", limits.Sessions)
-			s.turnAway(fmt.Errorf("the server has all the connections that containers.sessions = %d allows", limits.Sessions))
+			l.warn("container refused: too many connections",
+				"remote", s.remote, "containers.sessions", limits.Sessions)
+			s.turnAway(fmt.Errorf("the server has all the connections that containers.sessions = %d allows",
+				limits.Sessions))
 		}
 		raw.Close()
 		return false
@@ -209,8 +215,10 @@ func (l *Listener) add(raw net.Conn, d Dialect, encrypted bool) bool {
 	l.mu.Unlock()
 	if displaced != nil {
 		const remedy = "raise containers.handshakes if one process serves that many models"
-		l.warn("connection ended to make room for others that have not registered", "remote", displaced.remote, "containers.handshakes", limits.Handshakes, "remedy", remedy)
-		displaced.displace(fmt.Errorf("it had not registered when more than containers.handshakes = %d connections waited to; %s", limits.Handshakes, remedy), tell)
+		l.warn("connection ended to make room for others that have not registered",
+			"remote", displaced.remote, "containers.handshakes", limits.Handshakes, "remedy", remedy)
+		displaced.displace(fmt.Errorf("it had not registered when more than containers.handshakes = %d connections waited to; %s",
+			limits.Handshakes, remedy), tell)
 	}
 	return true
 }
@@ -275,7 +283,8 @@ func (l *Listener) forget(s *session) {
 		if f := l.cfg.Left; f != nil {
 			f(info)
 		}
-		s.log(slog.LevelInfo, "container gone", "reason", info.Reason, "batches", info.Batches, "failures", info.Failures)
+		s.log(slog.LevelInfo, "container gone",
+			"reason", info.Reason, "batches", info.Batches, "failures", info.Failures)
 	} else if info.Waiting != "" {
 		s.log(slog.LevelInfo, "container no longer waits", "reason", info.Reason)
 	} else {

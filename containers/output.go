@@ -100,12 +100,14 @@ func (l *lines) levelOf(text string) slog.Level {
 			l.failure = noFailure
 		}
 		return slog.LevelError
-	case l.stream == "stderr" && slices.ContainsFunc(crashes, func(begin string) bool { return strings.HasPrefix(text, begin) }):
+	case l.stream == "stderr" &&
+		slices.ContainsFunc(crashes, func(begin string) bool { return strings.HasPrefix(text, begin) }):
 		l.failure = crash
 		return slog.LevelError
 	}
 	const where = 64 // bytes, after a time and the name of a process
-	words := strings.FieldsFunc(text[:min(len(text), where)], func(r rune) bool { return r < 'A' || r > 'Z' && r < 'a' || r > 'z' })
+	words := strings.FieldsFunc(text[:min(len(text), where)],
+		func(r rune) bool { return r < 'A' || r > 'Z' && r < 'a' || r > 'z' })
 	for _, word := range words {
 		switch word {
 		case "ERROR", "CRITICAL", "FATAL":

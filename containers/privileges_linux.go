@@ -74,7 +74,8 @@ func (p Privileges) landlock() error {
 		return fmt.Errorf("read_only: needs Landlock %d (Linux 6.2), and this kernel has %d", truncateVersion, version)
 	}
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: toDir}
-	rules, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr.Handled_access_fs), 0)
+	rules, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)),
+		unsafe.Sizeof(attr.Handled_access_fs), 0)
 	if errno != 0 {
 		return fmt.Errorf("read_only: %w", errno)
 	}
@@ -91,11 +92,13 @@ func (p Privileges) landlock() error {
 	for _, d := range devices {
 		// shm, mqueue and hugepages are no devices but memory that other processes share; links
 		// lead to pipes, which need no rule.
-		if slices.Contains([]string{"shm", "mqueue", "hugepages"}, d.Name()) || d.Type()&(os.ModeDevice|os.ModeDir) == 0 {
+		if slices.Contains([]string{"shm", "mqueue", "hugepages"}, d.Name()) ||
+			d.Type()&(os.ModeDevice|os.ModeDir) == 0 {
 			continue
 		}
 		// A device that cannot be opened cannot be written to either.
-		if err := allow(int(rules), filepath.Join("/dev", d.Name()), toFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := allow(int(rules), filepath.Join("/dev", d.Name()), toFile); err != nil &&
+			!errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("read_only: %w", err)
 		}
 	}
@@ -120,7 +123,8 @@ func allow(rules int, path string, access uint64) error {
 		access &= toFile
 	}
 	rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(fd)}
-	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(rules), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
+	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(rules), unix.LANDLOCK_RULE_PATH_BENEATH,
+		uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
 		return &os.PathError{Op: "allow", Path: path, Err: errno}
 	}
 	return nil
@@ -197,7 +201,8 @@ func limit(pid int, limits map[int]uint64) error {
 // limits returns the limits to set, by resource.
 func (p Privileges) limits() map[int]uint64 {
 	m := map[int]uint64{}
-	for resource, n := range map[int]int64{unix.RLIMIT_DATA: p.Memory, unix.RLIMIT_FSIZE: p.FileBytes, unix.RLIMIT_NOFILE: int64(p.OpenFiles), unix.RLIMIT_NPROC: int64(p.Processes)} {
+	for resource, n := range map[int]int64{unix.RLIMIT_DATA: p.Memory, unix.RLIMIT_FSIZE: p.FileBytes,
+		unix.RLIMIT_NOFILE: int64(p.OpenFiles), unix.RLIMIT_NPROC: int64(p.Processes)} {
 		if n > 0 {
 			m[resource] = uint64(n)
 		}

@@ -42,7 +42,8 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	}
 	r := registration{
 		model: scheduler.ModelID{Name: h.Model, Version: h.Version},
-		label: h.Instance, concurrency: h.Concurrency, slots: h.Slots, announce: h.Announce, feedback: h.Feedback, pauses: h.Pauses, arena: h.Arena, grants: h.Grants, waits: h.Waits, again: h.Again, token: h.Token,
+		label: h.Instance, concurrency: h.Concurrency, slots: h.Slots, announce: h.Announce, feedback: h.Feedback,
+		pauses: h.Pauses, arena: h.Arena, grants: h.Grants, waits: h.Waits, again: h.Again, token: h.Token,
 		spec: scheduler.Spec{MaxBatch: h.MaxBatch, Platform: h.Platform, User: h.User, Metadata: h.Metadata},
 	}
 	switch {
@@ -55,7 +56,8 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	}
 	if s := h.Subset; s != nil {
 		if s.Size < 1 || s.Servers < s.Size || s.Servers > maxServers {
-			return r, refuse("subset has size %d of %d servers, expected at least 1 and no more than the servers, of which there are at most %d", s.Size, s.Servers, maxServers)
+			return r, refuse("subset has size %d of %d servers, expected at least 1 and no more than the servers, of which there are at most %d",
+				s.Size, s.Servers, maxServers)
 		}
 		r.subset = Subset(*s)
 	}
@@ -128,9 +130,10 @@ func raggedHints(spec scheduler.Spec) (list []string) {
 	}
 	for _, t := range spec.Outputs {
 		if t.Ragged == "" && slices.Contains(t.Shape[1:], -1) {
-			list = append(list, fmt.Sprintf("output %s: the rows of one batch, and of one request, must agree in the sizes that are "+
-				"declared as -1. If they do not, declare it ragged, or pad it and give the counts as another output, "+
-				"or say batched = false", t))
+			list = append(list,
+				fmt.Sprintf("output %s: the rows of one batch, and of one request, must agree in the sizes that are "+
+					"declared as -1. If they do not, declare it ragged, or pad it and give the counts as another output, "+
+					"or say batched = false", t))
 		}
 	}
 	return list
@@ -173,7 +176,8 @@ func readTensors(what string, list []wire.TensorMessage, limits Limits) ([]tenso
 		names[t.Name] = true
 		d, ok := tensor.FromV2(t.Datatype)
 		if !ok {
-			return nil, refuse("%s has datatype %.32q, expected one of the Predict Protocol V2 (FP32, UINT8, BYTES, …)", where, t.Datatype)
+			return nil, refuse("%s has datatype %.32q, expected one of the Predict Protocol V2 (FP32, UINT8, BYTES, …)",
+				where, t.Datatype)
 		}
 		if t.Shape == nil {
 			return nil, refuse("%s has no shape", where)
@@ -188,15 +192,18 @@ func readTensors(what string, list []wire.TensorMessage, limits Limits) ([]tenso
 			}
 		}
 		if n, ok := row.Elements(); !ok || int64(n) > limits.MessageBytes {
-			return nil, refuse("%s has shape %v of %s: one row is larger than the limit of %d bytes for a message", where, t.Shape, t.Datatype, limits.MessageBytes)
+			return nil, refuse("%s has shape %v of %s: one row is larger than the limit of %d bytes for a message",
+				where, t.Shape, t.Datatype, limits.MessageBytes)
 		}
 		if t.Format != "" && t.Format != tensor.FormatNHWC && t.Format != tensor.FormatNCHW {
-			return nil, refuse("%s has format %.32q, expected %s or %s", where, t.Format, tensor.FormatNHWC, tensor.FormatNCHW)
+			return nil, refuse("%s has format %.32q, expected %s or %s",
+				where, t.Format, tensor.FormatNHWC, tensor.FormatNCHW)
 		}
 		if err := checkLabels(where, t.Labels); err != nil {
 			return nil, err
 		}
-		specs[i] = tensor.Spec{Name: t.Name, DType: d, Shape: tensor.Shape(t.Shape), Optional: t.Optional, Ragged: t.Ragged,
+		specs[i] = tensor.Spec{Name: t.Name, DType: d, Shape: tensor.Shape(t.Shape), Optional: t.Optional,
+			Ragged: t.Ragged,
 			Format: t.Format, Image: (*tensor.Image)(t.Image), Labels: t.Labels}
 	}
 	return specs, nil

@@ -110,7 +110,8 @@ func (p *process) awaitRegistration(ctx context.Context, seen func() bool) error
 			}
 		case <-p.crashed:
 			i := p.snapshot()
-			return fmt.Errorf("the new process ended with %s before it registered: %s; the old one continues", i.LastExit, strings.Join(i.LastLines, " | "))
+			return fmt.Errorf("the new process ended with %s before it registered: %s; the old one continues",
+				i.LastExit, strings.Join(i.LastLines, " | "))
 		case <-p.done:
 			return errStopped
 		case <-ctx.Done():

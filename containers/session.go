@@ -121,8 +121,9 @@ func (s *session) open() error {
 		}
 	}
 	conn, err := zmtp.Server(s.raw, zmtp.Config{
-		Secure:           secure,
-		Limits:           zmtp.Limits{MessageBytes: min(helloLimit, set.Limits.MessageBytes), Frames: min(helloFrames, set.Limits.Frames), QueuedMessages: queueLimit},
+		Secure: secure,
+		Limits: zmtp.Limits{MessageBytes: min(helloLimit, set.Limits.MessageBytes),
+			Frames: min(helloFrames, set.Limits.Frames), QueuedMessages: queueLimit},
 		Pool:             s.listener.cfg.Pool,
 		HandshakeTimeout: set.HandshakeTimeout,
 		WriteTimeout:     set.WriteTimeout,
@@ -249,7 +250,8 @@ func (s *session) register(r registration) error {
 			return s.refuse(err)
 		}
 	}
-	options := scheduler.ReplicaOptions{Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial, Silent: s.endSilent, Replaced: s.replaced}
+	options := scheduler.ReplicaOptions{Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial,
+		Silent: s.endSilent, Replaced: s.replaced}
 	if f := s.listener.cfg.Returns; f != nil {
 		options.Returns = f(s.raw)
 	}
@@ -316,7 +318,8 @@ func (s *session) allow(id scheduler.ModelID) error {
 		s.mu.Lock()
 		registered, party := !s.info.Registered.IsZero(), s.info.Party
 		s.mu.Unlock()
-		party, err := f(Applicant{Conn: s.raw, TLS: s.tls, Model: id, Token: s.token, Registered: registered, Party: party})
+		party, err := f(Applicant{Conn: s.raw, TLS: s.tls, Model: id, Token: s.token, Registered: registered,
+			Party: party})
 		if err == nil {
 			s.mu.Lock()
 			s.info.Party = party
@@ -419,7 +422,8 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 		s.mu.Unlock()
 		if !s.strays {
 			s.strays = true
-			s.log(slog.LevelWarn, "container answered a batch that is not in flight; further such answers are only counted", "id", id)
+			s.log(slog.LevelWarn,
+				"container answered a batch that is not in flight; further such answers are only counted", "id", id)
 		}
 		s.codec.drop(m)
 		return nil

@@ -89,7 +89,8 @@ func (s *session) bind(r registration) {
 func (s *session) handleArena(m wire.ArenaMessage) {
 	notice, unmap := s.sharing.answer(m)
 	if notice != "" {
-		s.log(slog.LevelWarn, "container gets its tensors over the connection instead of shared memory", "reason", errorText(errors.New(notice)))
+		s.log(slog.LevelWarn, "container gets its tensors over the connection instead of shared memory",
+			"reason", errorText(errors.New(notice)))
 	}
 	if unmap != 0 {
 		s.unmap(unmap)
@@ -150,7 +151,8 @@ func (s *session) share(r registration) *sharing {
 	if !r.arena || cfg.Arena == nil || s.settings.Bytes || !sameMachine(s.raw) {
 		return nil
 	}
-	x := &sharing{arena: cfg.Arena, pool: cfg.Pool, areas: s.listener.areas, slots: max(r.slots, r.concurrency+1, 2) + 2,
+	x := &sharing{arena: cfg.Arena, pool: cfg.Pool, areas: s.listener.areas,
+		slots:    max(r.slots, r.concurrency+1, 2) + 2,
 		segments: make(map[int64]*sharedSegment), pending: make(map[string]bool), declined: make(map[string]bool)}
 	if segment := cfg.Arena.Current(); segment != nil {
 		x.offerLocked(segment, wire.UseInputs)
@@ -181,7 +183,8 @@ func (x *sharing) mayOfferLocked(use string) bool {
 func (x *sharing) offerLocked(segment *arena.Segment, use string) {
 	x.segments[segment.Number] = &sharedSegment{Segment: segment, use: use}
 	x.pending[use] = true
-	x.offers = append(x.offers, wire.ArenaMessage{Segment: segment.Number, Use: use, Path: segment.Path, Bytes: segment.Size(), Token: segment.Token})
+	x.offers = append(x.offers, wire.ArenaMessage{Segment: segment.Number, Use: use, Path: segment.Path,
+		Bytes: segment.Size(), Token: segment.Token})
 }
 
 // first returns the offer for welcome, if there is one.
@@ -397,7 +400,8 @@ func (x *sharing) findPassed(t *wire.TensorHeader, b *scheduler.Batch) (zmtp.Fra
 			if segment == nil || segment.Number != int64(t.At[0]) {
 				continue
 			}
-			if lo := int64(t.At[1]) - offset; lo >= 0 && lo <= int64(len(in.Data)) && int64(t.At[2]) <= int64(len(in.Data))-lo {
+			if lo := int64(t.At[1]) - offset; lo >= 0 && lo <= int64(len(in.Data)) &&
+				int64(t.At[2]) <= int64(len(in.Data))-lo {
 				in.Buf.Retain()
 				return zmtp.Frame{Data: in.Data[lo:][:t.At[2]:t.At[2]], Buf: in.Buf}, true
 			}

@@ -114,7 +114,8 @@ func (cmd Command) validate() error {
 		faults = append(faults, fmt.Errorf("containers: %q has no command", cmd.Name))
 	}
 	if cmd.Replicas < 0 || cmd.Replicas > maxReplicas {
-		faults = append(faults, fmt.Errorf("containers: %q has %d replicas, expected 1 to %d", cmd.Name, cmd.Replicas, maxReplicas))
+		faults = append(faults, fmt.Errorf("containers: %q has %d replicas, expected 1 to %d",
+			cmd.Name, cmd.Replicas, maxReplicas))
 	}
 	for k := range cmd.Env {
 		if k == "" || strings.ContainsAny(k, "=\x00") {
@@ -155,7 +156,8 @@ func Supervise(cmd Command) (*Supervisor, error) {
 
 // launch starts a process of a replica.
 func (s *Supervisor) launch(replica int) *process {
-	p := &process{cmd: s.cmd, log: s.cmd.Log.With("container", s.cmd.Name, "replica", replica), done: make(chan struct{}), registered: make(chan struct{}), crashed: make(chan struct{})}
+	p := &process{cmd: s.cmd, log: s.cmd.Log.With("container", s.cmd.Name, "replica", replica),
+		done: make(chan struct{}), registered: make(chan struct{}), crashed: make(chan struct{})}
 	p.output = newThrottle(p.log, linesOfProcess, linesOfProcess)
 	p.info = ProcessInfo{Name: s.cmd.Name, Replica: replica, State: "restarting", Since: time.Now()}
 	p.stopTimeout.Store(int64(s.cmd.StopTimeout))
@@ -412,7 +414,8 @@ func (p *process) supervise(ctx context.Context) {
 		}
 		p.state(state, 0)
 		p.crashOnce.Do(func() { close(p.crashed) })
-		p.log.Warn("container process ended", "reason", exit, "in_a_row", quick, "restart_in", pause.Round(time.Millisecond))
+		p.log.Warn("container process ended",
+			"reason", exit, "in_a_row", quick, "restart_in", pause.Round(time.Millisecond))
 		backoff.Wait(pause, ctx.Done())
 		p.mu.Lock()
 		p.info.Restarts++
@@ -427,7 +430,8 @@ func (p *process) run(ctx context.Context) error {
 	c.Dir = p.cmd.Dir
 	mark := newMark()
 	inherited := p.cmd.Privileges.environment()
-	c.Env = append(slices.Clone(inherited), ServersEnv+"="+strings.Join(p.cmd.Servers, ","), ReplicaEnv+"="+strconv.Itoa(p.info.Replica), mark)
+	c.Env = append(slices.Clone(inherited), ServersEnv+"="+strings.Join(p.cmd.Servers, ","),
+		ReplicaEnv+"="+strconv.Itoa(p.info.Replica), mark)
 	for k, v := range p.cmd.Fallback {
 		if !slices.ContainsFunc(inherited, func(variable string) bool { return strings.HasPrefix(variable, k+"=") }) {
 			c.Env = append(c.Env, k+"="+v)

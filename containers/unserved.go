@@ -29,10 +29,14 @@ type mismatch struct {
 func (u *mismatch) Error() string { return u.text }
 
 var (
-	errComesBack = &mismatch{"v1", "it sent an answer before it registered; if it speaks RPC v1, it registered with an earlier server process and must be restarted to register again"}
-	errSilentV1  = &mismatch{"v1", "its ZeroMQ socket connected, but it sent no message; if it speaks RPC v1, it registered with an earlier server process and must be restarted to register again"}
-	errV2        = &mismatch{"v2", "it speaks RPC v2 (registered without an RPC version), which needs an address of its own: set containers.listen_v2 (or listen_v2a, if it answers with floats) and connect it there; this one serves v3"}
-	errMuteV2    = &mismatch{"v2", "it sent heartbeats as RPC v2 and v3 do, but did not answer the request of v3 to register; if it speaks v2, set containers.listen_v2 (or listen_v2a, if it answers with floats), connect it there, and restart it"}
+	errComesBack = &mismatch{"v1",
+		"it sent an answer before it registered; if it speaks RPC v1, it registered with an earlier server process and must be restarted to register again"}
+	errSilentV1 = &mismatch{"v1",
+		"its ZeroMQ socket connected, but it sent no message; if it speaks RPC v1, it registered with an earlier server process and must be restarted to register again"}
+	errV2 = &mismatch{"v2",
+		"it speaks RPC v2 (registered without an RPC version), which needs an address of its own: set containers.listen_v2 (or listen_v2a, if it answers with floats) and connect it there; this one serves v3"}
+	errMuteV2 = &mismatch{"v2",
+		"it sent heartbeats as RPC v2 and v3 do, but did not answer the request of v3 to register; if it speaks v2, set containers.listen_v2 (or listen_v2a, if it answers with floats), connect it there, and restart it"}
 )
 
 // mismatch returns why a container that has not registered never will, as far as its messages
@@ -97,7 +101,8 @@ func (l *Listener) Unserved() []SessionInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expireLocked()
-	return slices.SortedFunc(maps.Values(l.unserved), func(a, b SessionInfo) int { return cmp.Compare(a.Number, b.Number) })
+	return slices.SortedFunc(maps.Values(l.unserved),
+		func(a, b SessionInfo) int { return cmp.Compare(a.Number, b.Number) })
 }
 
 // StateUnserved is the state of containers that cannot be served as they are.

@@ -79,7 +79,8 @@ func (c *v0) request(b *scheduler.Batch) ([]byte, error) {
 		total += len(p.Inputs[0].Data) + 4*p.Rows
 	}
 	if total > math.MaxUint32 {
-		return nil, fmt.Errorf("a batch of %d bytes cannot be sent to a container of RPC v0, limit %d", total, uint32(math.MaxUint32))
+		return nil, fmt.Errorf("a batch of %d bytes cannot be sent to a container of RPC v0, limit %d",
+			total, uint32(math.MaxUint32))
 	}
 	if same && elements > 0 {
 		c.head(code, b.Rows)
@@ -121,7 +122,8 @@ func (c *v0) texts(b *scheduler.Batch) ([]byte, error) {
 	rows(func(row []byte) { c.word(len(row)) })
 	if c.writer == nil {
 		c.writer = lz4.NewWriter(nil)
-		if err := c.writer.Apply(lz4.BlockSizeOption(lz4.Block64Kb), lz4.ChecksumOption(true), lz4.ConcurrencyOption(1)); err != nil {
+		if err := c.writer.Apply(lz4.BlockSizeOption(lz4.Block64Kb), lz4.ChecksumOption(true),
+			lz4.ConcurrencyOption(1)); err != nil {
 			return nil, err
 		}
 	}
@@ -143,7 +145,8 @@ func (c *v0) texts(b *scheduler.Batch) ([]byte, error) {
 	out := c.out.Bytes()
 	size := len(out) - at - 4
 	if size > math.MaxUint32 {
-		return nil, fmt.Errorf("a batch of %d bytes cannot be sent to a container of RPC v0, limit %d", size, uint32(math.MaxUint32))
+		return nil, fmt.Errorf("a batch of %d bytes cannot be sent to a container of RPC v0, limit %d",
+			size, uint32(math.MaxUint32))
 	}
 	binary.LittleEndian.PutUint32(out[at:], uint32(size))
 	return out, nil

@@ -46,7 +46,8 @@ func (c *v2) parse(m *zmtp.Message) (incoming, error) {
 		r, err := c.register(f)
 		return incoming{event: evHello, hello: r}, err
 	case t != typeMessage:
-		return incoming{}, fmt.Errorf("message of type %d, expected 0 (new container), 1 (response) or 2 (heartbeat)", t)
+		return incoming{}, fmt.Errorf("message of type %d, expected 0 (new container), 1 (response) or 2 (heartbeat)",
+			t)
 	case len(f) != 4 || len(f[2].Data) < 4: // Java sends the id in 8 bytes, the first 4 count
 		return incoming{}, fmt.Errorf("response of %d frames, expected '' | 1 | id | content", len(f))
 	}
@@ -56,9 +57,11 @@ func (c *v2) parse(m *zmtp.Message) (incoming, error) {
 func (c *v2) register(f []zmtp.Frame) (registration, error) {
 	if len(f) != 5 {
 		if len(f) == 6 {
-			return registration{}, refuse("registered with an RPC version, as RPC v3 does; this address serves %s", c.generation())
+			return registration{}, refuse("registered with an RPC version, as RPC v3 does; this address serves %s",
+				c.generation())
 		}
-		return registration{}, refuse("registration of %d frames, expected '' | 0 | name | version | input type", len(f))
+		return registration{}, refuse("registration of %d frames, expected '' | 0 | name | version | input type",
+			len(f))
 	}
 	output := tensor.Bytes
 	if c.floats {
@@ -88,7 +91,8 @@ func (c *v2) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 		if len(f.Data) == 4*b.Rows {
 			hint = " (a float for each, as RPC v2a answers, would have as many)"
 		}
-		return nil, fmt.Errorf("answer of %d bytes to a batch of %d rows: its table of sizes alone has %d%s", len(f.Data), b.Rows, table, hint)
+		return nil, fmt.Errorf("answer of %d bytes to a batch of %d rows: its table of sizes alone has %d%s",
+			len(f.Data), b.Rows, table, hint)
 	}
 	if n := binary.LittleEndian.Uint32(f.Data); int64(n) != int64(b.Rows) {
 		return nil, fmt.Errorf("%d outputs for a batch of %d rows", n, b.Rows)

@@ -50,17 +50,20 @@ func (c *v3) parse(m *zmtp.Message) (incoming, error) {
 		// Java containers send the id in 8 bytes, of which the first 4 count.
 		if len(f) < 5 || len(f[2].Data) < 4 || len(f[3].Data) < 8 ||
 			m.Refused == nil && binary.LittleEndian.Uint64(f[3].Data) != uint64(len(f[4].Data)) {
-			return incoming{}, fmt.Errorf("response of %d frames, expected '' | 1 | id | header size | header | outputs", len(f))
+			return incoming{},
+				fmt.Errorf("response of %d frames, expected '' | 1 | id | header size | header | outputs", len(f))
 		}
 		return incoming{event: evResult, id: uint64(binary.LittleEndian.Uint32(f[2].Data))}, nil
 	default:
-		return incoming{}, fmt.Errorf("message of type %d, expected 0 (new container), 1 (response) or 2 (heartbeat)", t)
+		return incoming{}, fmt.Errorf("message of type %d, expected 0 (new container), 1 (response) or 2 (heartbeat)",
+			t)
 	}
 }
 
 func (c *v3) register(f []zmtp.Frame) (registration, error) {
 	if len(f) != 6 || len(f[5].Data) < 4 {
-		return registration{}, refuse("registration of %d frames, expected '' | 0 | name | version | input type | rpc version", len(f))
+		return registration{},
+			refuse("registration of %d frames, expected '' | 0 | name | version | input type | rpc version", len(f))
 	}
 	if v := binary.LittleEndian.Uint32(f[5].Data); v != v3RPC {
 		return registration{}, refuse("registered with RPC version %d, expected %d", v, v3RPC)
@@ -71,7 +74,8 @@ func (c *v3) register(f []zmtp.Frame) (registration, error) {
 func (c *v3) batch(o *zmtp.Outgoing, b *scheduler.Batch, _ time.Time) error {
 	// The answer has a frame for each row and five more.
 	if b.Rows+5 > c.limits.Frames {
-		return fmt.Errorf("the answer to a batch of %d rows would exceed the limit of %d frames", b.Rows, c.limits.Frames)
+		return fmt.Errorf("the answer to a batch of %d rows would exceed the limit of %d frames",
+			b.Rows, c.limits.Frames)
 	}
 	c.head(o, typeMessage)
 	putUint32(o, uint32(b.ID))

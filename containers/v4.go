@@ -36,7 +36,8 @@ type v4 struct {
 func (*v4) generation() string { return "v4" }
 
 func (*v4) clocks(heartbeat time.Duration) clocks {
-	return clocks{heartbeat: heartbeat, dead: missedBeats * heartbeat, idle: idleBeats * heartbeat, beats: true, first: true}
+	return clocks{heartbeat: heartbeat, dead: missedBeats * heartbeat, idle: idleBeats * heartbeat, beats: true,
+		first: true}
 }
 
 func (c *v4) parse(m *zmtp.Message) (incoming, error) {
@@ -51,7 +52,8 @@ func (c *v4) parse(m *zmtp.Message) (incoming, error) {
 		return incoming{event: evDraining}, nil
 	case wire.Result:
 		if len(f) < 3 || len(f[1].Data) != wire.IDSize {
-			return incoming{}, fmt.Errorf("result of %d frames, expected result | id (8 bytes) | JSON | tensors", len(f))
+			return incoming{}, fmt.Errorf("result of %d frames, expected result | id (8 bytes) | JSON | tensors",
+				len(f))
 		}
 		return incoming{event: evResult, id: binary.LittleEndian.Uint64(f[1].Data)}, nil
 	case wire.Arena:
@@ -361,7 +363,8 @@ func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 		b.Executed(c.header.Together, time.Duration(min(max(0, c.header.Queued), maxQueued)*float64(time.Millisecond)))
 	}
 	for _, e := range c.header.Errors {
-		a.errors = append(a.errors, scheduler.RowError{Row: e.Row, Message: string(clip(e.Message)), Invalid: e.Invalid})
+		a.errors = append(a.errors, scheduler.RowError{Row: e.Row, Message: string(clip(e.Message)),
+			Invalid: e.Invalid})
 	}
 	return a, nil
 }
@@ -481,7 +484,8 @@ func welcomeMessage(server string, s *Settings) wire.WelcomeMessage {
 
 // waitMessage is the answer to a v4 registration that has to wait.
 func waitMessage(reason error, s *Settings) wire.WaitMessage {
-	return wire.WaitMessage{Error: reason.Error(), HeartbeatMS: wholeMillis(s.Heartbeat), DeadAfterMS: wholeMillis(missedBeats * s.Heartbeat)}
+	return wire.WaitMessage{Error: reason.Error(), HeartbeatMS: wholeMillis(s.Heartbeat),
+		DeadAfterMS: wholeMillis(missedBeats * s.Heartbeat)}
 }
 
 // wholeMillis is a time in milliseconds, rounded up.

@@ -39,7 +39,8 @@ func (s *session) unplaced(r registration, reason error) error {
 // That is at most a heartbeat late, and needs no list of what may free a place: containers that
 // leave, a process that does not come back in time, a model that is replaced.
 func (s *session) wait(r registration, reason *scheduler.TakenError) {
-	s.log(slog.LevelWarn, "container waits: its version is served with another declaration", "reason", errorText(reason))
+	s.log(slog.LevelWarn, "container waits: its version is served with another declaration",
+		"reason", errorText(reason))
 	s.say(func(o *zmtp.Outgoing) bool { return say(o, wire.Wait, waitMessage(reason, s.settings)) })
 	s.mu.Lock()
 	defer s.mu.Unlock()

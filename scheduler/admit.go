@@ -257,7 +257,8 @@ func (c *core) displace(r *Request, needRows int, needBytes int64, before int64,
 	var err *OverloadedError
 	for _, v := range victims {
 		if err == nil || err.Needed != v.sourceRows {
-			err = &OverloadedError{Limit: limitShare, RetryAfter: minRetry, Value: int64(r.source.rows), Needed: v.sourceRows, met: limit}
+			err = &OverloadedError{Limit: limitShare, RetryAfter: minRetry, Value: int64(r.source.rows),
+				Needed: v.sourceRows, met: limit}
 		}
 		c.answer(v.req, OutcomeDisplaced, err, fx)
 	}

@@ -44,6 +44,16 @@ func (m *Model) deliver(b *Batch, exec int64) {
 	}
 }
 
+// A verdict tells the shell what to do with an answer.
+type verdict uint8
+
+const (
+	verdictIgnore verdict = iota // the batch no longer belongs to the worker: drop the answer
+	verdictDrop                  // drop the answer; the worker is done with the batch
+	// Deliver the rows of the spans; the worker is done with the batch.
+	verdictDeliver
+)
+
 // skip drops the next rows of the outputs.
 func (b *Batch) skip(rows int) {
 	for i := range b.cuts {
@@ -171,9 +181,12 @@ const freeSizes = "if the size of an output differs between rows, declare the ou
 // spoiled fails a request whose pieces cannot be joined: memory is short, or the pieces have
 // different shapes.
 func (m *Model) spoiled(r *Request, batches int, err error) {
-	r.outcome, r.Err = OutcomeContainerFailed, fmt.Errorf("%w: the answers of its %d batches cannot be joined: %w; %s", ErrContainerFailed, batches, err, freeSizes)
+	r.outcome, r.Err = OutcomeContainerFailed,
+		fmt.Errorf("%w: the answers of its %d batches cannot be joined: %w; %s",
+			ErrContainerFailed, batches, err, freeSizes)
 	if errors.Is(err, tensor.ErrBudget) {
-		r.outcome, r.Err = OutcomeMemory, fmt.Errorf("%w: no memory to join the answers of its %d batches: %w", ErrOverloaded, batches, err)
+		r.outcome, r.Err = OutcomeMemory,
+			fmt.Errorf("%w: no memory to join the answers of its %d batches: %w", ErrOverloaded, batches, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

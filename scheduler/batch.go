@@ -171,19 +171,23 @@ func outcomeOfFailure(err error) Outcome {
 func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 	spec := &b.model.spec
 	if len(outputs) != len(spec.Outputs) {
-		return fmt.Errorf("%w: it declared %d outputs and answered with %d", ErrContainerFailed, len(spec.Outputs), len(outputs))
+		return fmt.Errorf("%w: it declared %d outputs and answered with %d",
+			ErrContainerFailed, len(spec.Outputs), len(outputs))
 	}
 	for i := range outputs {
 		t, want := &outputs[i], &spec.Outputs[i]
 		ragged := want.Ragged != ""
 		if t.Rows() != b.Rows && (!ragged || len(t.Shape) == 0) {
-			return fmt.Errorf("%w: output %q has shape %s for a batch of %d rows", ErrContainerFailed, want.Name, t.Shape, b.Rows)
+			return fmt.Errorf("%w: output %q has shape %s for a batch of %d rows",
+				ErrContainerFailed, want.Name, t.Shape, b.Rows)
 		}
 		if t.DType != want.DType {
-			return fmt.Errorf("%w: output %q is declared as %s, got %s", ErrContainerFailed, want.Name, want.DType, t.DType)
+			return fmt.Errorf("%w: output %q is declared as %s, got %s",
+				ErrContainerFailed, want.Name, want.DType, t.DType)
 		}
 		if declared := want.Shape; !fits(t.Shape, declared, b.model.batched) {
-			return fmt.Errorf("%w: output %q is declared as %s, got %s", ErrContainerFailed, want.Name, declared, t.Shape)
+			return fmt.Errorf("%w: output %q is declared as %s, got %s",
+				ErrContainerFailed, want.Name, declared, t.Shape)
 		}
 		if err := t.Check(); err != nil {
 			return fmt.Errorf("%w: output %q: %v", ErrContainerFailed, want.Name, err)
@@ -198,7 +202,8 @@ func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 	}
 	for _, e := range rowErrors {
 		if e.Row < 0 || e.Row >= b.Rows {
-			return fmt.Errorf("%w: it reports an error for row %d in a batch of %d rows (%s)", ErrContainerFailed, e.Row, b.Rows, e.Message)
+			return fmt.Errorf("%w: it reports an error for row %d in a batch of %d rows (%s)",
+				ErrContainerFailed, e.Row, b.Rows, e.Message)
 		}
 	}
 	return nil
@@ -211,7 +216,8 @@ func (b *Batch) checkCounts(t, counts *tensor.Tensor, by string) error {
 	for row := range b.Rows {
 		n := countAt(counts, row)
 		if n < 0 || n > int64(left) {
-			return fmt.Errorf("%s is %d for row %d, but only %d of its %d values are left", by, n, row, left, t.Shape[0])
+			return fmt.Errorf("%s is %d for row %d, but only %d of its %d values are left",
+				by, n, row, left, t.Shape[0])
 		}
 		left -= int(n)
 	}

@@ -255,7 +255,8 @@ func (ss *sources) checkCallers(requests map[*Request]int) error {
 	owed, due, queued, all := 0, 0, 0, 0
 	for _, s := range ss.byID {
 		if s.unanswered != unanswered[s] || s.out != out[s] {
-			return fmt.Errorf("source %d has %d requests with %d rows, its counts are %d and %d", s.id, unanswered[s], out[s], s.unanswered, s.out)
+			return fmt.Errorf("source %d has %d requests with %d rows, its counts are %d and %d",
+				s.id, unanswered[s], out[s], s.unanswered, s.out)
 		}
 		if s.owed > 0 {
 			owed++
@@ -273,7 +274,8 @@ func (ss *sources) checkCallers(requests map[*Request]int) error {
 	case owed != 0:
 		return fmt.Errorf("%d sources are missing among those with answers that no request has followed", owed)
 	case due != ss.due || queued != ss.queued || all != ss.callers.out:
-		return fmt.Errorf("callers have %d rows due, %d queued and %d unanswered, the counts are %d, %d and %d", due, queued, all, ss.due, ss.queued, ss.callers.out)
+		return fmt.Errorf("callers have %d rows due, %d queued and %d unanswered, the counts are %d, %d and %d",
+			due, queued, all, ss.due, ss.queued, ss.callers.out)
 	}
 	return nil
 }
@@ -293,7 +295,8 @@ func (ss *streams) check(requests map[*Request]int) error {
 			case r.Frame != f || f.stream != s || r.state != stateWaiting:
 				return fmt.Errorf("stream %q has a frame that is not its own, or answered", s.key.name)
 			case f.node.Held != (r.left == 0) || f.node.Held != (r.item.queue == &ss.held):
-				return fmt.Errorf("a frame of stream %q has %d rows unanswered, held: %v", s.key.name, r.left, f.node.Held)
+				return fmt.Errorf("a frame of stream %q has %d rows unanswered, held: %v",
+					s.key.name, r.left, f.node.Held)
 			case f.node.Held && last == nil && s.Leaving == 0:
 				return fmt.Errorf("the answer of the oldest frame of stream %q is held", s.key.name)
 			}
@@ -315,10 +318,12 @@ func (ss *streams) check(requests map[*Request]int) error {
 			}
 		}
 		if last != s.Newest.Request() || n != s.Held || queued != s.queued {
-			return fmt.Errorf("stream %q holds %d answers and counts %d, has %d items waiting and counts %d", s.key.name, n, s.Held, queued, s.queued)
+			return fmt.Errorf("stream %q holds %d answers and counts %d, has %d items waiting and counts %d",
+				s.key.name, n, s.Held, queued, s.queued)
 		}
 		if (s.turn >= 0) != (s.Keep > 0 && s.queued > 0) || s.turn >= 0 && ss.turns[s.priority][s.turn] != s {
-			return fmt.Errorf("stream %q is at %d of the turns, keeps %d and has %d items waiting", s.key.name, s.turn, s.Keep, s.queued)
+			return fmt.Errorf("stream %q is at %d of the turns, keeps %d and has %d items waiting",
+				s.key.name, s.turn, s.Keep, s.queued)
 		}
 		if s.silent != s.Idle() || s.silent && s.ended {
 			return fmt.Errorf("stream %q counts as silent: %v", s.key.name, s.silent)
@@ -344,7 +349,8 @@ func (ss *streams) check(requests map[*Request]int) error {
 	}
 	for c, n := range clients {
 		if ss.clients[c.name] != c || n != [2]int{c.streams, c.silent.count} {
-			return fmt.Errorf("client %q has %d streams, %d of them silent; %d and %d are counted", c.name, n[0], n[1], c.streams, c.silent.count)
+			return fmt.Errorf("client %q has %d streams, %d of them silent; %d and %d are counted",
+				c.name, n[0], n[1], c.streams, c.silent.count)
 		}
 	}
 	if len(clients) != len(ss.clients) {

@@ -206,7 +206,8 @@ func (c ModelConfig) Faults() (fs setting.Faults) {
 			setting.FormatDuration(c.Delay), setting.FormatDuration(c.Objective))
 	}
 	if c.ExecTimeout <= c.Objective {
-		fs.Add("execution_timeout", "%s is not above objective, %s: a replica would become suspect during a batch that meets the objective",
+		fs.Add("execution_timeout",
+			"%s is not above objective, %s: a replica would become suspect during a batch that meets the objective",
 			setting.FormatDuration(c.ExecTimeout), setting.FormatDuration(c.Objective))
 	}
 	if c.Strategy == strategyDeadline && c.Shed != nil && !*c.Shed {

@@ -138,7 +138,8 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 		return
 	}
 	if !c.batched && r.Rows != 1 {
-		c.refuse(r, OutcomeInvalidInput, fmt.Errorf("%w: the model takes one row per request, got %d", ErrInvalidInput, r.Rows), fx)
+		c.refuse(r, OutcomeInvalidInput,
+			fmt.Errorf("%w: the model takes one row per request, got %d", ErrInvalidInput, r.Rows), fx)
 		return
 	}
 	if r.Rows > c.cfg.QueueRows || r.bytes > c.cfg.QueueBytes {
@@ -158,7 +159,8 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	var s *stream
 	if r.Frame != nil {
 		if s = c.streams.get(r, c.cfg.Streams, now); s == nil {
-			c.refuse(r, OutcomeStreams, &OverloadedError{Limit: limitStreams, Value: int64(c.cfg.Streams), Needed: int64(c.cfg.Streams) + 1, RetryAfter: minRetry}, fx)
+			c.refuse(r, OutcomeStreams, &OverloadedError{Limit: limitStreams, Value: int64(c.cfg.Streams),
+				Needed: int64(c.cfg.Streams) + 1, RetryAfter: minRetry}, fx)
 			return
 		}
 		defer c.streams.fallSilent(s)
@@ -172,7 +174,8 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	}
 	b := c.buckets.get(r)
 	if b == nil {
-		c.refuse(r, OutcomeQueueShapes, &OverloadedError{Limit: limitShapes, Value: queueShapes, Needed: queueShapes + 1, RetryAfter: minRetry}, fx)
+		c.refuse(r, OutcomeQueueShapes,
+			&OverloadedError{Limit: limitShapes, Value: queueShapes, Needed: queueShapes + 1, RetryAfter: minRetry}, fx)
 		return
 	}
 	if r.source.caller && !newest {
@@ -460,16 +463,6 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 	return exec, verdictDeliver
 }
 
-// A verdict tells the shell what to do with an answer.
-type verdict uint8
-
-const (
-	verdictIgnore verdict = iota // the batch no longer belongs to the worker: drop the answer
-	verdictDrop                  // drop the answer; the worker is done with the batch
-	// Deliver the rows of the spans; the worker is done with the batch.
-	verdictDeliver
-)
-
 // accept marks the requests of an answered batch.
 func (c *core) accept(b *Batch, rowErrors []RowError, exec int64, fx *effects) {
 	for _, e := range rowErrors {
@@ -568,7 +561,8 @@ func (c *core) giveUp(b *Batch, why error, now int64, fx *effects) {
 	if b.state != batchRemoved {
 		c.deadly.ended(b.Rows, now)
 	}
-	fx.lost = append(fx.lost, lostBatch{rows: b.Rows, exec: b.replica.execTime(b, now), predicted: b.predicted, err: why})
+	fx.lost = append(fx.lost, lostBatch{rows: b.Rows, exec: b.replica.execTime(b, now), predicted: b.predicted,
+		err: why})
 }
 
 // remove removes a replica, and why is the error of the batches that it has.

@@ -174,7 +174,8 @@ func (c *core) lineUp(rep *Replica, spans []span, rows int, hung bool, now int64
 	for _, s := range others {
 		left = min(left, float64(s.req.deadline-now))
 	}
-	for size := groupSize(len(others), losses, rep.profile.typical(1), min(lineupTime, left*lineupPart)); len(others) > 0; {
+	for size := groupSize(len(others), losses, rep.profile.typical(1),
+		min(lineupTime, left*lineupPart)); len(others) > 0; {
 		n := min(size, len(others))
 		groups, others = append(groups, others[:n]), others[n:]
 	}
@@ -246,5 +247,6 @@ func (c *core) makesRoom(rep *Replica, now int64) bool {
 
 // secluded reports whether the replica executes a retry that must be alone.
 func (r *Replica) secluded() bool {
-	return r.concurrency > 1 && slices.ContainsFunc(r.inflight, func(b *Batch) bool { return b.retry != nil && b.retry.apart() })
+	return r.concurrency > 1 && slices.ContainsFunc(r.inflight,
+		func(b *Batch) bool { return b.retry != nil && b.retry.apart() })
 }

@@ -375,7 +375,8 @@ func (c *core) otherInTime(rep *Replica, n int, deadline, now int64) bool {
 // shedHopeless answers rows that, by its optimistic times, not even the fastest replica could serve
 // in time.
 func (c *core) shedHopeless(q *queue, now int64, fx *effects) {
-	for head := q.head(); head != nil && head.req.spans == nil && head.deadline < now+c.capacity.fastest; head = q.head() {
+	fastest := now + c.capacity.fastest
+	for head := q.head(); head != nil && head.req.spans == nil && head.deadline < fastest; head = q.head() {
 		if head.deadline < head.req.deadline {
 			c.renew(head)
 		} else {

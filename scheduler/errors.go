@@ -39,12 +39,14 @@ type OverloadedError struct {
 func (e *OverloadedError) Error() string {
 	switch e.Limit {
 	case limitShare:
-		return fmt.Sprintf("scheduler: overloaded: displaced at the limit %s: %d rows of its connection wait, and %d of the one that displaced it", e.met, e.Needed, e.Value)
+		return fmt.Sprintf("scheduler: overloaded: displaced at the limit %s: %d rows of its connection wait, and %d of the one that displaced it",
+			e.met, e.Needed, e.Value)
 	case limitDeadline:
 		return fmt.Sprintf("scheduler: overloaded: behind the requests already waiting the answer would take about %v; the request's deadline is in %v",
 			time.Duration(e.Needed).Round(10*time.Microsecond), time.Duration(e.Value).Round(10*time.Microsecond))
 	}
-	return fmt.Sprintf("scheduler: overloaded: the limit %s is %d, this request would need %d", e.Limit, e.Value, e.Needed)
+	return fmt.Sprintf("scheduler: overloaded: the limit %s is %d, this request would need %d",
+		e.Limit, e.Value, e.Needed)
 }
 
 // Unwrap makes the error an [ErrOverloaded].
@@ -63,14 +65,17 @@ const (
 // Errors without details are made once: under overload they are returned thousands of times a
 // second.
 var (
-	errNeverSent     = fmt.Errorf("%w: it passed while the request waited in the queue", ErrDeadlineExceeded)
-	errHopeless      = fmt.Errorf("%w: no replica could have answered in the time left", ErrDeadlineExceeded)
-	errSentLate      = fmt.Errorf("%w: it passed while the request was executing, after a long wait in the queue", ErrDeadlineExceeded)
+	errNeverSent = fmt.Errorf("%w: it passed while the request waited in the queue", ErrDeadlineExceeded)
+	errHopeless  = fmt.Errorf("%w: no replica could have answered in the time left", ErrDeadlineExceeded)
+	errSentLate  = fmt.Errorf("%w: it passed while the request was executing, after a long wait in the queue",
+		ErrDeadlineExceeded)
 	errRetryLate     = fmt.Errorf("%w: it passed while the request waited to be tried again", ErrDeadlineExceeded)
-	errContainerLate = fmt.Errorf("%w: it passed while the request was executing; the container took longer than predicted", ErrDeadlineExceeded)
-	errHeld          = fmt.Errorf("%w: it passed while the answer waited for that of an older frame of its stream", ErrDeadlineExceeded)
-	errPastDeadline  = fmt.Errorf("%w: it had passed when the request arrived", ErrDeadlineExceeded)
-	errCanceled      = fmt.Errorf("%w: the caller gave up", ErrCanceled)
-	errDraining      = fmt.Errorf("%w: no new requests are accepted", ErrDraining)
-	errNoModel       = fmt.Errorf("%w: the request names no model", ErrNotFound)
+	errContainerLate = fmt.Errorf("%w: it passed while the request was executing; the container took longer than predicted",
+		ErrDeadlineExceeded)
+	errHeld = fmt.Errorf("%w: it passed while the answer waited for that of an older frame of its stream",
+		ErrDeadlineExceeded)
+	errPastDeadline = fmt.Errorf("%w: it had passed when the request arrived", ErrDeadlineExceeded)
+	errCanceled     = fmt.Errorf("%w: the caller gave up", ErrCanceled)
+	errDraining     = fmt.Errorf("%w: no new requests are accepted", ErrDraining)
+	errNoModel      = fmt.Errorf("%w: the request names no model", ErrNotFound)
 )

@@ -118,7 +118,8 @@ func (c *core) gatherOffer(rep *Replica, now int64, fx *effects) (until int64) {
 	}
 	next := gathering{began: now, due: c.sources.due + back, from: now}
 	c.bestWait(&next, p, n, false)
-	if end := rep.next().at; next.until == 0 || end == never || q.head().deadline-p.planned(w.rows+next.due) < end+next.until-now {
+	if end := rep.next().at; next.until == 0 || end == never ||
+		q.head().deadline-p.planned(w.rows+next.due) < end+next.until-now {
 		return now
 	}
 	return never

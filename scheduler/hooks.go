@@ -122,7 +122,8 @@ func CloseReasons() []CloseReason {
 	return all
 }
 
-var closeNames = [closeReasons]string{"full", "idle", "deadline", "delay", "shape", "limit", "objective", "bytes", "failures", "rate", "trial", "stream", "together", "retry"}
+var closeNames = [closeReasons]string{"full", "idle", "deadline", "delay", "shape", "limit", "objective", "bytes",
+	"failures", "rate", "trial", "stream", "together", "retry"}
 
 func (c CloseReason) String() string {
 	if c < closeReasons {

@@ -202,7 +202,8 @@ func (m *Model) send(b *Batch) {
 	}
 	if err := sendTo(b); err != nil {
 		if p, ok := err.(*workerPanic); ok {
-			m.sched.log.Error("panic while sending a batch; the replica is removed", "model", m.id, "replica", b.replica.label, "panic", p.value, "stack", string(p.stack))
+			m.sched.log.Error("panic while sending a batch; the replica is removed",
+				"model", m.id, "replica", b.replica.label, "panic", p.value, "stack", string(p.stack))
 		}
 		m.remove(b.replica, fmt.Errorf("sending a batch: %w", err))
 	}
@@ -267,7 +268,8 @@ func (r *Request) check(s *Scheduler) {
 	case len(r.Inputs) == 0 && len(r.Model.spec.Inputs) > 0:
 		r.Err = fmt.Errorf("%w: the request has no inputs", ErrInvalidInput)
 	case len(r.Inputs) > len(r.Model.spec.Inputs):
-		r.Err = fmt.Errorf("%w: the request has %d inputs, and the model declares %d", ErrInvalidInput, len(r.Inputs), len(r.Model.spec.Inputs))
+		r.Err = fmt.Errorf("%w: the request has %d inputs, and the model declares %d",
+			ErrInvalidInput, len(r.Inputs), len(r.Model.spec.Inputs))
 	case r.Priority < 0 || r.Priority >= priorities:
 		r.Err = fmt.Errorf("%w: expected a priority from 0 to %d, got %d", ErrInvalidInput, priorities-1, r.Priority)
 	}
@@ -281,7 +283,8 @@ func (r *Request) check(s *Scheduler) {
 			continue
 		}
 		if t.Rows() != r.Rows {
-			r.Err = fmt.Errorf("%w: input %q has shape %s, but the request has %d rows", ErrInvalidInput, t.Name, t.Shape, r.Rows)
+			r.Err = fmt.Errorf("%w: input %q has shape %s, but the request has %d rows",
+				ErrInvalidInput, t.Name, t.Shape, r.Rows)
 		} else if err := t.Check(); err != nil {
 			r.Err = fmt.Errorf("%w: input %q: %w", ErrInvalidInput, t.Name, err)
 		}

@@ -89,7 +89,8 @@ func (d *demand) sample(now int64, c *core) {
 		return
 	}
 	d.next = now + demandPause
-	d.marks[d.noted%demandMarks] = demandMark{now, c.stats.arrived, c.stats.wanted, c.stats.squares, c.excess(), c.sources.inPlay()}
+	d.marks[d.noted%demandMarks] = demandMark{now, c.stats.arrived, c.stats.wanted, c.stats.squares, c.excess(),
+		c.sources.inPlay()}
 	d.noted++
 }
 
@@ -243,7 +244,8 @@ func (c *core) promised(now int64) float64 {
 // refused there is no bound: what was unanswered then says nothing of what was asked.
 func (c *core) parallel(now int64) float64 {
 	from, peak := c.past.recent(now, &c.stats)
-	for _, o := range [...]Outcome{OutcomeUnavailable, OutcomeQueueRows, OutcomeQueueBytes, OutcomeQueueShapes, OutcomePredicted} {
+	for _, o := range [...]Outcome{OutcomeUnavailable, OutcomeQueueRows, OutcomeQueueBytes, OutcomeQueueShapes,
+		OutcomePredicted} {
 		if c.stats.outcomes[o] > from.outcomes[o] {
 			return math.Inf(1)
 		}

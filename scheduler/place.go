@@ -39,6 +39,7 @@ func (s *Scheduler) HasPlace(id ModelID, spec Spec) bool {
 	now := s.now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	held := slices.ContainsFunc(m.core.replicas, func(r *Replica) bool { return r.state == replicaLive || r.state == replicaSuspect })
+	held := slices.ContainsFunc(m.core.replicas,
+		func(r *Replica) bool { return r.state == replicaLive || r.state == replicaSuspect })
 	return !held && m.core.awaited == "" && now >= m.core.returns
 }

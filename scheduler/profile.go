@@ -90,7 +90,8 @@ func (p *profile) learn(rows int, ns, now int64) {
 	// The first batch of a replica includes one-time costs: loading, compiling, filling caches. Its
 	// time is used to plan the second batch, and then forgotten.
 	if p.count == 1 {
-		*p = profile{max: p.max, shared: p.shared, count: 1, classes: p.classes[:0], median: p.median[:0], eager: p.eager[:0], points: p.points[:0]}
+		*p = profile{max: p.max, shared: p.shared, count: 1, classes: p.classes[:0], median: p.median[:0],
+			eager: p.eager[:0], points: p.points[:0]}
 	}
 	ratio := 1.0
 	if p.n > 0 {

@@ -126,7 +126,8 @@ func (r *Replica) bound(c *core) {
 // each call would be allocated on the heap.
 func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
 	p := &r.planned
-	*p = plan{share: r.sharing.share, granted: r.sharing.on, target: r.sharing.target, start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile, trials: &r.trials}
+	*p = plan{share: r.sharing.share, granted: r.sharing.on, target: r.sharing.target, start: start, max: r.max,
+		maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile, trials: &r.trials}
 	p.max = p.own(p.max)
 	if most := p.own(c.sizeLimit(r, start)); most < p.max {
 		p.max, p.maxWhy = most, CloseFailures

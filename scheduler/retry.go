@@ -426,7 +426,8 @@ func (c *core) auditRetries(requests map[*Request]int) (rows int, bytes int64, e
 			case s.req.state != stateWaiting:
 				err = fmt.Errorf("a retry has rows of an answered request")
 			case s.req.deadline < r.tightest:
-				err = fmt.Errorf("a retry's earliest deadline is %d, a request in it has %d", r.tightest, s.req.deadline)
+				err = fmt.Errorf("a retry's earliest deadline is %d, a request in it has %d",
+					r.tightest, s.req.deadline)
 			}
 		}
 		if n != r.rows {

@@ -80,7 +80,8 @@ const MaxAbsent = 256
 // Close. If no replica is live, another contract starts a new Model.
 func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOptions) (*Replica, error) {
 	if id.Name == "" || id.Version == "" {
-		return nil, fmt.Errorf("%w: expected a model's name and version, got %q and %q", ErrInvalidInput, id.Name, id.Version)
+		return nil, fmt.Errorf("%w: expected a model's name and version, got %q and %q",
+			ErrInvalidInput, id.Name, id.Version)
 	}
 	cfg := s.ModelConfig(id.Name)
 	err := spec.resolve(cfg.Batched)
@@ -113,7 +114,8 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 		m = newModel(s, id, spec, cfg)
 		s.models[id] = m
 	}
-	rep := &Replica{m: m, label: opts.Label, worker: w, declared: spec.MaxBatch, options: opts, strategy: newStrategy(cfg.Strategy)}
+	rep := &Replica{m: m, label: opts.Label, worker: w, declared: spec.MaxBatch, options: opts,
+		strategy: newStrategy(cfg.Strategy)}
 	fx, now := m.begin()
 	m.core.add(rep, now, fx)
 	s.mu.Unlock()

@@ -205,11 +205,13 @@ func (c *core) waiting(now int64) (oldest time.Duration, pending int) {
 func (r *Replica) stats(c *core, now int64) ReplicaStats {
 	p := r.plan(c, 0, 0)
 	s := ReplicaStats{
-		Label: r.label, State: r.condition(), InFlight: len(r.inflight), Executing: r.executing(), GivenUp: len(r.overdue),
-		Failed: r.failed, LastError: r.lastError, LastFailed: time.Duration(now - r.lastFailed),
+		Label: r.label, State: r.condition(), InFlight: len(r.inflight), Executing: r.executing(),
+		GivenUp: len(r.overdue),
+		Failed:  r.failed, LastError: r.lastError, LastFailed: time.Duration(now - r.lastFailed),
 		Declared: r.declared, AtOnce: max(1, r.options.Concurrency),
 		MaxBatch: r.max, Ceiling: c.ceilingOf(r), Concurrency: r.concurrency, Slots: r.slots, Serial: r.options.Serial,
-		Limit: r.strategy.limit(p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows, Busy: time.Duration(r.busied),
+		Limit: r.strategy.limit(p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows,
+		Busy:     time.Duration(r.busied),
 		Overhead: time.Duration(r.overhead.value(r.profile.typical(1))),
 	}
 	for _, list := range [][]*Batch{r.inflight, r.overdue} {

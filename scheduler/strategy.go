@@ -127,7 +127,8 @@ func firstFit(q *queue, p *plan, limit int, why CloseReason) (window, bool) {
 		if q.end(at) || min(q.item(at).rows(), limit) > n {
 			continue
 		}
-		return window{at: at, rows: min(n, q.rowsFrom(at)), room: limit, cap: limit, why: why, left: CloseDeadline}, true
+		return window{at: at, rows: min(n, q.rowsFrom(at)), room: limit, cap: limit, why: why,
+			left: CloseDeadline}, true
 	}
 	return window{}, false
 }

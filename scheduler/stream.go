@@ -269,7 +269,8 @@ func (m *Model) EndStream(name string, connection uint64) {
 // forget drops the streams that have been silent for too long, and the oldest if too many are
 // silent.
 func (ss *streams) forget(now int64) {
-	for old := ss.silent.oldest; old != nil && (ss.silent.count > silentMost || old.active < now-silentTime); old = ss.silent.oldest {
+	for old := ss.silent.oldest; old != nil && (ss.silent.count > silentMost ||
+		old.active < now-silentTime); old = ss.silent.oldest {
 		ss.drop(old)
 	}
 }

@@ -38,7 +38,8 @@ func (m *Model) Streams(most int) []StreamStats {
 	}
 	m.mu.Unlock()
 	slices.SortFunc(all, func(a, b StreamStats) int {
-		return cmp.Or(rank(b)-rank(a), cmp.Compare(b.Age, a.Age), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Connection, b.Connection))
+		return cmp.Or(rank(b)-rank(a), cmp.Compare(b.Age, a.Age), cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.Connection, b.Connection))
 	})
 	return slices.Clone(all[:min(most, len(all))])
 }
@@ -69,8 +70,9 @@ func (s *stream) stats(now int64) StreamStats {
 	t := StreamStats{
 		Name: s.key.name, Connection: s.key.connection, Keep: setting.Keep(s.Keep),
 		Span: time.Duration(now - b.since), Silent: time.Duration(now - s.active),
-		Frames: a.frames + b.frames, Answered: a.answered + b.answered, Superseded: a.superseded + b.superseded, Undated: a.undated + b.undated,
-		Age: time.Duration(max(a.age, b.age)), Late: time.Duration(max(a.late, b.late)),
+		Frames: a.frames + b.frames, Answered: a.answered + b.answered, Superseded: a.superseded + b.superseded,
+		Undated: a.undated + b.undated,
+		Age:     time.Duration(max(a.age, b.age)), Late: time.Duration(max(a.late, b.late)),
 	}
 	if t.Keep == 0 {
 		t.Keep = setting.KeepAll

@@ -111,7 +111,8 @@ func (c *core) giveUpOverdue(rep *Replica, b *Batch, now int64, fx *effects) {
 	}
 	why := fmt.Errorf("%w: no answer within execution_timeout, %v", ErrContainerLost, c.cfg.ExecTimeout)
 	if b.probe > 0 {
-		why = fmt.Errorf("%w: it has not answered others within execution_timeout, %v, nor this one within %v", ErrContainerLost,
+		why = fmt.Errorf("%w: it has not answered others within execution_timeout, %v, nor this one within %v",
+			ErrContainerLost,
 			c.cfg.ExecTimeout, time.Duration(now-b.began).Round(time.Millisecond))
 	}
 	rep.blame(why, now)

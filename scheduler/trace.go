@@ -16,7 +16,8 @@ func (b *Batch) shareTraces(n int) {
 	}
 	for i := range b.spans {
 		if r := b.spans[i].req; r != nil && r.Trace != nil {
-			*r.Trace = Trace{Parent: r.Trace.Parent, State: r.Trace.State, Sent: true, Reason: b.reason, BatchRows: b.Rows - b.padding, Replica: b.replica.label, Batch: parents}
+			*r.Trace = Trace{Parent: r.Trace.Parent, State: r.Trace.State, Sent: true, Reason: b.reason,
+				BatchRows: b.Rows - b.padding, Replica: b.replica.label, Batch: parents}
 		}
 	}
 }

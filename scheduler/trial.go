@@ -148,7 +148,8 @@ func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 	}
 	p.trials.best, p.trials.tried = n, m
 	// The rows with most time left have the best chance to be in time.
-	return window{at: q.back(m), rows: m, room: m, cap: m, why: CloseTrial, left: CloseTrial, bestTime: float64(m) / rate, medianDeadline: q.item(q.back((m + 1) / 2)).deadline}, true
+	return window{at: q.back(m), rows: m, room: m, cap: m, why: CloseTrial, left: CloseTrial,
+		bestTime: float64(m) / rate, medianDeadline: q.item(q.back((m + 1) / 2)).deadline}, true
 }
 
 // raising returns the window for a trial above the ceiling, if the best known size is the ceiling.

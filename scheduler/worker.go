@@ -140,7 +140,8 @@ func (s Spec) check() error {
 			}
 			for _, d := range t.Shape {
 				if d < -1 {
-					return fmt.Errorf("tensor %q has shape %s: expected each dimension to be -1 (any size) or a size", t.Name, t.Shape)
+					return fmt.Errorf("tensor %q has shape %s: expected each dimension to be -1 (any size) or a size",
+						t.Name, t.Shape)
 				}
 			}
 		}
@@ -173,7 +174,8 @@ func (s Spec) checkBatching() error {
 func (s Spec) checkKinds() error {
 	for _, t := range s.Inputs {
 		if t.Optional && s.Batched() {
-			return fmt.Errorf("input %q is optional, which needs batched = false: rows with and without it cannot share a batch", t.Name)
+			return fmt.Errorf("input %q is optional, which needs batched = false: rows with and without it cannot share a batch",
+				t.Name)
 		}
 		if t.Ragged != "" {
 			return fmt.Errorf("input %q is ragged, which only outputs can be", t.Name)
@@ -202,19 +204,24 @@ func (s Spec) checkKinds() error {
 			return fmt.Errorf("output %q is an image, which only inputs can be", t.Name)
 		}
 		if len(t.Labels) > 0 && !t.DType.Ordered() {
-			return fmt.Errorf("output %q has labels, which need a datatype that can be ranked; it is %s", t.Name, t.DType.V2())
+			return fmt.Errorf("output %q has labels, which need a datatype that can be ranked; it is %s",
+				t.Name, t.DType.V2())
 		}
 		if t.Ragged == "" {
 			continue
 		}
 		if !s.Batched() {
-			return fmt.Errorf("output %q is ragged, but the model is not batched; declare the output without ragged, its size may vary", t.Name)
+			return fmt.Errorf("output %q is ragged, but the model is not batched; declare the output without ragged, its size may vary",
+				t.Name)
 		}
 		if slices.Contains(t.Shape[1:], -1) {
-			return fmt.Errorf("output %q is ragged and has shape %s: all dimensions but the first must be fixed", t.Name, t.Shape)
+			return fmt.Errorf("output %q is ragged and has shape %s: all dimensions but the first must be fixed",
+				t.Name, t.Shape)
 		}
-		if n := slices.IndexFunc(s.Outputs, func(o tensor.Spec) bool { return o.Name == t.Ragged }); n < 0 || !counts(s.Outputs[n]) {
-			return fmt.Errorf("output %q is ragged with counts in %q, which must be another output: INT32 or INT64 of shape [-1]", t.Name, t.Ragged)
+		if n := slices.IndexFunc(s.Outputs, func(o tensor.Spec) bool { return o.Name == t.Ragged }); n < 0 ||
+			!counts(s.Outputs[n]) {
+			return fmt.Errorf("output %q is ragged with counts in %q, which must be another output: INT32 or INT64 of shape [-1]",
+				t.Name, t.Ragged)
 		}
 	}
 	return nil
@@ -252,7 +259,8 @@ func (s Spec) Raggeds() []int {
 // sameContract reports whether clients see the same model. Platform, maximum batch and parameters
 // may differ between replicas: one may have a GPU and another none.
 func (s Spec) sameContract(o Spec) bool {
-	return s.MixedRows == o.MixedRows && s.Batched() == o.Batched() && sameSpecs(s.Inputs, o.Inputs) && sameSpecs(s.Outputs, o.Outputs)
+	return s.MixedRows == o.MixedRows && s.Batched() == o.Batched() && sameSpecs(s.Inputs, o.Inputs) &&
+		sameSpecs(s.Outputs, o.Outputs)
 }
 
 func sameSpecs(a, b []tensor.Spec) bool {
@@ -277,7 +285,8 @@ func (s Spec) differingLabel(o Spec) string {
 	for i, t := range s.Outputs {
 		for k, label := range t.Labels {
 			if other := o.Outputs[i].Labels[k]; other != label {
-				return fmt.Sprintf("label %d of output %q is %q in this declaration and %q in that of the live replicas", k, t.Name, other, label)
+				return fmt.Sprintf("label %d of output %q is %q in this declaration and %q in that of the live replicas",
+					k, t.Name, other, label)
 			}
 		}
 	}

@@ -57,7 +57,8 @@ func canJoin(a, b *Batch) bool {
 		return false
 	}
 	for i := range x {
-		if string(x[i].Name) != string(y[i].Name) || x[i].DType != y[i].DType || len(x[i].Shape) == 0 || len(y[i].Shape) == 0 ||
+		if string(x[i].Name) != string(y[i].Name) || x[i].DType != y[i].DType || len(x[i].Shape) == 0 ||
+			len(y[i].Shape) == 0 ||
 			!x[i].Shape[1:].Equal(y[i].Shape[1:]) {
 			return false
 		}

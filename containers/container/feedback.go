@@ -49,7 +49,8 @@ func (s *server) learn(hard context.Context) {
 			return
 		case l := <-s.lessons:
 			if err := s.model.learn(hard, l.b); err != nil {
-				s.model.Log.Error("container: Feedback failed; the server is not told", "model", s.model.Name, "err", err)
+				s.model.Log.Error("container: Feedback failed; the server is not told",
+					"model", s.model.Name, "err", err)
 			}
 			l.of.recycle(l.b)
 		}

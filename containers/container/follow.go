@@ -122,7 +122,8 @@ func (s *server) keepLinks(ctx context.Context, a address) {
 		s.link(ctx, a, new(linkState))
 		return
 	}
-	f := follower{server: s, address: a, choice: subset.New(s.key, s.size), live: make(map[string]*heldLink), dismissed: make(chan dismissal)}
+	f := follower{server: s, address: a, choice: subset.New(s.key, s.size), live: make(map[string]*heldLink),
+		dismissed: make(chan dismissal)}
 	defer f.links.Wait()
 	defer func() {
 		for _, l := range f.live {
@@ -142,7 +143,8 @@ func (s *server) keepLinks(ctx context.Context, a address) {
 				failures++
 				wait = attempts.After(failures)
 				if ctx.Err() == nil {
-					s.model.Log.Warn("container: cannot resolve the name of the server; is it spelled right?", "host", a.host, "err", err, "again_in", wait.Round(time.Millisecond))
+					s.model.Log.Warn("container: cannot resolve the name of the server; is it spelled right?",
+						"host", a.host, "err", err, "again_in", wait.Round(time.Millisecond))
 				}
 			}
 			due = time.Now().Add(wait)

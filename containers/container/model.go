@@ -131,7 +131,8 @@ func (m *Model) hello(token string, choice *wire.SubsetMessage, again bool) ([]b
 	}{
 		{m.Name == "", "no name"}, {m.Version == "", "no version"}, {m.Predict == nil, "no Predict"},
 		{len(m.Outputs) == 0, "no outputs"},
-		{m.MaxBatch < 0, "MaxBatch is negative"}, {m.Slots < 0 || m.Slots > maxSlots, fmt.Sprintf("Slots is not in 0..%d", maxSlots)},
+		{m.MaxBatch < 0, "MaxBatch is negative"},
+		{m.Slots < 0 || m.Slots > maxSlots, fmt.Sprintf("Slots is not in 0..%d", maxSlots)},
 		{m.Concurrency < 0 || m.Concurrency > maxSlots, fmt.Sprintf("Concurrency is not in 0..%d", maxSlots)},
 	} {
 		if f.missing {
@@ -147,8 +148,10 @@ func (m *Model) hello(token string, choice *wire.SubsetMessage, again bool) ([]b
 	text, err := json.Marshal(wire.HelloMessage{
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
-		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance, User: m.User, Metadata: m.Metadata,
-		Feedback: m.Feedback != nil, Arena: !m.Bytes, Grants: true, Waits: true, Again: new(again), Subset: choice, Token: token,
+		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots,
+		Parameters: m.Parameters, Instance: m.Instance, User: m.User, Metadata: m.Metadata,
+		Feedback: m.Feedback != nil, Arena: !m.Bytes, Grants: true, Waits: true, Again: new(again), Subset: choice,
+		Token: token,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container: model %q: %w", m.Name, err)
@@ -177,7 +180,8 @@ func (m *Model) Ambiguity() string {
 	const ways = "say Batched: new(true) if the first dimension of every tensor counts rows, one for each item to be answered, " +
 		"or Batched: new(false) if each request is one item and no dimension counts rows"
 	if leading != 0 && leading != all {
-		return fmt.Sprintf("%d of %d inputs and outputs lead with -1, which could mean two things: %s", leading, all, ways)
+		return fmt.Sprintf("%d of %d inputs and outputs lead with -1, which could mean two things: %s",
+			leading, all, ways)
 	}
 	if leading == 0 || m.MaxBatch > 1 {
 		return ""
@@ -306,7 +310,9 @@ func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 		case k == 0 && b.model.batched() && spec.Ragged == "":
 			n = b.Rows
 		case len(dims) == 0:
-			return tensor.Tensor{}, fmt.Errorf("container: output %s: dims must have the sizes of the dimensions that are -1 and do not count rows", spec)
+			return tensor.Tensor{},
+				fmt.Errorf("container: output %s: dims must have the sizes of the dimensions that are -1 and do not count rows",
+					spec)
 		default:
 			n, dims = dims[0], dims[1:]
 		}
@@ -314,7 +320,9 @@ func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 	}
 	n, ok := shape.Elements()
 	if !ok || len(dims) > 0 || spec.DType.Size() == 0 {
-		return tensor.Tensor{}, fmt.Errorf("container: output %q is declared %s %s: cannot make shape %s, as %d of dims are left over", spec.Name, spec.DType, spec.Shape, shape, len(dims))
+		return tensor.Tensor{},
+			fmt.Errorf("container: output %q is declared %s %s: cannot make shape %s, as %d of dims are left over",
+				spec.Name, spec.DType, spec.Shape, shape, len(dims))
 	}
 	if data := b.region(n * spec.DType.Size()); data != nil {
 		return tensor.Tensor{Name: spec.Name, DType: spec.DType, Shape: shape, Data: data}, nil
@@ -393,7 +401,8 @@ func (b *Batch) load(now time.Time) error {
 			}
 			at++
 			if !spec.Takes(t.DType) {
-				return fmt.Errorf("container: batch %d has %s for input %q, declared %s", b.ID, t.DType, t.Name, spec.DType)
+				return fmt.Errorf("container: batch %d has %s for input %q, declared %s",
+					b.ID, t.DType, t.Name, spec.DType)
 			}
 			if err := t.Check(); err != nil {
 				return fmt.Errorf("container: batch %d: input %q: %w", b.ID, t.Name, err)
@@ -404,7 +413,8 @@ func (b *Batch) load(now time.Time) error {
 		b.Inputs, b.present = append(b.Inputs, t), append(b.present, here)
 	}
 	if at < len(h.Inputs) {
-		return fmt.Errorf("container: batch %d has an input %.64q, which is not declared or out of order", b.ID, h.Inputs[at].Name)
+		return fmt.Errorf("container: batch %d has an input %.64q, which is not declared or out of order",
+			b.ID, h.Inputs[at].Name)
 	}
 	return nil
 }
@@ -480,7 +490,8 @@ func (m *Model) check(outputs []tensor.Tensor, rows int) error {
 	for i := range outputs {
 		t, spec := &outputs[i], &m.Outputs[i]
 		if t.DType != spec.DType || !m.fits(t.Shape, spec, rows) {
-			return fmt.Errorf("container: Predict returned %s %s for output %q, declared %s %s, for a batch of %d rows", t.DType, t.Shape, spec.Name, spec.DType, spec.Shape, rows)
+			return fmt.Errorf("container: Predict returned %s %s for output %q, declared %s %s, for a batch of %d rows",
+				t.DType, t.Shape, spec.Name, spec.DType, spec.Shape, rows)
 		}
 		if err := t.Check(); err != nil {
 			return fmt.Errorf("container: output %q: %w", spec.Name, err)
@@ -497,7 +508,8 @@ func (m *Model) call(ctx context.Context, b *Batch, log *slog.Logger) (outputs [
 		if r := recover(); r != nil {
 			log.Error("container: Predict panicked", "panic", r, "stack", string(debug.Stack()))
 			outputs, err = nil, fmt.Errorf("panic: %v", r)
-			if fault, ok := r.(interface{ Addr() uintptr }); ok && b.session != nil && b.session.sharing.holds(fault.Addr()) {
+			if fault, ok := r.(interface{ Addr() uintptr }); ok && b.session != nil &&
+				b.session.sharing.holds(fault.Addr()) {
 				err = errors.New("model: Predict wrote to an input in shared memory: set Model.WritableInputs")
 			}
 		}
@@ -516,7 +528,8 @@ func (m *Model) serve(ctx context.Context, b *Batch, log *slog.Logger) (outputs 
 	returned := false
 	defer func() {
 		if !returned {
-			log.Error("container: Predict called runtime.Goexit, which ends the goroutine that serves; the process ends", "model", m.Name, "stack", string(debug.Stack()))
+			log.Error("container: Predict called runtime.Goexit, which ends the goroutine that serves; the process ends",
+				"model", m.Name, "stack", string(debug.Stack()))
 			exit(1)
 		}
 	}()

@@ -14,7 +14,9 @@ import (
 // when it returns, so it may reuse their memory. Rows of one batch must agree in the sizes that
 // are declared as -1. For a model that is not batched the inputs have the shapes that the client
 // sent. A model without inputs gets an empty list for each row.
-func PerRow(f func(ctx context.Context, row []tensor.Tensor) ([]tensor.Tensor, error)) func(context.Context, *Batch) ([]tensor.Tensor, error) {
+func PerRow(
+	f func(ctx context.Context, row []tensor.Tensor) ([]tensor.Tensor, error),
+) func(context.Context, *Batch) ([]tensor.Tensor, error) {
 	return func(ctx context.Context, b *Batch) ([]tensor.Tensor, error) {
 		if !b.model.batched() {
 			return f(ctx, b.Inputs)
@@ -54,7 +56,8 @@ func PerRow(f func(ctx context.Context, row []tensor.Tensor) ([]tensor.Tensor, e
 			}
 			var err error
 			if outputs[i], err = tensor.Concat(rows[i], b.pool); err != nil {
-				return nil, fmt.Errorf("container: output %q: rows of one batch must agree in shape: %w", b.model.Outputs[i].Name, err)
+				return nil, fmt.Errorf("container: output %q: rows of one batch must agree in shape: %w",
+					b.model.Outputs[i].Name, err)
 			}
 			b.buffers = append(b.buffers, outputs[i].Buf)
 		}
@@ -63,7 +66,8 @@ func PerRow(f func(ctx context.Context, row []tensor.Tensor) ([]tensor.Tensor, e
 }
 
 // one computes a row. It copies the outputs, since f may reuse their memory for the next row.
-func (b *Batch) one(ctx context.Context, f func(context.Context, []tensor.Tensor) ([]tensor.Tensor, error), row []tensor.Tensor) (out []tensor.Tensor, err error) {
+func (b *Batch) one(ctx context.Context, f func(context.Context, []tensor.Tensor) ([]tensor.Tensor, error),
+	row []tensor.Tensor) (out []tensor.Tensor, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			b.model.Log.Error("container: a row panicked", "panic", r, "stack", string(debug.Stack()))

@@ -59,6 +59,23 @@ func Serve(ctx context.Context, m Model, addrs ...string) error {
 
 type lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
+// setDefaults sets the fields of Serve that are left out.
+func (m *Model) setDefaults() {
+	if m.DrainTimeout <= 0 {
+		m.DrainTimeout = defaultDrainTimeout
+	}
+	if m.MessageBytes <= 0 {
+		m.MessageBytes = defaultMessageBytes
+	}
+	if m.HealthInterval <= 0 {
+		m.HealthInterval = defaultHealthInterval
+	}
+	m.Log = cmp.Or(m.Log, slog.Default())
+	if m.Dial == nil {
+		m.Dial = new(net.Dialer).DialContext
+	}
+}
+
 func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 	shown := token.Fixed(m.Token)
 	if m.Token == "" {
@@ -95,19 +112,7 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 	} else if m.TLS != nil {
 		return fmt.Errorf("container: expected an address tls://host:port with TLS, got %q", addrs)
 	}
-	if m.DrainTimeout <= 0 {
-		m.DrainTimeout = defaultDrainTimeout
-	}
-	if m.MessageBytes <= 0 {
-		m.MessageBytes = defaultMessageBytes
-	}
-	if m.HealthInterval <= 0 {
-		m.HealthInterval = defaultHealthInterval
-	}
-	m.Log = cmp.Or(m.Log, slog.Default())
-	if m.Dial == nil {
-		m.Dial = new(net.Dialer).DialContext
-	}
+	m.setDefaults()
 	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	var links, watch sync.WaitGroup
 	defer watch.Wait()
@@ -131,7 +136,9 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 			return fmt.Errorf("container: model %q: warm-up: %w", m.Name, err)
 		}
 	}
-	s := &server{model: &m, token: shown, hard: hard, pool: tensor.NewPool(0), slots: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth(), size: size, key: rand.Text()}
+	s := &server{model: &m, token: shown, hard: hard, pool: tensor.NewPool(0),
+		slots: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth(), size: size,
+		key: rand.Text()}
 	s.arbiter = newArbiter(s)
 	if m.Feedback != nil {
 		s.lessons = make(chan lesson, maxLessons)
@@ -277,13 +284,15 @@ func (s *server) link(ctx context.Context, a address, st *linkState) {
 		case ctx.Err() != nil:
 			return
 		case errors.As(err, &refusal) && shown != s.token.Token():
-			log.Warn("container: refused, and the token has been replaced; trying the new one", "reason", refusal.reason)
+			log.Warn("container: refused, and the token has been replaced; trying the new one",
+				"reason", refusal.reason)
 			failures, refusals = 0, 0
 			continue
 		case errors.As(err, &refusal):
 			refusals++
 			wait = refused.After(refusals)
-			log.Error("container: the server refuses this model", "reason", refusal.reason, "again_in", wait.Round(time.Millisecond))
+			log.Error("container: the server refuses this model",
+				"reason", refusal.reason, "again_in", wait.Round(time.Millisecond))
 		case errors.Is(err, errWaited):
 			failures, refusals = 0, 0
 			wait = next()
@@ -294,13 +303,15 @@ func (s *server) link(ctx context.Context, a address, st *linkState) {
 			log.Warn("container: session ended", "reason", err, "again_in", wait.Round(time.Millisecond))
 		case errors.As(err, &told):
 			if told.Reason != said {
-				log.Warn("container: the server ended the connection before the model was registered; retrying", "reason", told.Reason)
+				log.Warn("container: the server ended the connection before the model was registered; retrying",
+					"reason", told.Reason)
 			}
 			said, down = told.Reason, true
 			wait = next()
 		default:
 			if !down {
-				log.Warn("container: cannot connect; retrying. Is shivad running, and is this its port for containers (containers.listen)?", "err", err)
+				log.Warn("container: cannot connect; retrying. Is shivad running, and is this its port for containers (containers.listen)?",
+					"err", err)
 			}
 			down = true
 			wait = next()

@@ -91,11 +91,13 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address, token
 	// Handshake and registration have deadlines, but a drain must not wait for them.
 	unhook := context.AfterFunc(ctx, func() { raw.Close() })
 	defer unhook()
-	conn, err := zmtp.Client(raw, zmtp.Config{Secure: secure, Pool: s.pool, Limits: zmtp.Limits{MessageBytes: s.model.MessageBytes}})
+	conn, err := zmtp.Client(raw,
+		zmtp.Config{Secure: secure, Pool: s.pool, Limits: zmtp.Limits{MessageBytes: s.model.MessageBytes}})
 	if err != nil {
 		return err
 	}
-	n := &session{server: s, state: st, log: log, conn: conn, jobs: make(chan *Batch, maxSlots), ended: make(chan error, 1), sharing: sharing{segments: make(map[int64]*mapping)}}
+	n := &session{server: s, state: st, log: log, conn: conn, jobs: make(chan *Batch, maxSlots),
+		ended: make(chan error, 1), sharing: sharing{segments: make(map[int64]*mapping)}}
 	defer n.sharing.end()
 	var stop context.CancelFunc
 	n.ctx, stop = context.WithCancel(s.hard)
@@ -152,7 +154,8 @@ func (n *session) greet(hello []byte) (wire.WelcomeMessage, error) {
 	if err := n.conn.Send(&o); err != nil {
 		return wire.WelcomeMessage{}, err
 	}
-	timer := time.AfterFunc(connectTimeout, func() { n.conn.Abort(fmt.Errorf("container: no welcome within %v", connectTimeout)) })
+	timer := time.AfterFunc(connectTimeout,
+		func() { n.conn.Abort(fmt.Errorf("container: no welcome within %v", connectTimeout)) })
 	defer timer.Stop()
 	var m zmtp.Message
 	defer m.Release()
@@ -174,11 +177,13 @@ func (n *session) greet(hello []byte) (wire.WelcomeMessage, error) {
 			waited = true
 			timer.Stop()
 		case wire.Welcome:
-			if len(f) < 2 || json.Unmarshal(f[1].Data, &w) != nil || w.Protocol != wire.Version || w.HeartbeatMS <= 0 || w.DeadAfterMS <= 0 {
+			if len(f) < 2 || json.Unmarshal(f[1].Data, &w) != nil || w.Protocol != wire.Version || w.HeartbeatMS <= 0 ||
+				w.DeadAfterMS <= 0 {
 				return w, fmt.Errorf("container: welcome is not one of protocol %d", wire.Version)
 			}
 			if !n.server.model.understood(w) {
-				return w, &refusedError{fmt.Sprintf("%s does not know the keys batched and ragged, and would split this model's requests into rows; it needs a newer version", w.Server)}
+				return w, &refusedError{fmt.Sprintf("%s does not know the keys batched and ragged, and would split this model's requests into rows; it needs a newer version",
+					w.Server)}
 			}
 			for _, note := range w.Notes {
 				n.log.Info("container: note from the server", "note", note)
@@ -316,7 +321,8 @@ func (n *session) receive() error {
 		default: // a later version of the protocol
 			if !unknown {
 				unknown = true
-				n.log.Warn("container: unknown message; further ones are ignored silently", "kind", fmt.Sprintf("%.32q", f[0].Data))
+				n.log.Warn("container: unknown message; further ones are ignored silently",
+					"kind", fmt.Sprintf("%.32q", f[0].Data))
 			}
 		}
 		b.message.Release()

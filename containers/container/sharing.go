@@ -158,7 +158,8 @@ func (b *Batch) input(at []int) ([]byte, error) {
 			return nil, fmt.Errorf("segment %d was not offered", at[i])
 		}
 		if at[i+1] < 0 || at[i+2] < 0 || at[i+1] > len(s.mem) || at[i+2] > len(s.mem)-at[i+1] {
-			return nil, fmt.Errorf("%d bytes at %d are not in segment %d of %d bytes", at[i+2], at[i+1], s.number, len(s.mem))
+			return nil, fmt.Errorf("%d bytes at %d are not in segment %d of %d bytes",
+				at[i+2], at[i+1], s.number, len(s.mem))
 		}
 		if size += at[i+2]; int64(size) > b.model.MessageBytes {
 			return nil, fmt.Errorf("it has more than %d bytes", b.model.MessageBytes)
@@ -284,7 +285,8 @@ func (b *Batch) give(data []byte) (at wire.Piece, ok bool) {
 	for i, r := range b.regions {
 		if unsafe.SliceData(r.data) == unsafe.SliceData(data) && len(r.data) == len(data) {
 			b.regions = append(b.regions[:i], b.regions[i+1:]...)
-			return wire.Piece{Segment: r.mapping.number, Offset: r.mapping.writer.Offset(data), Size: int64(len(data))}, true
+			return wire.Piece{Segment: r.mapping.number, Offset: r.mapping.writer.Offset(data),
+				Size: int64(len(data))}, true
 		}
 	}
 	return at, false
@@ -301,7 +303,8 @@ func (b *Batch) pass(data []byte) (at wire.Piece, ok bool) {
 		if s == nil {
 			continue
 		}
-		offset := int(uintptr(unsafe.Pointer(unsafe.SliceData(data))) - uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))))
+		at, begin := unsafe.Pointer(unsafe.SliceData(data)), unsafe.Pointer(unsafe.SliceData(s.mem))
+		offset := int(uintptr(at) - uintptr(begin))
 		if offset >= in[1] && offset+len(data) <= in[1]+in[2] {
 			return wire.Piece{Segment: s.number, Offset: int64(offset), Size: int64(len(data))}, true
 		}

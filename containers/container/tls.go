@@ -30,7 +30,8 @@ func (m *Model) tls() (*tls.Config, error) {
 	c := &tls.Config{ServerName: os.Getenv(TLSNameEnv)}
 	var err error
 	if c.InsecureSkipVerify, err = strconv.ParseBool(cmp.Or(os.Getenv(TLSInsecureEnv), "false")); err != nil {
-		return nil, fmt.Errorf("container: $%s: expected true or false, got %q", TLSInsecureEnv, os.Getenv(TLSInsecureEnv))
+		return nil, fmt.Errorf("container: $%s: expected true or false, got %q",
+			TLSInsecureEnv, os.Getenv(TLSInsecureEnv))
 	}
 	if path := os.Getenv(TLSCAEnv); path != "" {
 		text, err := os.ReadFile(path)

@@ -56,8 +56,10 @@ func (b *Batch) startSpan(ctx context.Context) (context.Context, trace.Span) {
 		return ctx, nil
 	}
 	return provider.Tracer("github.com/shivad/shivad/containers/container").Start(
-		trace.ContextWithRemoteSpanContext(ctx, parent), "predict "+b.model.Name, trace.WithSpanKind(trace.SpanKindServer), trace.WithLinks(links...),
-		trace.WithAttributes(attribute.String("shivad.model", b.model.Name), attribute.String("shivad.version", b.model.Version), attribute.Int("shivad.rows", b.Rows)))
+		trace.ContextWithRemoteSpanContext(ctx, parent), "predict "+b.model.Name,
+		trace.WithSpanKind(trace.SpanKindServer), trace.WithLinks(links...),
+		trace.WithAttributes(attribute.String("shivad.model", b.model.Name),
+			attribute.String("shivad.version", b.model.Version), attribute.Int("shivad.rows", b.Rows)))
 }
 
 // unset is OpenTelemetry's provider while the program has set none. Its spans are exported nowhere
@@ -75,7 +77,8 @@ var unset = func() trace.TracerProvider {
 func (b *Batch) spanContext(i int) trace.SpanContext {
 	const form = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 	parent := b.header.Traces[i]
-	if len(parent) != len(form) || string(parent[:3]) != form[:3] || parent[35] != '-' || string(parent[52:]) != form[52:] {
+	if len(parent) != len(form) || string(parent[:3]) != form[:3] || parent[35] != '-' ||
+		string(parent[52:]) != form[52:] {
 		return trace.SpanContext{}
 	}
 	id, wrong := trace.TraceIDFromHex(string(parent[3:35]))

@@ -143,7 +143,8 @@ func Start(raw net.Conn, m Model) (*Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Container{Peer: p, model: m, done: make(chan struct{}), openGrants: make(map[uint64]struct{}), delayed: make(map[*time.Timer]struct{})}
+	c := &Container{Peer: p, model: m, done: make(chan struct{}), openGrants: make(map[uint64]struct{}),
+		delayed: make(map[*time.Timer]struct{})}
 	if err := c.register(); err != nil {
 		p.Close()
 		return nil, err
@@ -164,7 +165,8 @@ func Hello(m Model) []byte {
 	text, err := json.Marshal(wire.HelloMessage{
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
-		Batched: m.Batched, MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
+		Batched: m.Batched, MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters,
+		Instance: m.Instance,
 		Feedback: m.Feedback, Waits: m.Waits, Grants: m.Grant != nil, Subset: subset, Token: m.Token,
 	})
 	if err != nil {
@@ -356,7 +358,8 @@ func (c *Container) offered(rows int) error {
 // closeGrant closes a grant that a batch uses, or that is given back.
 func (c *Container) closeGrant(grant uint64) error {
 	if _, is := c.openGrants[grant]; !is {
-		return fmt.Errorf("containertest: the server used or returned grant %d of %d, which is not open", grant, c.grants)
+		return fmt.Errorf("containertest: the server used or returned grant %d of %d, which is not open",
+			grant, c.grants)
 	}
 	delete(c.openGrants, grant)
 	return nil

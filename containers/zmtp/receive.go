@@ -113,7 +113,8 @@ func (c *Conn) receive(m *Message) error {
 		// Both sums are checked before memory is taken, and neither can overflow: size is checked
 		// alone first.
 		if limit := uint64(c.limits.MessageBytes); h.size > limit || total+h.size > limit {
-			return fmt.Errorf("%w: frame %d of %d bytes after %d, limit %d for a message", ErrTooLarge, len(m.Frames), h.size, total, limit)
+			return fmt.Errorf("%w: frame %d of %d bytes after %d, limit %d for a message",
+				ErrTooLarge, len(m.Frames), h.size, total, limit)
 		}
 		if len(m.Frames) >= c.limits.Frames {
 			return fmt.Errorf("%w: more than %d frames", ErrTooLarge, c.limits.Frames)

@@ -67,7 +67,8 @@ func encrypt(c *carrier, secure func(net.Conn) (net.Conn, error), server bool) (
 		}
 		return nil, protocolError("handshake: %v", err)
 	case foreign:
-		return nil, protocolError("handshake: the server does not answer in TLS, but with the bytes %q: is its address plain (tcp://)?", e.RecordHeader)
+		return nil, protocolError("handshake: the server does not answer in TLS, but with the bytes %q: is its address plain (tcp://)?",
+			e.RecordHeader)
 	case server && !errors.Is(err, os.ErrDeadlineExceeded): // TLS has told the peer why
 		linger(c.Conn)
 	}
@@ -84,7 +85,8 @@ const (
 // linger half-closes, and reads what arrives until the peer closes, too: a socket that is closed
 // with unread bytes is reset, and the peer may lose the last bytes written to it.
 func linger(raw net.Conn) {
-	if half, ok := raw.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil && raw.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
+	if half, ok := raw.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil &&
+		raw.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
 		_, _ = io.CopyN(io.Discard, raw, lingerBytes)
 	}
 }

@@ -185,7 +185,8 @@ func (s *sender) attemptLocked(fd uintptr) {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EINTR):
 		s.blocked = true
 	default:
-		s.err = &net.OpError{Op: "write", Net: s.conn.raw.LocalAddr().Network(), Addr: s.conn.raw.RemoteAddr(), Err: os.NewSyscallError("writev", err)}
+		s.err = &net.OpError{Op: "write", Net: s.conn.raw.LocalAddr().Network(), Addr: s.conn.raw.RemoteAddr(),
+			Err: os.NewSyscallError("writev", err)}
 	}
 }
 

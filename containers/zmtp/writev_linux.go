@@ -47,7 +47,8 @@ func (v *vector) fill(queue []*Outgoing) {
 
 // write makes the system call on a non-blocking descriptor.
 func (v *vector) write(fd uintptr) (int, error) {
-	n, _, errno := syscall.Syscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(v.iov))), uintptr(len(v.iov)))
+	n, _, errno := syscall.Syscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(v.iov))),
+		uintptr(len(v.iov)))
 	if errno != 0 {
 		return 0, errno
 	}

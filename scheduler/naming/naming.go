@@ -69,7 +69,8 @@ func check(name string) error {
 		return fmt.Errorf("%q looks like %q: use that (Unicode form NFKC)", name, plain)
 	}
 	if scripts := scriptsOf(name); !together(scripts) {
-		return fmt.Errorf("%q has letters of several scripts (%s), which look alike: use one", name, strings.Join(scripts, ", "))
+		return fmt.Errorf("%q has letters of several scripts (%s), which look alike: use one",
+			name, strings.Join(scripts, ", "))
 	}
 	return nil
 }

@@ -140,7 +140,8 @@ func (s *stage) add(i int, c *clockwork) {
 		w.Hangs = func(b *scheduler.Batch) bool { return has(b, rowHanging) }
 	}
 	var rep *scheduler.Replica
-	rep, err := s.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, w,
+	rep, err := s.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"},
+		scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, w,
 		scheduler.ReplicaOptions{Label: fmt.Sprint(i), Concurrency: s.Concurrency, Silent: func(reason error) {
 			w.Drop()
 			rep.Remove(reason)

@@ -114,7 +114,8 @@ func (x *fleet) server(n int, cfg scheduler.ModelConfig, rows []arrival) (*drive
 			s.lies = x.Lies
 		}
 		options := scheduler.ReplicaOptions{Label: fmt.Sprint(i), Offer: s.offer}
-		s.replica, err = sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, s, options)
+		s.replica, err = sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"},
+			scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, s, options)
 		if err != nil {
 			return nil, fmt.Errorf("sim: %w", err)
 		}
@@ -157,7 +158,8 @@ func (s *session) carry(last *time.Duration, deliver func()) {
 func (s *session) Send(b *scheduler.Batch) error {
 	grant, rows := b.Grant, b.Rows
 	s.carry(&s.to, func() {
-		s.host.table.Arrive(s.seat, rounds.Batch[sentBatch]{Rows: rows, Grant: grant.ID, Best: grant.Best, Left: grant.Left * s.lies, Body: sentBatch{b, s}}, s.now())
+		s.host.table.Arrive(s.seat, rounds.Batch[sentBatch]{Rows: rows, Grant: grant.ID, Best: grant.Best,
+			Left: grant.Left * s.lies, Body: sentBatch{b, s}}, s.now())
 		s.host.run()
 	})
 	return nil
@@ -186,7 +188,8 @@ type host struct {
 func newHost(x *fleet, w *clockwork) *host {
 	alone := !x.Grants || x.Servers == 1
 	fit := func(a, b sentBatch) bool { return !alone }
-	return &host{fleet: x, work: w, table: rounds.New(1, cmp.Or(x.Most, MaxBatch), fit), sessions: make(map[*rounds.Seat[sentBatch]]*session)}
+	return &host{fleet: x, work: w, table: rounds.New(1, cmp.Or(x.Most, MaxBatch), fit),
+		sessions: make(map[*rounds.Seat[sentBatch]]*session)}
 }
 
 // run carries out the table's actions.

@@ -112,7 +112,8 @@ func RunLoops(l Loops, cfg scheduler.ModelConfig) (*LoopsResult, error) {
 	}
 	for i := range l.Clients {
 		for range max(1, l.InFlight) {
-			q := &loopRequest{run: r, into: &r.result.Closed, source: uint64(1 + i), client: i, server: r.servers[i%len(r.servers)]}
+			q := &loopRequest{run: r, into: &r.result.Closed, source: uint64(1 + i), client: i,
+				server: r.servers[i%len(r.servers)]}
 			clock.AfterFunc(time.Duration(r.rng.Int64N(int64(50*time.Millisecond))), q.ask)
 		}
 	}
@@ -162,7 +163,8 @@ func (r *loops) start(cfg scheduler.ModelConfig) error {
 	}
 	if r.Servers > 0 {
 		x := &fleet{Fleet: Fleet{Cell: cell, Servers: r.Servers, Grants: true, Delay: r.Delay, Jitter: r.Jitter},
-			clock: r.clock, start: r.began, rng: rand.New(rand.NewPCG(r.Seed, 4)), outs: outs, res: &FleetResult{Result: &Result{cell: cell}}}
+			clock: r.clock, start: r.began, rng: rand.New(rand.NewPCG(r.Seed, 4)), outs: outs,
+			res: &FleetResult{Result: &Result{cell: cell}}}
 		for _, w := range cell.clockworks() {
 			x.containers = append(x.containers, newHost(x, w))
 		}

@@ -63,7 +63,8 @@ func Run(c Cell, s Strategy) (*Result, error) {
 	if stage.err != nil {
 		return nil, stage.err
 	}
-	d := &driver{clock: clock, start: start, sched: sched, model: stage.model, res: res, rows: c.arrivals(), kind: c.rowKinds(),
+	d := &driver{clock: clock, start: start, sched: sched, model: stage.model, res: res, rows: c.arrivals(),
+		kind:    c.rowKinds(),
 		sources: max(1, c.Sources), rng: rand.New(rand.NewPCG(c.Seed, 3))}
 	for kind := range d.inputs {
 		if d.inputs[kind], err = tensor.FromSlice(tensor.Shape{1, 4}, []uint8{uint8(kind), 0, 0, 0}); err != nil {

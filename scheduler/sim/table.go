@@ -24,7 +24,8 @@ func Cells(profiles []Profile, loads []float64, warm, length time.Duration, seed
 		for _, bursts := range []bool{false, true} {
 			for _, mixed := range []bool{false, true} {
 				for _, load := range loads {
-					all = append(all, Cell{Profile: p, Load: load, Bursts: bursts, Mixed: mixed, Warm: warm, Length: length, Seed: seed})
+					all = append(all, Cell{Profile: p, Load: load, Bursts: bursts, Mixed: mixed, Warm: warm,
+						Length: length, Seed: seed})
 				}
 			}
 		}
@@ -116,18 +117,21 @@ func (o *Outcome) Broken() (all []string) {
 	got := o.Strategies[0]
 	if o.IsKind {
 		if want := OfKind * o.Oracle.Share(); o.Load > 1 && got.Share() < want {
-			all = append(all, fmt.Sprintf("%s: %.3f in time, want %.3f, which is %.2f of the oracle's %.3f", o.Cell, got.Share(), want, OfKind, o.Oracle.Share()))
+			all = append(all, fmt.Sprintf("%s: %.3f in time, want %.3f, which is %.2f of the oracle's %.3f",
+				o.Cell, got.Share(), want, OfKind, o.Oracle.Share()))
 		}
 		return all
 	}
 	if want := OfOracle * o.Oracle.Share(); got.Share() < want {
-		all = append(all, fmt.Sprintf("%s: %.3f in time, want %.3f, which is %.2f of the oracle's %.3f", o.Cell, got.Share(), want, OfOracle, o.Oracle.Share()))
+		all = append(all, fmt.Sprintf("%s: %.3f in time, want %.3f, which is %.2f of the oracle's %.3f",
+			o.Cell, got.Share(), want, OfOracle, o.Oracle.Share()))
 	}
 	if o.Bursts || o.Mixed {
 		return all
 	}
 	if o.Load >= 1.1 && got.OfCapacity() < OfCapacity {
-		all = append(all, fmt.Sprintf("%s: goodput is %.3f of the capacity, want %.2f", o.Cell, got.OfCapacity(), OfCapacity))
+		all = append(all, fmt.Sprintf("%s: goodput is %.3f of the capacity, want %.2f",
+			o.Cell, got.OfCapacity(), OfCapacity))
 	}
 	if o.Load == 0.5 || o.Load == 0.8 {
 		least := o.AtOnce.Missed()
@@ -135,11 +139,14 @@ func (o *Outcome) Broken() (all []string) {
 			least = min(least, r.Missed())
 		}
 		if got.Missed() > least+MoreMisses {
-			all = append(all, fmt.Sprintf("%s: %.4f missed, want at most %.4f, which is %.3f more than the best strategy", o.Cell, got.Missed(), least+MoreMisses, MoreMisses))
+			all = append(all,
+				fmt.Sprintf("%s: %.4f missed, want at most %.4f, which is %.3f more than the best strategy",
+					o.Cell, got.Missed(), least+MoreMisses, MoreMisses))
 		}
 	}
 	if at := o.AtOnce.P50; o.Load == 0.5 && float64(got.P50) > MedianLatency*float64(at) {
-		all = append(all, fmt.Sprintf("%s: p50 is %v, want at most %.2f of the %v of sending at once", o.Cell, got.P50, MedianLatency, at))
+		all = append(all, fmt.Sprintf("%s: p50 is %v, want at most %.2f of the %v of sending at once",
+			o.Cell, got.P50, MedianLatency, at))
 	}
 	return all
 }

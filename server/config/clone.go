@@ -12,7 +12,8 @@ func (c Config) Clone() Config {
 	c.REST.ForwardHeaders = slices.Clone(c.REST.ForwardHeaders)
 	c.GRPC.ForwardHeaders = slices.Clone(c.GRPC.ForwardHeaders)
 	c.Admin.Hosts = slices.Clone(c.Admin.Hosts)
-	for _, addrs := range []*Addrs{&c.TCP.Listen, &c.REST.Listen, &c.GRPC.Listen, &c.Frigate.Listen, &c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
+	for _, addrs := range []*Addrs{&c.TCP.Listen, &c.REST.Listen, &c.GRPC.Listen, &c.Frigate.Listen,
+		&c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
 		*addrs = slices.Clone(*addrs)
 	}
 	c.Frigate.Models = maps.Clone(c.Frigate.Models)
@@ -28,7 +29,8 @@ func (c Config) Clone() Config {
 	c.Identities = slices.Clone(c.Identities)
 	for i := range c.Identities {
 		one := &c.Identities[i]
-		one.TokenSHA256, one.Certificate, one.May = slices.Clone(one.TokenSHA256), slices.Clone(one.Certificate), slices.Clone(one.May)
+		one.TokenSHA256, one.Certificate, one.May = slices.Clone(one.TokenSHA256), slices.Clone(one.Certificate),
+			slices.Clone(one.May)
 		one.Regions = slices.Clone(one.Regions)
 	}
 	c.origins = cloned(c.origins)

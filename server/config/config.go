@@ -542,8 +542,9 @@ type Container struct {
 // Privileges returns the privileges of the container's processes.
 func (c Container) Privileges() containers.Privileges {
 	return containers.Privileges{
-		User: c.User, InheritEnv: c.InheritEnv, NewPrivileges: c.NewPrivileges, ReadOnly: c.ReadOnly, Writable: c.Writable,
-		Memory: int64(c.Memory), FileBytes: int64(c.FileBytes), OpenFiles: c.OpenFiles, Processes: c.Processes,
+		User: c.User, InheritEnv: c.InheritEnv, NewPrivileges: c.NewPrivileges, ReadOnly: c.ReadOnly,
+		Writable: c.Writable,
+		Memory:   int64(c.Memory), FileBytes: int64(c.FileBytes), OpenFiles: c.OpenFiles, Processes: c.Processes,
 	}
 }
 
@@ -588,7 +589,8 @@ func (c Config) Declarations() (list []access.Declaration) {
 	for _, i := range c.Identities {
 		limits := i.Quota.limits()
 		limits.Of[access.Connections] = int64(i.Quota.Connections)
-		list = append(list, access.Declaration{Name: i.Name, Tokens: i.TokenSHA256, Certificates: i.Certificate, May: i.May, Regions: i.Regions, Quota: limits})
+		list = append(list, access.Declaration{Name: i.Name, Tokens: i.TokenSHA256, Certificates: i.Certificate,
+			May: i.May, Regions: i.Regions, Quota: limits})
 	}
 	return list
 }

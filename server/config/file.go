@@ -55,7 +55,8 @@ func Load(path string) (Config, error) {
 // fails for UTF-16, whose bytes a parser of TOML would only call invalid.
 func plainText(text []byte) ([]byte, error) {
 	switch text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")); {
-	case bytes.HasPrefix(text, []byte{0xff, 0xfe}), bytes.HasPrefix(text, []byte{0xfe, 0xff}), bytes.IndexByte(text[:min(len(text), 2)], 0) >= 0:
+	case bytes.HasPrefix(text, []byte{0xff, 0xfe}), bytes.HasPrefix(text, []byte{0xfe, 0xff}),
+		bytes.IndexByte(text[:min(len(text), 2)], 0) >= 0:
 		return nil, errors.New("expected UTF-8, got UTF-16: save the file as UTF-8")
 	}
 	return text, nil

@@ -33,9 +33,11 @@ func (c Config) fitInto(limit memory.Limit) (fit Config, lowered string, err err
 	if _, given := c.origins["limits.message_bytes"]; !given {
 		fit.Limits.MessageBytes = min(c.Limits.MessageBytes, have)
 	}
-	lowered = fmt.Sprintf("limits.payload_bytes is %v instead of %v, as the process may have no more than %v (%s) and needs some beside", have, c.Limits.PayloadBytes, Bytes(limit.Bytes), limit.Source)
+	lowered = fmt.Sprintf("limits.payload_bytes is %v instead of %v, as the process may have no more than %v (%s) and needs some beside",
+		have, c.Limits.PayloadBytes, Bytes(limit.Bytes), limit.Source)
 	if fit.Limits.MessageBytes < c.Limits.MessageBytes {
-		lowered += fmt.Sprintf("; limits.message_bytes is %v instead of %v", fit.Limits.MessageBytes, c.Limits.MessageBytes)
+		lowered += fmt.Sprintf("; limits.message_bytes is %v instead of %v",
+			fit.Limits.MessageBytes, c.Limits.MessageBytes)
 	}
 	if err := fit.Validate(); err != nil {
 		return c, "", fmt.Errorf("%s; that does not go together with the rest: %w", lowered, err)

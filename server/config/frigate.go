@@ -38,7 +38,8 @@ var frigateTypes = []string{"dfine", "rfdetr", "ssd", "yologeneric", "yolonas", 
 func (c Config) validateFrigate(fs *faults) {
 	f := c.Frigate
 	if f.ModelDirectory != "" && f.ModelBytes > c.Limits.MessageBytes {
-		fs.Add("frigate.model_bytes", "%v is above limits.message_bytes, %v: the message ends first", f.ModelBytes, c.Limits.MessageBytes)
+		fs.Add("frigate.model_bytes", "%v is above limits.message_bytes, %v: the message ends first",
+			f.ModelBytes, c.Limits.MessageBytes)
 	}
 	for _, asked := range slices.Sorted(maps.Keys(f.Models)) {
 		key := joinKey("frigate.models", asked)

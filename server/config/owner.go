@@ -28,7 +28,8 @@ func (m SharedMemory) OwnerIDs() ([]uint32, error) {
 		}
 		n, err := strconv.ParseUint(id, 10, 32)
 		if err != nil {
-			return []uint32{}, fmt.Errorf("%q is not a user of this machine: expected a name, a number, or %q for all", name, AnyOwner)
+			return []uint32{}, fmt.Errorf("%q is not a user of this machine: expected a name, a number, or %q for all",
+				name, AnyOwner)
 		}
 		ids[i] = uint32(n)
 	}

@@ -109,7 +109,8 @@ func (c Config) differences(next Config) (list []Change) {
 	is, shownWas, shownIs := all(next), all(c.Redacted()), all(next.Redacted())
 	for i, was := range all(c) {
 		if !reflect.DeepEqual(jsonTree(was.value), jsonTree(is[i].value)) {
-			list = append(list, Change{was.key, jsonTree(shownWas[i].value), jsonTree(shownIs[i].value), was.restart || is[i].restart})
+			list = append(list, Change{was.key, jsonTree(shownWas[i].value), jsonTree(shownIs[i].value), was.restart ||
+				is[i].restart})
 		}
 	}
 	return list

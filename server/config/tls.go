@@ -55,7 +55,8 @@ func (c *Config) doorsTLS() []doorTLS {
 		{"rest", c.REST.Listen, &c.REST.TLS, []string{"http/1.1"}},
 		{"grpc", c.GRPC.Listen, &c.GRPC.TLS, []string{"h2"}},
 		{"frigate", c.Frigate.Listen, &c.Frigate.TLS, nil},
-		{"containers", slices.Concat(c.Containers.Listen, c.Containers.ListenV1b, c.Containers.ListenV2, c.Containers.ListenV2a), &c.Containers.TLS, nil},
+		{"containers", slices.Concat(c.Containers.Listen, c.Containers.ListenV1b, c.Containers.ListenV2,
+			c.Containers.ListenV2a), &c.Containers.TLS, nil},
 		{"admin", Addrs{c.Admin.Listen, c.Admin.Health}, &c.Admin.TLS, []string{"http/1.1"}},
 	}
 }
@@ -86,9 +87,11 @@ func (c *Config) files(l doorTLS) (f listen.TLSFiles, table map[string]string) {
 	}
 	return listen.TLSFiles{
 		Cert: pick("cert", own.Cert, all.Cert), Key: pick("key", own.Key, all.Key),
-		ClientCA: pick("client_ca", own.ClientCA, all.ClientCA), ClientCRL: pick("client_crl", own.ClientCRL, all.ClientCRL),
-		ClientAuth: pick("client_auth", own.ClientAuth, all.ClientAuth), MinVersion: pick("min_version", own.MinVersion, all.MinVersion),
-		Protocols: l.protocols,
+		ClientCA:   pick("client_ca", own.ClientCA, all.ClientCA),
+		ClientCRL:  pick("client_crl", own.ClientCRL, all.ClientCRL),
+		ClientAuth: pick("client_auth", own.ClientAuth, all.ClientAuth),
+		MinVersion: pick("min_version", own.MinVersion, all.MinVersion),
+		Protocols:  l.protocols,
 	}, table
 }
 
@@ -131,11 +134,14 @@ func (c *Config) secure(fs *faults, old Secured, now func() time.Time) Secured {
 		switch {
 		case f.Cert == "" || f.Key == "":
 			if f.Cert == f.Key { // otherwise checkCertificates reports it
-				fs.Add(l.table+".listen", "%s needs a certificate: give tls.cert and tls.key, of all doors, or %s.tls.cert and %[2]s.tls.key", addr, l.table)
+				fs.Add(l.table+".listen",
+					"%s needs a certificate: give tls.cert and tls.key, of all doors, or %s.tls.cert and %[2]s.tls.key",
+					addr, l.table)
 			}
 			continue
 		case f.ClientAuth != AuthNone && f.ClientCA == "":
-			fs.Add(table["client_auth"]+".client_auth", "%q needs client_ca: a file with the CA certificates that sign those of clients", f.ClientAuth)
+			fs.Add(table["client_auth"]+".client_auth",
+				"%q needs client_ca: a file with the CA certificates that sign those of clients", f.ClientAuth)
 			continue
 		}
 		config, wrong := f.Load(now(), old[l.table])
@@ -180,7 +186,8 @@ func (c *Config) validateTLS(fs *faults) {
 // protection.
 func (c *Config) uselessCertificates(fs *faults, used map[string]bool) {
 	check := func(table, need string, t Certificates) {
-		for _, f := range []struct{ key, value string }{{"cert", t.Cert}, {"client_ca", t.ClientCA}, {"client_crl", t.ClientCRL}} {
+		for _, f := range []struct{ key, value string }{{"cert", t.Cert}, {"client_ca", t.ClientCA},
+			{"client_crl", t.ClientCRL}} {
 			key := table + "." + f.key
 			client, seen := used[key]
 			switch {
@@ -192,9 +199,11 @@ func (c *Config) uselessCertificates(fs *faults, used map[string]bool) {
 			}
 		}
 	}
-	check("tls", `no door that has no certificate of its own has an address of TLS, such as rest.listen = "tls://:8443"`, c.TLS.Certificates)
+	check("tls", `no door that has no certificate of its own has an address of TLS, such as rest.listen = "tls://:8443"`,
+		c.TLS.Certificates)
 	for _, l := range c.doorsTLS() {
-		check(l.table+".tls", fmt.Sprintf("%s.listen has no address of TLS: expected one as tls://host:port", l.table), *l.own)
+		check(l.table+".tls", fmt.Sprintf("%s.listen has no address of TLS: expected one as tls://host:port", l.table),
+			*l.own)
 	}
 }
 

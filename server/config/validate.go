@@ -49,7 +49,8 @@ func (c Config) Validate() error {
 		m := c.Models[name]
 		own := c.modelFaults(name, m, caches)
 		// A fault that a model inherits from [defaults] is reported once, there.
-		fs.of(joinKey("model", name), slices.DeleteFunc(own, func(f setting.Fault) bool { return slices.Contains(defaults, f) }))
+		fs.of(joinKey("model", name),
+			slices.DeleteFunc(own, func(f setting.Fault) bool { return slices.Contains(defaults, f) }))
 		caches += m.Cache
 	}
 	return fs.err()
@@ -76,7 +77,8 @@ func checkBounds(fs *setting.Faults, table string, v reflect.Value) {
 	}
 }
 
-func within[N int | Bytes | time.Duration](fs *setting.Faults, key string, n N, low, high string, parse func(string) (N, error)) {
+func within[N int | Bytes | time.Duration](fs *setting.Faults, key string, n N, low, high string,
+	parse func(string) (N, error)) {
 	if low == "" {
 		return // its room or another rule checks it
 	}
@@ -129,13 +131,17 @@ func (c Config) policyFaults(p Policy) setting.Faults {
 	checkBounds(&fs, "", reflect.ValueOf(p))
 	// The limit applies only without gRPC, each of whose streams carries many requests.
 	if most, how := c.maxInFlight(); how != "" && len(c.GRPC.Listen) == 0 && p.MaxBatch > most {
-		fs.Add("max_batch", "%d is above what can be in flight, %d (%s): no batch of single rows gets so large", p.MaxBatch, most, how)
+		fs.Add("max_batch", "%d is above what can be in flight, %d (%s): no batch of single rows gets so large",
+			p.MaxBatch, most, how)
 	}
 	if p.QueueBytes < c.Limits.MessageBytes {
-		fs.Add("queue_bytes", "%v is below limits.message_bytes, %v: a message of that size is accepted but can never wait", p.QueueBytes, c.Limits.MessageBytes)
+		fs.Add("queue_bytes",
+			"%v is below limits.message_bytes, %v: a message of that size is accepted but can never wait",
+			p.QueueBytes, c.Limits.MessageBytes)
 	}
 	if p.Objective > p.Deadline {
-		fs.Add("objective", "%v is above deadline, %v: batches of that length are always late", setting.FormatDuration(p.Objective), setting.FormatDuration(p.Deadline))
+		fs.Add("objective", "%v is above deadline, %v: batches of that length are always late",
+			setting.FormatDuration(p.Objective), setting.FormatDuration(p.Deadline))
 	}
 	return fs
 }
@@ -145,7 +151,8 @@ func (c Config) policyFaults(p Policy) setting.Faults {
 func (c Config) maxInFlight() (n int, how string) {
 	if t := c.TCP; len(t.Listen) > 0 {
 		n = t.Connections * t.InFlightPerConnection
-		how = fmt.Sprintf("tcp.connections %d x tcp.in_flight_per_connection %d", t.Connections, t.InFlightPerConnection)
+		how = fmt.Sprintf("tcp.connections %d x tcp.in_flight_per_connection %d",
+			t.Connections, t.InFlightPerConnection)
 	}
 	if r := c.REST; len(r.Listen) > 0 {
 		n += r.Connections
@@ -173,26 +180,31 @@ func (c Config) validateServer(fs *faults) {
 	fs.OneOf("log.format", c.Log.Format, "text", "json")
 	for i, name := range c.Admin.Hosts {
 		if u, err := url.Parse("//" + name); name != "*" && (err != nil || u.Hostname() != name || name == "") {
-			fs.Add(indexKey("admin.hosts", i), `%q: expected "*" or the name of a host without scheme and port, as "shivad.example.org"`, name)
+			fs.Add(indexKey("admin.hosts", i),
+				`%q: expected "*" or the name of a host without scheme and port, as "shivad.example.org"`, name)
 		}
 	}
 	for i, origin := range c.REST.CORSOrigins {
 		if !isOrigin(origin) {
-			fs.Add(indexKey("rest.cors_origins", i), `%q: expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`, origin)
+			fs.Add(indexKey("rest.cors_origins", i),
+				`%q: expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`, origin)
 		}
 	}
 	checkForwarded(fs, "rest.forward_headers", c.REST.ForwardHeaders)
 	checkForwarded(fs, "grpc.forward_headers", c.GRPC.ForwardHeaders)
 	if endpoint := c.Traces.Endpoint; endpoint != "" {
 		if _, ok := trace.Endpoint(endpoint); !ok {
-			fs.Add("traces.endpoint", `expected the URL of a collector's OTLP over HTTP, such as "http://127.0.0.1:4318", got %q`, redacted(endpoint))
+			fs.Add("traces.endpoint",
+				`expected the URL of a collector's OTLP over HTTP, such as "http://127.0.0.1:4318", got %q`,
+				redacted(endpoint))
 		}
 	}
 	fs.OneOf("tcp.stream", c.TCP.Stream, StreamNone, StreamConnection)
 	if keep := c.TCP.Keep; keep != 0 && !keep.Valid() {
 		fs.Add("tcp.keep", "expected %s, got %v", setting.KeepValues, keep)
 	} else if keep != 0 && c.TCP.Stream != StreamConnection {
-		fs.Add("tcp.keep", "%v has no meaning with stream = %q: it is of streams that are connections, stream = %q", keep, c.TCP.Stream, StreamConnection)
+		fs.Add("tcp.keep", "%v has no meaning with stream = %q: it is of streams that are connections, stream = %q",
+			keep, c.TCP.Stream, StreamConnection)
 	}
 	fs.Check("state.at", state.CheckTarget(c.State.At))
 	fs.Check("state.namespace", state.CheckNamespace(c.State.Namespace))
@@ -216,7 +228,9 @@ func (c Config) validateContainers(fs *faults) {
 	k := c.Containers
 	fs.of("containers", k.Settings().Faults())
 	if k.MessageBytes < c.Limits.MessageBytes {
-		fs.Add("containers.message_bytes", "%v is below limits.message_bytes, %v: a request of that size is accepted, and an answer of the same size is not", k.MessageBytes, c.Limits.MessageBytes)
+		fs.Add("containers.message_bytes",
+			"%v is below limits.message_bytes, %v: a request of that size is accepted, and an answer of the same size is not",
+			k.MessageBytes, c.Limits.MessageBytes)
 	}
 
 	names := map[string]int{}
@@ -241,7 +255,8 @@ func (c Config) validateContainers(fs *faults) {
 		}
 	}
 	if commands > 0 && len(k.Listen) == 0 {
-		fs.Add("containers.listen", "empty, but there are %d [[container]] to connect: give it an address, such as 127.0.0.1:0", commands)
+		fs.Add("containers.listen",
+			"empty, but there are %d [[container]] to connect: give it an address, such as 127.0.0.1:0", commands)
 	}
 	c.validateTrust(fs)
 }
@@ -255,7 +270,9 @@ func (c Config) validateTrust(fs *faults) {
 	}
 	for i, p := range c.Supervised {
 		if p.Address == "" && p.Env[trustEnv] == "" {
-			fs.Add(indexKey("container", i)+".env", "%s is missing, and containers.listen has addresses of TLS alone: say whom the container trusts, or give containers.listen an address on this machine, such as ipc:///run/shivad/containers.sock", trustEnv)
+			fs.Add(indexKey("container", i)+".env",
+				"%s is missing, and containers.listen has addresses of TLS alone: say whom the container trusts, or give containers.listen an address on this machine, such as ipc:///run/shivad/containers.sock",
+				trustEnv)
 		}
 	}
 }
@@ -296,11 +313,13 @@ func calledFaults(p Container) (fs setting.Faults) {
 		fs.Add("address", "ipc:// without a path")
 	case !ipc:
 		if _, port, err := splitAddr(strings.TrimPrefix(p.Address, "tcp://")); err != nil || port == "0" {
-			fs.Add("address", `%q is not where a container can be called: want tcp://host:port, as "tcp://10.0.0.7:6001"`, p.Address)
+			fs.Add("address",
+				`%q is not where a container can be called: want tcp://host:port, as "tcp://10.0.0.7:6001"`, p.Address)
 		}
 	}
 	if p.RPC != containers.DialRPC {
-		fs.Add("rpc", `expected %q, got %q: containers of all other generations call the server`, containers.DialRPC, p.RPC)
+		fs.Add("rpc", `expected %q, got %q: containers of all other generations call the server`,
+			containers.DialRPC, p.RPC)
 	}
 	fs.Check("model", naming.CheckModel(p.Model))
 	fs.Check("version", naming.CheckVersion(p.Version))
@@ -310,13 +329,16 @@ func calledFaults(p Container) (fs setting.Faults) {
 	for _, f := range []struct {
 		key string
 		set bool
-	}{{"command", len(p.Command) > 0}, {"replicas", p.Replicas != process.Replicas}, {"cpus", p.CPUs != 0}, {"env", len(p.Env) > 0}, {"dir", p.Dir != ""}, {"stop_timeout", p.StopTimeout != process.StopTimeout}, {"serve", len(p.Serve) > 0}} {
+	}{{"command", len(p.Command) > 0}, {"replicas", p.Replicas != process.Replicas}, {"cpus", p.CPUs != 0},
+		{"env", len(p.Env) > 0}, {"dir", p.Dir != ""}, {"stop_timeout", p.StopTimeout != process.StopTimeout},
+		{"serve", len(p.Serve) > 0}} {
 		if f.set {
 			fs.Add(f.key, "has no meaning with address: that container is not a process of this server")
 		}
 	}
 	// A program in Go, unlike a file, may leave them all at their zero values.
-	if has := p.Privileges(); !reflect.DeepEqual(has, process.Privileges()) && !reflect.DeepEqual(has, new(Container).Privileges()) {
+	if has := p.Privileges(); !reflect.DeepEqual(has, process.Privileges()) &&
+		!reflect.DeepEqual(has, new(Container).Privileges()) {
 		fs.Add("", "a user, privileges and limits have no meaning with address: that container is not a process of this server")
 	}
 	return fs
@@ -328,19 +350,22 @@ func (c Config) validateLimits(fs *faults) {
 		setting.Between(&fs.Faults, "limits.unpack_bytes", l.UnpackBytes, 256<<10, l.PayloadBytes)
 	}
 	if l.MetadataBytes > l.MessageBytes {
-		fs.Add("limits.metadata_bytes", "%v is above limits.message_bytes, %v: the message ends first", l.MetadataBytes, l.MessageBytes)
+		fs.Add("limits.metadata_bytes", "%v is above limits.message_bytes, %v: the message ends first",
+			l.MetadataBytes, l.MessageBytes)
 	}
 	perAddress := l.AddressQuota()
 	fs.of("limits.per_address", perAddress.Faults())
 	if l.PayloadBytes < l.MessageBytes {
-		fs.Add("limits.payload_bytes", "%v is below limits.message_bytes, %v: a message of that size never fits", l.PayloadBytes, l.MessageBytes)
+		fs.Add("limits.payload_bytes", "%v is below limits.message_bytes, %v: a message of that size never fits",
+			l.PayloadBytes, l.MessageBytes)
 	}
 }
 
 func (c Config) validateSharedMemory(fs *faults) {
 	m := c.SharedMemory
 	if m.Directory != "" && !filepath.IsAbs(m.Directory) {
-		fs.Add("shared_memory.directory", "%q: expected an absolute path, as \"/dev/shm\", or \"\" for none", m.Directory)
+		fs.Add("shared_memory.directory", "%q: expected an absolute path, as \"/dev/shm\", or \"\" for none",
+			m.Directory)
 	}
 	_, err := m.OwnerIDs()
 	fs.Check("shared_memory.owners", err)
@@ -359,18 +384,25 @@ func (c Config) validateIdentities(fs *faults) {
 			names[one.Name] = i
 		}
 		if other := access.SameToken(all[:i+1]); other >= 0 {
-			fs.Add(key+".token_sha256", "it has a token of identity[%d], %q: a client that shows it could be either", other, all[other].Name)
+			fs.Add(key+".token_sha256", "it has a token of identity[%d], %q: a client that shows it could be either",
+				other, all[other].Name)
 		}
 		if other, mine, theirs := access.SameCertificate(all[:i+1]); other >= 0 {
-			fs.Add(key+".certificate", "%q matches certificates of identity[%d], %q, whose pattern is %q: a client that shows one could be either", mine, other, all[other].Name, theirs)
+			fs.Add(key+".certificate",
+				"%q matches certificates of identity[%d], %q, whose pattern is %q: a client that shows one could be either",
+				mine, other, all[other].Name, theirs)
 		}
 		for k, pattern := range c.Identities[i].Regions {
 			if _, err := path.Match(pattern, ""); err != nil || strings.Trim(pattern, "/") == "" {
-				fs.Add(key+".regions["+strconv.Itoa(k)+"]", "%.100q is no pattern of keys: expected the name of a file in shared_memory.directory, such as \"/camera-*\"", pattern)
+				fs.Add(key+".regions["+strconv.Itoa(k)+"]",
+					"%.100q is no pattern of keys: expected the name of a file in shared_memory.directory, such as \"/camera-*\"",
+					pattern)
 			}
 		}
 		if len(one.Certificates) > 0 && !c.verifiesClients() {
-			fs.Add(key+".certificate", "has no meaning: no listener verifies certificates of clients: give one an address of TLS, a client_ca, and client_auth = %q or %q", AuthOptional, AuthRequired)
+			fs.Add(key+".certificate",
+				"has no meaning: no listener verifies certificates of clients: give one an address of TLS, a client_ca, and client_auth = %q or %q",
+				AuthOptional, AuthRequired)
 		}
 	}
 }
@@ -411,7 +443,9 @@ func (c Config) validateListeners(fs *faults) {
 		name   string
 		addrs  Addrs
 		socket Socket
-	}{{"tcp", c.TCP.Listen, c.TCP.Socket}, {"rest", c.REST.Listen, c.REST.Socket}, {"grpc", c.GRPC.Listen, c.GRPC.Socket}, {"frigate", c.Frigate.Listen, c.Frigate.Socket}, {"admin", Addrs{c.Admin.Listen}, c.Admin.Socket}} {
+	}{{"tcp", c.TCP.Listen, c.TCP.Socket}, {"rest", c.REST.Listen, c.REST.Socket},
+		{"grpc", c.GRPC.Listen, c.GRPC.Socket}, {"frigate", c.Frigate.Listen, c.Frigate.Socket},
+		{"admin", Addrs{c.Admin.Listen}, c.Admin.Socket}} {
 		for i, addr := range d.addrs {
 			key := d.name + ".listen"
 			if len(d.addrs) > 1 {
@@ -424,7 +458,8 @@ func (c Config) validateListeners(fs *faults) {
 			} else if hostport, ok := listen.CutTLS(addr); ok {
 				check(key, hostport)
 			} else if strings.Contains(addr, "/") {
-				fs.Add(key, "%q is not an address: want host:port, tls://host:port, or unix:PATH for a Unix socket", addr)
+				fs.Add(key, "%q is not an address: want host:port, tls://host:port, or unix:PATH for a Unix socket",
+					addr)
 			} else {
 				check(key, addr)
 			}
@@ -457,7 +492,9 @@ func (c Config) validateListeners(fs *faults) {
 func (s Socket) validate(fs *faults, table string) {
 	mode, err := strconv.ParseUint(s.Mode, 8, 32)
 	if err != nil || mode > 0o777 || mode&0o222 == 0 {
-		fs.Add(table+".socket_mode", `%q: expected permissions in octal, from "0200" to "0777", with a write bit: a client needs write permission to connect`, s.Mode)
+		fs.Add(table+".socket_mode",
+			`%q: expected permissions in octal, from "0200" to "0777", with a write bit: a client needs write permission to connect`,
+			s.Mode)
 	}
 }
 

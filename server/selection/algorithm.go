@@ -145,11 +145,17 @@ func (p *Policy) Accepts(inputs, outputs []tensor.Spec) error {
 	judged := i >= 0 && i < len(outputs)
 	switch {
 	case !judged && !p.kind.bandit && p.settings.output != "":
-		return &Error{p.name, []string{fmt.Sprintf("parameter output is %q, which the model does not have: it has %s", p.settings.output, describe(outputs))}}
-	case p.settings.combination == "mean" && !slices.ContainsFunc(outputs, func(s tensor.Spec) bool { return isFloat(s.DType) }):
-		return &Error{p.name, []string{fmt.Sprintf(`parameter combination is "mean", and the model has no output of a float dtype to take it of: it has %s; "vote" takes any`, describe(outputs))}}
+		return &Error{p.name, []string{fmt.Sprintf("parameter output is %q, which the model does not have: it has %s",
+			p.settings.output, describe(outputs))}}
+	case p.settings.combination == "mean" &&
+		!slices.ContainsFunc(outputs, func(s tensor.Spec) bool { return isFloat(s.DType) }):
+		return &Error{p.name,
+			[]string{fmt.Sprintf(`parameter combination is "mean", and the model has no output of a float dtype to take it of: it has %s; "vote" takes any`,
+				describe(outputs))}}
 	case judged && p.settings.loss != "label" && outputs[i].DType == tensor.Bytes:
-		return &Error{p.name, []string{fmt.Sprintf(`loss %q is a difference of numbers, and output %q of the model holds texts: "label" judges these, and parameter output names another one`, p.settings.loss, outputs[i].Name)}}
+		return &Error{p.name,
+			[]string{fmt.Sprintf(`loss %q is a difference of numbers, and output %q of the model holds texts: "label" judges these, and parameter output names another one`,
+				p.settings.loss, outputs[i].Name)}}
 	}
 	if a, ok := p.algorithm.(Accepter); ok {
 		if err := a.Accepts(inputs, outputs); err != nil {

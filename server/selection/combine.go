@@ -220,7 +220,8 @@ func unlike(outputs, first []tensor.Tensor) string {
 	}
 	for i, t := range outputs {
 		if o := first[i]; t.Name != o.Name || t.DType != o.DType || !t.Shape.Equal(o.Shape) {
-			return fmt.Sprintf("output %q is %s %s, and the heaviest model has %q, %s %s", t.Name, t.DType, t.Shape, o.Name, o.DType, o.Shape)
+			return fmt.Sprintf("output %q is %s %s, and the heaviest model has %q, %s %s",
+				t.Name, t.DType, t.Shape, o.Name, o.DType, o.Shape)
 		}
 	}
 	return ""

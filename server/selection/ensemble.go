@@ -32,7 +32,8 @@ var ensembleKind = kind{
 	accepts:  []string{"combination", "weights", "classes", "inherit"},
 	defaults: settings{combination: "vote", classes: 2, inherit: 0.5, step: 0.01},
 	build: func(s *settings) Algorithm {
-		return ensemble{weights: s.weights, vote: s.combination == "vote", classes: s.classes, step: s.step, inherit: s.inherit}
+		return ensemble{weights: s.weights, vote: s.combination == "vote", classes: s.classes, step: s.step,
+			inherit: s.inherit}
 	},
 }
 

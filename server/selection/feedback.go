@@ -97,7 +97,8 @@ func (p *Policy) assess(s State, predictions []Prediction, o Outcome, losses, pr
 		return fmt.Errorf("%d models were asked to answer, want the one that was chosen", answering)
 	}
 	if o.kind == "loss" && answering != 1 {
-		return fmt.Errorf("%d models were asked to answer, and the loss of the answer does not tell what each of them lost: give the truth, or a loss for each", answering)
+		return fmt.Errorf("%d models were asked to answer, and the loss of the answer does not tell what each of them lost: give the truth, or a loss for each",
+			answering)
 	}
 	if !isLoss(o.loss) {
 		return fmt.Errorf("loss %g, want 0 to 1", o.loss)
@@ -122,7 +123,8 @@ func (p *Policy) assess(s State, predictions []Prediction, o Outcome, losses, pr
 			continue
 		}
 		if !(pr.Probability >= 0 && pr.Probability <= 1) || pr.Probability == 0 && p.kind.importance {
-			return fmt.Errorf("model %s was chosen with probability %g, want that of its plan", pr.Model, pr.Probability)
+			return fmt.Errorf("model %s was chosen with probability %g, want that of its plan",
+				pr.Model, pr.Probability)
 		}
 		probabilities[i] = pr.Probability
 		switch o.kind {

@@ -49,21 +49,34 @@ var common = []string{"output", "loss", "scale", "step"}
 
 var parameters = []parameter{
 	text("model", `"name/version" or "name" of a model`, func(s *settings) *string { return &s.model }, nil),
-	{"weights", `for each model, by "name/version" or "name", a number of at least 0, and one above 0`, readWeights, func(s *settings) any { return maps.Clone(s.weights) }},
+	{"weights", `for each model, by "name/version" or "name", a number of at least 0, and one above 0`,
+		readWeights, func(s *settings) any { return maps.Clone(s.weights) }},
 	text("salt", "a text", func(s *settings) *string { return &s.salt }, nil),
-	number("fraction", "a number from 0 to 1", func(s *settings) *float64 { return &s.fraction }, func(v float64) bool { return v >= 0 && v <= 1 }),
-	number("gamma", "a number above 0 and at most 1", func(s *settings) *float64 { return &s.gamma }, func(v float64) bool { return v > 0 && v <= 1 }),
-	number("eta", "a number from 0 to 10", func(s *settings) *float64 { return &s.eta }, func(v float64) bool { return v >= 0 && v <= 10 }),
-	number("share", "a number from 0 to 1", func(s *settings) *float64 { return &s.share }, func(v float64) bool { return v >= 0 && v <= 1 }),
-	number("epsilon", "a number from 0 to 1", func(s *settings) *float64 { return &s.epsilon }, func(v float64) bool { return v >= 0 && v <= 1 }),
-	number("decay", "a number above 0 and at most 1", func(s *settings) *float64 { return &s.decay }, func(v float64) bool { return v > 0 && v <= 1 }),
-	number("classes", "a whole number of at least 2", func(s *settings) *float64 { return &s.classes }, func(v float64) bool { return v >= 2 && v == math.Trunc(v) }),
-	number("inherit", "a number from 0 to 1", func(s *settings) *float64 { return &s.inherit }, func(v float64) bool { return v >= 0 && v <= 1 }),
-	text("combination", `"vote" or "mean"`, func(s *settings) *string { return &s.combination }, []string{"vote", "mean"}),
+	number("fraction", "a number from 0 to 1",
+		func(s *settings) *float64 { return &s.fraction }, func(v float64) bool { return v >= 0 && v <= 1 }),
+	number("gamma", "a number above 0 and at most 1",
+		func(s *settings) *float64 { return &s.gamma }, func(v float64) bool { return v > 0 && v <= 1 }),
+	number("eta", "a number from 0 to 10",
+		func(s *settings) *float64 { return &s.eta }, func(v float64) bool { return v >= 0 && v <= 10 }),
+	number("share", "a number from 0 to 1",
+		func(s *settings) *float64 { return &s.share }, func(v float64) bool { return v >= 0 && v <= 1 }),
+	number("epsilon", "a number from 0 to 1",
+		func(s *settings) *float64 { return &s.epsilon }, func(v float64) bool { return v >= 0 && v <= 1 }),
+	number("decay", "a number above 0 and at most 1",
+		func(s *settings) *float64 { return &s.decay }, func(v float64) bool { return v > 0 && v <= 1 }),
+	number("classes", "a whole number of at least 2", func(s *settings) *float64 { return &s.classes },
+		func(v float64) bool { return v >= 2 && v == math.Trunc(v) }),
+	number("inherit", "a number from 0 to 1",
+		func(s *settings) *float64 { return &s.inherit }, func(v float64) bool { return v >= 0 && v <= 1 }),
+	text("combination", `"vote" or "mean"`,
+		func(s *settings) *string { return &s.combination }, []string{"vote", "mean"}),
 	text("output", "name of an output", func(s *settings) *string { return &s.output }, nil),
-	text("loss", `"label", "absolute" or "squared"`, func(s *settings) *string { return &s.loss }, []string{"label", "absolute", "squared"}),
-	number("scale", "a number above 0", func(s *settings) *float64 { return &s.scale }, func(v float64) bool { return v > 0 }),
-	number("step", "a number from 0 to 1", func(s *settings) *float64 { return &s.step }, func(v float64) bool { return v >= 0 && v <= 1 }),
+	text("loss", `"label", "absolute" or "squared"`,
+		func(s *settings) *string { return &s.loss }, []string{"label", "absolute", "squared"}),
+	number("scale", "a number above 0",
+		func(s *settings) *float64 { return &s.scale }, func(v float64) bool { return v > 0 }),
+	number("step", "a number from 0 to 1",
+		func(s *settings) *float64 { return &s.step }, func(v float64) bool { return v >= 0 && v <= 1 }),
 }
 
 func text(name, wants string, field func(*settings) *string, among []string) parameter {
@@ -170,7 +183,8 @@ func (s *settings) readParams(accepts []string, params map[string]any) (faults [
 			if near := nearest.Names(name, accepts); len(near) > 0 {
 				hint = fmt.Sprintf(" (did you mean %s?)", strings.Join(near, " or "))
 			}
-			faults = append(faults, fmt.Sprintf("unknown parameter %q%s; known here: %s", name, hint, strings.Join(accepts, ", ")))
+			faults = append(faults, fmt.Sprintf("unknown parameter %q%s; known here: %s",
+				name, hint, strings.Join(accepts, ", ")))
 			continue
 		}
 		p := named(name)

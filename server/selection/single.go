@@ -31,7 +31,8 @@ func answering(arms []Arm, name string) (int, []string) {
 			if name == "" {
 				return -1, []string{fmt.Sprintf("parameter model must say which of %d models answers", len(arms))}
 			}
-			return -1, []string{fmt.Sprintf("parameter model is %q, which may be %s and %s: add the version", name, arms[found].Model, arms[i].Model)}
+			return -1, []string{fmt.Sprintf("parameter model is %q, which may be %s and %s: add the version",
+				name, arms[found].Model, arms[i].Model)}
 		}
 		found = i
 	}

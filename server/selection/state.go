@@ -169,9 +169,11 @@ func checkArms(arms []Arm, seen map[Model]bool) error {
 			what          string
 			value, lo, hi float64
 		}{
-			{"loss", a.Loss, 0, 1}, {"count", a.Count, 0, maxEvidence}, {"log_weight", a.LogWeight, -maxEvidence, maxEvidence},
+			{"loss", a.Loss, 0, 1}, {"count", a.Count, 0, maxEvidence},
+			{"log_weight", a.LogWeight, -maxEvidence, maxEvidence},
 			{"good", a.Good, 0, maxEvidence}, {"bad", a.Bad, 0, maxEvidence},
-			{"own", slices.Min(a.Own[:]), -maxEvidence, maxEvidence}, {"own", slices.Max(a.Own[:]), -maxEvidence, maxEvidence},
+			{"own", slices.Min(a.Own[:]), -maxEvidence, maxEvidence},
+			{"own", slices.Max(a.Own[:]), -maxEvidence, maxEvidence},
 		} {
 			if !(n.value >= n.lo && n.value <= n.hi) { // also refuses NaN
 				return fmt.Errorf("model %s has %s %g, want %g to %g", a.Model, n.what, n.value, n.lo, n.hi)

@@ -301,7 +301,8 @@ func fileError(err error) error {
 	switch {
 	case errors.Is(err, bbolterrors.ErrTimeout):
 		return errInUse
-	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrVersionMismatch), errors.Is(err, bbolterrors.ErrChecksum):
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrVersionMismatch),
+		errors.Is(err, bbolterrors.ErrChecksum):
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	for _, full := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {

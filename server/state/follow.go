@@ -193,7 +193,8 @@ func (s *redisStore) readAll(ctx context.Context) error {
 			continue
 		}
 		if entries, ids, ok := s.adopt(all, restored); !ok {
-			s.opts.Logger.Warn("Redis has lost data that this server has; restoring it", "entries", len(entries), "ids", len(ids))
+			s.opts.Logger.Warn("Redis has lost data that this server has; restoring it",
+				"entries", len(entries), "ids", len(ids))
 			if err := s.restore(ctx, life, entries, ids); err != nil {
 				return s.broken(ctx, "restoring lost data", err)
 			}
@@ -283,7 +284,8 @@ func (s *redisStore) restore(ctx context.Context, life string, entries []Entry, 
 	var bytes int
 	var highest uint64
 	push := func(channel string) error {
-		head := []any{channel, life, s.opts.Settle.Milliseconds(), maxGone, s.opts.IDLifetime.Milliseconds(), s.opts.MaxIDs, highest, s.floor()}
+		head := []any{channel, life, s.opts.Settle.Milliseconds(), maxGone, s.opts.IDLifetime.Milliseconds(),
+			s.opts.MaxIDs, highest, s.floor()}
 		err := restoreScript.Run(ctx, s.client, s.keys, append(head, args...)...).Err()
 		args, bytes = nil, 0
 		return err

@@ -27,7 +27,8 @@ type watcher struct {
 }
 
 func newMirror(unread error) *mirror {
-	return &mirror{unread: unread, segments: map[string]map[string]Entry{}, deletions: newRecent[string](maxGone), watchers: map[*watcher]struct{}{}}
+	return &mirror{unread: unread, segments: map[string]map[string]Entry{}, deletions: newRecent[string](maxGone),
+		watchers: map[*watcher]struct{}{}}
 }
 
 // firstSegment returns the first segment of a key.

@@ -33,10 +33,12 @@ func appendRecord(b []byte, e Entry) []byte {
 // decodeRecord returns a copy of the entry in b.
 func decodeRecord(key string, b []byte) (Entry, error) {
 	if len(b) < recordHeaderBytes {
-		return Entry{}, fmt.Errorf("%w: record of %q has %d bytes, want at least %d", ErrCorrupt, key, len(b), recordHeaderBytes)
+		return Entry{}, fmt.Errorf("%w: record of %q has %d bytes, want at least %d",
+			ErrCorrupt, key, len(b), recordHeaderBytes)
 	}
 	if got, want := recordSum(key, b[4:]), binary.BigEndian.Uint32(b); got != want {
 		return Entry{}, fmt.Errorf("%w: record of %q has checksum %08x, want %08x", ErrCorrupt, key, got, want)
 	}
-	return Entry{Key: key, Value: append([]byte{}, b[recordHeaderBytes:]...), Revision: binary.BigEndian.Uint64(b[4:])}, nil
+	return Entry{Key: key, Value: append([]byte{}, b[recordHeaderBytes:]...),
+		Revision: binary.BigEndian.Uint64(b[4:])}, nil
 }

@@ -215,7 +215,8 @@ type commitReply struct {
 }
 
 // commit runs the commit script, doing "set", "delete" or "look".
-func (s *redisStore) commit(ctx context.Context, life string, old Entry, id, doing string, value []byte) (commitReply, error) {
+func (s *redisStore) commit(ctx context.Context, life string, old Entry, id, doing string, value []byte) (commitReply,
+	error) {
 	var hash []byte
 	if id != "" {
 		h := hashID(old.Key, id)

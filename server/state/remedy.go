@@ -35,7 +35,8 @@ var redisRemedies = []remedy{
 	{"Unknown Redis command", "want Redis 7.0 or newer"},
 	{"tls:", "check whether it wants redis:// or rediss://, and its certificate"},
 	{"x509:", "check its certificate"},
-	{"can't parse", "the program that listens there does not speak the protocol of Redis: check the address in state.at"},
+	{"can't parse",
+		"the program that listens there does not speak the protocol of Redis: check the address in state.at"},
 	{"no such host", "check the name of the host in state.at"},
 }
 

@@ -121,7 +121,8 @@ local m = redis.call('HMGET', meta, 'run', 'life', 'revision')
 if m[1] == run and m[2] then return m[2] end
 local rev = math.max(tonumber(m[3] or 0) + 1, t[1] * 1000000 + t[2])
 local life = run .. ':' .. whole(rev)
-redis.call('HSET', meta, 'format', '` + redisFormat + `', 'run', run, 'life', life, 'revision', whole(rev), 'hold', whole(now + tonumber(ARGV[2])))
+redis.call('HSET', meta, 'format', '` + redisFormat +
+	`', 'run', run, 'life', life, 'revision', whole(rev), 'hold', whole(now + tonumber(ARGV[2])))
 redis.call('PUBLISH', ARGV[1], 'read')
 return life
 `)
@@ -142,7 +143,8 @@ for i = 9, #ARGV, 4 do
   if op == 'id' then
     redis.call('ZADD', applied, 'GT', n, key)
   else
-    local there = math.max(revision(redis.call('HGET', entries, key)), tonumber(redis.call('ZSCORE', deleted, key) or 0))
+    local there = math.max(revision(redis.call('HGET', entries, key)),
+      tonumber(redis.call('ZSCORE', deleted, key) or 0))
     if tonumber(n) > there then put(op, key, tonumber(n), value, mostDeleted) end
   end
 end

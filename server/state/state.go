@@ -197,7 +197,8 @@ func CheckNamespace(name string) error {
 func CheckTarget(target string) error {
 	scheme, _, isURL := strings.Cut(target, "://")
 	if isURL && scheme != "redis" && scheme != "rediss" && scheme != "unix" {
-		return fmt.Errorf("scheme %q: expected redis://host:port/db, rediss://, unix://path?db=n, or the path of a file", scheme)
+		return fmt.Errorf("scheme %q: expected redis://host:port/db, rediss://, unix://path?db=n, or the path of a file",
+			scheme)
 	}
 	return nil
 }

@@ -45,7 +45,8 @@ func decodeChange(msg []byte) (change, error) {
 		return change{}, fmt.Errorf("%w: change %.40q: id of %d bytes, want 0 or %d", ErrCorrupt, msg, n[2], len(id))
 	}
 	if n[3] == 0 || n[3] > MaxKeyBytes || n[2]+n[3] > uint64(len(rest)) {
-		return change{}, fmt.Errorf("%w: change %.40q: id of %d and key of %d bytes in %d", ErrCorrupt, msg, n[2], n[3], len(rest))
+		return change{}, fmt.Errorf("%w: change %.40q: id of %d and key of %d bytes in %d",
+			ErrCorrupt, msg, n[2], n[3], len(rest))
 	}
 	c := change{time: n[1], hasID: n[2] != 0}
 	copy(c.id[:], rest[:n[2]])

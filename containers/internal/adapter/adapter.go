@@ -32,7 +32,8 @@ type adapter struct{}
 var errOneRow = errors.New("the model takes one row per request: the server's configuration sets batched = false")
 
 // Inputs converts a request to the single input.
-func (adapter) Inputs(s *scheduler.Spec, tensors []tensor.Tensor, json []byte, batch bool, pool *tensor.Pool) ([]tensor.Tensor, error) {
+func (adapter) Inputs(s *scheduler.Spec, tensors []tensor.Tensor, json []byte, batch bool,
+	pool *tensor.Pool) ([]tensor.Tensor, error) {
 	spec := &s.Inputs[0]
 	var t tensor.Tensor
 	var err error

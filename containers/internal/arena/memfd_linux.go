@@ -14,7 +14,8 @@ func create(size int64, token []byte, writable bool) (fd int, mem []byte, err er
 	// A file beyond this limit would raise SIGXFSZ, which ends the process.
 	var most unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err == nil && uint64(size) > most.Cur {
-		return 0, nil, fmt.Errorf("arena: a segment of %d bytes exceeds the limit on the size of files (ulimit -f), %d", size, most.Cur)
+		return 0, nil, fmt.Errorf("arena: a segment of %d bytes exceeds the limit on the size of files (ulimit -f), %d",
+			size, most.Cur)
 	}
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	// Required where vm.memfd_noexec is 2.
@@ -40,7 +41,8 @@ func create(size int64, token []byte, writable bool) (fd int, mem []byte, err er
 	if err = unix.Ftruncate(fd, size); err != nil {
 		return fd, nil, err
 	}
-	if mem, err = unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {
+	if mem, err = unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {
 		return fd, nil, err
 	}
 	copy(mem, token)
@@ -71,7 +73,8 @@ func Map(path string, size int64, token []byte, writable bool) (mem []byte, err 
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("stat %s: %w", path, err)
 	}
-	if seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SHRINK == 0 || st.Size != size {
+	if seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SHRINK == 0 ||
+		st.Size != size {
 		return nil, fmt.Errorf("%s is another file: the server runs in another PID namespace", path)
 	}
 	if mem, err = unix.Mmap(fd, 0, int(size), prot, unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {

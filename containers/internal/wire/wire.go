@@ -161,7 +161,8 @@ func unmarshal[T any](b []byte, list *[]T, most int, tooMany string) error {
 func Declare(specs []tensor.Spec) []TensorMessage {
 	list := make([]TensorMessage, len(specs))
 	for i, s := range specs {
-		list[i] = TensorMessage{Name: s.Name, Datatype: s.DType.V2(), Shape: append([]int{}, s.Shape...), Optional: s.Optional, Ragged: s.Ragged,
+		list[i] = TensorMessage{Name: s.Name, Datatype: s.DType.V2(), Shape: append([]int{}, s.Shape...),
+			Optional: s.Optional, Ragged: s.Ragged,
 			Format: s.Format, Image: (*Image)(s.Image), Labels: s.Labels}
 	}
 	return list
@@ -342,7 +343,9 @@ const (
 
 // Parse reads the JSON of a batch. Unknown keys are skipped.
 func (h *BatchHeader) Parse(b []byte) error {
-	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], numbers: h.numbers.reuse(), Requests: h.Requests[:0], Parameters: h.Parameters[:0], Metadata: h.Metadata[:0], Priority: h.Priority[:0], Traces: h.Traces[:0], States: h.States[:0]}
+	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], numbers: h.numbers.reuse(), Requests: h.Requests[:0],
+		Parameters: h.Parameters[:0], Metadata: h.Metadata[:0], Priority: h.Priority[:0], Traces: h.Traces[:0],
+		States: h.States[:0]}
 	s := newScanner(b)
 	for key := range s.Members {
 		switch string(key) {

@@ -70,7 +70,8 @@ func (r *Redis) Start(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.output = &bytes.Buffer{}
-	r.process = exec.Command("redis-server", append([]string{"--port", "0", "--unixsocket", r.socket(), "--dir", r.dir, "--save", ""}, r.args...)...)
+	r.process = exec.Command("redis-server",
+		append([]string{"--port", "0", "--unixsocket", r.socket(), "--dir", r.dir, "--save", ""}, r.args...)...)
 	r.process.Stdout, r.process.Stderr = r.output, r.output
 	// It is killed when the thread that forks it ends, so that it dies with this process. That
 	// thread must not end before, as a supervisor's threads do.

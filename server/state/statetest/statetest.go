@@ -174,7 +174,8 @@ func refusals(t *testing.T, open Stores) {
 		t.Errorf("error %v, want that of the change", err)
 	}
 	expect(t, s, "apps/a", "one")
-	if _, err := s.Update(Context(t), "apps/a", "id", func(old []byte) ([]byte, error) { return append(old[:len(old):len(old)], '!'), nil }); err != nil {
+	if _, err := s.Update(Context(t), "apps/a", "id",
+		func(old []byte) ([]byte, error) { return append(old[:len(old):len(old)], '!'), nil }); err != nil {
 		t.Errorf("after a refusal, with the same id: %v", err)
 	}
 	expect(t, s, "apps/a", "one!")
@@ -194,7 +195,8 @@ func limits(t *testing.T, open Stores) {
 	if err := put(key+"k", "v"); !errors.Is(err, state.ErrTooLarge) {
 		t.Errorf("key above the limit: %v", err)
 	}
-	if err := put("k", value+"v"); !errors.Is(err, state.ErrTooLarge) || !strings.Contains(err.Error(), fmt.Sprint(state.MaxValueBytes)) {
+	if err := put("k", value+"v"); !errors.Is(err, state.ErrTooLarge) ||
+		!strings.Contains(err.Error(), fmt.Sprint(state.MaxValueBytes)) {
 		t.Errorf("value above the limit: %v", err)
 	}
 	expectNone(t, s, "k")
@@ -466,7 +468,9 @@ func writes(t *testing.T, open Stores, shared bool) {
 	if err := s.Write(Context(t), nil); err != nil {
 		t.Errorf("of nothing: %v", err)
 	}
-	if err := s.Write(Context(t), []state.Entry{{Key: "a/gone"}, {Key: "a/1", Value: []byte("1")}, {Key: "b/1", Value: []byte{}}, {Key: "a/absent"}}); err != nil {
+	if err := s.Write(Context(t),
+		[]state.Entry{{Key: "a/gone"}, {Key: "a/1", Value: []byte("1")}, {Key: "b/1", Value: []byte{}},
+			{Key: "a/absent"}}); err != nil {
 		t.Fatal(err)
 	}
 	expectNone(t, s, "a/gone")
@@ -476,7 +480,8 @@ func writes(t *testing.T, open Stores, shared bool) {
 	if e := Put(t, s, "a/1", "2"); e.Revision <= first.Revision {
 		t.Errorf("revision %d after %d", e.Revision, first.Revision)
 	}
-	budgettest.Until(t, "the other store has it", func() bool { return Has(other, "a/1", "2") && Has(other, "a/gone", "") })
+	budgettest.Until(t, "the other store has it",
+		func() bool { return Has(other, "a/1", "2") && Has(other, "a/gone", "") })
 
 	for what, wrong := range map[string]state.Entry{
 		"a value too large": {Key: "z", Value: make([]byte, state.MaxValueBytes+1)},
@@ -514,7 +519,8 @@ func writes(t *testing.T, open Stores, shared bool) {
 		for {
 			list, err := s.List("d/")
 			if err != nil || len(list) != keys || string(list[0].Value) != string(list[keys-1].Value) {
-				t.Errorf("a reader saw %d keys, the first %q, the last %q, %v", len(list), list[0].Value, list[len(list)-1].Value, err)
+				t.Errorf("a reader saw %d keys, the first %q, the last %q, %v",
+					len(list), list[0].Value, list[len(list)-1].Value, err)
 				return
 			}
 			select {
