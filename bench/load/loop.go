@@ -3,10 +3,12 @@ package load
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"syscall"
 	"time"
 )
 
@@ -335,7 +337,10 @@ func (l *loop) write(c *conn, p []byte) (n int, err error) {
 	} else if n, err = writeSocket(c.fd, p); err != nil && again(err) {
 		n, err = 0, nil
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET):
+		return 0, c.cutOff()
+	case err != nil:
 		return 0, fmt.Errorf("load: connection %d: write: %w", c.number, err)
 	}
 	l.result.Wrote += int64(n)
@@ -372,6 +377,10 @@ func (l *loop) receive(c *conn) error {
 	return nil
 }
 
+func (c *conn) cutOff() error {
+	return fmt.Errorf("load: connection %d: closed by the server with %d requests unanswered: %w", c.number, c.due.n, io.ErrUnexpectedEOF)
+}
+
 // receiveOnce reads once, and reports whether there was any data.
 func (l *loop) receiveOnce(c *conn) (more bool, err error) {
 	var n int
@@ -390,7 +399,7 @@ func (l *loop) receiveOnce(c *conn) (more bool, err error) {
 	case err != nil && again(err):
 		return false, nil
 	case err == nil && n == 0 && c.due.n > 0:
-		return false, fmt.Errorf("load: connection %d: closed by the server with %d requests unanswered: %w", c.number, c.due.n, io.ErrUnexpectedEOF)
+		return false, c.cutOff()
 	case err == nil && n == 0:
 		return false, fmt.Errorf("load: connection %d: closed by the server: %w", c.number, io.EOF)
 	case err != nil:
