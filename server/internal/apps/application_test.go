@@ -167,7 +167,7 @@ func (h *house) ask(route string, p gate.Request, tensors ...tensor.Tensor) stri
 	if c.Choice != nil {
 		s += fmt.Sprintf(" for %s, confidence %.2g", c.Choice.Application, c.Choice.Confidence)
 		if c.Choice.Missing != nil {
-			s += fmt.Sprintf(", missing [%s]", c.Choice.Absent())
+			s += ", missing [" + gate.Join(c.Choice.Missing, func(m gate.Missing) string { return m.Model }, ", ") + "]"
 		}
 		if c.Choice.Default {
 			s += ", default: " + c.Choice.Explanation

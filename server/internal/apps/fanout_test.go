@@ -158,7 +158,7 @@ func TestModelsOfDifferentForms(t *testing.T) {
 	c.Owner = c
 	h.Submit(&c.Call)
 	<-c.done
-	h.expect(c.Choice.Because(), `b/1: invalid input: input "y": expected float32 [-1, 3] (-1: any size) or one row [3], got float32 [2]`)
+	h.expect(c.Choice.Missing[0].Model+": "+c.Choice.Missing[0].Why, `b/1: invalid input: input "y": expected float32 [-1, 3] (-1: any size) or one row [3], got float32 [2]`)
 	c.Close()
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/metrics"
+	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
 // Applications are names that each stand for several models. The gate has routes to them; the
@@ -159,14 +160,18 @@ type Missing struct {
 	Why   string
 }
 
-// Absent lists the missing models as one text, for wires whose parameters cannot be lists.
-func (c *Choice) Absent() string {
-	return Join(c.Missing, func(m Missing) string { return m.Model }, ", ")
-}
-
-// Because lists the reasons why models are missing, as one text.
-func (c *Choice) Because() string {
-	return Join(c.Missing, func(m Missing) string { return m.Model + ": " + m.Why }, "; ")
+// AppendMissing appends the missing models as a JSON object of the reasons by model. Clients get
+// them in this form only, as a text where a wire has no objects.
+func (c *Choice) AppendMissing(b []byte) []byte {
+	b = append(b, '{')
+	for i, m := range c.Missing {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(jsonscan.AppendString(b, m.Model), ':')
+		b = jsonscan.AppendString(b, m.Why)
+	}
+	return append(b, '}')
 }
 
 // link adds the routes of applications.

@@ -24,8 +24,7 @@ func TestChoice(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := got.GetParameters()
-	if len(p) != 5 || p["confidence"].GetDoubleParam() != 0.75 || p["missing"].GetStringParam() != "a/1, b/2" ||
-		p["missing_because"].GetStringParam() != "a/1: late; b/2: gone" ||
+	if len(p) != 4 || p["confidence"].GetDoubleParam() != 0.75 || p["missing"].GetStringParam() != `{"a/1":"late","b/2":"gone"}` ||
 		!p["default"].GetBoolParam() || p["default_explanation"].GetStringParam() != "late" || got.GetModelVersion() != "m/1" {
 		t.Errorf("got %v", &got)
 	}

@@ -6,12 +6,13 @@ import (
 )
 
 // Parameters returns what an answer carries besides its outputs: a bool, int64, float64 or string
-// under each name. A parameter cannot be a list, so lists of an application are texts.
+// under each name. A parameter cannot be an object, so the missing models of an application are the
+// text of one.
 func (a *Answer) Parameters() iter.Seq2[string, any] {
 	return func(yield func(string, any) bool) {
 		if c := a.Choice; c != nil {
 			if !yield("confidence", c.Confidence) ||
-				len(c.Missing) > 0 && !(yield("missing", c.Absent()) && yield("missing_because", c.Because())) ||
+				len(c.Missing) > 0 && !yield("missing", string(c.AppendMissing(nil))) ||
 				c.Default && !(yield("default", true) && yield("default_explanation", c.Explanation)) {
 				return
 			}

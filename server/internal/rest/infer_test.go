@@ -404,7 +404,7 @@ func TestForwardedHeaders(t *testing.T) {
 func TestChoice(t *testing.T) {
 	for want, c := range map[string]gate.Choice{
 		`,"parameters":{"confidence":0.5}`: {Confidence: 0.5},
-		`,"parameters":{"confidence":0,"missing":"a/1, b/2","missing_because":"a/1: late; b/2: gone","default":true,"default_explanation":"none \"was\" heard"}`: {Missing: []gate.Missing{{Model: "a/1", Why: "late"}, {Model: "b/2", Why: "gone"}}, Default: true, Explanation: `none "was" heard`},
+		`,"parameters":{"confidence":0,"missing":"{\"a/1\":\"late\",\"b/2\":\"gone\"}","default":true,"default_explanation":"none \"was\" heard"}`: {Missing: []gate.Missing{{Model: "a/1", Why: "late"}, {Model: "b/2", Why: "gone"}}, Default: true, Explanation: `none "was" heard`},
 	} {
 		e := &emitter{}
 		e.json(&predict.Answer{Model: "m", Version: "1", Choice: &c}, "", nil)

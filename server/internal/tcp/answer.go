@@ -112,7 +112,7 @@ func (c *call) inBothForms() bool { return len(c.gate.Target.Spec.Inputs) == 0 &
 // as its next request has them, too.
 var answerKeys = map[string]bool{
 	"id": true, "seq": true, "age_ms": true, "skipped": true, "captured_at": true, "timing": true,
-	"application": true, "confidence": true, "missing": true, "missing_because": true, "default": true, "default_explanation": true,
+	"application": true, "confidence": true, "missing": true, "default": true, "default_explanation": true,
 	"model_name": true, "model_version": true, "output": true, "outputs": true,
 	shiva.NamesKey: true, shiva.TextsKey: true, shiva.MemoryKey: true, shiva.TokenKey: true,
 	// Of requests, beside the rows of parameters.
@@ -141,14 +141,7 @@ func appendChoice(b []byte, c *gate.Choice) []byte {
 	b = append(b, `,"confidence":`...)
 	b = strconv.AppendFloat(b, c.Confidence, 'g', 4, 64)
 	if len(c.Missing) > 0 {
-		models, reasons := []byte(`,"missing":[`), []byte(`],"missing_because":[`)
-		for i, m := range c.Missing {
-			if i > 0 {
-				models, reasons = append(models, ','), append(reasons, ',')
-			}
-			models, reasons = jsonscan.AppendString(models, m.Model), jsonscan.AppendString(reasons, m.Why)
-		}
-		b = append(append(append(b, models...), reasons...), ']')
+		b = c.AppendMissing(append(b, `,"missing":`...))
 	}
 	if c.Default {
 		b = append(b, `,"default":true,"default_explanation":`...)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -115,5 +116,14 @@ func TestFlatFloats(t *testing.T) {
 		if m == nil || string(m.Metadata) != tt.want || len(m.Tensors) != 1 || m.Tensors[0].DType != tensor.Float32 || m.Tensors[0].Shape.String() != tt.shape {
 			t.Errorf("%s: got %s", tt.metadata, describeMessage(m))
 		}
+	}
+}
+
+// The missing models of an application have the form that they have on all wires.
+func TestChoice(t *testing.T) {
+	c := &gate.Choice{Application: "app", Confidence: 0.5, Missing: []gate.Missing{{Model: "a/1", Why: `"late"`}, {Model: "b/2", Why: "gone"}}}
+	want := `"application":"app","confidence":0.5,"missing":{"a/1":"\"late\"","b/2":"gone"},`
+	if got := string(appendChoice(nil, c)); got != want {
+		t.Errorf("got %s, expected %s", got, want)
 	}
 }
