@@ -21,7 +21,7 @@ export function trial(page, name, version) {
   const names = { draw: 'Draw', image: 'Picture', json: 'JSON' };
   const node = panel('Try it', kinds, none, ...Object.values(boxes), el('div', { class: 'buttons' }, send), fault, note, answer);
   node.setAttribute('aria-label', 'Try it');
-  let kind = 'json', input = null, picture = null, chosen = false, inputs = null;
+  let kind = 'json', input = null, picture = null, taken = null, chosen = false, inputs = null;
 
   const choose = (next) => {
     kind = next;
@@ -44,17 +44,18 @@ export function trial(page, name, version) {
       setText(fault, 'This is not a picture that the browser can read.');
     }
   };
-  file.addEventListener('change', () => file.files[0] && take(file.files[0]));
+  file.addEventListener('change', () => { if (file.files[0]) taken = take(file.files[0]); });
   drop.addEventListener('dragover', (e) => { e.preventDefault(); drop.classList.add('over'); });
   drop.addEventListener('dragleave', () => drop.classList.remove('over'));
   drop.addEventListener('drop', (e) => {
     e.preventDefault();
     drop.classList.remove('over');
-    if (e.dataTransfer.files[0]) take(e.dataTransfer.files[0]);
+    if (e.dataTransfer.files[0]) taken = take(e.dataTransfer.files[0]);
   });
 
   const value = async () => {
     if (kind === 'json') return JSON.parse(json.value);
+    await taken; // a large picture takes a moment to be decoded
     const source = kind === 'draw' ? drawn.canvas : picture?.bitmap;
     if (!source) throw new Error('Choose a picture first.');
     if (input.datatype !== 'BYTES' && !input.image) return pixels(source, input, note);
