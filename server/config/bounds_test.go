@@ -21,13 +21,14 @@ func TestEveryNumberHasBounds(t *testing.T) {
 		m := Model{Policy: c.Defaults, Cache: 1 << 20, CacheTTL: time.Minute}
 		p := newContainer()
 		p.Name, p.Command = "p", []string{"x"}
+		file, folder := NewModelFile("f.onnx"), NewModelFolder("models")
 		try := func(key string, v reflect.Value) {
 			numbers++
 			old := v.Int()
 			v.SetInt(extreme)
 			defer v.SetInt(old)
 			c.Models = map[string]Model{"m": m}
-			c.Supervised = []Container{p}
+			c.Supervised, c.ModelFiles, c.ModelFolders = []Container{p}, []ModelFile{file}, []ModelFolder{folder}
 			prefix, got := key+": expected ", ", got "+plain(v)
 			for _, fault := range lines(t, c.Validate()) {
 				if expected, ok := strings.CutPrefix(fault, prefix); ok && strings.HasSuffix(fault, got) {
@@ -40,6 +41,8 @@ func TestEveryNumberHasBounds(t *testing.T) {
 		walk(t, "", reflect.ValueOf(&c).Elem(), try)
 		walk(t, "model.m", reflect.ValueOf(&m).Elem(), try)
 		walk(t, "container[0]", reflect.ValueOf(&p).Elem(), try)
+		walk(t, "model_file[0]", reflect.ValueOf(&file).Elem(), try)
+		walk(t, "model_folder[0]", reflect.ValueOf(&folder).Elem(), try)
 	}
 	if numbers < 100 {
 		t.Errorf("found %d numbers: the walk misses some", numbers/2)
@@ -61,8 +64,8 @@ func walk(t *testing.T, table string, v reflect.Value, number func(key string, v
 		case reflect.Slice, reflect.Map:
 			switch f.value.Interface().(type) {
 			case Addrs, []string, map[string]string:
-			case []Container, map[string]Model: // walked by themselves
-			case []Identity, Hashes, Patterns: // without numbers
+			case []Container, []ModelFile, []ModelFolder, map[string]Model: // walked by themselves
+			case []Identity, Hashes, Patterns, Devices: // without numbers
 			default:
 				t.Errorf("%s is a %v, which this test does not look into", key, f.value.Type())
 			}

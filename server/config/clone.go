@@ -26,6 +26,16 @@ func (c Config) Clone() Config {
 		p.InheritEnv = slices.Clone(p.InheritEnv)
 		p.Writable = slices.Clone(p.Writable)
 	}
+	c.ModelFiles = slices.Clone(c.ModelFiles)
+	for i := range c.ModelFiles {
+		m := &c.ModelFiles[i]
+		m.Reading, m.Process = m.Reading.clone(), m.Process.clone()
+	}
+	c.ModelFolders = slices.Clone(c.ModelFolders)
+	for i := range c.ModelFolders {
+		m := &c.ModelFolders[i]
+		m.Reading, m.Process = m.Reading.clone(), m.Process.clone()
+	}
 	c.Identities = slices.Clone(c.Identities)
 	for i := range c.Identities {
 		one := &c.Identities[i]
@@ -35,6 +45,16 @@ func (c Config) Clone() Config {
 	}
 	c.origins = cloned(c.origins)
 	return c
+}
+
+func (r Reading) clone() Reading {
+	r.Device = slices.Clone(r.Device)
+	return r
+}
+
+func (p Process) clone() Process {
+	p.Env, p.InheritEnv, p.Writable = maps.Clone(p.Env), slices.Clone(p.InheritEnv), slices.Clone(p.Writable)
+	return p
 }
 
 // cloned returns a copy that can be written to, even of nil.

@@ -46,6 +46,9 @@ type Config struct {
 	// Supervised are processes that the server starts and stops, and containers that it connects
 	// to.
 	Supervised []Container `toml:"container"`
+	// ModelFiles are files that are models, ModelFolders directories of them.
+	ModelFiles   []ModelFile   `toml:"model_file"`
+	ModelFolders []ModelFolder `toml:"model_folder"`
 	// Identities are those that clients, operators and containers can have; none = all callers have
 	// all rights.
 	Identities []Identity `toml:"identity"`
@@ -674,9 +677,13 @@ func (c Config) Redacted() Config {
 		for i, arg := range p.Command {
 			p.Command[i] = redacted(arg)
 		}
-		for name := range p.Env {
-			p.Env[name] = "(hidden)"
-		}
+		hide(p.Env)
+	}
+	for _, m := range c.ModelFiles {
+		hide(m.Env)
+	}
+	for _, m := range c.ModelFolders {
+		hide(m.Env)
 	}
 	for _, one := range c.Identities {
 		for i, hash := range one.TokenSHA256 {
@@ -684,4 +691,11 @@ func (c Config) Redacted() Config {
 		}
 	}
 	return c
+}
+
+// hide replaces the values of environment variables.
+func hide(env map[string]string) {
+	for name := range env {
+		env[name] = "(hidden)"
+	}
 }

@@ -156,6 +156,20 @@ func fill(v reflect.Value, n *int) {
 		for i := range *x {
 			fill(reflect.ValueOf(&(*x)[i]).Elem(), n)
 		}
+	case *Devices:
+		*x = Devices{"a", strings.Repeat("b", *n)}
+	case *Batching:
+		*x = Batching(strings.Repeat("b", *n))
+	case *[]ModelFile:
+		*x = make([]ModelFile, 2)
+		for i := range *x {
+			fill(reflect.ValueOf(&(*x)[i]).Elem(), n)
+		}
+	case *[]ModelFolder:
+		*x = make([]ModelFolder, 2)
+		for i := range *x {
+			fill(reflect.ValueOf(&(*x)[i]).Elem(), n)
+		}
 	case *[]Identity:
 		*x = make([]Identity, 2)
 		for i := range *x {

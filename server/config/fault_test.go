@@ -88,7 +88,7 @@ connections = 1.5
 [server]
 required_models = "digits"
 `, []string{
-		`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, frigate, containers, admin, traces, tls, state, limits, shared_memory, defaults, model, container, identity`,
+		`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, frigate, containers, admin, traces, tls, state, limits, shared_memory, defaults, model, container, model_file, model_folder, identity`,
 		`x.toml:4:1: tcp.listen: expected an address or a list of addresses, got the integer 6174`,
 		`x.toml:5:1: tcp.loops: expected an integer, got the string "two"`,
 		`x.toml:6:3: tcp.resync: expected true or false, got the integer 1`,
@@ -289,6 +289,46 @@ read_only = true
 		`x.toml:8:1: container[0].open_files: expected 0 to 1048576, got -1`,
 		`x.toml:9:1: container[0].processes: expected 0 to 1048576, got 2000000`,
 		`x.toml:10:3: container[1]: a user, privileges and limits have no meaning with address: that container is not a process of this server`,
+	}},
+	{"model files", `
+[[model_file]]
+name = "a"
+[[model_file]]
+path = "x/a b.onnx"
+as = "sort"
+batch = 0
+device = ["cpu", "a,b"]
+replicas = 0
+[[model_file]]
+path = "a.onnx"
+version = "1/2"
+[[model_file]]
+path = "dir/b.tflite"
+[[model_file]]
+path = "b.onnx"
+[[model_folder]]
+path = "m"
+device = []
+[[model_folder]]
+path = "./m"
+[[model_folder]]
+open_files = -1
+[[container]]
+name = "a"
+command = ["x"]
+`, []string{
+		`x.toml:2:3: model_file[0].path: missing: the file, as "yolo11n.onnx"`,
+		`x.toml:6:1: model_file[1].as: expected one of auto, raw, detect, segment, pose, obb, classify, got "sort"`,
+		`x.toml:7:1: model_file[1].batch: expected "auto", "off", "force" or a number of rows, got "0"`,
+		`x.toml:8:1: model_file[1].device[1]: "a,b": expected a device, as "cpu", "cuda:0" or "openvino:GPU"`,
+		`x.toml:9:1: model_file[1].replicas: expected 1 to 1024, got 0`,
+		`x.toml:10:3: model_file[2].name: "a" is already the name of a [[container]]`,
+		`x.toml:12:1: model_file[2].version: "1/2" has a '/', which separates model and version in a route`,
+		`x.toml:15:3: model_file[4].name: "b" is already the name of model_file[3]`,
+		`x.toml:19:1: model_folder[0].device: empty: expected a device or "auto"`,
+		`x.toml:21:1: model_folder[1].path: "./m" is already the path of model_folder[0]`,
+		`x.toml:22:3: model_folder[2].path: missing: the directory, as "models"`,
+		`x.toml:23:1: model_folder[2].open_files: expected 0 to 1048576, got -1`,
 	}},
 	{"containers that are called", `
 [[container]]

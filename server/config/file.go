@@ -37,9 +37,15 @@ func Load(path string) (Config, error) {
 	for i := range c.Supervised {
 		p := &c.Supervised[i]
 		paths = append(paths, &p.Dir)
-		for i := range p.Writable {
-			paths = append(paths, &p.Writable[i])
-		}
+		paths = append(paths, each(p.Writable)...)
+	}
+	for i := range c.ModelFiles {
+		m := &c.ModelFiles[i]
+		paths = append(append(paths, &m.Path), m.Reading.paths(m.Writable)...)
+	}
+	for i := range c.ModelFolders {
+		m := &c.ModelFolders[i]
+		paths = append(append(paths, &m.Path), m.Reading.paths(m.Writable)...)
 	}
 	for _, p := range paths {
 		if *p != "" && !filepath.IsAbs(*p) {
@@ -49,6 +55,14 @@ func Load(path string) (Config, error) {
 		}
 	}
 	return c, nil
+}
+
+// each returns where the elements of a list are.
+func each(list []string) (at []*string) {
+	for i := range list {
+		at = append(at, &list[i])
+	}
+	return at
 }
 
 // plainText returns text without the byte order mark that editors of Windows put before UTF-8. It

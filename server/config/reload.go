@@ -33,6 +33,7 @@ func (c Config) Adopt(next Config) (adopted Config, list []Change) {
 		adopted.Models[name] = m
 	}
 	adopted.Identities = next.Identities
+	adopted.ModelFiles, adopted.ModelFolders = next.ModelFiles, next.ModelFolders
 	// Containers that the server connects to stay as they are: their changes wait for a restart.
 	called := func(p Container) bool { return p.Address != "" }
 	adopted.Supervised = slices.DeleteFunc(slices.Clone(next.Supervised), called)
@@ -65,23 +66,19 @@ func settings(table string, v reflect.Value, restart bool) (list []settingValue)
 	return list
 }
 
-// differences lists the settings whose values differ in next, and the containers and identities
-// that were added, removed or changed, each as a whole.
+// differences lists the settings whose values differ in next, and the tables of lists, such as
+// containers and identities, that were added, removed or changed, each as a whole.
 func (c Config) differences(next Config) (list []Change) {
-	models, containers, identities := map[string]bool{}, []string{}, []string{}
+	models := map[string]bool{}
 	for _, one := range []Config{c, next} {
 		for name := range one.Models {
 			models[name] = true
 		}
-		for _, p := range one.Supervised {
-			if !slices.Contains(containers, p.Name) {
-				containers = append(containers, p.Name)
-			}
-		}
-		for _, i := range one.Identities {
-			if !slices.Contains(identities, i.Name) {
-				identities = append(identities, i.Name)
-			}
+	}
+	var keys []string // of the elements of lists
+	for _, one := range append(c.tables(), next.tables()...) {
+		if !slices.Contains(keys, one.key) {
+			keys = append(keys, one.key)
 		}
 	}
 	// all lists the same settings of each configuration, in the same order.
@@ -90,17 +87,11 @@ func (c Config) differences(next Config) (list []Change) {
 		for _, name := range slices.Sorted(maps.Keys(models)) {
 			list = append(list, settings(joinKey("model", name), reflect.ValueOf(c.Model(name)), false)...)
 		}
-		for _, name := range containers {
-			one := settingValue{key: joinKey("container", name)}
-			if i := slices.IndexFunc(c.Supervised, func(p Container) bool { return p.Name == name }); i >= 0 {
-				one.value, one.restart = reflect.ValueOf(c.Supervised[i]), c.Supervised[i].Address != ""
-			}
-			list = append(list, one)
-		}
-		for _, name := range identities {
-			one := settingValue{key: joinKey("identity", name)}
-			if i := slices.IndexFunc(c.Identities, func(i Identity) bool { return i.Name == name }); i >= 0 {
-				one.value = reflect.ValueOf(c.Identities[i])
+		tables := c.tables()
+		for _, key := range keys {
+			one := settingValue{key: key}
+			if i := slices.IndexFunc(tables, func(t settingValue) bool { return t.key == key }); i >= 0 {
+				one = tables[i]
 			}
 			list = append(list, one)
 		}
@@ -112,6 +103,23 @@ func (c Config) differences(next Config) (list []Change) {
 			list = append(list, Change{was.key, jsonTree(shownWas[i].value), jsonTree(shownIs[i].value), was.restart ||
 				is[i].restart})
 		}
+	}
+	return list
+}
+
+// tables lists the elements of the lists of tables, each under a key that tells it from others.
+func (c Config) tables() (list []settingValue) {
+	for _, p := range c.Supervised {
+		list = append(list, settingValue{joinKey("container", p.Name), reflect.ValueOf(p), p.Address != ""})
+	}
+	for _, m := range c.ModelFiles {
+		list = append(list, settingValue{joinKey("model_file", m.ModelName()), reflect.ValueOf(m), false})
+	}
+	for _, m := range c.ModelFolders {
+		list = append(list, settingValue{joinKey("model_folder", m.Path), reflect.ValueOf(m), false})
+	}
+	for _, i := range c.Identities {
+		list = append(list, settingValue{joinKey("identity", i.Name), reflect.ValueOf(i), false})
 	}
 	return list
 }

@@ -55,7 +55,7 @@ func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
 	}
 	var value any = text // if it does not parse, put reports that
 	switch v.Addr().Interface().(type) {
-	case *string, *time.Duration, *Bytes:
+	case *string, *time.Duration, *Bytes, *Batching:
 	case *bool, *setting.Cast, *setting.Latest:
 		if b, err := strconv.ParseBool(text); err == nil {
 			value = b
@@ -64,7 +64,7 @@ func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 			value = n
 		}
-	case *Addrs, *[]string:
+	case *Addrs, *[]string, *Devices:
 		list := []any{}
 		for part := range strings.SplitSeq(text, ",") {
 			if part = strings.TrimSpace(part); part != "" {
@@ -153,15 +153,13 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 		}
 		putSlice(fs, (*[]string)(p), key, value, "an address or a list of addresses")
 	case *Hashes:
-		if s, ok := value.(string); ok {
-			value = []any{s}
-		}
-		putSlice(fs, (*[]string)(p), key, value, "the SHA-256 of a token or a list of them")
+		putOneOrMore(fs, (*[]string)(p), key, value, "the SHA-256 of a token or a list of them")
 	case *Patterns:
-		if s, ok := value.(string); ok {
-			value = []any{s}
-		}
-		putSlice(fs, (*[]string)(p), key, value, "a pattern of certificates or a list of them")
+		putOneOrMore(fs, (*[]string)(p), key, value, "a pattern of certificates or a list of them")
+	case *Devices:
+		putOneOrMore(fs, (*[]string)(p), key, value, "a device or a list of devices")
+	case *Batching:
+		p.put(fs, key, value)
 	case *Replicas:
 		p.put(fs, key, value)
 	case *string:
@@ -180,6 +178,10 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 	case *[]Container:
 		putSlice(fs, p, key, value, "a list of tables ([["+key+"]])")
 	case *[]Identity:
+		putSlice(fs, p, key, value, "a list of tables ([["+key+"]])")
+	case *[]ModelFile:
+		putSlice(fs, p, key, value, "a list of tables ([["+key+"]])")
+	case *[]ModelFolder:
 		putSlice(fs, p, key, value, "a list of tables ([["+key+"]])")
 	case *map[string]string:
 		var t map[string]any
@@ -210,6 +212,14 @@ func assign[T any](fs *faults, dst *T, key string, value any, want string) bool 
 	return true
 }
 
+// putOneOrMore stores a list of strings, of which the file may give a single one.
+func putOneOrMore(fs *faults, dst *[]string, key string, value any, want string) {
+	if s, ok := value.(string); ok {
+		value = []any{s}
+	}
+	putSlice(fs, dst, key, value, want)
+}
+
 // putSlice stores a list, element by element.
 func putSlice[T any](fs *faults, dst *[]T, key string, value any, want string) {
 	var list []any
@@ -218,10 +228,11 @@ func putSlice[T any](fs *faults, dst *[]T, key string, value any, want string) {
 	}
 	*dst = make([]T, len(list))
 	for i := range list {
-		if p, ok := any(&(*dst)[i]).(*Container); ok {
-			*p = newContainer()
+		one := reflect.ValueOf(&(*dst)[i]).Elem()
+		if one.Kind() == reflect.Struct {
+			setDefaults(one)
 		}
-		put(fs, reflect.ValueOf(&(*dst)[i]).Elem(), indexKey(key, i), list[i])
+		put(fs, one, indexKey(key, i), list[i])
 	}
 }
 

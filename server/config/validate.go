@@ -35,6 +35,7 @@ func (c Config) Validate() error {
 	checkBounds(&fs.Faults, "", reflect.ValueOf(c))
 	c.validateServer(fs)
 	c.validateContainers(fs)
+	c.validateModelFiles(fs)
 	c.validateLimits(fs)
 	c.validateListeners(fs)
 	c.validateTLS(fs)
@@ -268,12 +269,23 @@ func (c Config) validateTrust(fs *faults) {
 	if list := c.Containers.Listen; len(list) == 0 || slices.ContainsFunc(list, plain) {
 		return
 	}
-	for i, p := range c.Supervised {
-		if p.Address == "" && p.Env[trustEnv] == "" {
-			fs.Add(indexKey("container", i)+".env",
+	check := func(list string, i int, env map[string]string) {
+		if env[trustEnv] == "" {
+			fs.Add(indexKey(list, i)+".env",
 				"%s is missing, and containers.listen has addresses of TLS alone: say whom the container trusts, or give containers.listen an address on this machine, such as ipc:///run/shivad/containers.sock",
 				trustEnv)
 		}
+	}
+	for i, p := range c.Supervised {
+		if p.Address == "" {
+			check("container", i, p.Env)
+		}
+	}
+	for i, m := range c.ModelFiles {
+		check("model_file", i, m.Env)
+	}
+	for i, m := range c.ModelFolders {
+		check("model_folder", i, m.Env)
 	}
 }
 
@@ -296,6 +308,11 @@ func commandFaults(p Container) (fs setting.Faults) {
 	if len(p.Command) == 0 || p.Command[0] == "" {
 		fs.Add("command", `missing: program and arguments, as ["python3", "model.py"]`)
 	}
+	return append(fs, processFaults(p)...)
+}
+
+// processFaults returns the faults of how the processes of a container run.
+func processFaults(p Container) (fs setting.Faults) {
 	p.Replicas.faults(&fs, "replicas")
 	checkBounds(&fs, "", reflect.ValueOf(p))
 	for name := range p.Env {

@@ -39,15 +39,13 @@ func writeTable(b *bytes.Buffer, table string, v reflect.Value) {
 				writeTable(b, name, reflect.ValueOf(m))
 			}
 		case []Container:
-			for _, p := range x {
-				b.WriteString("\n[[" + key + "]]\n")
-				writeTable(b, key, reflect.ValueOf(p))
-			}
+			writeTables(b, key, x)
+		case []ModelFile:
+			writeTables(b, key, x)
+		case []ModelFolder:
+			writeTables(b, key, x)
 		case []Identity:
-			for _, one := range x {
-				b.WriteString("\n[[" + key + "]]\n")
-				writeTable(b, key, reflect.ValueOf(one))
-			}
+			writeTables(b, key, x)
 		case Replicas: // plain
 		default:
 			if f.value.Kind() == reflect.Struct {
@@ -55,6 +53,14 @@ func writeTable(b *bytes.Buffer, table string, v reflect.Value) {
 				writeTable(b, key, f.value)
 			}
 		}
+	}
+}
+
+// writeTables writes a list of tables.
+func writeTables[T any](b *bytes.Buffer, key string, list []T) {
+	for i := range list {
+		b.WriteString("\n[[" + key + "]]\n")
+		writeTable(b, key, reflect.ValueOf(list[i]))
 	}
 }
 
@@ -88,6 +94,10 @@ func tomlValue(v reflect.Value) (string, bool) {
 		return quoteList(x), true
 	case Patterns:
 		return quoteList(x), true
+	case Devices:
+		return quoteList(x), true
+	case Batching:
+		return quote(string(x)), true
 	case []string:
 		return quoteList(x), true
 	case map[string]string:
@@ -162,6 +172,10 @@ func jsonTree(v reflect.Value) any {
 	case []Container:
 		return jsonList(x)
 	case []Identity:
+		return jsonList(x)
+	case []ModelFile:
+		return jsonList(x)
+	case []ModelFolder:
 		return jsonList(x)
 	}
 	switch {
