@@ -22,3 +22,11 @@ const (
 	MostWaiting = mostWaiting
 	MostParting = mostParting
 )
+
+// Next returns the command of the next processes, and how many processes there are in all.
+func (s *Supervisor) Next() (Command, int) {
+	n := len(s.all())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cmd, n
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -33,6 +34,68 @@ func (s *Supervisor) Become(ctx context.Context, cmd Command, seen func(since ti
 	if err != nil {
 		s.adopt(before)
 	}
+	return err
+}
+
+// Supersede makes the processes those of another command, which serves a newer version: requests
+// for the model go to that version as soon as it is there. So all new processes are started beside
+// the old ones, at least one, and the old ones are told to end once all of the new ones have
+// registered and leave has returned. Replicas do not count: see Resize. After an error the old
+// processes continue, and later ones have their command, too.
+func (s *Supervisor) Supersede(ctx context.Context, cmd Command, seen func(since time.Time) bool, leave func()) error {
+	if err := cmd.validate(); err != nil {
+		return err
+	}
+	s.rolling.Lock()
+	defer s.rolling.Unlock()
+	before := s.adopt(cmd)
+	err := s.supersede(ctx, seen, leave)
+	if err != nil {
+		s.adopt(before)
+	}
+	return err
+}
+
+// supersede is Supersede for a command that has been adopted.
+func (s *Supervisor) supersede(ctx context.Context, seen func(since time.Time) bool, leave func()) (err error) {
+	s.mu.Lock()
+	if s.ctx.Err() != nil {
+		s.mu.Unlock()
+		return errStopped
+	}
+	began, old := time.Now(), s.replicas
+	for i := range max(1, len(old)) {
+		s.next = append(s.next, s.launch(i))
+	}
+	next := s.next
+	s.mu.Unlock()
+	for i, p := range next {
+		if err = p.awaitRegistration(ctx, func() bool { return seen(began) }); err != nil {
+			err = fmt.Errorf("replica %d of %d: %w", i, len(next), err)
+			break
+		}
+	}
+	s.mu.Lock()
+	s.next = nil
+	if err == nil {
+		s.replicas = next
+	} else {
+		old = next // the new ones are to end
+	}
+	s.leaving = append(s.leaving, old...)
+	s.mu.Unlock()
+	if err == nil {
+		leave()
+	}
+	for _, p := range old {
+		p.end()
+	}
+	for _, p := range old {
+		<-p.done
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaving = slices.DeleteFunc(s.leaving, func(p *process) bool { return slices.Contains(old, p) })
 	return err
 }
 
@@ -77,7 +140,7 @@ func (s *Supervisor) replace(ctx context.Context, i int, seen func(time.Time) bo
 		return errStopped
 	}
 	began, old, next := time.Now(), s.replicas[i], s.launch(i)
-	s.next = next
+	s.next = []*process{next}
 	s.mu.Unlock()
 	err := next.awaitRegistration(ctx, func() bool { return seen(began) })
 	s.mu.Lock()

@@ -84,8 +84,8 @@ type Supervisor struct {
 	mu       sync.Mutex
 	cmd      Command    // of the next processes
 	replicas []*process // the current process of each replica
-	next     *process   // started by Roll, not yet current
-	leaving  []*process // ended by Resize, until they have ended
+	next     []*process // started to replace current ones
+	leaving  []*process // no longer current, until they have ended
 }
 
 // ProcessInfo is the state of one supervised process.
@@ -170,15 +170,11 @@ func (s *Supervisor) launch(replica int) *process {
 	return p
 }
 
-// all returns the current processes, the one started by Roll, and those that are to end.
+// all returns the current processes, those that are to replace them, and those that are to end.
 func (s *Supervisor) all() []*process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := slices.Concat(s.replicas, s.leaving)
-	if s.next != nil {
-		list = append(list, s.next)
-	}
-	return list
+	return slices.Concat(s.replicas, s.next, s.leaving)
 }
 
 // Status returns the state of every replica's process.

@@ -315,6 +315,58 @@ func TestRoll(t *testing.T) {
 	}
 }
 
+// TestSupersede: all successors are started at once, and the old processes end only after all of
+// them have registered and leave has returned.
+func TestSupersede(t *testing.T) {
+	s, conns := connecting(t, 2, "connecting")
+	never := func(time.Time) bool { return false }
+	for range 2 {
+		s.Registered(<-conns)
+	}
+	before := s.Status()
+	both := func(when string) {
+		t.Helper()
+		if !alive(before[0].PID) || !alive(before[1].PID) {
+			t.Errorf("an old process ended %s", when)
+		}
+	}
+	next, _ := s.Next()
+	next.StopTimeout = 5 * time.Second
+	left := false
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Supersede(t.Context(), next, never, func() { both("before leave returned"); left = true })
+	}()
+	first, second := <-conns, <-conns
+	s.Registered(first)
+	both("before all successors had registered")
+	s.Registered(second)
+	if err := <-done; err != nil || !left {
+		t.Fatalf("left: %v, %v", left, err)
+	}
+	for i, p := range s.Status() {
+		if p.State != "running" || !p.Registers || p.PID == before[i].PID || alive(before[i].PID) {
+			t.Errorf("replica %d: %+v, was %+v", i, p, before[i])
+		}
+	}
+
+	// Successors of which one does not register change nothing, and all of them end.
+	before = s.Status()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	go func() { s.Registered(<-conns); <-conns }()
+	other := next
+	other.StopTimeout = 6 * time.Second
+	err := s.Supersede(ctx, other, never, func() { t.Error("the old ones were to leave") })
+	if err == nil || !strings.Contains(err.Error(), "the new process has not registered") {
+		t.Errorf("got %v", err)
+	}
+	both("although a successor failed")
+	if cmd, n := s.Next(); n != 2 || cmd.StopTimeout != next.StopTimeout {
+		t.Errorf("%d processes are left, and the next ones have %v to stop", n, cmd.StopTimeout)
+	}
+}
+
 // TestNoOrphans: kill -9 of the server ends its containers, too, even those that ignore SIGTERM.
 func TestNoOrphans(t *testing.T) {
 	parent := exec.Command(os.Args[0])

@@ -198,6 +198,11 @@ func (c *command) Become(ctx context.Context, _ containers.Command, seen func(ti
 	return c.Roll(ctx, seen)
 }
 
+func (c *command) Supersede(ctx context.Context, _ containers.Command, seen func(time.Time) bool, leave func()) error {
+	defer leave()
+	return c.Roll(ctx, seen)
+}
+
 func (c *command) Adjust(containers.Command) error { return nil }
 
 // owner returns the process that has made a connection; nil: none.

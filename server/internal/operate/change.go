@@ -39,7 +39,7 @@ func (ps *Processes) Supervise(now []config.Container) error {
 		}
 	}()
 
-	gone := slices.Clone(ps.all())
+	gone := slices.DeleteFunc(slices.Clone(ps.all()), (*process).isGuest)
 	var list, fresh []*process
 	changes := map[*process]config.Container{}
 	for _, c := range now {
@@ -66,7 +66,7 @@ func (ps *Processes) Supervise(now []config.Container) error {
 	}
 	fresh = slices.DeleteFunc(fresh, func(p *process) bool { return p == nil })
 	ps.mu.Lock()
-	ps.list = list
+	ps.list = append(slices.Clip(list), guests(ps.list)...)
 	ps.mu.Unlock()
 	var faults []error
 	for _, p := range fresh {
@@ -145,7 +145,7 @@ func (p *process) change(ctx context.Context, to config.Container) error {
 	p.mu.Lock()
 	p.lifecycle.refusal, p.lifecycle.refused = nil, refused
 	p.mu.Unlock()
-	err := s.Become(ctx, cmd, func(since time.Time) bool { return p.fleet.registeredSince(p, since) > 0 })
+	err := p.replace(ctx, s, cmd, from.Version != to.Version)
 	p.mu.Lock()
 	p.lifecycle.refused = nil
 	p.mu.Unlock()
@@ -159,6 +159,24 @@ func (p *process) change(ctx context.Context, to config.Container) error {
 	}
 	p.fleet.log.Info("container changed", "container", to.Name, "registered", fmt.Sprint(p.current().versions))
 	return nil
+}
+
+// replace makes the processes those of another command: one after the other, or, if it serves
+// another version, all at once.
+func (p *process) replace(ctx context.Context, s Supervisor, cmd containers.Command, version bool) error {
+	if !version {
+		return s.Become(ctx, cmd, func(since time.Time) bool { return p.fleet.registeredSince(p, since) > 0 })
+	}
+	old := p.current().versions
+	err := s.Supersede(ctx, cmd, func(since time.Time) bool { return p.fleet.registeredSince(p, since) >= max(1, p.count()) }, func() { p.leave(ctx, old) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil {
+		p.lifecycle.versions = old
+	} else {
+		p.lifecycle.versions = slices.DeleteFunc(slices.Clone(p.lifecycle.versions), func(id scheduler.ModelID) bool { return slices.Contains(old, id) })
+	}
+	return err
 }
 
 // changed sets the settings, and why they are not those of the file.

@@ -60,6 +60,7 @@ type Supervisor interface {
 	Resume() bool
 	Roll(ctx context.Context, seen func(since time.Time) bool) error
 	Become(ctx context.Context, cmd containers.Command, seen func(since time.Time) bool) error
+	Supersede(ctx context.Context, cmd containers.Command, seen func(since time.Time) bool, leave func()) error
 	Adjust(cmd containers.Command) error
 	Close() error
 

@@ -15,13 +15,15 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/server/internal/modelfiles"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
 // A process is a [[container]] with a command: the processes that the server keeps alive, or none
 // while the model is unloaded.
 type process struct {
-	fleet *Processes // set once
+	fleet *Processes          // set once
+	guest modelfiles.Standing // set once; see Put
 
 	changing sync.Mutex // held by start, stop and change from begin to end
 

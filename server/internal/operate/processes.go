@@ -40,7 +40,7 @@ type Processes struct {
 	machine resources
 
 	changing sync.Mutex // held by Supervise and Close from begin to end
-	ended    bool       // set by Close; guarded by changing
+	ended    bool       // set by Close; guarded by changing and mu
 
 	// hurry ends the waiting of the latest Supervise.
 	hurry atomic.Pointer[context.CancelCauseFunc]
@@ -53,7 +53,9 @@ type Processes struct {
 func (ps *Processes) Close() error {
 	ps.changing.Lock()
 	defer ps.changing.Unlock()
+	ps.mu.Lock()
 	ps.ended = true
+	ps.mu.Unlock()
 	return each(ps.all(), (*process).stop)
 }
 
@@ -108,7 +110,9 @@ func (ps *Processes) Awaited() (loaded []string, unloaded map[string]bool) {
 	loaded, unloaded = []string{}, map[string]bool{}
 	for _, p := range ps.all() {
 		if p.current().loaded() {
-			loaded = append(loaded, p.model())
+			if !p.hopeless() {
+				loaded = append(loaded, p.model())
+			}
 		} else {
 			unloaded[p.model()] = true
 		}
