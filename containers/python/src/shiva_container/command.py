@@ -21,12 +21,14 @@ from typing import Any
 
 from .check import check_model, load
 from .container import serve
+from .declared import declared
 from .files import READERS, Options, Unusable, is_model, processors, read
 from .models import Model
 from .proof import MOST, Verdict, prove, unproven
 from .served import serving
 from .tasks import TASKS, form, seeing
 from .tensors import DeclarationError
+from .warm import warm
 
 log = logging.getLogger("shiva_container")
 
@@ -92,6 +94,9 @@ def _describe(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "raw", *TASKS),
         help="what the network is for: as its metadata says (auto), or the network as it is (raw), or one of the tasks",
     )
+    parser.add_argument(
+        "--declare", default="", help="inputs and outputs as clients see them, in JSON: see declared.py"
+    )
     parser.add_argument("--trust", action="store_true", help="read files that execute code while they are read")
 
 
@@ -106,7 +111,7 @@ def _serve(options: argparse.Namespace) -> int:
     if path.suffix == ".py":
         serve(*_python(path, options))
         return 0
-    models, verdict = _network(path, options)
+    models, verdict = _network(path, options, warming=True)
     log.info("%s on %s, %s", ", ".join(map(str, models)), models[0].parameters["device"], verdict)
     serve(*models)
     return 0
@@ -164,16 +169,20 @@ def _python(path: Path, options: argparse.Namespace) -> list[Model[..., Any]]:
     return models
 
 
-def _network(path: Path, options: argparse.Namespace) -> tuple[list[Model[..., Any]], Verdict]:
+def _network(path: Path, options: argparse.Namespace, warming: bool = False) -> tuple[list[Model[..., Any]], Verdict]:
     """The models of a model file: the network and, where it is known what it is for, one that gets
     pictures and has the name, so that the network is NAME-raw."""
     network = read(path, Options(device=_turn(options.device), trust=options.trust))
+    if options.declare:
+        network = declared(network, options.declare)
     most = int(options.batch) if options.batch.isdecimal() else 0
     verdict = (
         unproven(network, options.batch) if options.batch in ("off", "force") else prove(network, most=most or MOST)
     )
     if most and (verdict.most == 0 or verdict.most > most):
         verdict = replace(verdict, most=most)
+    if warming:
+        log.info("warmed up with batches of %s", ", ".join(map(str, warm(network, verdict))) or "one size")
     name, version = options.name or path.stem, options.version
     task = {"auto": "", "raw": None}.get(options.task, options.task)
     found = None if task is None else form(network, verdict, path, task)

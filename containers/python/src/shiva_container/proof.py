@@ -99,6 +99,14 @@ def prove(network: Network, *, most: int = MOST, seed: int = 0) -> Verdict:
     return trial.together(most)
 
 
+def made_up(network: Network) -> list[Array] | None:
+    """One row of inputs that the network executes; None: none is known."""
+    try:
+        return _Trial(network, 0, 1).rows[0]
+    except Unusable:
+        return None
+
+
 def unproven(network: Network, batch: str) -> Verdict:
     """What the user says of a network: ``batch`` is "off", or "force"."""
     said = f"batch = {batch}, and nothing was tried"
