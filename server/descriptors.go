@@ -39,6 +39,9 @@ func split(c config.Config, log *slog.Logger) (share, error) {
 	for _, c := range c.Supervised {
 		processes += max(c.Replicas.Max, 1)
 	}
+	for _, m := range c.ModelFiles {
+		processes += max(m.Replicas.Max, 1)
+	}
 	wanted := share{tcp: c.TCP.Connections, rest: c.REST.Connections, grpc: c.GRPC.Connections, containers: c.Containers.Sessions}
 	if len(c.Frigate.Listen) > 0 {
 		wanted.frigate = c.Frigate.Connections

@@ -11,6 +11,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/listen"
+	"github.com/shivad/shivad/server/internal/modelfiles"
 	"github.com/shivad/shivad/server/internal/operate"
 )
 
@@ -41,6 +42,10 @@ func (s *Server) manage() {
 		Stopping:    s.stopping,
 		Log:         s.log,
 	})
+	s.models = modelfiles.New(modelfiles.Config{Fleet: s.processes, Log: s.log, Changed: func(model string) {
+		_, _, _ = s.gate.ClearCache(model) // it may have none
+	}})
+	s.models.Configure(s.cfg)
 	s.demand = operate.NewDemand(s.store, s.sched, s.gate, s.log)
 	s.report = &operate.Report{
 		Version:    Version,
@@ -60,6 +65,7 @@ func (s *Server) manage() {
 		Regions:    s.regions,
 		Sessions:   s.containers,
 		Processes:  s.processes,
+		Files:      s.models,
 
 		Identities: &s.identities,
 		Addresses:  &s.addresses,

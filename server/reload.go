@@ -69,6 +69,7 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	s.containers.Review()
 	s.share.Store(&connections)
 	s.configure(connections.apply(c))
+	s.models.Configure(c)
 	err = s.processes.Supervise(c.Supervised)
 	s.containers.Review() // processes that stay may have lost a model
 	s.warnOfPatterns(c)

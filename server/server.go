@@ -21,6 +21,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/metrics"
+	"github.com/shivad/shivad/server/internal/modelfiles"
 	"github.com/shivad/shivad/server/internal/operate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/internal/regions"
@@ -61,6 +62,7 @@ type Server struct {
 
 	containers *operate.Sessions
 	processes  *operate.Processes
+	models     *modelfiles.Manager
 	store      *operate.Store // opened by Start, before any client door
 	settings   *operate.Settings
 	history    *operate.History
@@ -150,7 +152,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	s.predict = predict.New(predict.Config{
 		Gate:       s.gate,
 		Regions:    s.regions,
-		Repository: s.processes,
+		Repository: modelfiles.Repository{Repository: s.processes, Files: s.models},
 		Settings:   func(model string) config.Model { return s.settings.Now().Model(model) },
 		Changed:    s.history.Changed,
 		Reach:      func() string { return s.settings.Now().Server.Repository },
@@ -294,6 +296,7 @@ func (s *Server) Start() (err error) {
 	if err := s.processes.Supervise(s.cfg.Supervised); err != nil {
 		return err
 	}
+	s.models.Begin(&s.watching, s.stopping)
 	s.warnOfStrangers()
 	for _, d := range s.doors {
 		s.watching.Go(func() { s.watch(d.failed) })

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/shivad/shivad/server"
 	"github.com/shivad/shivad/server/config"
 )
 
@@ -47,7 +48,7 @@ var settings = []struct{ flag, key, value, help string }{
 const help = `shivad serves machine-learning models to clients that stream tensors over TCP.
 
 Usage: shivad [flags]
-       shivad serve FILE... [flags]
+       shivad serve FILE... [--models DIR] [flags]
 
   --config FILE                read settings from a TOML file; flags override it
 %s
@@ -105,7 +106,7 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 		if failed != nil {
 			return o, failed
 		}
-		o.models.paths = append(o.models.paths, path)
+		o.models.files = append(o.models.files, path)
 		err = f.Parse(f.Args()[1:])
 	}
 	switch {
@@ -114,8 +115,8 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 		return o, err
 	case err != nil:
 		return o, fmt.Errorf("%w; shivad -h lists the flags", err)
-	case serve && o.models.paths == nil:
-		return o, errors.New("serve: expected files with models, as \"shivad serve yolo11n.onnx\"; shivad -h lists the flags")
+	case serve && o.models.files == nil && o.models.folders == nil:
+		return o, errors.New("serve: expected files with models, or a folder of them by --models, as \"shivad serve yolo11n.onnx\"; shivad -h lists the flags")
 	case f.NArg() > 0:
 		return o, fmt.Errorf("unexpected argument %q; a file is given with --config; shivad -h lists the flags", f.Arg(0))
 	}
@@ -154,10 +155,11 @@ func (o options) load() (cfg config.Config, lowered string, err error) {
 			return cfg, "", err
 		}
 	}
-	if err := o.models.addTo(&cfg); err != nil {
+	o.models.addTo(&cfg)
+	if err := cfg.Validate(); err != nil {
 		return cfg, "", err
 	}
-	if err := cfg.Validate(); err != nil {
+	if err := server.CheckModelFiles(cfg); err != nil {
 		return cfg, "", err
 	}
 	return cfg.Fit()

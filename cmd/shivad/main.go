@@ -126,7 +126,7 @@ func serve(o options, cfg config.Config, queue *logqueue.Queue, log *slog.Logger
 	over := make(chan struct{})
 	defer close(over)
 	go manager.watch(s.Ready, over) // not joined: a server that is stuck must still end
-	if o.models.paths != nil {
+	if o.models.files != nil || o.models.folders != nil {
 		go o.models.tell(s, stdout, over) // not joined: a reader of the output may be stuck
 	}
 
@@ -183,6 +183,12 @@ func afterDrain(c config.Config) time.Duration {
 	var processes time.Duration
 	for _, p := range c.Supervised {
 		processes = max(processes, p.StopTimeout)
+	}
+	for _, m := range c.ModelFiles {
+		processes = max(processes, m.StopTimeout)
+	}
+	for _, m := range c.ModelFolders {
+		processes = max(processes, m.StopTimeout)
 	}
 	return processes + 15*time.Second
 }

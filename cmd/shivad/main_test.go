@@ -74,7 +74,7 @@ func TestManual(t *testing.T) {
 	for _, found := range known.FindAllStringSubmatch(out.String(), -1) {
 		options = append(options, option{found[1], found[2]})
 	}
-	if len(options) != len(settings)+len(readingFlags)+6 {
+	if len(options) != len(settings)+len(readingFlags)+7 {
 		t.Fatalf("the help has %d flags", len(options))
 	}
 	escaped := strings.NewReplacer("-", `\-`, "'", `\(aq`).Replace

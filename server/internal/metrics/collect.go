@@ -77,6 +77,9 @@ var (
 	outputsDesc          = desc("container_output_bytes", "Shared memory that containers write outputs to, whole until their sessions end.")
 	unpackedDesc         = desc("unpacked_bytes", "Of the memory for payloads in use, the part of compressed requests that unpack to far more than their size.")
 	unpackLimitDesc      = desc("unpacked_limit_bytes", "Limit of the memory for compressed requests that unpack to far more than their size.")
+	modelFilesDesc       = desc("model_files", "Models whose files the server reads.")
+	faultyFilesDesc      = desc("model_files_faulty", "Of the models whose files the server reads, those that are not served as their files are; status says why.")
+	fileChangesDesc      = desc("model_file_changes_total", "Changes of model files: taken, kept (the old one serves, since the new one cannot), retired.", "result")
 	sessionsDesc         = desc("container_sessions", "Connected containers.")
 	stateDesc            = desc("state_up", "1 if the state store (applications, settings, what policies learn) can be written, 0 if not.")
 	feedbackDesc         = desc("feedback_total", "Feedback for an application, by what became of it.", "application", "result")
@@ -298,6 +301,11 @@ func (m *Metrics) collectSources(out collection, s *Sources, triton bool) {
 		out.gauge(regionsMadeDesc, float64(g.RegionsMade))
 		for reason, n := range g.NoRegions {
 			out.counter(regionRefusalsDesc, n, reason)
+		}
+		out.gauge(modelFilesDesc, float64(g.ModelFiles))
+		out.gauge(faultyFilesDesc, float64(g.FaultyFiles))
+		for result, n := range g.FileChanges {
+			out.counter(fileChangesDesc, n, result)
 		}
 		out.gauge(sessionsDesc, float64(g.Sessions))
 		for name, n := range g.Restarts {

@@ -113,6 +113,9 @@
 //	                                        unpack to far more than their size
 //	container_sessions
 //	process_restarts_total        {container}                of supervised processes
+//	model_files                             models whose files the server reads
+//	model_files_faulty                      of these, not served as their files are
+//	model_file_changes_total      {result}  taken, kept (the old one serves), retired
 //	state_up                                1 if state can be changed; 0 while Redis is unreachable
 //	                                        or the disk is full
 //	feedback_total                {application, result}      learned, repeated (learned before) or

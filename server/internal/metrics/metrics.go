@@ -92,6 +92,9 @@ type ServerGauges struct {
 	Sessions     int               // of containers
 	Restarts     map[string]int    // of the processes of each supervised container
 	StateUp      bool              // whether changes can be stored
+	ModelFiles   int               // models of files and folders
+	FaultyFiles  int               // of these, not served as their files are
+	FileChanges  map[string]uint64 // what has become of changed files
 }
 
 // LearnedGauges says for how many users an application's policy has a learned state.

@@ -29,7 +29,7 @@ func (cs Containers) List() admin.Containers {
 	for _, p := range processDocuments(cs.Processes.List()) {
 		processes[p.Name] = append(processes[p.Name], p)
 	}
-	for _, c := range cs.Settings.File().Supervised {
+	for _, c := range append(slices.Clip(cs.Settings.File().Supervised), cs.Processes.Guests()...) {
 		one := admin.Container{Name: c.Name, Model: cmp.Or(c.Model, c.Name), Address: c.Address, Processes: []admin.Process{}}
 		var state predict.State
 		if model, s, why, ok := cs.Processes.Of(c.Name); ok {

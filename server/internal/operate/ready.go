@@ -14,6 +14,7 @@ import (
 // server cannot tell whether a missing container will come back.
 func (r *Report) awaited() []string {
 	loaded, unloaded := r.Processes.Awaited()
+	loaded = append(loaded, r.Files.Awaiting()...)
 	for _, c := range r.Settings.File().Supervised {
 		if c.Address != "" {
 			loaded = append(loaded, c.Model)

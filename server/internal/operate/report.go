@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/metrics"
+	"github.com/shivad/shivad/server/internal/modelfiles"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/internal/unfinished"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -40,6 +41,7 @@ type Report struct {
 	Regions    *regions.Registry            // and of clients
 	Sessions   *Sessions
 	Processes  *Processes
+	Files      *modelfiles.Manager
 
 	Identities *access.Identities
 	Addresses  *access.Addresses
@@ -63,6 +65,9 @@ func (r *Report) Ready() admin.Readiness {
 		}
 		if dead := r.failingModels(); dead != "" {
 			a.Degraded = strings.TrimPrefix(a.Degraded+"; "+dead, "; ")
+		}
+		if faults := r.Files.Faults(); len(faults) > 0 {
+			a.Degraded = strings.TrimPrefix(a.Degraded+"; "+strings.Join(faults, "; "), "; ")
 		}
 	}
 	return a
@@ -171,7 +176,7 @@ func (r *Report) Status() admin.Status {
 		st.Queue.OldestRow = max(st.Queue.OldestRow, stats.OldestWait.Seconds())
 		st.Queue.OldestBatch = max(st.Queue.OldestBatch, stats.OldestBatch.Seconds())
 	}
-	st.Warnings = append(warnings(st), expiring(r.Expiring())...)
+	st.Warnings = append(append(warnings(st), expiring(r.Expiring())...), r.Files.Faults()...)
 	return st
 }
 
@@ -205,6 +210,7 @@ func (r *Report) Stats() []scheduler.Stats {
 // Gauges returns the server's values for the metrics.
 func (r *Report) Gauges() metrics.ServerGauges {
 	shared, clients, half := r.shared(), r.Regions.Usage(), r.Unfinished.Stats()
+	files, faulty, changes := r.Files.Count()
 	return metrics.ServerGauges{
 		PayloadBytes: r.Pool.InUse(),
 		PayloadLimit: r.Pool.Budget(),
@@ -227,5 +233,8 @@ func (r *Report) Gauges() metrics.ServerGauges {
 		Sessions:     r.Sessions.Count(),
 		Restarts:     r.Processes.Restarts(),
 		StateUp:      r.Store.Health().Healthy,
+		ModelFiles:   files,
+		FaultyFiles:  faulty,
+		FileChanges:  map[string]uint64{"taken": changes.Taken, "kept": changes.Kept, "retired": changes.Retired},
 	}
 }
