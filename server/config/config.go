@@ -692,10 +692,3 @@ func (c Config) Redacted() Config {
 	}
 	return c
 }
-
-// hide replaces the values of environment variables.
-func hide(env map[string]string) {
-	for name := range env {
-		env[name] = "(hidden)"
-	}
-}

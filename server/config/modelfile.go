@@ -227,3 +227,10 @@ func LoadOverride(path string, over Override) (Override, error) {
 	fs.Faults = append(fs.Faults, readingFaults(Reading{As: over.As, Batch: over.Batch, Device: over.Device}, process)...)
 	return over, fs.err()
 }
+
+// hide replaces the values of environment variables.
+func hide(env map[string]string) {
+	for name := range env {
+		env[name] = "(hidden)"
+	}
+}

@@ -158,9 +158,7 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 		putOneOrMore(fs, (*[]string)(p), key, value, "a pattern of certificates or a list of them")
 	case *Devices:
 		putOneOrMore(fs, (*[]string)(p), key, value, "a device or a list of devices")
-	case *Batching:
-		p.put(fs, key, value)
-	case *Replicas:
+	case interface{ put(*faults, string, any) }: // a type with several forms
 		p.put(fs, key, value)
 	case *string:
 		assign(fs, p, key, value, "a string")
