@@ -95,7 +95,8 @@ type Process struct {
 func (p Process) Container(name string, command ...string) Container {
 	return Container{
 		Name: name, Command: command, Replicas: p.Replicas, CPUs: p.CPUs, Env: p.Env, StopTimeout: p.StopTimeout,
-		User: p.User, InheritEnv: p.InheritEnv, NewPrivileges: p.NewPrivileges, ReadOnly: p.ReadOnly, Writable: p.Writable,
+		User: p.User, InheritEnv: p.InheritEnv, NewPrivileges: p.NewPrivileges,
+		ReadOnly: p.ReadOnly, Writable: p.Writable,
 		Memory: p.Memory, FileBytes: p.FileBytes, OpenFiles: p.OpenFiles, Processes: p.Processes,
 	}
 }
@@ -175,7 +176,8 @@ func (c Config) validateModelFiles(fs *faults) {
 // readingFaults returns the faults of what files and folders have in common.
 func readingFaults(r Reading, p Process) (fs setting.Faults) {
 	fs.OneOf("as", r.As, "auto", "raw", "detect", "segment", "pose", "obb", "classify")
-	if n, err := strconv.Atoi(string(r.Batch)); (err != nil || n < 1) && r.Batch != "auto" && r.Batch != "off" && r.Batch != "force" {
+	n, err := strconv.Atoi(string(r.Batch))
+	if (err != nil || n < 1) && r.Batch != "auto" && r.Batch != "off" && r.Batch != "force" {
 		fs.Add("batch", `expected "auto", "off", "force" or a number of rows, got %q`, r.Batch)
 	}
 	for i, device := range r.Device {
@@ -224,7 +226,8 @@ func LoadOverride(path string, over Override) (Override, error) {
 	}
 	process := NewModelFolder("").Process
 	process.Replicas, process.CPUs = over.Replicas, over.CPUs
-	fs.Faults = append(fs.Faults, readingFaults(Reading{As: over.As, Batch: over.Batch, Device: over.Device}, process)...)
+	reading := Reading{As: over.As, Batch: over.Batch, Device: over.Device}
+	fs.Faults = append(fs.Faults, readingFaults(reading, process)...)
 	return over, fs.err()
 }
 
