@@ -154,6 +154,10 @@ func TestE2EModelFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.degraded("scale serves what its file was: the change cannot be served: ")
+	explained, err := exec.Command(binary(t, "shivactl"), "explain", "scale", "--admin", s.admin).CombinedOutput()
+	if err != nil || !strings.Contains(string(explained), "Of its file: scale serves what its file was") {
+		t.Errorf("explain does not tell of the file: %v\n%s", err, explained)
+	}
 	s.eventually("scale", 3, "2")
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)

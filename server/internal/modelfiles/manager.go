@@ -44,7 +44,7 @@ const (
 	Optional
 )
 
-// A Fleet keeps the processes: see [operate.Processes].
+// A Fleet keeps the processes: see Processes of package operate.
 type Fleet interface {
 	Put(ctx context.Context, c config.Container, as Standing) error
 	Drop(name string) error

@@ -25,6 +25,9 @@ func (r *Report) Explain(model string) []admin.Explanation {
 	for _, target := range r.Gate.TargetsOf(model) {
 		stats := target.Model.Stats()
 		about := append(shapes(stats), proof(target.Spec.Parameters)...)
+		if fault := r.Files.Fault(target.ID.Name); fault != "" {
+			about = append(about, "Of its file: "+fault+".")
+		}
 		about = append(about, r.absent(target)...)
 		about = append(about, sentences(stats, r.crowded(model))...)
 		about = append(about, r.explainSubset(stats)...)
