@@ -66,6 +66,11 @@ func TestDashboards(t *testing.T) {
 		c.Admin.MetricsTriton = true
 		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"}, Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}
 	})
+	// Until it executes its command, the process holds all of this test's connections.
+	budgettest.Until(t, "the process", func() bool {
+		_, text := operator{t, s}.do("GET", "/v1/containers", "")
+		return strings.Contains(text, `"state":"running"`)
+	})
 	constant(t, s, "slow", 3, 30*time.Millisecond)
 	define := func(d apps.Definition) {
 		if _, err := registry(t, s).Create(t.Context(), d); err != nil {

@@ -52,12 +52,13 @@ type inEffect struct {
 	Models []config.Model
 	Pixels int // of a picture
 	Early  time.Duration
+	Latest int64 // bytes
 }
 
 func (s *Server) inEffectNow(told config.Config) inEffect {
 	c := s.settings.Now()
 	e := inEffect{TCP: s.doors[0].listener.(*tcp.Door).Settings(), REST: s.doors[1].listener.(*rest.Door).Settings(), GRPC: s.doors[2].listener.(*grpc.Door).Settings(), Containers: s.containers.Listener().Settings(), Regions: s.regions.Settings(),
-		Pixels: c.Limits.ImagePixels, Early: c.Containers.ExpectedWithin, OneIn: s.tracer.OneIn(), Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
+		Pixels: c.Limits.ImagePixels, Early: c.Containers.ExpectedWithin, Latest: s.gate.Newest().Limit(), OneIn: s.tracer.OneIn(), Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
 	if len(s.doors) > 3 {
 		e.Frigate = s.doors[3].listener.(*frigate.Door).Settings()
 	}
@@ -73,7 +74,7 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 	for _, name := range []string{"m", "any"} {
 		m := c.Model(name)
 		e.Policies = append(e.Policies, s.sched.ModelConfig(name))
-		e.Models = append(e.Models, config.Model{Policy: config.Policy{Deadline: m.Deadline, Cast: m.Cast}, DefaultVersion: m.DefaultVersion,
+		e.Models = append(e.Models, config.Model{Policy: config.Policy{Deadline: m.Deadline, Cast: m.Cast, Latest: m.Latest}, DefaultVersion: m.DefaultVersion,
 			RetireAfter: m.RetireAfter, Cache: m.Cache, CacheTTL: m.CacheTTL})
 	}
 	return e
@@ -136,6 +137,8 @@ func another(key string, v reflect.Value) {
 		*at = 3
 	case *setting.Cast:
 		*at = setting.CastNearest
+	case *setting.Latest:
+		*at = setting.LatestShared
 	default:
 		panic("no other value for " + key + ", which has the type " + v.Type().String())
 	}

@@ -52,6 +52,13 @@ func (s *Store) Resize(bytes int64) {
 	gone.release()
 }
 
+// Limit returns the bound.
+func (s *Store) Limit() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.limit
+}
+
 // Bytes returns how many bytes the answers count, and how many streams have one.
 func (s *Store) Bytes() (bytes int64, streams int) {
 	s.mu.Lock()
