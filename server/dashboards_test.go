@@ -56,6 +56,16 @@ func queries(t *testing.T) map[string]string {
 	return list
 }
 
+// awaitProcess waits until a process executes its command: before, it holds all connections of this
+// test, whose containers would be taken for it.
+func awaitProcess(t *testing.T, s *Server) {
+	t.Helper()
+	budgettest.Until(t, "the process", func() bool {
+		_, text := operator{t, s}.do("GET", "/v1/containers", "")
+		return strings.Contains(text, `"state":"running"`)
+	})
+}
+
 // Every query of the dashboard and every alert uses metrics of a loaded server; with -dashboards
 // Prometheus checks it.
 func TestDashboards(t *testing.T) {
@@ -66,11 +76,7 @@ func TestDashboards(t *testing.T) {
 		c.Admin.MetricsTriton = true
 		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"}, Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}
 	})
-	// Until it executes its command, the process holds all of this test's connections.
-	budgettest.Until(t, "the process", func() bool {
-		_, text := operator{t, s}.do("GET", "/v1/containers", "")
-		return strings.Contains(text, `"state":"running"`)
-	})
+	awaitProcess(t, s)
 	constant(t, s, "slow", 3, 30*time.Millisecond)
 	define := func(d apps.Definition) {
 		if _, err := registry(t, s).Create(t.Context(), d); err != nil {

@@ -197,13 +197,13 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 			p.fault = predict.Late(p.ctx, scheduler.ErrCanceled)
 			return
 		}
-		r = &request{streamed: true}
+		r = new(request)
 		began := time.Now()
 		bounds := d.charged(r, connOf(p.ctx))
 		resumed, err := p.wire.Receive(func() wire.Bounds {
 			r.Who = d.identities.Who(&shown) // as of now: a call may last for days
 			return bounds()
-		}, true, r.read)
+		}, true, r.readStreamed)
 		if err == io.EOF {
 			return
 		}

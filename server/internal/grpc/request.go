@@ -39,9 +39,8 @@ type request struct {
 	raw        []wire.Bytes
 	fault      error // what is wrong with the parameters
 
-	use      access.Use
-	streamed bool         // it belongs to a ModelStreamInfer
-	limits   *gate.Limits // in effect when it began
+	use    access.Use
+	limits *gate.Limits // in effect when it began
 }
 
 // parameters are those of a request, an input or an output; a value is nil, bool, int64,
@@ -75,6 +74,17 @@ func (r *request) release() {
 
 // read fills r. The caller must release its memory, even after an error.
 func (r *request) read(m *wire.Message) {
+	r.readFields(m)
+	r.fault = r.readParameters(parameter.GRPC.Keys())
+}
+
+// readStreamed is read for a message of a ModelStreamInfer.
+func (r *request) readStreamed(m *wire.Message) {
+	r.readFields(m)
+	r.fault = r.readParameters(parameter.Stream.Keys())
+}
+
+func (r *request) readFields(m *wire.Message) {
 	m.Fields(func(number int) {
 		switch number {
 		case requestModel:
@@ -108,7 +118,6 @@ func (r *request) read(m *wire.Message) {
 			}
 		}
 	})
-	r.fault = r.readParameters()
 }
 
 func (in *input) field(r *request, m *wire.Message, number int) {
@@ -287,12 +296,9 @@ func (in *input) data(t *tensor.Tensor, elements int, raw *wire.Bytes) error {
 	return nil
 }
 
-// readParameters reads the parameters for the server, and keeps the others for the container.
-func (r *request) readParameters() (err error) {
-	keys := parameter.GRPC.Keys()
-	if r.streamed {
-		keys = parameter.Stream.Keys()
-	}
+// readParameters reads the parameters for the server, whose keys are given, and keeps the others
+// for the container.
+func (r *request) readParameters(keys map[string]*parameter.Key) (err error) {
 	if newest, _ := r.parameters["latest"].(bool); newest {
 		keys = parameter.Latest.Keys()
 	}
