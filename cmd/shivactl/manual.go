@@ -76,7 +76,7 @@ func writePages(cmd *cobra.Command, dir string, header doc.GenManHeader) error {
 }
 
 // special are the characters that Markdown, which GenMan takes a text for, would not print.
-var special = regexp.MustCompile("[\\\\*_{}\\[\\]<>#]")
+var special = regexp.MustCompile(`[\\*_{}\[\]<>#]`)
 
 // escape has Markdown print a line as it is, but for names of values, which are in backquotes.
 func escape(line string) string {
