@@ -338,6 +338,11 @@ func (m *mutants) judge(q *mutant, a answer) {
 		}
 		m.tally.Other(a.status)
 		q.right = false
+	case 503:
+		if !bytes.Contains(a.body, []byte("has an answer yet")) {
+			fail("an unavailable model")
+		}
+		m.tally.Other(a.status)
 	default:
 		fail("status %d", a.status)
 	}
