@@ -231,6 +231,7 @@ func TestPanic(t *testing.T) {
 			peer.Close()
 		}
 		r.logs(t, "panic in a container", "a bug of ours")
+		r.logs(t, "container gone", "panic: a bug of ours")
 		r.join(t, echo(nil))
 		if err := r.echoes(echoID); err != nil {
 			t.Error(err)
