@@ -258,13 +258,17 @@ func (p *page) session(text string) {
 	flush()
 }
 
-// check runs shivad --check on a piece of a configuration, next to the certificates that it may
-// name.
+// check runs shivad --check on a piece of a configuration, next to the certificates and models that
+// it may name.
 func (p *page) check(toml string) {
 	p.t.Helper()
 	authority := certtest.New(p.t, "page")
 	server := authority.Server(nil)
-	file := certtest.Write(p.t, p.t.TempDir(), "piece.toml", []byte(toml),
+	dir := p.t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "models"), 0o700); err != nil {
+		p.t.Fatal(err)
+	}
+	file := certtest.Write(p.t, dir, "piece.toml", []byte(toml), "yolo11n.onnx", []byte{},
 		"server.pem", server.Cert, "server.key", server.Key, "clients.pem", authority.PEM())[0]
 	if out, err := exec.Command(binary(p.t, "shivad"), "--config", file, "--check").CombinedOutput(); err != nil {
 		p.t.Errorf("%s: %v\n%s%s", p.name, err, toml, out)

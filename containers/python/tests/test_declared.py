@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from shiva_container.declared import declared
 from shiva_container.files import Network, Port, Unusable
 from shiva_container.proof import Verdict, Way
