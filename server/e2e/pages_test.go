@@ -270,7 +270,9 @@ func (p *page) check(toml string) {
 	}
 	file := certtest.Write(p.t, dir, "piece.toml", []byte(toml), "yolo11n.onnx", []byte{},
 		"server.pem", server.Cert, "server.key", server.Key, "clients.pem", authority.PEM())[0]
-	if out, err := exec.Command(binary(p.t, "shivad"), "--config", file, "--check").CombinedOutput(); err != nil {
+	cmd := exec.Command(binary(p.t, "shivad"), "--config", file, "--check")
+	cmd.Env = append(os.Environ(), "SHIVAD_PYTHON="+python(p.t))
+	if out, err := cmd.CombinedOutput(); err != nil {
 		p.t.Errorf("%s: %v\n%s%s", p.name, err, toml, out)
 	}
 }
