@@ -49,13 +49,24 @@ type Rig struct {
 	stopped  bool
 }
 
+// newestBytes is what the newest answers of streams may have.
+const newestBytes = 1 << 20
+
+// Idle reports whether no payload is in use. It makes the server forget the newest answers, which
+// it keeps for a minute.
+func (r *Rig) Idle() bool {
+	r.Gate.Newest().Resize(0)
+	defer r.Gate.Newest().Resize(newestBytes)
+	return r.Pool.InUse() == 0
+}
+
 // New makes a server whose memory is a pool.
 func New(t testing.TB, pool *tensor.Pool) *Rig {
 	t.Helper()
 	r := &Rig{T: t, Pool: pool, Metrics: metrics.New("test"), Regions: regions.New(regions.Settings{}, nil), Log: new(Log), Deadline: Patience}
 	t.Cleanup(r.Regions.Close)
 	r.Gate = gate.New(gate.Config{
-		Latest:  1 << 20,
+		Latest:  newestBytes,
 		Pool:    pool,
 		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: r.Deadline} },
 		Metrics: r.Metrics,
@@ -223,7 +234,7 @@ func (r *Rig) Silent(name string) {
 				return false
 			}
 		}
-		return model.Stats().Requests == 0 && r.Pool.InUse() == 0
+		return model.Stats().Requests == 0 && r.Idle()
 	})
 }
 

@@ -329,7 +329,7 @@ func (m *mutants) run(c jsontest.Choices) {
 		data, err = m.inProcess(m.ctx, q, 1+c.N(200))
 	}
 	m.judge(q, data, err)
-	budgettest.Until(m.T, "the memory to come back", func() bool { return m.Pool.InUse() == 0 })
+	budgettest.Until(m.T, "the memory to come back", m.Idle)
 }
 
 // burst sends requests to the slow model, most of them frames of a few streams: on one

@@ -208,7 +208,7 @@ func (m *mutants) run(c jsontest.Choices) {
 	if a.status != 0 {
 		m.judge(q, a)
 	}
-	budgettest.Until(m.T, "the memory of "+q.path+" to come back", func() bool { return m.Pool.InUse() == 0 })
+	budgettest.Until(m.T, "the memory of "+q.path+" to come back", m.Idle)
 }
 
 // burst sends requests to the slow model at once, most of them frames of a few streams; one client

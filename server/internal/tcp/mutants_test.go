@@ -319,7 +319,7 @@ func (m *mutants) run(c jsontest.Choices) {
 		}
 	}
 	l.spares.Release()
-	budgettest.Until(m.T, "the memory of a conversation to come back", func() bool { return m.Pool.InUse() == 0 })
+	budgettest.Until(m.T, "the memory of a conversation to come back", m.Idle)
 	m.silent()
 }
 
