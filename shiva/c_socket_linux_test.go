@@ -176,13 +176,17 @@ func TestCKeepsAlive(t *testing.T) {
 	}
 }
 
-// keepaliveOf returns the timer of the socket with a local port, "02:" and hundredths of a second.
+// established is a state in /proc/net/tcp. Sockets that are gone keep their port for a minute.
+const established = "01"
+
+// keepaliveOf returns the timer of the connected socket with a local port: "02:" and hundredths of
+// a second.
 func keepaliveOf(port string) string {
 	var local int
 	_, _ = fmt.Sscan(port, &local)
 	table, _ := os.ReadFile("/proc/net/tcp")
 	for line := range strings.Lines(string(table)) {
-		if f := strings.Fields(line); len(f) > 5 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", local)) {
+		if f := strings.Fields(line); len(f) > 5 && f[3] == established && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", local)) {
 			return f[5]
 		}
 	}
