@@ -297,6 +297,7 @@ def test_try_draws_what_a_detector_found(open_page: Open, loaded: Server, tmp_pa
     turned.write_bytes(file[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + file[2:])
     page = open_page("#/model/spotter/1")
     box = page.get_by_role("region", name="Try it")
+    box.get_by_role("button", name="Picture", exact=True).click()  # it is there when the inputs are known
     box.get_by_label("Choose a picture").set_input_files(turned)
     box.get_by_role("button", name="Send").click()
     drawing = page.locator(".result canvas")
