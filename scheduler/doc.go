@@ -10,23 +10,23 @@
 //
 // # A request's states
 //
-//	          refused: limit, prediction, draining, no replica ───────────────────┐
-//	            │                                                                 │
-//	Submit ─► waiting ─► executing ─► answered with outputs                       ▼
-//	            │ ▲          │                                                 answered
-//	            │ └──────────┤ replica lost or suspect: waits again, apart     with Err
-//	            │            │ batch failed: waits again, in smaller batches      ▲
-//	            └────────────┴─ deadline, cancel, failed, no replica left, Close ─┘
+//	          refused: limit, prediction, draining, no replica -------------------+
+//	            |                                                                 |
+//	Submit -> waiting -> executing -> answered with outputs                       v
+//	            | ^          |                                                 answered
+//	            | +----------+ replica lost or suspect: waits again, apart     with Err
+//	            |            | batch failed: waits again, in smaller batches      ^
+//	            +------------+- deadline, cancel, failed, no replica left, Close -+
 //
 // A request of many rows may wait and execute at the same time. Whatever happens, its owner's
 // Complete is called exactly once.
 //
 // # A replica's states
 //
-//	AddReplica ─► live ── no answer in ExecTimeout ──► suspect ── nor to probes ─► Silent
-//	               │  ◄─── any answer ─────────────────┘  │
-//	             Drain ─► draining ──────────────────┐    │
-//	               └─ Remove, or Send fails ─► gone ◄┴────┘
+//	AddReplica -> live -- no answer in ExecTimeout --> suspect -- nor to probes -> Silent
+//	               |  <--- any answer -----------------+  |
+//	             Drain -> draining ------------------+    |
+//	               +- Remove, or Send fails -> gone <+----+
 //
 // Silent is the callback of [ReplicaOptions]; it has to end the replica.
 //

@@ -1,11 +1,11 @@
 // Package server assembles shivad from its parts: doors for clients, the gate, the scheduler, and
 // the listener that model containers connect to.
 //
-//	clients ─Shiva───► tcp ───────────► gate ─► scheduler ─► containers ──ZMTP─► containers
-//	clients ─V2/HTTP─► rest ─► predict ──┤
-//	clients ─gRPC────► grpc ─► predict ──┤
-//	a program ─Server.Infer─────────► predict ──┘
-//	operator ─HTTP───► server/admin                    supervisor ─────► their processes
+//	clients   - Shiva --> tcp --------------> gate -> scheduler -> containers - ZMTP -> processes
+//	clients   - HTTP ---> rest ---> predict ---^
+//	clients   - gRPC ---> grpc ---> predict ---^
+//	a program - Infer ------------> predict ---^
+//	operators - HTTP ---> operate, which starts processes, too
 //
 // A Go program may embed the whole server: it makes one with [New], adds its own models to its
 // [Server.Scheduler] or lets containers connect, and asks with [Server.Infer]. A door whose listen

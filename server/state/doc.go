@@ -2,12 +2,12 @@
 // settings, the state of selection policies, and which feedback has been applied.
 //
 //	 Get, List, Watch              Update
-//	        │                        │
-//	        ▼            what was    ▼
-//	┌───────────────┐  acknowledged ┌──────────────────────┐
-//	│ mirror        │◄──────────────│ file (bbolt),        │
-//	│ in memory     │◄──────────────│ Redis, or nothing    │
-//	└───────────────┘  what others  └──────────────────────┘
+//	        |                        |
+//	        v            what was    v
+//	+---------------+  acknowledged +----------------------+
+//	| mirror        |<--------------| file (bbolt),        |
+//	| in memory     |<--------------| Redis, or nothing    |
+//	+---------------+  what others  +----------------------+
 //	                   have changed
 //
 // Every key is mirrored in the memory of every server: reading never waits for a disk or a network,

@@ -1,8 +1,8 @@
 // Package grpc is the door for clients that speak the Predict Protocol V2 over gRPC, with
 // Triton's extensions.
 //
-//	connection ─HTTP/2─► grpc-go ─frames─► internal/wire ─fields─► request ─► predict.Door.Infer
-//	           ◄───────── grpc-go ◄─codec── reply ◄───────────────answer─────
+//	connection -HTTP/2-> grpc-go -frames-> internal/wire -fields-> request -> predict.Door.Infer
+//	           <--------- grpc-go <-codec-- reply <---------------answer-----
 //
 // grpc-go handles the wire up to messages. Package wire reads messages of the Predict Protocol
 // piece by piece as they arrive. Answers reference the outputs' memory instead of copying it.
@@ -124,6 +124,6 @@
 // a profile). Tried without a difference: reading frames into their place past the buffer, by readv
 // with the head of the next one; a read buffer of 128 KiB; a window of 4 MiB per call, which saves
 // two window updates. Of a call of 64 bytes, 30 % was growing a new goroutine's stack, which
-// callWorkers avoids (31 to 33 µs where it was 34 to 41). Headers of HTTP/2, its goroutines and the
+// callWorkers avoids (31 to 33 µs, from 34 to 41). Headers of HTTP/2, its goroutines and the
 // stats handler (which makes an unused map of the headers) are most of the rest.
 package grpc

@@ -1,11 +1,11 @@
 // Package tcp is the door for clients that speak Shiva over raw TCP.
 //
 //	            event loop, one goroutine each
-//	socket ──► session.traffic ─► shiva.Decoder ─► call ─► gate.Open ─┐ all of one reading
-//	                                                │                 ▼ at once
+//	socket --> session.traffic -> shiva.Decoder -> call -> gate.Open -+ all of one reading
+//	                                                |                 v at once
 //	                                 line of answers, oldest first   scheduler.Submit
-//	                                                │                 │ any goroutine
-//	socket ◄── session.flush ◄── encode ◄── head answered? ◄── loop.post ◄── Complete
+//	                                                |                 | any goroutine
+//	socket <-- session.flush <-- encode <-- head answered? <-- loop.post <-- Complete
 //
 // Promises: every message gets one answer, in the order of the messages, in whatever order they are
 // completed. A message that cannot be understood gets an error; the connection ends only if the
@@ -215,7 +215,7 @@
 //
 // go test -run '^$' -bench Request ./server/internal/tcp: about 0.8 µs of CPU for a 16-byte tensor
 // with an id, in bursts of 16, from bytes to bytes without sockets. Of a profile of the door under
-// 16 × 16 requests of 64 bytes (1.0 µs each with its system calls, bench/door): writing the socket
+// 16 x 16 requests of 64 bytes (1.0 µs each with its system calls, bench/door): writing the socket
 // 26 %, the scheduler 20 %, decoding 10 %, encoding 8 %, opening 9 %, freeing 6 %, reading the
 // socket 3 %. Costs that were removed, per request: deriving the latency profile for every batch
 // (120 ns), taking messages from pools and putting them back (120 ns), counting with atomics (35
