@@ -89,7 +89,11 @@ func (c *cli) latest(o *latestOptions, args []string) error {
 		case o.follow && c.ctx.Err() != nil:
 			return nil
 		default:
-			return explain(err, "--addr", c.addr)
+			f := explain(err, "--addr", c.addr)
+			if told && (remote.Type == shiva.NotFound || remote.Type == shiva.Unavailable) {
+				f.Hint = "shivactl streams " + args[0] + " lists the streams; --wait waits for an answer"
+			}
+			return f
 		}
 		if c.json {
 			err = c.printResultsJSON(m, []result{r})
