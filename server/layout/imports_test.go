@@ -27,16 +27,17 @@ import (
 // The load generator belongs to bench, and shivactl imports it.
 //
 // One row per package: the packages that it may import of ours, and of other modules (a module
-// stands for its packages); after a bar, those that its tests may import as well. The standard
-// library is allowed, except for the bans below. Before adding to a row to make the tests pass, ask
-// which way the arrow then points: usually the code belongs in another package.
+// stands for its packages); after a bar, those that its tests may import as well. A row must not
+// allow more than is imported. The standard library is allowed, except for the bans below. Before
+// adding to a row to make the tests pass, ask which way the arrow then points: usually the code
+// belongs in another package.
 const imports = `
 shiva/tensor:               github.com/x448/float16 golang.org/x/sys
-shiva/jsonscan:             | shiva/budgettest github.com/x448/float16
-shiva/unixsocket:           | shiva/hosttest
+shiva/jsonscan:             | github.com/x448/float16
+shiva/unixsocket:
 shiva/token:
 shiva:                      shiva/token shiva/jsonscan shiva/tensor shiva/unixsocket shiva/backoff
-shiva/jsontensor:           shiva shiva/jsonscan shiva/tensor github.com/x448/float16 | shiva/budgettest
+shiva/jsontensor:           shiva shiva/jsonscan shiva/tensor github.com/x448/float16
 shiva/nearest:
 shiva/backoff:
 server/picture:
@@ -45,7 +46,7 @@ shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
 shiva/hosttest:
 
-scheduler:                  shiva/tensor scheduler/inorder scheduler/setting | scheduler/sim
+scheduler:                  shiva/tensor scheduler/inorder scheduler/setting
 scheduler/naming:           golang.org/x/text
 scheduler/inorder:
 scheduler/setting:
@@ -54,13 +55,13 @@ scheduler/rounds:
 scheduler/sim:              scheduler scheduler/rounds scheduler/schedtest shiva/tensor
 
 containers/zmtp:            shiva/tensor github.com/go-zeromq/zmq4
-containers/internal/wire:   scheduler shiva/jsonscan shiva/tensor
+containers/internal/wire:   shiva/jsonscan shiva/tensor
 containers/internal/arena:           shiva/tensor golang.org/x/sys
 containers/internal/adapter:         scheduler shiva shiva/jsonscan shiva/tensor
 containers/internal/subset:
 containers/container:       containers/internal/subset scheduler/rounds shiva/token containers/internal/arena containers/zmtp containers/internal/wire shiva/jsonscan shiva/tensor go.opentelemetry.io/otel shiva/backoff | containers scheduler
 containers:                 containers/internal/adapter containers/internal/arena containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/jsonscan shiva/tensor shiva/unixsocket github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting shiva/backoff | containers/container github.com/go-zeromq/zmq4
-containers/containertest:   containers/internal/adapter containers containers/zmtp containers/internal/wire scheduler shiva/jsonscan shiva/tensor
+containers/containertest:   containers/internal/adapter containers/zmtp containers/internal/wire scheduler shiva/jsonscan shiva/tensor
 
 server/internal/wake:
 server/internal/fault:      scheduler server/internal/metrics shiva
@@ -71,7 +72,7 @@ server/internal/access:     scheduler scheduler/naming scheduler/setting server/
 server/internal/listen:     scheduler scheduler/setting server/internal/access server/internal/metrics server/internal/processors server/internal/wake shiva/backoff shiva/unixsocket
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
-server/internal/trace:      server/internal/wake scheduler google.golang.org/protobuf shiva/backoff | server/internal/trace/tracetest
+server/internal/trace:      server/internal/wake scheduler google.golang.org/protobuf shiva/backoff
 server/internal/trace/tracetest: go.opentelemetry.io/proto/slim/otlp google.golang.org/protobuf
 server/internal/parameter:  server/internal/trace scheduler shiva/jsonscan scheduler/setting
 server/config:              server/internal/memory server/internal/trace server/internal/parameter server/internal/access scheduler scheduler/naming shiva/nearest server/internal/listen shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
@@ -83,28 +84,28 @@ server/build:
 server/layout:
 server/internal/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           shiva/nearest shiva/tensor github.com/x448/float16
-server/internal/apps:       server/internal/fault server/internal/wake server/internal/gate shiva/nearest server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/inorder scheduler/naming scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor | containers/internal/adapter github.com/anishathalye/porcupine
-server/internal/latest:     scheduler shiva/tensor | shiva/budgettest
+server/internal/apps:       server/internal/fault server/internal/wake server/internal/gate shiva/nearest server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/inorder scheduler/naming scheduler/setting shiva/jsontensor shiva/jsonscan shiva/tensor | github.com/anishathalye/porcupine
+server/internal/latest:     scheduler shiva/tensor
 server/internal/cache:      server/internal/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               server/internal/wake github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting shiva/backoff
 server/state/statetest:     server/state shiva/budgettest shiva/hosttest github.com/redis/go-redis/v9
-server/internal/gate:        server/internal/fault server/internal/processors server/internal/unfinished server/internal/trace server/internal/access server/internal/cache server/internal/latest shiva/nearest server/picture server/internal/parameter server/internal/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor github.com/x448/float16 | containers/internal/adapter
+server/internal/gate:        server/internal/fault server/internal/processors server/internal/unfinished server/internal/trace server/internal/access server/internal/cache server/internal/latest shiva/nearest server/picture server/internal/parameter server/internal/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor
 server/internal/regions:     server/internal/fault server/internal/processors server/internal/access server/internal/parameter scheduler shiva/tensor golang.org/x/sys
-server/internal/predict:     server/internal/fault server/internal/trace server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/regions server/config server/internal/metrics scheduler shiva shiva/jsontensor shiva/jsonscan shiva/tensor
+server/internal/predict:     server/internal/fault server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/regions server/config server/internal/metrics scheduler shiva shiva/jsontensor shiva/jsonscan shiva/tensor
 server/internal/doortest:    server/config server/internal/apps server/internal/gate server/internal/listen server/internal/predict server/internal/regions server/internal/metrics server/state scheduler scheduler/schedtest shiva/budgettest shiva/tensor
 server/internal/modelfiles: server/internal/fault server/internal/wake server/internal/predict server/config scheduler/naming golang.org/x/sys
-server/internal/operate:    server/internal/modelfiles containers containers/internal/arena scheduler scheduler/setting server/admin server/config server/internal/access server/internal/apps server/internal/fault server/internal/gate server/internal/listen server/internal/memory server/internal/metrics server/internal/parameter server/internal/predict server/internal/processors server/internal/regions server/internal/unfinished server/internal/wake server/selection server/state shiva/jsonscan shiva/jsontensor shiva/tensor shiva/unixsocket
-server/internal/tcp:                  server/internal/fault server/internal/processors server/internal/unfinished server/internal/wake server/internal/trace server/internal/access server/internal/listen shiva/unixsocket server/internal/gate server/internal/parameter server/internal/regions server/internal/metrics scheduler scheduler/setting shiva shiva/jsonscan shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps
-server/internal/rest:                 server/internal/fault server/internal/unfinished server/internal/wake server/internal/trace server/internal/access server/internal/listen shiva/unixsocket server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler shiva shiva/jsontensor shiva/jsonscan shiva/tensor | server/internal/apps shiva/shivatest
+server/internal/operate:    server/internal/modelfiles containers scheduler scheduler/setting server/admin server/config server/internal/access server/internal/apps server/internal/fault server/internal/gate server/internal/listen server/internal/memory server/internal/metrics server/internal/parameter server/internal/predict server/internal/processors server/internal/regions server/internal/unfinished server/internal/wake server/selection server/state shiva/jsonscan shiva/jsontensor shiva/tensor shiva/unixsocket
+server/internal/tcp:                  server/internal/fault server/internal/processors server/internal/unfinished server/internal/wake server/internal/trace server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/regions server/internal/metrics scheduler scheduler/setting shiva shiva/jsonscan shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps shiva/unixsocket
+server/internal/rest:                 server/internal/fault server/internal/unfinished server/internal/trace server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler shiva/jsontensor shiva/jsonscan shiva/tensor | server/internal/apps shiva/unixsocket
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/internal/grpc/wire:   server/internal/fault server/internal/unfinished server/internal/gate scheduler scheduler/setting shiva/tensor google.golang.org/grpc google.golang.org/protobuf
-server/internal/grpc:                 server/internal/fault server/internal/unfinished server/internal/wake server/internal/trace server/internal/access server/internal/listen shiva/unixsocket server/internal/grpc/wire server/grpc/pb server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler scheduler/naming shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/internal/jsontest
-server/internal/frigate:              server/internal/fault server/internal/unfinished server/internal/access server/internal/listen shiva/unixsocket server/internal/gate server/internal/predict server/internal/metrics containers/zmtp scheduler shiva/jsonscan shiva/tensor | server/config shiva/shivatest shiva/budgettest
-server:                      server/internal/modelfiles server/internal/processors server/internal/unfinished server/internal/wake server/internal/frigate server/internal/trace server/internal/operate server/internal/access server/internal/listen containers/internal/arena server/internal/apps server/internal/clock server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/selection server/state server/internal/tcp server/internal/rest server/internal/grpc server/admin server/config server/internal/metrics server/build containers scheduler scheduler/setting shiva shiva/jsonscan shiva/tensor golang.org/x/sys shiva/unixsocket | shiva/shivatest containers/zmtp containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf shiva/token server/internal/fault
+server/internal/grpc:                 server/internal/fault server/internal/unfinished server/internal/wake server/internal/trace server/internal/access server/internal/listen server/internal/grpc/wire server/grpc/pb server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler scheduler/naming shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | shiva/unixsocket
+server/internal/frigate:              server/internal/fault server/internal/unfinished server/internal/access server/internal/listen server/internal/gate server/internal/predict server/internal/metrics containers/zmtp scheduler shiva/jsonscan shiva/tensor | server/config shiva/unixsocket
+server:                      server/internal/modelfiles server/internal/processors server/internal/unfinished server/internal/wake server/internal/frigate server/internal/trace server/internal/operate server/internal/access server/internal/listen server/internal/apps server/internal/clock server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/tcp server/internal/rest server/internal/grpc server/admin server/config server/internal/metrics server/build containers scheduler scheduler/setting shiva/jsonscan shiva/tensor golang.org/x/sys shiva/unixsocket | containers/zmtp containers/container server/grpc/pb google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf shiva/token server/internal/fault server/selection server/state shiva
 
 server/e2e:                 | containers containers/container shiva shiva/jsonscan shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
 
-cmd/shivad:                 shiva/unixsocket server cmd/shivad/internal/logqueue server/config server/build
+cmd/shivad:                 server cmd/shivad/internal/logqueue server/config server/build
 cmd/shivactl:               server/picture shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag github.com/x448/float16 golang.org/x/image golang.org/x/sys google.golang.org/protobuf
 
 examples/client:             shiva shiva/tensor
@@ -139,7 +140,7 @@ bench/run:                  bench/load bench/internal/direct bench/internal/host
 bench/frames:               bench/load bench/internal/figure bench/internal/process bench/internal/ratio bench/internal/table shiva/tensor
 bench/callers:              bench/load bench/internal/figure bench/internal/process shiva/tensor
 bench/streams:              bench/load bench/internal/process bench/internal/table shiva shiva/tensor
-bench/soak:                 bench/load bench/internal/process bench/internal/ratio containers/container scheduler shiva shiva/tensor
+bench/soak:                 bench/load bench/internal/process containers/container scheduler shiva shiva/tensor
 bench/reliability:          bench/internal/process
 `
 
@@ -177,9 +178,20 @@ func TestImportDirections(t *testing.T) {
 				t.Errorf("%s imports %s: not in its row of the table of imports", name, imp)
 			}
 		}
+		tested := slices.Concat(p.TestImports, p.XTestImports)
+		for _, a := range allowed {
+			if !slices.ContainsFunc(p.Imports, func(imp string) bool { return names(a, imp) }) {
+				t.Errorf("the table of imports allows %s to import %s, which it does not", name, a)
+			}
+		}
+		for _, a := range tests[name] {
+			if isDouble(a) || slices.Contains(allowed, a) || !slices.ContainsFunc(tested, func(imp string) bool { return names(a, imp) }) {
+				t.Errorf("the table of imports allows tests of %s to import %s, which they do not, or may anyway", name, a)
+			}
+		}
 		// Tests of any package may use test doubles.
 		allowed = slices.Concat(allowed, tests[name], []string{name})
-		for _, imp := range slices.Concat(p.TestImports, p.XTestImports) {
+		for _, imp := range tested {
 			if !covers(allowed, imp) && !isDouble(imp) {
 				t.Errorf("a test of %s imports %s: not in its row of the table of imports", name, imp)
 			}
@@ -195,10 +207,16 @@ func covers(allowed []string, imp string) bool {
 	if first, _, _ := strings.Cut(imp, "/"); !strings.Contains(first, ".") {
 		return true
 	}
+	return slices.ContainsFunc(allowed, func(a string) bool { return names(a, imp) })
+}
+
+// names reports whether an entry of a row stands for an import: a package of ours for itself, any
+// other module for its packages.
+func names(entry, imp string) bool {
 	if ours, ok := strings.CutPrefix(imp, module+"/"); ok {
-		return slices.Contains(allowed, ours)
+		return entry == ours
 	}
-	return slices.ContainsFunc(allowed, func(a string) bool { return imp == a || strings.HasPrefix(imp, a+"/") })
+	return imp == entry || strings.HasPrefix(imp, entry+"/")
 }
 
 // isDouble recognises a package of test doubles (shivatest, containertest) by its name.
