@@ -3,6 +3,7 @@ package modelfiles
 import (
 	"context"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"time"
@@ -78,6 +79,9 @@ func (f *found) stamp() string {
 	return text
 }
 
+// never is when a server without model files and folders looks again.
+const never = time.Duration(math.MaxInt64)
+
 // merge compares what a look has found with what serves, begins what is to be done, and returns
 // when to look again.
 func (m *Manager) merge(s scan) (next time.Duration) {
@@ -100,12 +104,15 @@ func (m *Manager) merge(s scan) (next time.Duration) {
 		unclear[f.model] = unclear[f.model] || f.fault != nil // which versions there are
 		m.see(f, s.stamps[i], now, first)
 	}
+	if len(m.files)+len(m.folders)+len(m.slots) == 0 {
+		return never // Configure wakes
+	}
 	next = lookEvery
 	for name, one := range m.slots {
-		if _, there := here[name]; !there && !unclear[one.found.model] && !slices.ContainsFunc(s.unknown, func(dir string) bool { return one.found.root == dir }) {
-			if !one.gone {
-				one.gone, one.since = true, now
-			}
+		_, there := here[name]
+		unknown := unclear[one.found.model] || slices.Contains(s.unknown, one.found.root)
+		if !there && !unknown && !one.gone {
+			one.gone, one.since = true, now
 		}
 		next = min(next, m.act(name, one, now))
 	}

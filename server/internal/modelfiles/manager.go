@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// lookEvery is how often the files are looked at without a hint.
+	// lookEvery is how often the files are looked at without a hint, if there may be any.
 	lookEvery = 2 * time.Second
 	// settleTime is how long a file must stay the same before it is read: it may still be written.
 	settleTime = time.Second

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shivad/shivad/server/config"
@@ -480,4 +481,30 @@ func TestRun(t *testing.T) {
 	budgettest.Until(t, "a new file", func() bool { return r.Served("b") })
 	close(stopping)
 	all.Wait()
+}
+
+// A server without model files and folders looks at none, until it is told of some.
+func TestRunWithoutFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New(Config{Log: slog.New(slog.DiscardHandler)})
+		looks := func() uint64 {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.looks
+		}
+		stopping := make(chan struct{})
+		var all sync.WaitGroup
+		m.Begin(&all, stopping)
+		time.Sleep(time.Hour)
+		if n := looks(); n != 1 {
+			t.Errorf("it looked %d times within an hour, expected once", n)
+		}
+		m.Configure(config.Default())
+		time.Sleep(time.Minute)
+		if n := looks(); n != 2 {
+			t.Errorf("it looked %d times after it was configured, expected twice", n)
+		}
+		close(stopping)
+		all.Wait()
+	})
 }
