@@ -76,10 +76,12 @@ func (explained) Explain(model string) []admin.Explanation {
 
 // adjusted accepts all settings except one, and shows the objective.
 type adjusted struct {
-	admintest.SettingsSource // nil
-	policy                   map[string]any
-	set                      *map[string]string
+	policy map[string]any
+	set    *map[string]string
 }
+
+func (*adjusted) Config() any                     { return nil }
+func (*adjusted) Reload() (admin.Reloaded, error) { return admin.Reloaded{}, nil }
 
 func (a *adjusted) Set(_ context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
 	if v := settings["max_batch"]; v != nil && *v == "9" {

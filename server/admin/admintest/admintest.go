@@ -52,15 +52,15 @@ func (s *Server) Sources() operate.Sources {
 		},
 		Report:       report{s},
 		Settings:     settings{s},
-		Caches:       report{s},
 		Applications: applications{s},
 		Learning:     learning{s},
 		Containers:   containers{s},
 		Repository:   repository{s},
 		Documents:    documents{s},
-		Trials:       report{s},
-		History:      chronicle{s},
-		Past:         memory{s},
+		History:      history{s},
+		ClearCache:   s.clearCache,
+		Try:          s.try,
+		Past:         s.past,
 		Journal:      s.journal,
 		Metrics:      http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "up 1\n") }),
 	}
@@ -75,8 +75,7 @@ type (
 	containers   struct{ *Server }
 	repository   struct{ *Server }
 	documents    struct{ *Server }
-	chronicle    struct{ *Server }
-	memory       struct{ *Server }
+	history      struct{ *Server }
 )
 
 func (s report) Ready() admin.Readiness { return s.status.Readiness }
@@ -127,8 +126,8 @@ func (s report) Insights(name string) (list []admin.Insight) {
 	return list
 }
 
-// Try answers with as many elements as the input has bytes.
-func (s report) Try(_ context.Context, t operate.Trial) (admin.Tried, error) {
+// try answers with as many elements as the input has bytes.
+func (s *Server) try(_ context.Context, t operate.Trial) (admin.Tried, error) {
 	for _, m := range s.models {
 		if m.Name == t.Name && (t.Version == "" || m.Version == t.Version) {
 			return admin.Tried{
@@ -186,8 +185,8 @@ func (s settings) Set(_ context.Context, model string, settings map[string]*stri
 	return before, after, nil
 }
 
-// ClearCache reports what the cache contains, and keeps it.
-func (s report) ClearCache(model string) (entries, bytes int64, err error) {
+// clearCache reports what the cache contains, and keeps it.
+func (s *Server) clearCache(model string) (entries, bytes int64, err error) {
 	for _, m := range s.models {
 		if m.Name == model && m.Cache != nil {
 			entries += m.Cache.Entries
@@ -431,10 +430,10 @@ func (s documents) Import(_ context.Context, d admin.Document, dryRun bool) (cha
 }
 
 // Changed ignores the change.
-func (s chronicle) Changed(_, _, _, _ string) {}
+func (s history) Changed(_, _, _, _ string) {}
 
-// Since returns two samples, the second of which has a request.
-func (s memory) Since(float64) admin.Past {
+// past returns two samples, the second of which has a request.
+func (s *Server) past(float64) admin.Past {
 	none := float32(math.NaN())
 	p := admin.Past{Times: []float64{1764000000, 1764000005}, Models: []admin.PastModel{}, Applications: []admin.PastApplication{{Name: "app", Shares: map[string]admin.Series{"digits/1": {none, 1}}}}}
 	for _, m := range s.models {
@@ -446,7 +445,7 @@ func (s memory) Since(float64) admin.Past {
 
 // Of returns the history of any model: one version served for a day, and then an operator changed
 // what the name means.
-func (s chronicle) Of(name string) (admin.History, error) {
+func (s history) Of(name string) (admin.History, error) {
 	h := admin.History{Name: name, Events: []admin.Event{}}
 	began := time.Date(2026, 11, 1, 9, 0, 0, 0, time.UTC)
 	ended := began.Add(24 * time.Hour)
@@ -464,9 +463,8 @@ func (s chronicle) Of(name string) (admin.History, error) {
 
 // What tests outside the server's tree need of the room that they cannot import.
 type (
-	Sources        = operate.Sources
-	SettingsSource = operate.SettingsSource
-	Error          = operate.Error
+	Sources = operate.Sources
+	Error   = operate.Error
 )
 
 // Handler is the handler of the admin API.

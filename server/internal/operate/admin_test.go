@@ -29,24 +29,28 @@ func model(name, version string, ready, isDefault bool) admin.Model {
 
 // fake is a server that has only what these tests need.
 type fake struct {
-	models         func() []admin.Model
-	ready          func() admin.Readiness
-	status         func() admin.Status
-	config         func() any
-	SettingsSource // nil
+	models func() []admin.Model
+	ready  func() admin.Readiness
+	status func() admin.Status
+	config func() any
 }
 
 func (f *fake) Models() []admin.Model              { return f.models() }
 func (f *fake) Ready() admin.Readiness             { return f.ready() }
 func (f *fake) Status() admin.Status               { return f.status() }
 func (f *fake) Config() any                        { return f.config() }
+func (f *fake) Reload() (admin.Reloaded, error)    { return admin.Reloaded{}, nil }
 func (f *fake) Explain(string) []admin.Explanation { return nil }
 func (f *fake) Batches() []admin.Batches           { return nil }
 func (f *fake) Insights(string) []admin.Insight    { return nil }
 
 func (f *fake) Streams(string, int) []admin.VersionStreams { return nil }
 
-func (f *fake) ClearCache(model string) (entries, bytes int64, err error) {
+func (f *fake) Set(context.Context, string, map[string]*string) (before, after map[string]any, err error) {
+	return nil, nil, nil
+}
+
+func (f *fake) clearCache(model string) (entries, bytes int64, err error) {
 	if model != "b c" {
 		return 0, 0, errors.New("it has just gone")
 	}
@@ -75,7 +79,7 @@ func (f *fake) sources() Sources {
 	return Sources{
 		Version: "1.2.3",
 		Access:  func() Access { return Access{Hosts: []string{"example.com"}, Profiling: true, ImportBytes: 1 << 20} },
-		Report:  f, Settings: f, Caches: f,
+		Report:  f, Settings: f, ClearCache: f.clearCache,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "up 1\n") }),
 	}
 }

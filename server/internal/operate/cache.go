@@ -34,7 +34,7 @@ func (s Sources) clearCache(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, bytes, err := s.Caches.ClearCache(c.Name)
+	entries, bytes, err := s.ClearCache(c.Name)
 	if err != nil { // the model has just been removed
 		return nil, refuse(http.StatusNotFound, "%v", err)
 	}

@@ -158,7 +158,7 @@ func (f *feed) watch(r *http.Request) (any, error) {
 		defer f.leave(model)
 		var past []byte
 		if wanted && f.sources.Past != nil {
-			past = appendEvent(nil, "past", []byte(access.AuditText(f.sources.Past.Since(from))))
+			past = appendEvent(nil, "past", []byte(access.AuditText(f.sources.Past(from))))
 		}
 		f.stream(w, r, model, past)
 	}), nil

@@ -62,7 +62,7 @@ type noContainers struct{ Operator }
 
 func (noContainers) List() admin.Containers { return admin.Containers{} }
 
-type noApps struct{ ApplicationsSource }
+type noApps struct{ Applications }
 
 func (noApps) List() ([]admin.App, error) { return nil, fmt.Errorf("the store is away") }
 
