@@ -20,9 +20,9 @@ func (s *Server) ReloadFrom(load func() (config.Config, error), reloaded func(co
 // Reload loads the configuration again and applies the settings that can change while the server
 // runs: see package config. It returns the settings that differ, with their values before and
 // after; those that need a restart are listed apart. It waits until the processes of changed
-// containers have been replaced: see [operate.Processes.Supervise]. After an error without a result
-// nothing has changed; an *operate.Error says what is wrong with the configuration. An error with a
-// result names the containers that keep their old processes.
+// containers have been replaced. After an error without a result nothing has changed; it says what
+// is wrong with the configuration. An error with a result names the containers that keep their old
+// processes.
 func (s *Server) Reload() (admin.Reloaded, error) {
 	done, err := s.reload()
 	if err == nil {
