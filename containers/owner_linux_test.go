@@ -89,7 +89,7 @@ func TestOrigin(t *testing.T) {
 		"a session of its own":          {`setsid -w $0`, false},
 		"no parents":                    {`(setsid $0 &); sleep 1000`, true},
 		"no parents, in its session":    {`($0 &); sleep 1000`, true},
-		"no parents and no environment": {`(setsid env -i ` + childEnv + `=connecting ADDR="$ADDR" $0 &); sleep 1000`, true},
+		"no parents and no environment": {`(setsid env -i ` + childEnv + `=leaving ADDR="$ADDR" $0 &); sleep 1000`, true},
 	} {
 		for _, network := range []string{"tcp", "unix"} {
 			t.Run(name+" "+network, func(t *testing.T) {
