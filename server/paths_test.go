@@ -20,14 +20,21 @@ import (
 func TestPathsThroughEveryDoor(t *testing.T) {
 	s := start(t, nil)
 	x, y := tensor.Spec{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "y", DType: tensor.Int8, Shape: tensor.Shape{-1}, Optional: true}
-	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{
-		Name: "m", Version: "1", Inputs: []tensor.Spec{x, y}, Outputs: []tensor.Spec{x}, Batched: new(false), Parameters: json.RawMessage(`{"colour":"blue"}`)})
-	if err != nil {
-		t.Fatal(err)
+	for _, m := range []containertest.Model{
+		{Name: "m", Version: "1", Inputs: []tensor.Spec{x, y}, Outputs: []tensor.Spec{x}, Batched: new(false), Parameters: json.RawMessage(`{"colour":"blue"}`)},
+		{Name: "latest", Version: "infer", Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x}}, // named as verbs are
+		{Name: "infer", Version: "latest", Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x}},
+	} {
+		c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
 	}
-	t.Cleanup(func() { c.Close() })
 	leaving := join(t, s, "stats.m", tensor.Int8, tensor.Shape{-1}, nil)
-	budgettest.Until(t, "the models to serve", func() bool { return serves(s, "m", "1") && serves(s, "stats.m", "1") })
+	budgettest.Until(t, "the models to serve", func() bool {
+		return serves(s, "m", "1") && serves(s, "stats.m", "1") && serves(s, "latest", "infer") && serves(s, "infer", "latest")
+	})
 	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []string{"m"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -44,6 +51,7 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 	}
 	for _, path := range []string{
 		"v2", "v2/", "v2/health/live", "v2/health/ready", "v2/models", "v2/models/stats", "v2/models/m", "v2/models/m/versions/1", "v2/models/stats.m", "v2/models/app",
+		"v2/models/latest", "v2/models/latest/versions/infer", "v2/models/infer", "v2/models/infer/versions/latest",
 		"v2/models/m/config", "v2/models/m/versions/1/config", "v2/models/app/config", "v2/models/m/stats",
 		"v2/models/m/versions/1/stats", "v2/models/stats.m/stats", "v2/models/app/stats", "v2/models/m/ready", "v2/models/app/ready",
 	} {
@@ -77,7 +85,7 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 	}
 	leaving.Close()
 	budgettest.Until(t, "a model to be gone", func() bool { return !serves(s, "stats.m", "1") })
-	for metadata, want := range map[string]int{`{"ready":true}`: 3, `{"ready":false}`: 4} {
+	for metadata, want := range map[string]int{`{"ready":true}`: 5, `{"ready":false}`: 6} {
 		if got, err := ask("v2/repository/index", metadata); err != nil || len(got["models"].([]any)) != want {
 			t.Errorf("index %s: got %v, %v, expected %d models", metadata, got, err, want)
 		}
@@ -89,7 +97,7 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 		"v2/models/app/versions/1":      `"app" is an application, which has no versions`,
 		"v2/models/m/versions/9/config": `no version "9"`,
 		"v2/models/m/versions/9/stats":  `no version "9"`,
-		"v2/models/m/configs":           "there are infer, ready, config, stats",
+		"v2/models/m/configs":           "there are infer, latest, ready, config, stats",
 		"v2/repository/models/m/unload": "no model",
 	} {
 		if got, err := ask(path, ""); err == nil || !strings.Contains(err.Error(), want) {

@@ -326,7 +326,7 @@ func TestApplicationsAreShown(t *testing.T) {
 	h.expect(h.ask("lettres", gate.Request{}), `no model or application "lettres"; nearest: "letters"`)
 	h.expect(h.ask("zzzzzz", gate.Request{}), `registered: digits, empty, letters, other`)
 	h.expect(h.ask("letters/1", gate.Request{}), `"letters" is an application, which has no versions, but the request names version "1"`)
-	h.expect(h.ask("v2/models/letters/versions/1/infer", gate.Request{}), `under application "letters" there are infer, ready, config and stats`)
+	h.expect(h.ask("v2/models/letters/versions/1/infer", gate.Request{}), `under application "letters" there are infer, latest, ready, config and stats`)
 	// An application may have the name of its model; the model's versions stay reachable.
 	h.expect(h.ask("digits", gate.Request{}), "1 by digits/1 for digits")
 	h.expect(h.ask("digits", gate.Request{Version: "1"}), "1 by digits/1")

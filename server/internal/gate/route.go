@@ -288,8 +288,8 @@ func (t *Table) resolve(route, version string) (*Target, error) {
 		return target, nil
 	}
 	if route != target.ID.Name && route != "v2/models/"+target.ID.Name+"/infer" {
-		return nil, fmt.Errorf("%w: route %s names version %s, but metadata \"version\" names %s",
-			scheduler.ErrInvalidInput, strconv.Quote(route), strconv.Quote(target.ID.Version), strconv.Quote(version))
+		return nil, fault.Invalid("route %s names version %s, but metadata \"version\" names %s",
+			strconv.Quote(route), strconv.Quote(target.ID.Version), strconv.Quote(version))
 	}
 	if narrowed := t.infer[target.ID.Name+"/"+version]; narrowed != nil {
 		return narrowed, nil
@@ -403,13 +403,13 @@ func (t *Table) unknown(route string, w words) error {
 		if !strings.HasPrefix(route, "v2/") {
 			return t.noVersion(name, rest)
 		}
-		return fmt.Errorf("%w: no route %q; under model %q there are infer, ready, config, stats and versions/…", scheduler.ErrNotFound, route, name)
+		return fmt.Errorf("%w: no route %q; under model %q there are infer, latest, ready, config, stats and versions/…", scheduler.ErrNotFound, route, name)
 	}
 	if t.apps[name] != nil {
 		if !strings.HasPrefix(route, "v2/") {
 			return noVersions(name, rest)
 		}
-		return fmt.Errorf("%w: no route %q; under application %q there are infer, ready, config and stats", scheduler.ErrNotFound, route, name)
+		return fmt.Errorf("%w: no route %q; under application %q there are infer, latest, ready, config and stats", scheduler.ErrNotFound, route, name)
 	}
 	if t.unread {
 		return fmt.Errorf("%w: no model %q, and the applications are not known yet: the state store has not been reached since this server started", scheduler.ErrUnavailable, name)

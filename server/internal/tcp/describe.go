@@ -32,15 +32,19 @@ const (
 	mostDescriptions = 64 // per loop
 )
 
+// asksModel reports whether a path of the Predict Protocol is for inference, as those of most
+// requests are, or for the newest answer of a stream. A model or a version may be called "infer" or
+// "latest", too: names follow an even number of slashes, verbs an odd one.
+func asksModel(path string) bool {
+	return (strings.HasSuffix(path, "/infer") || strings.HasSuffix(path, "/latest")) && strings.Count(path, "/")%2 == 1
+}
+
 // describe answers m if it asks about the server or models by a path of the Predict Protocol;
 // otherwise ok is false.
 func (l *loop) describe(who *access.Identity, m *shiva.Message) (answer []byte, ok bool, err error) {
 	route := m.Namespace
 	ours := route == "v2" || strings.HasPrefix(route, "v2/") || route == shiva.ServerNamespace
-	// Most requests are for inference.
-	infer := strings.HasSuffix(route, "/infer") && route != "v2/models/infer"
-	latest := strings.HasSuffix(route, "/latest")
-	if l.door.describe == nil || !ours || infer || latest {
+	if l.door.describe == nil || !ours || asksModel(route) {
 		return nil, false, nil
 	}
 	onlyReady := false
