@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/selection"
 )
 
@@ -107,7 +107,7 @@ func New(d Definition) (*App, error) {
 		}
 	}
 	if faults != nil {
-		return nil, fmt.Errorf("%w: application %q: %s", scheduler.ErrInvalidInput, d.Name, strings.Join(faults, "; "))
+		return nil, fault.Invalid("application %q: %s", d.Name, strings.Join(faults, "; "))
 	}
 	return a, nil
 }

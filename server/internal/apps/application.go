@@ -168,7 +168,7 @@ func (a *application) Unlinked() error {
 	case len(a.models) > 0:
 		return nil
 	case a.fault != nil:
-		return fmt.Errorf("%w: application %q can use none of its models: %w", scheduler.ErrInvalidInput, a.Name, a.fault)
+		return fault.Invalid("application %q can use none of its models: %w", a.Name, a.fault)
 	}
 	return fmt.Errorf("%w: application %q links to %q, but no container of these has registered yet", scheduler.ErrUnavailable, a.Name, a.Models)
 }
@@ -205,7 +205,7 @@ func (a *application) fanOut(r *gate.Request) (*fanout, error) {
 	plan, err := a.plan(state, r.User, left)
 	switch {
 	case err != nil && left != nil:
-		return nil, fmt.Errorf("%w: application %q: %s %q excludes models that the policy needs: %w", scheduler.ErrInvalidInput, a.Name, parameter.CandidateModels, r.Candidates, err)
+		return nil, fault.Invalid("application %q: %s %q excludes models that the policy needs: %w", a.Name, parameter.CandidateModels, r.Candidates, err)
 	case err != nil:
 		if a.fault != nil {
 			err = fmt.Errorf("%w; the policy does not accept %w", err, a.fault)
@@ -303,8 +303,8 @@ func (a *application) leftOut(chosen []string) (left []selection.Model, err erro
 		}
 	}
 	if i := slices.Index(found, false); i >= 0 {
-		return nil, fmt.Errorf("%w: %s: %s is not one of the models that application %q may ask now: %s",
-			scheduler.ErrInvalidInput, parameter.CandidateModels, fault.Cut(strconv.Quote(chosen[i]), 100), a.Name, strings.Join(a.Status().Models, ", "))
+		return nil, fault.Invalid("%s: %s is not one of the models that application %q may ask now: %s",
+			parameter.CandidateModels, fault.Cut(strconv.Quote(chosen[i]), 100), a.Name, strings.Join(a.Status().Models, ", "))
 	}
 	return left, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/parameter"
@@ -76,12 +77,12 @@ func (a *application) openFeedback(r *gate.Request) (*feedback, error) {
 	without := len(input) == 0 && r.Texts == nil && r.Legacy == nil
 	switch {
 	case f.id == "" && without && len(truth) == 0:
-		return nil, fmt.Errorf("%w: feedback for application %q: expected the \"id\" of a request, or its input as tensors or texts", scheduler.ErrInvalidInput, a.Name)
+		return nil, fault.Invalid("feedback for application %q: expected the \"id\" of a request, or its input as tensors or texts", a.Name)
 	case f.id == "" && without:
-		return nil, fmt.Errorf(`%w: feedback: expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request whose right outputs the tensors are`, scheduler.ErrInvalidInput)
+		return nil, fault.Invalid(`feedback: expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request whose right outputs the tensors are`)
 	case f.id != "" && r.Candidates != nil:
-		return nil, fmt.Errorf("%w: feedback for application %q: %s is only for feedback that contains its input; feedback with an id concerns the models that the request went to",
-			scheduler.ErrInvalidInput, a.Name, parameter.CandidateModels)
+		return nil, fault.Invalid("feedback for application %q: %s is only for feedback that contains its input; feedback with an id concerns the models that the request went to",
+			a.Name, parameter.CandidateModels)
 	}
 	if err := f.verdict.Check(truth); err != nil {
 		return nil, err

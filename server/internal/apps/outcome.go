@@ -3,9 +3,8 @@ package apps
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 
-	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -26,7 +25,7 @@ func ReadVerdict(object []byte) (Verdict, error) {
 	var v Verdict
 	if len(object) > 0 {
 		if err := json.Unmarshal(object, &v); err != nil {
-			return v, fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, jsonscan.Words(err))
+			return v, fault.Invalid("feedback: %w", jsonscan.Words(err))
 		}
 	}
 	return v, nil
@@ -50,7 +49,7 @@ func (v Verdict) Check(truth []tensor.Tensor) error {
 		n++
 	}
 	if n != 1 {
-		return fmt.Errorf(`%w: feedback: expected one of "label", "loss", "reward", "losses", or the right outputs as tensors; got %d of them`, scheduler.ErrInvalidInput, n)
+		return fault.Invalid(`feedback: expected one of "label", "loss", "reward", "losses", or the right outputs as tensors; got %d of them`, n)
 	}
 	return nil
 }
@@ -71,13 +70,13 @@ func (v Verdict) Outcome(truth []tensor.Tensor) (selection.Outcome, error) {
 	if label := bytes.TrimSpace(v.Label); label[0] != '{' {
 		byName[""] = label
 	} else if err := json.Unmarshal(label, &byName); err != nil {
-		return selection.Outcome{}, fmt.Errorf("%w: feedback: label: %w", scheduler.ErrInvalidInput, jsonscan.Words(err))
+		return selection.Outcome{}, fault.Invalid("feedback: label: %w", jsonscan.Words(err))
 	}
 	var right []tensor.Tensor
 	for name, value := range byName {
 		t, err := untyped(value) // whatever the model's dtype: values are compared
 		if err != nil {
-			return selection.Outcome{}, fmt.Errorf("%w: feedback: label: %w", scheduler.ErrInvalidInput, err)
+			return selection.Outcome{}, fault.Invalid("feedback: label: %w", err)
 		}
 		t.Name = name
 		right = append(right, t)

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/state"
@@ -155,7 +156,7 @@ func (r *Registry) Check(d Definition) (*App, error) {
 	}
 	t := r.linking.Load().table
 	if t.Versions(d.Name) != nil && !a.Only(d.Name) {
-		return nil, fmt.Errorf("%w: application %q: there is a model of that name, but the application does not link to that model alone", scheduler.ErrInvalidInput, d.Name)
+		return nil, fault.Invalid("application %q: there is a model of that name, but the application does not link to that model alone", d.Name)
 	}
 	for target := range linkedTargets(t, a) {
 		err := a.fits(target)
@@ -163,7 +164,7 @@ func (r *Registry) Check(d Definition) (*App, error) {
 			err = a.defaultFits(target)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, d.Name, err)
+			return nil, fault.Invalid("application %q: %w", d.Name, err)
 		}
 	}
 	return a, nil
@@ -199,7 +200,7 @@ func (r *Registry) Entry(d Definition) (*App, state.Entry, error) {
 	}
 	value, err := json.Marshal(a.Definition)
 	if err != nil {
-		return nil, state.Entry{}, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, d.Name, err)
+		return nil, state.Entry{}, fault.Invalid("application %q: %w", d.Name, err)
 	}
 	return a, state.Entry{Key: state.Key("apps", d.Name), Value: value}, nil
 }
@@ -232,7 +233,7 @@ func (r *Registry) Change(ctx context.Context, name string, change func(*Definit
 			return nil, err
 		}
 		if d.Name != name {
-			return nil, fmt.Errorf("%w: application %q cannot be renamed to %q: make a new one", scheduler.ErrInvalidInput, name, d.Name)
+			return nil, fault.Invalid("application %q cannot be renamed to %q: make a new one", name, d.Name)
 		}
 		var e state.Entry
 		var err error

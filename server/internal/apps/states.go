@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/server/state"
 )
@@ -230,7 +231,7 @@ func (r *Registry) teach(a *App, old []byte, models []selection.Model, predictio
 		return s, a.unaskable(err)
 	}
 	if s, err = a.Selection.Feedback(s, predictions, outcome); err != nil {
-		return s, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, a.Name, err)
+		return s, fault.Invalid("application %q: %w", a.Name, err)
 	}
 	return s, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/jsontensor"
@@ -160,7 +161,7 @@ func (c *Call) cross(r *Request, pool *tensor.Pool) (inputs []tensor.Tensor, ok 
 	}
 	for i := range tensors {
 		if !b.used[i] {
-			return nil, false, fmt.Errorf("%w: no field refers to tensor %d of %d: in bridge form, each tensor needs a field with the value \"%s<index>\"", scheduler.ErrInvalidInput, i, len(tensors), TensorReference)
+			return nil, false, fault.Invalid("no field refers to tensor %d of %d: in bridge form, each tensor needs a field with the value \"%s<index>\"", i, len(tensors), TensorReference)
 		}
 	}
 	if r.Parameters = nil; forwarded {
@@ -228,7 +229,7 @@ func (b *bridge) take(key string) (forwarded bool) {
 		return false
 	case ok:
 	case b.byKey && isReference(value):
-		b.Fail(fmt.Errorf("%w: field %.200q refers to a tensor, but matches no input; the model takes %s", scheduler.ErrInvalidInput, b.path, list(b.specs)))
+		b.Fail(fault.Invalid("field %.200q refers to a tensor, but matches no input; the model takes %s", b.path, list(b.specs)))
 	}
 	b.rest = append(b.rest, value...)
 	return true
@@ -261,7 +262,7 @@ func (b *bridge) claim(place int, value []byte) (forwarded bool) {
 	case b.byKey && !Refers(value):
 		return true
 	default:
-		b.Fail(fmt.Errorf("%w: input %q is given twice: field %.200q is the second", scheduler.ErrInvalidInput, b.specs[place].Name, b.path))
+		b.Fail(fault.Invalid("input %q is given twice: field %.200q is the second", b.specs[place].Name, b.path))
 	}
 	return false
 }

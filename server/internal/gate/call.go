@@ -205,8 +205,8 @@ func (c *Call) spread(calls []*Call) []*Call {
 func checkNoRows(t *Target) error {
 	for _, output := range t.Spec.Outputs {
 		if slices.Contains(output.Shape[1:], -1) {
-			return fmt.Errorf("%w: no rows: model %q executes nothing for them, and of its output %q %s %s, only an execution determines all sizes; send at least one row",
-				scheduler.ErrInvalidInput, t.ID.Name, output.Name, output.DType, output.Shape)
+			return fault.Invalid("no rows: model %q executes nothing for them, and of its output %q %s %s, only an execution determines all sizes; send at least one row",
+				t.ID.Name, output.Name, output.DType, output.Shape)
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/latest"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/parameter"
@@ -231,7 +232,7 @@ func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {
 		return err
 	}
 	if r.Candidates != nil {
-		return fmt.Errorf("%w: %s is for applications, and %q is a model", scheduler.ErrInvalidInput, parameter.CandidateModels, target.ID.Name)
+		return fault.Invalid("%s is for applications, and %q is a model", parameter.CandidateModels, target.ID.Name)
 	}
 	c.Target, c.metrics, c.Use = target, target.Metrics, r.Use
 	c.Inputs = c.inputs[:0]

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -31,10 +32,10 @@ func (c *Call) arrange(r *Request, pool *tensor.Pool) (err error) {
 	// Alongside tensors or texts, the key is the client's own.
 	if r.Legacy != nil && adapter == nil && !c.Bridge && len(tensors) == 0 && r.Texts == nil {
 		if len(c.Target.Spec.Inputs) == 0 {
-			return fmt.Errorf("%w: metadata \"inputs\": model %q takes no inputs", scheduler.ErrInvalidInput, c.Target.ID.Name)
+			return fault.Invalid("metadata \"inputs\": model %q takes no inputs", c.Target.ID.Name)
 		}
-		return fmt.Errorf("%w: metadata \"inputs\" is only for containers of RPC v0 to v3; model %q takes texts by name in %q, an object that gives each input a text or nested lists of texts; its inputs are %s",
-			scheduler.ErrInvalidInput, c.Target.ID.Name, shiva.TextsKey, list(c.Target.Spec.Inputs))
+		return fault.Invalid("metadata \"inputs\" is only for containers of RPC v0 to v3; model %q takes texts by name in %q, an object that gives each input a text or nested lists of texts; its inputs are %s",
+			c.Target.ID.Name, shiva.TextsKey, list(c.Target.Spec.Inputs))
 	}
 	var texts []tensor.Tensor
 	if r.Texts != nil {
@@ -44,7 +45,7 @@ func (c *Call) arrange(r *Request, pool *tensor.Pool) (err error) {
 	}
 	if adapter != nil {
 		if len(texts) > 0 && len(tensors) > 0 {
-			return fmt.Errorf("%w: input %q is given twice: in metadata %q and as a tensor", scheduler.ErrInvalidInput, texts[0].Name, shiva.TextsKey)
+			return fault.Invalid("input %q is given twice: in metadata %q and as a tensor", texts[0].Name, shiva.TextsKey)
 		}
 		spec := &c.Target.Spec
 		made, err := adapter.Inputs(spec, append(texts, tensors...), r.Legacy, r.Batch, pool)
@@ -84,8 +85,8 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 			c.Inputs = append(c.Inputs, tensor.Tensor{Name: spec.Name, DType: spec.DType})
 			continue
 		case named:
-			return fmt.Errorf("%w: input %q is missing; model %q takes %s, got %s",
-				scheduler.ErrInvalidInput, spec.Name, c.Target.ID.Name, list(specs), names(tensors))
+			return fault.Invalid("input %q is missing; model %q takes %s, got %s",
+				spec.Name, c.Target.ID.Name, list(specs), names(tensors))
 		default:
 			return c.wrongCount(len(tensors))
 		}
@@ -94,7 +95,7 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 			return err
 		}
 		if n := t.Shape[0]; rows >= 0 && n != rows {
-			return fmt.Errorf("%w: input %q has %d rows, but input %q has %d", scheduler.ErrInvalidInput, spec.Name, n, specs[0].Name, rows)
+			return fault.Invalid("input %q has %d rows, but input %q has %d", spec.Name, n, specs[0].Name, rows)
 		}
 		rows = t.Shape[0]
 		if one {
@@ -106,10 +107,10 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 		if named {
 			for _, t := range tensors {
 				if !slices.ContainsFunc(specs, func(s tensor.Spec) bool { return s.Name == t.Name }) {
-					return fmt.Errorf("%w: no input %q; model %q takes %s", scheduler.ErrInvalidInput, t.Name, c.Target.ID.Name, list(specs))
+					return fault.Invalid("no input %q; model %q takes %s", t.Name, c.Target.ID.Name, list(specs))
 				}
 			}
-			return fmt.Errorf("%w: an input is given twice: %s", scheduler.ErrInvalidInput, names(tensors))
+			return fault.Invalid("an input is given twice: %s", names(tensors))
 		}
 		return c.wrongCount(len(tensors))
 	}
@@ -165,7 +166,7 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 
 // misfit returns the error for a tensor that does not match its declaration.
 func (c *Call) misfit(spec *tensor.Spec, got tensor.Tensor) error {
-	return fmt.Errorf("%w: input %q: expected %s, got %s %s%s", scheduler.ErrInvalidInput, spec.Name, c.expected(spec), got.DType, got.Shape, cure(got.DType, spec.DType))
+	return fault.Invalid("input %q: expected %s, got %s %s%s", spec.Name, c.expected(spec), got.DType, got.Shape, cure(got.DType, spec.DType))
 }
 
 // isDouble reports whether an input is of float64 where the model takes float32. numpy makes
@@ -225,7 +226,7 @@ func indexByName(tensors []tensor.Tensor, name string) int {
 func (c *Call) wrongCount(got int) error {
 	specs := c.Target.Spec.Inputs
 	if len(specs) == 0 {
-		return fmt.Errorf("%w: model %q takes no tensors, got %d", scheduler.ErrInvalidInput, c.Target.ID.Name, got)
+		return fault.Invalid("model %q takes no tensors, got %d", c.Target.ID.Name, got)
 	}
 	least := len(specs) // without names, only those at the end can be left out
 	for least > 0 && specs[least-1].Optional {
@@ -238,7 +239,7 @@ func (c *Call) wrongCount(got int) error {
 	case least < len(specs):
 		count = fmt.Sprintf("%d to %s", least, count)
 	}
-	return fmt.Errorf("%w: expected %s (%s), got %d", scheduler.ErrInvalidInput, count, list(specs), got)
+	return fault.Invalid("expected %s (%s), got %d", count, list(specs), got)
 }
 
 // expected describes a declaration for an error message.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/processors"
 	"github.com/shivad/shivad/server/internal/unfinished"
 	"github.com/shivad/shivad/shiva"
@@ -159,8 +160,8 @@ func (s Share) refusal(err error, needs int) error {
 	case !errors.Is(err, tensor.ErrPart):
 		return fmt.Errorf("%w: limits.payload_bytes: %w", scheduler.ErrOverloaded, err)
 	case int64(needs) > m.Part.Budget():
-		return fmt.Errorf("%w: the compressed request unpacks to more than limits.unpack_ratio, %d, times the %d bytes of it that have arrived, and needs %d bytes or more; limits.unpack_bytes, %d, is the limit for all such requests together",
-			scheduler.ErrTooLarge, m.Ratio, *s.arrived, needs, m.Part.Budget())
+		return fault.TooLarge("the compressed request unpacks to more than limits.unpack_ratio, %d, times the %d bytes of it that have arrived, and needs %d bytes or more; limits.unpack_bytes, %d, is the limit for all such requests together",
+			m.Ratio, *s.arrived, needs, m.Part.Budget())
 	}
 	return fmt.Errorf("%w: limits.unpack_bytes: the compressed request unpacks to more than limits.unpack_ratio, %d, times the %d bytes of it that have arrived: %w",
 		scheduler.ErrOverloaded, m.Ratio, *s.arrived, err)

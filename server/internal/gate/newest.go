@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/latest"
 )
 
@@ -99,7 +100,7 @@ type poll struct {
 // openLatest opens a question for the newest answer of a stream that is sent to target.
 func (g *Gate) openLatest(c *Call, target *Target, r *Request) error {
 	if len(r.Inputs) > 0 {
-		return fmt.Errorf("%w: a question for the newest answer of a stream brings no tensors, got %d", scheduler.ErrInvalidInput, len(r.Inputs))
+		return fault.Invalid("a question for the newest answer of a stream brings no tensors, got %d", len(r.Inputs))
 	}
 	q := &poll{call: c, newest: target.newest}
 	c.Target, c.Rows = target, 1

@@ -6,7 +6,6 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/jsonscan"
@@ -29,7 +28,7 @@ const (
 func checkParameters(object []byte) error {
 	for key, value := range jsonscan.Members(object) {
 		if why := unfit(&jsonscan.Scanner{Text: value, Depth: maxParameterDepth - 1, Rules: jsonscan.KnownUTF8}); why != "" {
-			return fmt.Errorf("%w: parameter %s: %s", scheduler.ErrInvalidInput, fault.Cut(strconv.Quote(string(key)), 80), why)
+			return fault.Invalid("parameter %s: %s", fault.Cut(strconv.Quote(string(key)), 80), why)
 		}
 	}
 	return nil

@@ -3,7 +3,7 @@ package gate
 import (
 	"fmt"
 
-	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/picture"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -59,14 +59,14 @@ func (c *Call) files(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fil
 func (c *Call) look(file []byte, spec *tensor.Spec, row int) error {
 	h, err := picture.Read(file)
 	if err != nil {
-		return fmt.Errorf("%w: input %q: picture %d: %w", scheduler.ErrInvalidInput, spec.Name, row, err)
+		return fault.Invalid("input %q: picture %d: %w", spec.Name, row, err)
 	}
 	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("%w: input %q: picture %d: %s", scheduler.ErrInvalidInput, spec.Name, row, fmt.Sprintf(format, args...))
+		return fault.Invalid("input %q: picture %d: %s", spec.Name, row, fmt.Sprintf(format, args...))
 	}
 	if pixels := int64(h.Width) * int64(h.Height); pixels > c.Target.Pixels {
-		return fmt.Errorf("%w: input %q: picture %d: %s of %d x %d is %d pixels, limits.image_pixels is %d",
-			scheduler.ErrTooLarge, spec.Name, row, h.Format, h.Width, h.Height, pixels, c.Target.Pixels)
+		return fault.TooLarge("input %q: picture %d: %s of %d x %d is %d pixels, limits.image_pixels is %d",
+			spec.Name, row, h.Format, h.Width, h.Height, pixels, c.Target.Pixels)
 	}
 	switch {
 	case h.Animated:

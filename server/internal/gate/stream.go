@@ -2,13 +2,13 @@ package gate
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 )
 
 // A Frame holds what the answer to a frame of a stream carries besides its outputs. It lives until
@@ -79,7 +79,7 @@ func (c *Call) Enter(r *Request) error {
 		return nil
 	}
 	if c.Rows == 0 { // the frame would be answered at once, before older ones
-		return fmt.Errorf("%w: expected at least one row in a frame of a stream, got none", scheduler.ErrInvalidInput)
+		return fault.Invalid("expected at least one row in a frame of a stream, got none")
 	}
 	f := &c.frame
 	*f = Frame{Seq: int64(r.Seq) - 1, captured: r.CapturedAt, arrived: r.Arrived, identity: r.Who.Name(), user: r.User, machine: r.Client}

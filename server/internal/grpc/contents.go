@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/grpc/wire"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -118,7 +118,7 @@ func (c *contents) append(m *wire.Message, v uint64, width int) {
 func (c *contents) settle(name string, d tensor.DType, elements int) error {
 	number := dtypeFields[d]
 	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("%w: input %q: %s", scheduler.ErrInvalidInput, name, fmt.Sprintf(format, args...))
+		return fault.Invalid("input %q: %s", name, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case number == 0:

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
@@ -48,7 +47,7 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 				return err
 			}
 			if q, ok := into.(interface{ GetRepositoryName() string }); ok && q.GetRepositoryName() != "" {
-				return fmt.Errorf("%w: repository_name %q: this server has one repository, without a name", scheduler.ErrInvalidInput, q.GetRepositoryName())
+				return fault.Invalid("repository_name %q: this server has one repository, without a name", q.GetRepositoryName())
 			}
 			return unimplemented[method.MethodName]
 		}

@@ -2,12 +2,11 @@ package grpc
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
 
-	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
@@ -18,7 +17,7 @@ func reserved(key string) bool {
 }
 
 func badParameter(where, key, expected string, got any) error {
-	return fmt.Errorf("%w: %sparameter %q: expected %s, got %v", scheduler.ErrInvalidInput, where, key, expected, parameter.Typed(got))
+	return fault.Invalid("%sparameter %q: expected %s, got %v", where, key, expected, parameter.Typed(got))
 }
 
 // object is the JSON object of the parameters, its members in the order of their names.
@@ -44,8 +43,8 @@ func (p parameters) place(what, name string) (at parameter.Place, err error) {
 		}
 	}
 	if lacks := at.Lacks(); lacks != "" {
-		return at, fmt.Errorf("%w: %sthe parameter %s is missing, which its other shared memory parameters require",
-			scheduler.ErrInvalidInput, where, lacks)
+		return at, fault.Invalid("%sthe parameter %s is missing, which its other shared memory parameters require",
+			where, lacks)
 	}
 	return at, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/regions"
 )
 
@@ -63,8 +64,8 @@ func (s *service) SystemSharedMemoryStatus(ctx context.Context, q *pb.SystemShar
 
 func (s *service) SystemSharedMemoryRegister(ctx context.Context, q *pb.SystemSharedMemoryRegisterRequest) (*pb.SystemSharedMemoryRegisterResponse, error) {
 	if max(q.Offset, q.ByteSize) > math.MaxInt64 {
-		return nil, fmt.Errorf("%w: failed to register shared memory region '%s': invalid args: offset %d and byte_size %d, expected at most %d",
-			scheduler.ErrInvalidInput, q.Name, q.Offset, q.ByteSize, math.MaxInt64)
+		return nil, fault.Invalid("failed to register shared memory region '%s': invalid args: offset %d and byte_size %d, expected at most %d",
+			q.Name, q.Offset, q.ByteSize, math.MaxInt64)
 	}
 	r := regions.Region{Name: q.Name, Key: q.Key, Offset: int64(q.Offset), Size: int64(q.ByteSize)}
 	return &pb.SystemSharedMemoryRegisterResponse{}, notOffered(s.door.Regions().Register(s.sharer(ctx), r))

@@ -1,12 +1,11 @@
 package grpc
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 
-	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/grpc/wire"
 	"github.com/shivad/shivad/server/internal/parameter"
@@ -129,7 +128,7 @@ func (in *input) field(r *request, m *wire.Message, number int) {
 	case inputShape:
 		m.Varints(func(v uint64) {
 			if len(in.shape) == r.limits.Rank {
-				m.Fail(fmt.Errorf("%w: input %q has more dimensions than limits.rank allows, %d", scheduler.ErrTooLarge, in.name, r.limits.Rank))
+				m.Fail(fault.TooLarge("input %q has more dimensions than limits.rank allows, %d", in.name, r.limits.Rank))
 				return
 			}
 			in.shape = append(in.shape, int64(v))
@@ -148,7 +147,7 @@ func appendElement[T any](r *request, m *wire.Message, what string, list *[]T) *
 		return nil
 	}
 	if len(*list) == r.limits.Tensors {
-		m.Fail(fmt.Errorf("%w: there are more %s than limits.tensors allows, %d", scheduler.ErrTooLarge, what, r.limits.Tensors))
+		m.Fail(fault.TooLarge("there are more %s than limits.tensors allows, %d", what, r.limits.Tensors))
 		return nil
 	}
 	var zero T
@@ -225,8 +224,8 @@ func (r *request) complete() (err error) {
 	}
 	raw := r.raw
 	if len(raw) > 0 && len(raw) != len(r.inputs)-placed {
-		return fmt.Errorf("%w: expected raw_input_contents for each of %d inputs, got %d (%d more are in shared memory)",
-			scheduler.ErrInvalidInput, len(r.inputs)-placed, len(raw), placed)
+		return fault.Invalid("expected raw_input_contents for each of %d inputs, got %d (%d more are in shared memory)",
+			len(r.inputs)-placed, len(raw), placed)
 	}
 	r.Inputs = make([]tensor.Tensor, 0, len(r.inputs))
 	for i := range r.inputs {
@@ -235,8 +234,8 @@ func (r *request) complete() (err error) {
 		switch {
 		case err != nil:
 		case in.place.Region != "" && in.contents.count > 0:
-			err = fmt.Errorf("%w: input %q is in shared memory region '%s', and has contents; expected one of them",
-				scheduler.ErrInvalidInput, in.name, in.place.Region)
+			err = fault.Invalid("input %q is in shared memory region '%s', and has contents; expected one of them",
+				in.name, in.place.Region)
 		case in.place.Region != "": // see fetch
 		case len(raw) > 0:
 			err = in.data(&t, elements, &raw[0])
@@ -256,17 +255,17 @@ func (r *request) complete() (err error) {
 func (in *input) shaped() (t tensor.Tensor, elements int, err error) {
 	d, ok := tensor.FromV2(in.datatype)
 	if !ok {
-		return t, 0, fmt.Errorf("%w: input %q: %q is not a datatype", scheduler.ErrInvalidInput, in.name, in.datatype)
+		return t, 0, fault.Invalid("input %q: %q is not a datatype", in.name, in.datatype)
 	}
 	shape := make(tensor.Shape, len(in.shape))
 	for i, n := range in.shape {
 		if n < 0 {
-			return t, 0, fmt.Errorf("%w: input %q: shape %v has a negative dimension", scheduler.ErrInvalidInput, in.name, in.shape)
+			return t, 0, fault.Invalid("input %q: shape %v has a negative dimension", in.name, in.shape)
 		}
 		shape[i] = int(n)
 	}
 	if elements, ok = shape.Elements(); !ok {
-		return t, 0, fmt.Errorf("%w: input %q: shape %v has too many elements", scheduler.ErrInvalidInput, in.name, in.shape)
+		return t, 0, fault.Invalid("input %q: shape %v has too many elements", in.name, in.shape)
 	}
 	return tensor.Tensor{Name: in.name, DType: d, Shape: shape}, elements, nil
 }
@@ -281,16 +280,16 @@ func (in *input) data(t *tensor.Tensor, elements int, raw *wire.Bytes) error {
 		}
 		data = &in.contents.Bytes
 	} else if in.contents.count > 0 {
-		return fmt.Errorf("%w: input %q has contents, but the request has raw_input_contents: expected one of the two for all inputs",
-			scheduler.ErrInvalidInput, in.name)
+		return fault.Invalid("input %q has contents, but the request has raw_input_contents: expected one of the two for all inputs",
+			in.name)
 	}
 	t.Data = data.Data()
 	if err := t.Check(); err != nil {
 		if size := t.DType.Size(); size > 0 && elements <= math.MaxInt/size {
-			return fmt.Errorf("%w: input %q: expected %d bytes of raw contents for %s %s, got %d",
-				scheduler.ErrInvalidInput, in.name, elements*size, in.datatype, t.Shape, len(t.Data))
+			return fault.Invalid("input %q: expected %d bytes of raw contents for %s %s, got %d",
+				in.name, elements*size, in.datatype, t.Shape, len(t.Data))
 		}
-		return fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, in.name, err)
+		return fault.Invalid("input %q: %w", in.name, err)
 	}
 	t.Buf = data.Take()
 	return nil
@@ -310,9 +309,9 @@ func (r *request) readParameters(keys map[string]*parameter.Key) (err error) {
 				return err
 			}
 		case parameter.Stream.Keys()[key] != nil:
-			return fmt.Errorf("%w: parameter %q: it is for ModelStreamInfer only", scheduler.ErrInvalidInput, key)
+			return fault.Invalid("parameter %q: it is for ModelStreamInfer only", key)
 		case reserved(key):
-			return fmt.Errorf("%w: parameter %q: the name is reserved", scheduler.ErrInvalidInput, key)
+			return fault.Invalid("parameter %q: the name is reserved", key)
 		default:
 			forward[key] = value
 		}

@@ -2,7 +2,6 @@ package grpc
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -10,10 +9,10 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/server/internal/fault"
 )
 
 // A scaler is an external scaler for KEDA: it reports how many replicas a model needs. The admin
@@ -38,20 +37,20 @@ func (s *scaler) replicas(ctx context.Context, ref *pb.ScaledObjectRef) (int, er
 	given := ref.GetScalerMetadata()
 	for _, key := range slices.Sorted(maps.Keys(given)) {
 		if key != "model" && key != "version" && !slices.Contains(kedaKeys, key) {
-			return 0, fmt.Errorf("%w: scalerMetadata has the unknown key %.100q: expected model, optionally version, and KEDA's own %s",
-				scheduler.ErrInvalidInput, key, strings.Join(kedaKeys, ", "))
+			return 0, fault.Invalid("scalerMetadata has the unknown key %.100q: expected model, optionally version, and KEDA's own %s",
+				key, strings.Join(kedaKeys, ", "))
 		}
 	}
 	model, version := given["model"], given["version"]
 	if model == "" {
-		return 0, fmt.Errorf("%w: scalerMetadata has no model: expected the name of the model whose replicas are scaled", scheduler.ErrInvalidInput)
+		return 0, fault.Invalid("scalerMetadata has no model: expected the name of the model whose replicas are scaled")
 	}
 	if err := naming.CheckModel(model); err != nil {
-		return 0, fmt.Errorf("%w: scalerMetadata.model: %w", scheduler.ErrInvalidInput, err)
+		return 0, fault.Invalid("scalerMetadata.model: %w", err)
 	}
 	if version != "" {
 		if err := naming.CheckVersion(version); err != nil {
-			return 0, fmt.Errorf("%w: scalerMetadata.version: %w", scheduler.ErrInvalidInput, err)
+			return 0, fault.Invalid("scalerMetadata.version: %w", err)
 		}
 	}
 	return s.needed(model, version)
@@ -85,7 +84,7 @@ func (s *scaler) GetMetricSpec(ctx context.Context, q *pb.ScaledObjectRef) (*pb.
 func (s *scaler) GetMetrics(ctx context.Context, q *pb.GetMetricsRequest) (*pb.GetMetricsResponse, error) {
 	n, err := s.replicas(ctx, q.GetScaledObjectRef())
 	if err == nil && q.MetricName != scalerMetric {
-		err = fmt.Errorf("%w: metricName is %.100q: expected %q, as GetMetricSpec returns it", scheduler.ErrInvalidInput, q.MetricName, scalerMetric)
+		err = fault.Invalid("metricName is %.100q: expected %q, as GetMetricSpec returns it", q.MetricName, scalerMetric)
 	}
 	return &pb.GetMetricsResponse{MetricValues: []*pb.MetricValue{{MetricName: scalerMetric, MetricValue: int64(n), MetricValueFloat: float64(n)}}}, asStatus(err)
 }

@@ -2,11 +2,10 @@ package predict
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strconv"
 
-	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -32,7 +31,7 @@ func rank[T int64 | uint64 | float64](t tensor.Tensor, as tensor.DType, k int, l
 	rows := t.Rows()
 	wide, err := tensor.Cast(t, as, nil)
 	if err != nil {
-		return tensor.Tensor{}, fmt.Errorf("%w: classification: %w", scheduler.ErrInvalidInput, err)
+		return tensor.Tensor{}, fault.Invalid("classification: %w", err)
 	}
 	defer wide.Release() // it may be t itself
 	values, err := tensor.Values[T](wide)

@@ -52,17 +52,17 @@ func (s *Service) Input(model string, value []byte) (tensor.Tensor, error) {
 		}
 		t, err := input(value, tensor.Bytes)
 		if err != nil {
-			err = fmt.Errorf("%w: input: %w", scheduler.ErrInvalidInput, err)
+			err = fault.Invalid("input: %w", err)
 		}
 		return t, err
 	}
 	if n := len(target.Spec.Inputs); n != 1 {
-		return tensor.Tensor{}, fmt.Errorf("%w: a single value is only for models with one input; model %q has %d", scheduler.ErrInvalidInput, model, n)
+		return tensor.Tensor{}, fault.Invalid("a single value is only for models with one input; model %q has %d", model, n)
 	}
 	spec := target.Spec.Inputs[0]
 	t, err := input(value, spec.DType)
 	if err != nil {
-		return t, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
+		return t, fault.Invalid("input %q: %w", spec.Name, err)
 	}
 	t.Name = spec.Name
 	return t, nil

@@ -301,17 +301,17 @@ func choose(t *gate.Target, wanted []gate.Output) ([]int, error) {
 	for i, w := range wanted {
 		at[i] = slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == w.Name })
 		if at[i] < 0 {
-			return nil, fmt.Errorf("%w: no output %q; model %q has %s", scheduler.ErrInvalidInput, w.Name, t.ID.Name,
+			return nil, fault.Invalid("no output %q; model %q has %s", w.Name, t.ID.Name,
 				gate.Join(specs, func(s tensor.Spec) string { return strconv.Quote(s.Name) }, ", "))
 		}
 		if slices.Contains(at[:i], at[i]) {
-			return nil, fmt.Errorf("%w: output %q is requested twice", scheduler.ErrInvalidInput, w.Name)
+			return nil, fault.Invalid("output %q is requested twice", w.Name)
 		}
 		if w.Classes < 0 {
-			return nil, fmt.Errorf("%w: output %q: classification %d, expected 1 or more", scheduler.ErrInvalidInput, w.Name, w.Classes)
+			return nil, fault.Invalid("output %q: classification %d, expected 1 or more", w.Name, w.Classes)
 		}
 		if d := specs[at[i]].DType; w.Classes > 0 && !d.Ordered() {
-			return nil, fmt.Errorf("%w: output %q: classification is for real numbers, its datatype is %s", scheduler.ErrInvalidInput, w.Name, d.V2())
+			return nil, fault.Invalid("output %q: classification is for real numbers, its datatype is %s", w.Name, d.V2())
 		}
 	}
 	return at, nil

@@ -191,8 +191,8 @@ func (s *Service) Load(ctx context.Context, by Caller, model string, parameters 
 		return err
 	}
 	if len(parameters) > 0 {
-		return fmt.Errorf("%w: load of model %q with parameter %q: a model is configured in its container and under [model.%s], not by the request that loads it",
-			scheduler.ErrInvalidInput, model, parameters[0], model)
+		return fault.Invalid("load of model %q with parameter %q: a model is configured in its container and under [model.%s], not by the request that loads it",
+			model, parameters[0], model)
 	}
 	if err := s.managed(model, "loaded"); err != nil {
 		if t, unknown := s.view.Target(model, ""); unknown == nil && t.Live > 0 {
@@ -225,8 +225,8 @@ func (s *Service) managed(model, verb string) error {
 		return nil
 	}
 	if _, err := s.view.Target(model, ""); err == nil {
-		return fmt.Errorf("%w: model %q cannot be %s: its containers are not processes of this server but connect by themselves; start and stop them where they run",
-			scheduler.ErrInvalidInput, model, verb)
+		return fault.Invalid("model %q cannot be %s: its containers are not processes of this server but connect by themselves; start and stop them where they run",
+			model, verb)
 	}
 	if len(names) == 0 {
 		return fmt.Errorf("%w: no model %q: there is no [[container]] in the configuration that could be %s", scheduler.ErrNotFound, model, verb)

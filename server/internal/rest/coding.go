@@ -5,7 +5,6 @@ import (
 	"compress/flate"
 	"compress/gzip"
 	"compress/zlib"
-	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -39,7 +38,7 @@ func (b *body) unpack(c *call, codings []string) error {
 	}
 	if coding != "gzip" && coding != "x-gzip" && coding != "deflate" {
 		c.w.Header().Set("Accept-Encoding", "gzip, deflate")
-		return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%w: Content-Encoding %q; expected gzip, deflate or none", fault.ErrProtocol, coding)}
+		return &refusal{http.StatusUnsupportedMediaType, fault.Malformed("Content-Encoding %q; expected gzip, deflate or none", coding)}
 	}
 	share, err := c.settings.Memory.Unpacked(&b.arrival.half, &b.arrival.clock.Bytes)
 	if err != nil {

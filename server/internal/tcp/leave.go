@@ -105,7 +105,7 @@ func (s *session) due() bool {
 func (s *session) hangUp() {
 	defer s.rescue()
 	if s.halfReceived() {
-		s.refuse(metrics.ClosedByClient, fmt.Errorf("%w: the client closed its sending side inside a message, after %d bytes of it", fault.ErrProtocol, s.clock.Bytes))
+		s.refuse(metrics.ClosedByClient, fault.Malformed("the client closed its sending side inside a message, after %d bytes of it", s.clock.Bytes))
 	}
 	s.leaveFor(metrics.ClosedByClient)
 	s.enter(hungUp)

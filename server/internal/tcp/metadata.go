@@ -2,9 +2,8 @@ package tcp
 
 import (
 	"encoding/json"
-	"fmt"
 
-	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
@@ -56,7 +55,7 @@ func (q *question) parse(meta []byte, keys map[string]*parameter.Key) error {
 	var first error
 	q.Bridge = gate.InBridgeForm(meta)
 	for key, value := range jsonscan.Members(meta) {
-		var fault error
+		var wrong error
 		switch {
 		case q.isAbsent(key, value):
 			continue
@@ -76,31 +75,31 @@ func (q *question) parse(meta []byte, keys map[string]*parameter.Key) error {
 			q.shared = value
 		case shiva.TokenKey:
 			if q.token != nil {
-				fault = fmt.Errorf("%w: metadata key %q occurs twice", scheduler.ErrInvalidInput, shiva.TokenKey)
+				wrong = fault.Invalid("metadata key %q occurs twice", shiva.TokenKey)
 			}
 			q.token = value
 		case "version":
-			q.Version, fault = parseVersion(value)
+			q.Version, wrong = parseVersion(value)
 		case "inputs":
 			q.Legacy = value
 		case shiva.TextsKey:
-			q.Texts, fault = value, needObject(shiva.TextsKey, "an object that maps the names of inputs to texts", value)
+			q.Texts, wrong = value, needObject(shiva.TextsKey, "an object that maps the names of inputs to texts", value)
 		case "parameters":
-			if fault = needObject("parameters", "an object", value); fault == nil {
+			if wrong = needObject("parameters", "an object", value); wrong == nil {
 				for key, value := range jsonscan.Members(value) {
 					q.pass(key, value)
 				}
 			}
 		default:
 			if p := keys[string(key)]; p != nil {
-				fault = p.Read(&q.Values, parameter.JSON(value))
+				wrong = p.Read(&q.Values, parameter.JSON(value))
 			} else {
 				q.pass(key, value)
 				q.own = true
 			}
 		}
 		if first == nil {
-			first = fault // the refusal needs the id too, which may come last
+			first = wrong // the refusal needs the id too, which may come last
 		}
 	}
 	q.ID = q.id
@@ -171,7 +170,7 @@ func nameTensors(tensors []tensor.Tensor, value []byte) error {
 		return unexpected(shiva.NamesKey, "a list of strings", value)
 	}
 	if len(names) != len(tensors) {
-		return fmt.Errorf("%w: metadata key \"__tensors__\" names %d tensors, but the message has %d", scheduler.ErrInvalidInput, len(names), len(tensors))
+		return fault.Invalid("metadata key \"__tensors__\" names %d tensors, but the message has %d", len(names), len(tensors))
 	}
 	for i, name := range names {
 		tensors[i].Name = name

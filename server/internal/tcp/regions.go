@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/regions"
@@ -101,34 +102,34 @@ func parseMemory(value []byte, limits *shiva.Limits) (*sharedTensors, error) {
 	}
 	for what, list := range map[string][]placement{"inputs": m.Inputs, "outputs": m.Outputs} {
 		if len(list) > limits.Tensors {
-			return nil, fmt.Errorf("%w: metadata key %q has %d %s, the limit (limits.tensors) is %d", scheduler.ErrTooLarge, shiva.MemoryKey, len(list), what, limits.Tensors)
+			return nil, fault.TooLarge("metadata key %q has %d %s, the limit (limits.tensors) is %d", shiva.MemoryKey, len(list), what, limits.Tensors)
 		}
 		for i := range list {
 			p := &list[i]
 			if p.Name == "" || !p.valid() {
-				return nil, fmt.Errorf("%w: metadata key %q: %s[%d]: expected a name, a region, and an offset and byte_size of 0 or more, got %q, %q, %d and %d",
-					scheduler.ErrInvalidInput, shiva.MemoryKey, what, i, p.Name, p.Region, p.Offset, p.Size)
+				return nil, fault.Invalid("metadata key %q: %s[%d]: expected a name, a region, and an offset and byte_size of 0 or more, got %q, %q, %d and %d",
+					shiva.MemoryKey, what, i, p.Name, p.Region, p.Offset, p.Size)
 			}
 		}
 	}
 	if p := m.Area; p != nil && !p.valid() {
-		return nil, fmt.Errorf("%w: metadata key %q: area: expected a region, and an offset and byte_size of 0 or more, got %q, %d and %d",
-			scheduler.ErrInvalidInput, shiva.MemoryKey, p.Region, p.Offset, p.Size)
+		return nil, fault.Invalid("metadata key %q: area: expected a region, and an offset and byte_size of 0 or more, got %q, %d and %d",
+			shiva.MemoryKey, p.Region, p.Offset, p.Size)
 	}
 	for _, p := range m.Inputs {
 		d, ok := tensor.FromV2(p.Datatype)
 		if !ok {
-			return nil, fmt.Errorf("%w: input %q: %q is not a datatype", scheduler.ErrInvalidInput, p.Name, p.Datatype)
+			return nil, fault.Invalid("input %q: %q is not a datatype", p.Name, p.Datatype)
 		}
 		if len(p.Shape) > limits.Rank || slices.ContainsFunc(p.Shape, func(n int) bool { return n < 0 }) {
-			return nil, fmt.Errorf("%w: input %q: shape %v: expected at most %d dimensions (limits.rank) of 0 or more", scheduler.ErrInvalidInput, p.Name, p.Shape, limits.Rank)
+			return nil, fault.Invalid("input %q: shape %v: expected at most %d dimensions (limits.rank) of 0 or more", p.Name, p.Shape, limits.Rank)
 		}
 		m.fetched = append(m.fetched, tensor.Tensor{Name: p.Name, DType: d, Shape: append(tensor.Shape{}, p.Shape...)})
 	}
 	return m, nil
 }
 
-var errBridge = fmt.Errorf("%w: metadata key %q is not supported in a request in bridge form", scheduler.ErrInvalidInput, shiva.MemoryKey)
+var errBridge = fault.Invalid("metadata key %q is not supported in a request in bridge form", shiva.MemoryKey)
 
 // fetchInputs begins to read the request's inputs in shared memory. waits reports that the call
 // waits for them.
@@ -144,7 +145,7 @@ func (s *session) fetchInputs(c *call) (waits bool, err error) {
 	case q.Bridge:
 		return false, errBridge
 	case len(c.shared.Inputs) > 0 && !named:
-		return false, fmt.Errorf("%w: with inputs in shared memory, the tensors of the message need names: expected metadata key \"__tensors__\"", scheduler.ErrInvalidInput)
+		return false, fault.Invalid("with inputs in shared memory, the tensors of the message need names: expected metadata key \"__tensors__\"")
 	}
 	if err := c.shared.hold(s.loop.door.regions, regions.Client{Address: s.address(), Who: q.Who}); err != nil {
 		return false, err
@@ -234,7 +235,7 @@ func (c *call) output(name string) (int, error) {
 		return 0, fmt.Errorf("%w: the outputs of %q are not known until a container has registered", scheduler.ErrUnavailable, c.gate.Target.ID.Name)
 	}
 	if i < 0 {
-		return 0, fmt.Errorf("%w: metadata key %q: no output %q; model %q has %d other outputs", scheduler.ErrInvalidInput, shiva.MemoryKey, name, c.gate.Target.ID.Name, len(specs))
+		return 0, fault.Invalid("metadata key %q: no output %q; model %q has %d other outputs", shiva.MemoryKey, name, c.gate.Target.ID.Name, len(specs))
 	}
 	return i, nil
 }

@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 )
@@ -64,7 +63,7 @@ func (m *Message) Fail(err error) {
 
 // Malformed fails because the bytes up to here violate the encoding.
 func (m *Message) Malformed(format string, args ...any) {
-	m.Fail(fmt.Errorf("%w: at byte %d: %s", fault.ErrProtocol, m.pos, fmt.Sprintf(format, args...)))
+	m.Fail(fault.Malformed("at byte %d: %s", m.pos, fmt.Sprintf(format, args...)))
 }
 
 // Fields calls each for every field of the message or, within a field, of the message that is the
@@ -192,8 +191,8 @@ func (m *Message) String(s *string) bool {
 // them.
 func (m *Message) Charge(n int) bool {
 	if m.text -= n; m.text < 0 {
-		m.Fail(fmt.Errorf("%w: names, id and parameters have at least %d bytes; limits.metadata_bytes is %d",
-			scheduler.ErrTooLarge, m.bounds.Text-m.text, m.bounds.Text))
+		m.Fail(fault.TooLarge("names, id and parameters have at least %d bytes; limits.metadata_bytes is %d",
+			m.bounds.Text-m.text, m.bounds.Text))
 	}
 	return m.err == nil
 }

@@ -71,7 +71,7 @@ type Bounds struct {
 }
 
 func (b *Bounds) exceeded(n int64) error {
-	return fmt.Errorf("%w: the message has %d bytes; %s is %d", scheduler.ErrTooLarge, n, b.Setting, b.Bytes)
+	return fault.TooLarge("the message has %d bytes; %s is %d", n, b.Setting, b.Bytes)
 }
 
 // ErrNoMessage is in an error of Receive when the call ended between two messages.
@@ -135,7 +135,7 @@ func (s *Stream) Receive(bounds func() Bounds, resume bool, read func(*Message))
 		m.source, m.share = u, u.share
 		m.end, m.open = b.Bytes+b.Margin, true
 	default:
-		return false, fmt.Errorf("%w: a message with flags %#x, expected 0 or 1", fault.ErrProtocol, header[0])
+		return false, fault.Malformed("a message with flags %#x, expected 0 or 1", header[0])
 	}
 	if m.err == nil {
 		read(m)
@@ -159,7 +159,7 @@ func Lost(err error) error {
 	case nil:
 		return nil
 	case io.EOF, io.ErrUnexpectedEOF:
-		return fmt.Errorf("%w: the message ends before its announced length", fault.ErrProtocol)
+		return fault.Malformed("the message ends before its announced length")
 	}
 	return fmt.Errorf("%w: %w", scheduler.ErrCanceled, err)
 }

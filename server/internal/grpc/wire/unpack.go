@@ -79,7 +79,7 @@ type unpacker struct {
 func unpack(encodingName string, in *pieces, b *Bounds) (*unpacker, error) {
 	c := encoding.GetCompressor(encodingName)
 	if c == nil {
-		return nil, fmt.Errorf("%w: a compressed message with grpc-encoding %q", fault.ErrProtocol, encodingName)
+		return nil, fault.Malformed("a compressed message with grpc-encoding %q", encodingName)
 	}
 	share, err := b.Memory.Unpacked(&in.half, &in.arrived)
 	if err != nil {
@@ -97,7 +97,7 @@ func (u *unpacker) next() ([]byte, error) {
 	n, err := u.read()
 	if err == io.EOF && n == 0 {
 		if u.packed.more() {
-			return nil, fmt.Errorf("%w: the message has more bytes after the end of its %s data", fault.ErrProtocol, u.encoding)
+			return nil, fault.Malformed("the message has more bytes after the end of its %s data", u.encoding)
 		}
 		return nil, io.EOF
 	}
@@ -125,5 +125,5 @@ func (u *unpacker) fault(err error) error {
 	if u.packed.err != nil {
 		return u.packed.err
 	}
-	return fmt.Errorf("%w: the message is not %s: %w", fault.ErrProtocol, u.encoding, err)
+	return fault.Malformed("the message is not %s: %w", u.encoding, err)
 }
