@@ -218,8 +218,3 @@ func (c *cli) allPolicies() []admin.Policy {
 	_ = c.get("/v1/policies", &list)
 	return list.Policies
 }
-
-// registerProfileCompletion completes --profile of all commands.
-func registerProfileCompletion(c *cli, root *cobra.Command) {
-	c.completeFlag(root, "profile", profileNames)
-}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 func (c *cli) latestCommand() *cobra.Command {
@@ -85,6 +86,10 @@ func (c *cli) latest(o *latestOptions, args []string) error {
 		case o.follow && told && (remote.Type == shiva.DeadlineExceeded || remote.Type == shiva.NotFound):
 			// The camera may have begun again to number its frames, with the server restarted.
 			delete(question, "after")
+			// For a name that is gone the server answers at once, each time.
+			if !backoff.Wait(leastRefresh, c.ctx.Done()) {
+				return nil
+			}
 			continue
 		case o.follow && c.ctx.Err() != nil:
 			return nil

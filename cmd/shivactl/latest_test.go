@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/shivatest"
@@ -35,22 +36,25 @@ func hands(seq int) *shiva.Message {
 }
 
 // --follow asks for what is newer than the last answer, and after a deadline without one for
-// whatever comes next: a camera may count again from 0.
+// whatever comes next: a camera may count again from 0. After a refusal it pauses: those for a name
+// that is gone come at once.
 func TestFollowLatest(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	script := []struct {
-		after string // of the question
-		reply *shiva.Message
+		after   string // of the question
+		reply   *shiva.Message
+		refused bool
 	}{
-		{"", hands(7)},
-		{"7", hands(8)},
-		{"8", refusal(shiva.DeadlineExceeded, "no answer came in time")},
-		{"", refusal(shiva.NotFound, "no such stream")},
-		{"", hands(0)},
-		{"0", hands(1)},
+		{"", hands(7), false},
+		{"7", hands(8), false},
+		{"8", refusal(shiva.DeadlineExceeded, "no answer came in time"), true},
+		{"", refusal(shiva.NotFound, "no such stream"), true},
+		{"", hands(0), false},
+		{"0", hands(1), false},
 	}
 	asked := 0
+	var refused time.Time // zero: the last answer was none
 	s := shivatest.Serve(listen(t, "tcp"), func(c *shivatest.Conn, q *shiva.Message) {
 		if !strings.HasSuffix(q.Namespace, "/latest") {
 			_ = c.Send(answer(fakeModels["clock"].metadata))
@@ -66,6 +70,13 @@ func TestFollowLatest(t *testing.T) {
 		if asked == len(script) {
 			cancel()
 			return
+		}
+		if since := time.Since(refused); !refused.IsZero() && since < leastRefresh {
+			t.Errorf("question %d came %v after a refusal, expected a pause of %v", asked, since, leastRefresh)
+		}
+		refused = time.Time{}
+		if script[asked].refused {
+			refused = time.Now()
 		}
 		_ = c.Send(script[asked].reply)
 		asked++

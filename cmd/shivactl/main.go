@@ -90,7 +90,7 @@ func (c *cli) root() *cobra.Command {
 	}
 	root.Flags().BoolVar(&own, "version", false, "print the version of shivactl itself")
 	c.register(root.PersistentFlags())
-	registerProfileCompletion(c, root)
+	c.completeFlag(root, "profile", profileNames)
 	root.SetIn(c.stdin)
 	root.SetOut(c.stdout)
 	root.SetErr(c.stderr)

@@ -67,7 +67,7 @@ func describe(all []object, t tensor.Tensor) error {
 	case "corners":
 		n, shown = 8, true
 	case "keypoints":
-		if shown = len(t.Shape) == 3; shown {
+		if shown = len(t.Shape) == 3 && t.Shape[2] >= 2; shown {
 			n = t.Shape[1] * t.Shape[2]
 		}
 	}

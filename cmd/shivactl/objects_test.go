@@ -159,12 +159,17 @@ func TestDraw(t *testing.T) {
 		output("keypoints", of(tensor.Shape{2, 1, 3}, []float32{20, 50, 0.9, 90, 90, 0.1})),
 		textsOf("masks", `{"size": [100, 120], "counts": "dh0T3\\^2"}`, ""),
 	}
+	// Outputs of that name which are not points in a picture.
+	depths := []tensor.Tensor{output("keypoints", of(tensor.Shape{2, 2, 1}, []float32{20, 50, 20, 50})), textsOf("masks", "", "")}
+	nothing := []tensor.Tensor{output("keypoints", of(tensor.Shape{2, 2, 0}, []float32{})), textsOf("masks", "", "")}
 	for _, c := range []struct {
 		more  []tensor.Tensor
 		drawn map[image.Point]bool
 	}{
 		{nil, map[image.Point]bool{{10, 45}: true, {35, 70}: true, {60, 45}: true, {30, 25}: true, {35, 45}: false}},
 		{more, map[image.Point]bool{{10, 45}: true, {20, 50}: true, {90, 90}: false, {90, 30}: true, {30, 25}: false, {99, 30}: false}},
+		{depths, map[image.Point]bool{{10, 45}: true, {20, 50}: false}},
+		{nothing, map[image.Point]bool{{10, 45}: true, {20, 50}: false}},
 	} {
 		m := detector("corners", "keypoints", "masks")
 		outputs := detections(c.more...)
