@@ -77,7 +77,7 @@ func (c *Call) keep() {
 		choice.Missing = slices.Clone(choice.Missing)
 		of.choice = &choice
 	}
-	n.Put(key, latest.Frame{Seq: f.Seq, Arrived: f.arrived, Captured: f.captured, Skipped: f.Skipped, Version: c.Target.ID.Version, Of: of}, c.Outputs)
+	n.Put(key, latest.Frame{Seq: f.Seq, Arrived: f.arrived, Captured: f.place.Captured, Skipped: f.Skipped, Version: c.Target.ID.Version, Of: of}, c.Outputs)
 }
 
 // source identifies the frame's stream for those who ask for its newest answer.

@@ -21,9 +21,8 @@ type Frame struct {
 	// Captured is when the frame was taken, in the newest answer of a stream; else zero.
 	Captured time.Time
 
-	captured time.Time
-	arrived  time.Time
-	place    scheduler.Frame
+	arrived time.Time
+	place   scheduler.Frame
 
 	identity, user, machine string // who sends it; may refer to reused memory
 }
@@ -82,11 +81,11 @@ func (c *Call) Enter(r *Request) error {
 		return fault.Invalid("expected at least one row in a frame of a stream, got none")
 	}
 	f := &c.frame
-	*f = Frame{Seq: int64(r.Seq) - 1, captured: r.CapturedAt, arrived: r.Arrived, identity: r.Who.Name(), user: r.User, machine: r.Client}
-	if f.captured.IsZero() {
-		f.captured = r.Arrived
+	*f = Frame{Seq: int64(r.Seq) - 1, arrived: r.Arrived, identity: r.Who.Name(), user: r.User, machine: r.Client}
+	f.place = scheduler.Frame{Client: r.streamer(), Stream: r.Stream, Seq: f.Seq, Keep: r.Keep, Captured: r.CapturedAt, Undated: r.Undated}
+	if f.place.Captured.IsZero() {
+		f.place.Captured = r.Arrived
 	}
-	f.place = scheduler.Frame{Client: r.streamer(), Stream: r.Stream, Seq: f.Seq, Keep: r.Keep, Captured: f.captured, Undated: r.Undated}
 	if r.Stream == "" {
 		f.place.Stream, f.place.Connection = r.Own.Name, r.Own.Connection
 	}
@@ -150,12 +149,12 @@ func (f *Frame) Supersedes() error {
 // Shown records that the answer leaves later than the model made it, and how many superseded frames
 // its client knows of.
 func (f *Frame) Shown(skipped int) {
-	f.Age, f.Skipped = max(0, time.Since(f.captured)), skipped
+	f.Age, f.Skipped = max(0, time.Since(f.place.Captured)), skipped
 }
 
 // answered sets the age of the frame. The clock of a camera may be ahead of the server's.
 func (f *Frame) answered(c *Call) {
-	f.Age, f.Skipped = max(0, time.Since(f.captured)), f.place.Skipped
+	f.Age, f.Skipped = max(0, time.Since(f.place.Captured)), f.place.Skipped
 	c.Target.Metrics.Framed(f.place.Reordered)
 	if c.Err == nil {
 		c.Target.Metrics.Shown(f.Age)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/access"
@@ -427,6 +428,14 @@ func TestAllocationsOfARequest(t *testing.T) {
 	})
 	if n > budget {
 		t.Errorf("%v allocations for a request, the budget is %d", n, budget)
+	}
+}
+
+// TestCallSize: requests that wait, as for the newest answer of a stream, keep little memory. A
+// call above 2304 bytes takes 2688, the next size that the allocator has.
+func TestCallSize(t *testing.T) {
+	if n := unsafe.Sizeof(call{}); n > 2304 {
+		t.Errorf("a call takes %d bytes, expected at most 2304", n)
 	}
 }
 
