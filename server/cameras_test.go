@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -148,6 +149,11 @@ func askREST(ctx context.Context, t *testing.T, web *httpClient, route string, f
 		return shown{err: &refusal{text: err.Error()}}
 	}
 	q.Header.Set("Content-Type", "application/json")
+	return shownOverHTTP(web, q)
+}
+
+// shownOverHTTP returns the answer of the door for HTTP.
+func shownOverHTTP(web *httpClient, q *http.Request) shown {
 	resp, err := web.client.Do(q)
 	if err != nil {
 		return shown{err: &refusal{text: err.Error()}}
@@ -162,8 +168,9 @@ func askREST(ctx context.Context, t *testing.T, web *httpClient, route string, f
 		}
 		Outputs []struct{ Data []int32 }
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&a); err != nil {
-		return shown{err: &refusal{text: err.Error()}}
+	text, _ := io.ReadAll(resp.Body)
+	if err := json.Unmarshal(text, &a); err != nil {
+		return shown{err: &refusal{text: fmt.Sprintf("%v: %s", err, text)}}
 	}
 	if a.Error != "" {
 		return shown{err: &refusal{code: resp.StatusCode, text: a.Error}, by: string(a.Parameters.By)}

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -47,27 +46,7 @@ func pollers(t *testing.T, s *Server) []poller {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, err := web.client.Do(q)
-		if err != nil {
-			return shown{err: &refusal{text: err.Error()}}
-		}
-		defer resp.Body.Close()
-		var a struct {
-			Error      string
-			Parameters struct {
-				Seq, Skipped int64
-				Age          float64 `json:"age_ms"`
-			}
-			Outputs []struct{ Data []int32 }
-		}
-		text, _ := io.ReadAll(resp.Body)
-		if err := json.Unmarshal(text, &a); err != nil {
-			return shown{err: &refusal{text: fmt.Sprintf("%v: %s", err, text)}}
-		}
-		if a.Error != "" {
-			return shown{err: &refusal{code: resp.StatusCode, text: a.Error}}
-		}
-		return shown{value: a.Outputs[0].Data[0], seq: a.Parameters.Seq, skipped: a.Parameters.Skipped, age: a.Parameters.Age}
+		return shownOverHTTP(web, q)
 	}
 	return []poller{
 		{"tcp", func(name string, keys map[string]any) shown { return overShiva(name+"/latest", keys) }},

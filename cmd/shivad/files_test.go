@@ -10,19 +10,8 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/hosttest"
 )
-
-// program writes an executable script.
-func program(t *testing.T, path, text string) string {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 // loaded returns the configuration for a command line.
 func loaded(t *testing.T, args ...string) (config.Config, error) {
@@ -37,7 +26,7 @@ func loaded(t *testing.T, args ...string) (config.Config, error) {
 
 func TestServeFiles(t *testing.T) {
 	dir := t.TempDir()
-	python := program(t, filepath.Join(dir, "with"), "exit 0")
+	python := hosttest.Script(t, filepath.Join(dir, "with"), "exit 0")
 	net, code := filepath.Join(dir, "net.onnx"), filepath.Join(dir, "code.py")
 	for _, path := range []string{net, code} {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -69,7 +58,7 @@ func TestServeFiles(t *testing.T) {
 // A folder has a name however it is written.
 func TestServeFolders(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "folder")
-	python := program(t, filepath.Join(dir, "python"), "exit 0")
+	python := hosttest.Script(t, filepath.Join(dir, "python"), "exit 0")
 	for at, path := range map[string]string{dir: ".", filepath.Dir(dir): "folder/", filepath.Join(dir, "below"): ".."} {
 		if err := os.MkdirAll(at, 0o700); err != nil {
 			t.Fatal(err)
@@ -87,7 +76,7 @@ func TestServeFolders(t *testing.T) {
 
 func TestServeRefusals(t *testing.T) {
 	dir := t.TempDir()
-	without := program(t, filepath.Join(dir, "without"), "echo Traceback >&2; echo ModuleNotFoundError: no shiva >&2; exit 1")
+	without := hosttest.Script(t, filepath.Join(dir, "without"), "echo Traceback >&2; echo ModuleNotFoundError: no shiva >&2; exit 1")
 	net := filepath.Join(dir, "net.onnx")
 	if err := os.WriteFile(net, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -21,6 +21,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/shivad/shivad/shiva/hosttest"
 )
 
 const asGRPCurl = "SHIVA_E2E_GRPCURL"
@@ -34,10 +36,7 @@ func grpcurlDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	script := fmt.Sprintf("#!/bin/sh\n%s=1 exec '%s' \"$@\"\n", asGRPCurl, self)
-	if err := os.WriteFile(filepath.Join(dir, "grpcurl"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	hosttest.Script(t, filepath.Join(dir, "grpcurl"), fmt.Sprintf(`%s=1 exec '%s' "$@"`, asGRPCurl, self))
 	return dir
 }
 

@@ -1,6 +1,7 @@
 // Package hosttest provides what tests need of the machine where the obvious way is a race: a
 // process that has stopped, a port for a server that cannot use port 0, an address that refuses
-// connections; and programs and rights that not every machine has.
+// connections, a script that can be executed at once; and programs and rights that not every
+// machine has.
 package hosttest
 
 import (
@@ -9,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"testing"
 )
@@ -84,4 +86,19 @@ func Refusing(t testing.TB) string {
 	}
 	t.Cleanup(func() { c.Close() })
 	return c.LocalAddr().String()
+}
+
+// Script writes a program for sh, with the directories above it, and returns path. No process that
+// is started meanwhile inherits the open file: the kernel would refuse to execute it.
+func Script(t testing.TB, path, text string) string {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

@@ -1,33 +1,21 @@
 package modelfiles
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/hosttest"
 )
-
-// program writes an executable script.
-func program(t *testing.T, path, text string) string {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 // The first Python that has the package is taken; one that somebody names is the only one.
 func TestPython(t *testing.T) {
 	dir := t.TempDir()
 	net := filepath.Join(dir, "net.onnx")
-	with := program(t, filepath.Join(dir, "venv", "bin", "python"), "exit 0")
-	without := program(t, filepath.Join(dir, "bin", "python3"), "echo Traceback >&2; echo ModuleNotFoundError: no shiva >&2; exit 1")
-	beside := program(t, filepath.Join(dir, ".venv", "bin", "python"), "exit 0")
+	with := hosttest.Script(t, filepath.Join(dir, "venv", "bin", "python"), "exit 0")
+	without := hosttest.Script(t, filepath.Join(dir, "bin", "python3"), "echo Traceback >&2; echo ModuleNotFoundError: no shiva >&2; exit 1")
+	beside := hosttest.Script(t, filepath.Join(dir, ".venv", "bin", "python"), "exit 0")
 	t.Setenv("PATH", filepath.Dir(without)+":/bin:/usr/bin")
 	t.Setenv("VIRTUAL_ENV", "")
 	t.Setenv(PythonEnv, "")
