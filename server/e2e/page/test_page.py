@@ -217,19 +217,37 @@ serve()
 
 
 def test_try_before_the_inputs_are_known(open_page: Open, loaded: Server) -> None:
-    """No picture is offered before it is known which input it is for."""
+    """No picture is offered, nor anything sent, before it is known which input it is for; what was chosen or written by then stays."""
     page = open_page("#/")
     shown = page.evaluate("""async () => {
       const { trial } = await import('/page/try.js');
-      const box = trial({ state: {} }, 'm', '1');
-      const kinds = () => [...box.querySelectorAll('.tabs button')].filter((b) => !b.hidden).map((b) => b.value);
-      const before = kinds();
-      box.update(undefined, undefined);
-      const unknown = kinds();
-      box.update({ inputs: [{ name: 'image', datatype: 'UINT8', shape: [-1, -1, 3] }], batched: false });
-      return [before, unknown, kinds()];
+      const begin = () => {
+        const box = trial({ state: {} }, 'm', '1'), at = (what) => box.querySelector(what);
+        const kinds = () => [...box.querySelectorAll('.tabs button')].filter((b) => !b.hidden).map((b) => b.value);
+        const tell = () => box.update({ inputs: [{ name: 'image', datatype: 'UINT8', shape: [-1, -1, 3] }], batched: false });
+        return { box, at, kinds, tell, sends: () => !at('.primary').disabled, kind: () => at('.tabs [aria-pressed=true]').value };
+      };
+      const none = begin(), file = begin(), text = begin(), seen = [none.kinds()];
+      none.box.update(undefined, undefined);
+      seen.push(none.kinds(), none.sends());
+      none.tell();
+      seen.push(none.kinds(), none.kind(), none.sends());
+
+      const chosen = new DataTransfer();
+      chosen.items.add(new File([await new Promise((made) => document.createElement('canvas').toBlob(made))], 'a.png', { type: 'image/png' }));
+      file.at('[type=file]').files = chosen.files;
+      file.at('[type=file]').dispatchEvent(new Event('change'));
+      seen.push(file.kind(), file.sends());
+      file.tell();
+      seen.push(file.kind(), file.sends());
+
+      text.at('textarea').value = '[1]';
+      text.at('textarea').dispatchEvent(new Event('input'));
+      seen.push(text.sends());
+      text.tell();
+      return [...seen, text.at('textarea').value];
     }""")
-    assert shown == [["json"], ["json"], ["draw", "image", "json"]]
+    assert shown == [["json"], ["json"], False, ["draw", "image", "json"], "draw", True, "json", False, "image", True, True, "[1]"]
 
 
 def test_try_open_sizes(open_page: Open, loaded: Server, tmp_path: Path) -> None:

@@ -21,17 +21,21 @@ export function trial(page, name, version) {
   const names = { draw: 'Draw', image: 'Picture', json: 'JSON' };
   const node = panel('Try it', kinds, none, ...Object.values(boxes), el('div', { class: 'buttons' }, send), fault, note, answer);
   node.setAttribute('aria-label', 'Try it');
-  let kind = 'json', input = null, picture = null, taken = null, chosen = false, inputs = null;
+  let kind = 'json', input = null, picture = null, taken = null, wanted = '', inputs = null;
 
   const choose = (next) => {
     kind = next;
     for (const [k, box] of Object.entries(boxes)) show(box, k === kind);
     for (const b of kinds.children) b.setAttribute('aria-pressed', String(b.value === kind));
   };
-  const buttons = Object.entries(names).map(([value, label]) => el('button', { type: 'button', value, onclick: () => { chosen = true; choose(value); } }, label));
+  const buttons = Object.entries(names).map(([value, label]) => el('button', { type: 'button', value, onclick: () => choose(wanted = value) }, label));
   kinds.append(...buttons);
   buttons[0].hidden = buttons[1].hidden = true; // until it is known which input a picture is for
   choose('json');
+  // Until the inputs are known, only JSON that the user wrote can be sent.
+  const ready = () => { send.disabled = !inputs && !json.value.trim(); };
+  json.addEventListener('input', ready);
+  ready();
 
   const take = async (blob) => {
     setText(fault, '');
@@ -44,13 +48,19 @@ export function trial(page, name, version) {
       setText(fault, 'This is not a picture that the browser can read.');
     }
   };
-  file.addEventListener('change', () => { if (file.files[0]) taken = take(file.files[0]); });
+  const pick = ([blob]) => {
+    if (!blob) return;
+    taken = take(blob);
+    wanted = 'image';
+    if (input) choose(wanted);
+  };
+  file.addEventListener('change', () => pick(file.files));
   drop.addEventListener('dragover', (e) => { e.preventDefault(); drop.classList.add('over'); });
   drop.addEventListener('dragleave', () => drop.classList.remove('over'));
   drop.addEventListener('drop', (e) => {
     e.preventDefault();
     drop.classList.remove('over');
-    if (e.dataTransfer.files[0]) taken = take(e.dataTransfer.files[0]);
+    pick(e.dataTransfer.files);
   });
 
   const value = async () => {
@@ -79,7 +89,7 @@ export function trial(page, name, version) {
       setText(fault, error.message);
       if (error.status === 401) page.signIn(error.message);
     } finally {
-      send.disabled = false;
+      ready();
     }
   });
 
@@ -90,13 +100,14 @@ export function trial(page, name, version) {
     inputs = of.inputs.map((t) => ({ ...t, rows: of.batched !== false && t.shape[0] === -1 }));
     input = inputs.find(pictured) ?? null;
     buttons[0].hidden = buttons[1].hidden = !input;
-    json.value = example(inputs);
+    json.value ||= example(inputs); // what the user wrote before stays
+    ready();
     if (inputs.length === 0) {
       show(none, true);
       show(kinds, false);
       show(json, false);
     }
-    if (input && !chosen) choose(input.datatype === 'BYTES' || input.image ? 'image' : 'draw');
+    if (input) choose(wanted || (input.datatype === 'BYTES' || input.image ? 'image' : 'draw'));
   };
   answer.hidden = true;
   return node;
