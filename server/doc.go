@@ -42,7 +42,7 @@
 //     collections in 6 s of that load, 233 to 236 MiB. Buffers hold no pointers, which makes
 //     collections short. Tried before: releasing earlier, which makes more garbage.
 //   - Idle memory is returned every ten seconds (idle.go): what was not needed since the last time.
-//     256 MiB of the arena stay for minutes (why (../containers/DESIGN.md#shared-memory)). Waiting
+//     256 MiB of the arena stay for minutes (containers/DESIGN.md, "Shared memory"). Waiting
 //     for the runtime's collections, one in two minutes on an idle server, took a quarter of an
 //     hour.
 //   - Inputs of Server.Infer are copied unless they are counted memory. A container whose batch was

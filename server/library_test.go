@@ -51,7 +51,7 @@ func TestServerWithoutSockets(t *testing.T) {
 	}
 }
 
-// The inputs belong to the caller again when Ask has returned, whatever the result: a worker that
+// The inputs belong to the caller again when Infer has returned, whatever the result: a worker that
 // was given up reads the original values, not later ones.
 func TestInputsStayTheCallers(t *testing.T) {
 	s := inside(t)

@@ -21,7 +21,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +82,12 @@ def quota() -> Iterator[Path | None]:
             continue
         made = folder
         break
-    yield made
-    if made:
-        until("the cgroup to be empty", lambda: not (made / "cgroup.procs").read_text())
-        made.rmdir()
+    try:
+        yield made
+    finally:
+        if made:
+            until("the cgroup to be empty", lambda: not (made / "cgroup.procs").read_text())
+            made.rmdir()
 
 
 def until(what: str, holds: Any) -> None:
@@ -177,7 +179,7 @@ class Server:
 
 def measure(part: str, folder: Path, networks: Mapping[str, Path], seconds: float, rounds: int) -> None:
     loaded, replicas = PARTS[part]
-    with quota() if part == "one processor" else no_quota() as group:
+    with quota() if part == "one processor" else nullcontext() as group:
         if part == "one processor" and group is None:
             print(f"{part}: not measured, no cgroup with a quota of processors can be made here")
             return
@@ -210,11 +212,6 @@ def measure(part: str, folder: Path, networks: Mapping[str, Path], seconds: floa
         finally:
             server.stop()
     report(part, loaded, turns)
-
-
-@contextmanager
-def no_quota() -> Iterator[None]:
-    yield None
 
 
 def report(part: str, loaded: Sequence[str], turns: Sequence[Mapping[str, Sequence[tuple[float, float]]]]) -> None:

@@ -67,7 +67,7 @@
 // Concurrency: everything is safe for any goroutine, except that Credentials and a Use belong to
 // one goroutine at a time.
 //
-// # Identities
+// # Why identities work as they do
 //
 //   - A door determines the identity of a client, and passes it on (access.Identities.Who). Rights
 //     are checked in the one place that all doors share for an action: requests and descriptions in
@@ -117,13 +117,13 @@
 //     token can send it, but a browser shows its user's certificate for every page that asks.
 //   - Processes that the server started need no token, and none helps them: the kernel reports
 //     which process holds the other end of a container's connection, for every generation of the
-//     protocol, and the [[container]] says what it may register (fleet.Sessions.allow). That is
+//     protocol, and the [[container]] says what it may register (operate.Sessions.allow). That is
 //     decided once per connection. A process of this machine that may be one of them and cannot be
 //     told needs an identity; otherwise hiding would pay.
 //   - Containers are checked again after a reload (containers.Listener.Review), and once more after
 //     their registration, which a reload may have overtaken.
 //
-// # Quotas
+// # Why quotas work as they do
 //
 //   - One package counts, the doors tell it when (internal/access). A request has a Use, which
 //     begins when the size is known and ends with the request; its door ends it where it releases
@@ -137,7 +137,7 @@
 //     the metadata follows the tensors, and a message is charged when it is complete. Until then
 //     message_bytes and payload_bytes bound it, like any message.
 //   - The connections of a payer whose requests are mostly refused are read at intervals
-//     (internal/access/pace.go): a refusal costs a read, a wake-up and an answer, and a client that
+//     (pace.go): a refusal costs a read, a wake-up and an answer, and a client that
 //     ignores refusals could cause any number of them. These connections are read one after the
 //     other, as often as the payer's rate admits a request, and each after 250 ms at most, so that
 //     ten times a quota wakes a door no more often than the quota does; the requests that have
@@ -148,7 +148,7 @@
 //     than the socket holds is held back. Each segment still wakes Go's poller, so the socket
 //     (SO_RCVLOWAT) reports nothing below 16 KiB meanwhile (listen.Conn.Lumps).
 //   - Over Shiva bytes that are not admitted are read at the payer's rate
-//     (internal/access/reading.go, tcp/pace.go). The size and the sender of a message are known
+//     (reading.go, tcp/pace.go). The size and the sender of a message are known
 //     only when it is complete, and refusing 1 MiB messages of a client that may send 1 MiB/s took
 //     326 to 394 MiB/s. A second bucket counts what is read, whatever becomes of it, and gives back
 //     what is admitted. So a message that is too large, malformed or a stranger's counts, too.

@@ -66,7 +66,7 @@
 // learned again within those 24 hours.
 //
 // Feedback that was learned is then passed on, at most once, to the models that were asked and have
-// replicas that want it (internal/apps/lesson.go), together with their inputs. Inputs are copied
+// replicas that want it (lesson.go), together with their inputs. Inputs are copied
 // for such models only, into 64 MiB apart from the predictions, where the oldest give way; without
 // its input a lesson is dropped. No request waits for lessons.
 //

@@ -57,7 +57,7 @@
 //     the gate and lose it in the session; the scheduler knows rows only. An omitted optional input
 //     is a tensor without a shape; no other tensor there is. The cache's key tells it from an empty
 //     tensor.
-//   - Picture files are inspected, not decoded (gate/picture.go, server/picture): format,
+//   - Picture files are inspected, not decoded (picture.go, server/picture): format,
 //     sides, kind of pixels and EXIF orientation, from a bounded number of parts of the file and
 //     without an allocation, since the loop of the Shiva door does it. So 100 bytes that would
 //     become 30,000 x 30,000 pixels are refused at the door (limits.image_pixels), and a container
@@ -81,7 +81,7 @@
 //     (four connections, 1 MB sent: 2 GB), memory that other clients' requests need. Each stage of
 //     a compressed request's memory is reserved before it is filled: from the whole pool up to
 //     limits.unpack_ratio times the bytes received so far, beyond that from a part of the pool,
-//     limits.unpack_bytes (gate/memory.go, tensor.Pool.Part). The tensors count there until they
+//     limits.unpack_bytes (memory.go, tensor.Pool.Part). The tensors count there until they
 //     are released, also in the queue. Requests that are compressed and unpack like ordinary data
 //     need none of it, and no ratio is forbidden: masks and one-hot rows do unpack a thousandfold.
 //     The unpacker's own memory counts from its first byte. Memory of a compressed request grows by

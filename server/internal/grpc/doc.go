@@ -1,7 +1,7 @@
 // Package grpc is the door for clients that speak the Predict Protocol V2 over gRPC, with
 // Triton's extensions.
 //
-//	connection -HTTP/2-> grpc-go -frames-> internal/wire -fields-> request -> predict.Door.Infer
+//	connection -HTTP/2-> grpc-go -frames-> wire -fields-> request -> predict.Door.Infer
 //	           <--------- grpc-go <-codec-- reply <---------------answer-----
 //
 // grpc-go handles the wire up to messages. Package wire reads messages of the Predict Protocol
@@ -21,7 +21,7 @@
 // # Reading
 //
 //   - The gRPC door does not read through grpc-go's RecvMsg, but from the stream below it
-//     (grpc/internal/wire: Transport has the four methods, and a test names the versions of grpc-go
+//     (package wire: Transport has the four methods, and a test names the versions of grpc-go
 //     for which they work). RecvMsg reads a whole message into memory that no budget counts before
 //     our code sees it, and its error about the size can be neither reworded nor suppressed. The
 //     public API is fast enough: a CodecV2 that copies each mem.BufferSlice into the pool's memory
@@ -65,7 +65,7 @@
 //   - Answers of a ModelStreamInfer come in the order of its requests, as over TCP: clients match
 //     them by their order. grpc.in_flight_per_stream bounds the requests that wait; above it
 //     nothing is read. An error there has no code, so its text begins with the type.
-//   - grpc-go's reset of an expired call is left out (grpc/frames.go). It arrived before the status
+//   - grpc-go's reset of an expired call is left out (frames.go). It arrived before the status
 //     for half of a hundred calls, and gRPC's C core takes it for CANCELLED unless its own clock
 //     shows that the deadline has passed. Each side of a call detects that by itself. A status sent
 //     five milliseconds early still lost 1 to 18 of 100 races on a busy machine.
@@ -108,7 +108,7 @@
 //     series of PINGs the p50 of other clients was 45 ms; now it is 0.4 ms.
 //   - Sequence ids go to the container unchanged. sequence is not among the extensions: nothing is
 //     routed by them. Requests of one ModelStreamInfer with the same id are executed one after the
-//     other (grpc/order.go), since a stateful model's sums were wrong otherwise; each waits for the
+//     other (order.go), since a stateful model's sums were wrong otherwise; each waits for the
 //     answer of the one before it, as a model need not keep the order of a batch.
 //
 // # What a request over gRPC costs
@@ -117,7 +117,7 @@
 // a message alone. With 602 KB each way, 43 % of the server's time are system calls and 22 % the
 // three copies: grpc-go writes to the socket in pieces of a buffer, reads it through another, and
 // allows frames of 16 KiB only, which no option changes. Answers leave 60 KiB at a time
-// (grpc/buffers.go), in 10 writes where grpc-go's 32 KiB made 19: 0.91 of the processor time of
+// (buffers.go), in 10 writes where grpc-go's 32 KiB made 19: 0.91 of the processor time of
 // server and Go container. 64 KiB is no better than 32, as a segment on the loopback device has
 // 65,483 bytes and the last 53 travel by themselves; 127 and 254 KiB are as good as 60. The buffers
 // for frames are ours, too, since grpc-go's are cleared before each frame is read into them (3 % of

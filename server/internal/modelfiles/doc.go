@@ -3,8 +3,8 @@
 // shiva-container, which package operate keeps alive.
 //
 // A [Manager] looks at the files again and again (look.go), as inotify and a clock tell it
-// (hints.go). What a directory has is found by its names (folder.go), Triton's config.pbtxt
-// (triton.go, prototext.go) and model.toml (override.go), and compared by the files' sizes, times
-// and contents (stamp.go). What has changed becomes a command (command.go) of a Python (python.go),
+// (hints_linux.go). What a directory has is found by its names and model.toml (folder.go) and
+// Triton's config.pbtxt (triton.go, prototext.go), and compared by the files' sizes, times and
+// contents (stamp.go). What has changed becomes a command (command.go) of a Python (python.go),
 // and that a guest of the processes there (take.go), whose old ones serve until the new ones do.
 package modelfiles

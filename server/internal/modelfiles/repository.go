@@ -7,7 +7,7 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// A Repository is what clients load and unload: the fleet's models. Loading one looks at its files
+// A Repository is what clients load and unload: operate's models. Loading one looks at its files
 // first, so that what has just been written is what serves.
 type Repository struct {
 	predict.Repository

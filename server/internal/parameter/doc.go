@@ -12,7 +12,7 @@
 //   - Request parameters are one table (internal/parameter), which every door uses. When three
 //     doors had their own parsers, there were two limits for timeouts, three meanings of priority,
 //     and a key that gRPC lacked. Values count priorities as the Predict Protocol does, so that
-//     zero is the default everywhere. The Parameters of a Question in a Go program are read by the
+//     zero is the default everywhere. The Parameters of a Request in a Go program are read by the
 //     table, too: a new key needs no new field.
 //   - Parameters are limited to what every container's JSON library accepts (gate/parameters.go):
 //     62 levels, and numbers that an FP64 holds. A batch has one header for all its requests, so a

@@ -25,7 +25,7 @@
 //     reason why a server is not ready as reason where HTTP has error. !live, !ready and !models
 //     exist in Shiva only, and stay in the gate.
 //   - Ready means that all models that should serve can, as the Predict Protocol says, and "all"
-//     are those of [[container]] and the required ones (internal/manage/ready.go). A model whose
+//     are those of [[container]] and the required ones (internal/operate/ready.go). A model whose
 //     container connects by itself is not among them unless it is required: one that left for good
 //     would take the server out of every balancer for ever. If a [[container]] does not name its
 //     model, readiness waits for the model that its process registers; the kernel tells the process

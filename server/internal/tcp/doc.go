@@ -27,7 +27,7 @@
 //
 // # gnet, and what we do beside it
 //
-// A session knows only a transport (tcp/transport.go: read, write with partial results,
+// A session knows only a transport (transport.go: read, write with partial results,
 // unacknowledged bytes, acknowledge, end one direction, end both). gnet is behind the one for TCP.
 // It saves memory: an idle TCP connection takes 0.55 KiB, where a goroutine with a net.Conn takes
 // 3.7 to 7.6. Where we bypass it, a measurement gives the reason; figures are ratios within one
@@ -71,7 +71,7 @@
 //
 // # Unix sockets
 //
-// The second transport (tcp/socket.go) uses the standard library's sockets. It also carries TLS,
+// The second transport (socket.go) uses the standard library's sockets. It also carries TLS,
 // and TCP connections of clients that have been over their rate, since it can wait before it reads.
 // Each connection has a goroutine that stays in RawConn.Read: the runtime's poller wakes it, it
 // reads without waiting, and it takes the turn of its session's loop itself, so that no event
@@ -94,7 +94,7 @@
 //     here.
 //   - A user takes the place of an address (SO_PEERCRED): for limits, which apply with
 //     server.limit_loopback, for the owner of a stream, and in the log.
-//   - Only socket uses the descriptor. The loops, the goroutines and the end of a connection use an
+//   - Only socket uses the descriptor. The loops, the goroutines and the end of a connection use a
 //     listen.Conn, so a connection without a descriptor needs another socket and nothing else.
 //
 // shiva/unixsocket opens Unix sockets for all doors and for containers. flock on the directory
@@ -116,15 +116,15 @@
 //     clients resume survive unrelated reloads. If clients show certificates, no session is
 //     resumed: it would bring back a verification against authorities and lists of an earlier
 //     reload.
-//   - Handshakes are intake's, for the three doors of clients (that of containers has sessions of
-//     its own, and borrows the turns (../containers/DESIGN.md#tls)): they count against the limits
+//   - Handshakes are listen's, for the three doors of clients (that of containers has sessions of
+//     its own, and borrows the turns, see containers/DESIGN.md): they count against the limits
 //     of connections, and a door sees plaintext. They take turns at half of the processors, and
 //     release them while they wait, as unpacking does. A handshake beyond tls.handshakes ends
 //     another one: of the host with the most, the one that has waited longest for its client. If
 //     newcomers were refused, silent clients would keep everyone out for the length of a timeout;
 //     when the oldest gave way, a thousand clients that reconnected each second now and then ended
 //     a handshake of the same host that only waited for its turn.
-//   - The Shiva door reads and writes crypto/tls without waiting (tcp/tls.go). A writing goroutine,
+//   - The Shiva door reads and writes crypto/tls without waiting (tls.go). A writing goroutine,
 //     with a buffer in between, would cost a wake-up for each answer, and memory that no budget
 //     counts. A read that fails with EAGAIN may be repeated, by the rule of crypto/tls for
 //     temporary errors. A write always succeeds: the part of a batch of records that the socket
@@ -145,7 +145,7 @@
 //     wakes it; none is lost. A superfluous turn is harmless.
 //   - The loop writes answers, in turns. Writing from the goroutine that completed a batch saves a
 //     wake-up, but needs a lock per session and care with descriptors that are closed meanwhile; it
-//     gains nothing measurable beyond noise (see "Life of a request (TCP)").
+//     gains nothing measurable beyond noise (server/DESIGN.md, "Life of a request (TCP)").
 //   - A deadline's answer is as late as its timer. When the process is idle, timers of Go's runtime
 //     wait in epoll_wait, in whole milliseconds: internal/clock has a timerfd instead. And the
 //     goroutine that expires a request takes its loop's turn and writes, as the one that answers a
@@ -181,7 +181,7 @@
 //     next answer ahead (all messages begin alike). The queued requests of a peer that has closed
 //     are then dropped within two ticks. Answers that are complete sooner are sent in one write as
 //     usual.
-//   - Doors on net/http do the same (intake/hangup.go): it takes the FIN for a client that hangs
+//   - Doors on net/http do the same (listen/hangup.go): it takes the FIN for a client that hangs
 //     up, so it does not see the FIN until its handler has ended; meanwhile up to five bytes of the
 //     answer, which all answers have in common, are sent ahead.
 //
