@@ -9,19 +9,20 @@ export function trial(page, name, version) {
   const kinds = el('div', { class: 'tabs', role: 'group', 'aria-label': 'What to send' });
   const json = el('textarea', { rows: 5, spellcheck: 'false', 'aria-label': `Input of ${name} as JSON` });
   const drawn = drawing();
-  const file = el('input', { type: 'file', accept: 'image/*', 'aria-label': 'Choose a picture' });
-  const preview = el('canvas', { 'aria-label': 'What is sent', role: 'img', hidden: true, class: 'preview' });
   const none = el('p', { class: 'quiet', hidden: true }, 'This model takes no inputs.');
-  const drop = el('div', { class: 'drop' }, el('p', {}, 'Drop a picture here, or choose one.'), file, preview);
   const send = el('button', { type: 'button', class: 'primary' }, 'Send');
   const fault = el('p', { class: 'bad', role: 'alert' });
   const note = el('p', { class: 'quiet', role: 'note' });
   const answer = result();
-  const boxes = { draw: el('div', {}, drawn), image: drop, json };
+  const chosen = chooser(fault, () => {
+    wanted = 'image';
+    if (input) choose(wanted);
+  });
+  const boxes = { draw: el('div', {}, drawn), image: chosen, json };
   const names = { draw: 'Draw', image: 'Picture', json: 'JSON' };
   const node = panel('Try it', kinds, none, ...Object.values(boxes), el('div', { class: 'buttons' }, send), fault, note, answer);
   node.setAttribute('aria-label', 'Try it');
-  let kind = 'json', input = null, picture = null, taken = null, wanted = '', inputs = null;
+  let kind = 'json', wanted = '', input = null, inputs = null, sending = false;
 
   const choose = (next) => {
     kind = next;
@@ -33,62 +34,37 @@ export function trial(page, name, version) {
   buttons[0].hidden = buttons[1].hidden = true; // until it is known which input a picture is for
   choose('json');
   // Until the inputs are known, only JSON that the user wrote can be sent.
-  const ready = () => { send.disabled = !inputs && !json.value.trim(); };
+  const ready = () => { send.disabled = sending || (!inputs && !json.value.trim()); };
   json.addEventListener('input', ready);
   ready();
 
-  const take = async (blob) => {
-    setText(fault, '');
-    try {
-      picture = { blob, bitmap: await createImageBitmap(blob) };
-      Object.assign(preview, fit(picture.bitmap, 280));
-      preview.getContext('2d').drawImage(picture.bitmap, 0, 0, preview.width, preview.height);
-      show(preview, true);
-    } catch {
-      setText(fault, 'This is not a picture that the browser can read.');
-    }
-  };
-  const pick = ([blob]) => {
-    if (!blob) return;
-    taken = take(blob);
-    wanted = 'image';
-    if (input) choose(wanted);
-  };
-  file.addEventListener('change', () => pick(file.files));
-  drop.addEventListener('dragover', (e) => { e.preventDefault(); drop.classList.add('over'); });
-  drop.addEventListener('dragleave', () => drop.classList.remove('over'));
-  drop.addEventListener('drop', (e) => {
-    e.preventDefault();
-    drop.classList.remove('over');
-    pick(e.dataTransfer.files);
-  });
-
+  // value is what is sent, and the picture that it is made of.
   const value = async () => {
-    if (kind === 'json') return JSON.parse(json.value);
-    await taken; // a large picture takes a moment to be decoded
-    const source = kind === 'draw' ? drawn.canvas : picture?.bitmap;
-    if (!source) throw new Error('Choose a picture first.');
-    if (input.datatype !== 'BYTES' && !input.image) return pixels(source, input, note);
-    const bytes = kind === 'draw' ? await bytesOf(drawn.canvas) : new Uint8Array(await picture.blob.arrayBuffer());
-    return { b64: base64(bytes), ...(input.image && { shape: [1, bytes.length] }) };
+    if (kind === 'json') return [JSON.parse(json.value)];
+    const picture = kind === 'draw' ? { bitmap: drawn.canvas, blob: await png(drawn.canvas) } : await chosen.picture;
+    if (!picture) throw new Error('Choose a picture first.');
+    if (input.datatype !== 'BYTES' && !input.image) return [pixels(picture.bitmap, input, note), picture.bitmap];
+    const bytes = new Uint8Array(await picture.blob.arrayBuffer());
+    return [{ b64: base64(bytes), ...(input.image && { shape: [1, bytes.length] }) }, picture.bitmap];
   };
   send.addEventListener('click', async () => {
-    send.disabled = true;
+    sending = true;
+    ready();
     setText(fault, '');
     setText(note, '');
     try {
-      const one = await value();
-      const sent = kind === 'image' ? picture.bitmap : kind === 'draw' ? drawn.canvas : null;
-      const body = { input: kind !== 'json' && inputs.length > 1 ? { [input.name]: one } : one };
+      const [one, picture] = await value();
+      const body = { input: picture && inputs.length > 1 ? { [input.name]: one } : one };
       if (version) body.version = version;
       const before = performance.now();
       const got = await ask('POST', `/v1/models/${encodeURIComponent(name)}/try`, body);
-      answer.fill(got, (performance.now() - before) / 1000, sent);
+      answer.fill(got, (performance.now() - before) / 1000, picture);
     } catch (error) {
       answer.hidden = true;
       setText(fault, error.message);
       if (error.status === 401) page.signIn(error.message);
     } finally {
+      sending = false;
       ready();
     }
   });
@@ -100,7 +76,7 @@ export function trial(page, name, version) {
     inputs = of.inputs.map((t) => ({ ...t, rows: of.batched !== false && t.shape[0] === -1 }));
     input = inputs.find(pictured) ?? null;
     buttons[0].hidden = buttons[1].hidden = !input;
-    json.value ||= example(inputs); // what the user wrote before stays
+    if (!json.value.trim() || inputs.length === 0) json.value = example(inputs);
     ready();
     if (inputs.length === 0) {
       show(none, true);
@@ -168,10 +144,7 @@ function fit({ width, height }, most) {
   return { width: Math.max(1, Math.round(width * scale)), height: Math.max(1, Math.round(height * scale)) };
 }
 
-async function bytesOf(canvas) {
-  const blob = await new Promise((made) => canvas.toBlob(made, 'image/png'));
-  return new Uint8Array(await blob.arrayBuffer());
-}
+const png = (canvas) => new Promise((made) => canvas.toBlob(made, 'image/png'));
 
 function base64(bytes) {
   let text = '';
@@ -189,6 +162,40 @@ function example(inputs) {
   };
   const all = inputs.length === 1 ? value(inputs[0]) : Object.fromEntries(inputs.filter((t) => !t.optional).map((t) => [t.name, value(t)]));
   return JSON.stringify(all);
+}
+
+// chooser is a place to drop or choose a picture, and picked is called at each choice. Its picture
+// is a promise, as a large one takes a moment to be decoded: null if it cannot be.
+function chooser(fault, picked) {
+  const file = el('input', { type: 'file', accept: 'image/*', 'aria-label': 'Choose a picture' });
+  const preview = el('canvas', { 'aria-label': 'What is sent', role: 'img', hidden: true, class: 'preview' });
+  const node = el('div', { class: 'drop' }, el('p', {}, 'Drop a picture here, or choose one.'), file, preview);
+  const decode = async (blob) => {
+    setText(fault, '');
+    const bitmap = await createImageBitmap(blob).catch(() => null);
+    show(preview, !!bitmap);
+    if (!bitmap) {
+      setText(fault, 'This is not a picture that the browser can read.');
+      return null;
+    }
+    Object.assign(preview, fit(bitmap, 280));
+    preview.getContext('2d').drawImage(bitmap, 0, 0, preview.width, preview.height);
+    return { blob, bitmap };
+  };
+  const pick = ([blob]) => {
+    if (!blob) return;
+    node.picture = Promise.resolve(node.picture).then(() => decode(blob)); // the last choice counts
+    picked();
+  };
+  file.addEventListener('change', () => pick(file.files));
+  node.addEventListener('dragover', (e) => { e.preventDefault(); node.classList.add('over'); });
+  node.addEventListener('dragleave', () => node.classList.remove('over'));
+  node.addEventListener('drop', (e) => {
+    e.preventDefault();
+    node.classList.remove('over');
+    pick(e.dataTransfer.files);
+  });
+  return node;
 }
 
 // drawing is a square to draw in: white on black, as digits are in most datasets.
@@ -241,9 +248,9 @@ function drawing() {
 function result() {
   const head = el('p', { class: 'answer' }), over = el('div'), times = el('ul', { class: 'times' }), outputs = el('div');
   const node = el('div', { class: 'result', role: 'status' }, head, over, times, outputs);
-  node.fill = (a, all, sent) => {
+  node.fill = (a, all, picture) => {
     node.hidden = false;
-    over.replaceChildren(...[sent && found(sent, a.outputs)].filter(Boolean));
+    over.replaceChildren(...[picture && found(picture, a.outputs)].filter(Boolean));
     setText(head, headline(a));
     const parts = [
       ['queue', a.queue_seconds], ['execute', a.execute_seconds], ['rest of the server', Math.max(0, a.total_seconds - a.queue_seconds - a.execute_seconds)], ['outside the server', Math.max(0, all - a.total_seconds)],
