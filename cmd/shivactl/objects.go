@@ -43,11 +43,20 @@ func detects(m model) bool {
 
 // objects returns what a detector found in each row of a result.
 func objects(m model, r result) ([][]object, error) {
-	rows := make([][]object, r.rows)
-	all := make([]object, m.length("boxes", r.outputs, 0, r.rows))
+	broken := func(format string, args ...any) error {
+		return &failure{"protocol", fmt.Sprintf(format, args...), "the log of the model's container may say more", exitRefused}
+	}
+	n := m.length("boxes", r.outputs, 0, r.rows)
+	// Another model of an application may answer without them.
+	if !slices.ContainsFunc(r.outputs, func(t tensor.Tensor) bool {
+		return t.Name == "boxes" && len(t.Shape) > 0 && t.Shape[0] == n
+	}) {
+		return nil, broken("the answer has no boxes of %d objects", n)
+	}
+	rows, all := make([][]object, r.rows), make([]object, n)
 	for _, t := range r.outputs {
 		if err := describe(all, t); err != nil {
-			return nil, &failure{"protocol", fmt.Sprintf("output %q: %v", t.Name, err), "the log of the model's container may say more", exitRefused}
+			return nil, broken("output %q: %v", t.Name, err)
 		}
 	}
 	for i := range rows {

@@ -56,6 +56,7 @@ func TestObjectsHaveLines(t *testing.T) {
 	results := []result{
 		{name: "a.jpg", rows: 2, outputs: detections()},
 		{name: "b.jpg", rows: 1, outputs: []tensor.Tensor{output("boxes", of(tensor.Shape{1, 4}, []float32{1, 2, 3, 4})), textsOf("labels"), output("count", of(tensor.Shape{1}, []int32{1}))}},
+		{name: "c.jpg", rows: 2, outputs: detections()[1:]},
 	}
 	if err := c.printResults(detector(), results, &inferOptions{}); err == nil {
 		t.Error("labels are missing, and nothing is said")
@@ -68,7 +69,8 @@ a.jpg[1]  -
 	if got := strings.ReplaceAll(out.String(), "-             \n", "-\n"); got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
 	}
-	if want := "shivactl: b.jpg: output \"labels\": 0 elements for 1 objects, expected 1\n  -> the log of the model's container may say more\n"; errs.String() != want {
+	if want := "shivactl: b.jpg: output \"labels\": 0 elements for 1 objects, expected 1\n  -> the log of the model's container may say more\n" +
+		"shivactl: c.jpg: the answer has no boxes of 2 objects\n  -> the log of the model's container may say more\n"; errs.String() != want {
 		t.Errorf("\n%s\nwant\n%s", errs.String(), want)
 	}
 	if detects(model{outputs: []spec{{Spec: tensor.Spec{Name: "boxes"}}, {Spec: tensor.Spec{Name: "scores"}}, {Spec: tensor.Spec{Name: "labels"}}}}) {
