@@ -184,9 +184,9 @@ def test_masks(tmp_path: Path, end2end: bool) -> None:
 @pytest.mark.parametrize("size", [(64, 64), (48, 200), (33, 7), (5, 9), (300, 150)])
 def test_masks_have_the_pixels_where_the_grid_between_its_points_is_positive(size: tuple[int, int]) -> None:
     random = np.random.default_rng(7)
-    grids = random.normal(size=(3, 16, 16)).astype(np.float32)
+    grids = random.normal(size=(4, 16, 16)).astype(np.float32)
     grids[2] = np.where(grids[2] > 0, np.inf, np.nan)  # whatever overflows in a network
-    boxes = np.float32([[-9, -9, 99, 99], [10.2, 20.7, 50.1, 44.4], [0, 0, 64, 64]])
+    boxes = np.float32([[-9, -9, 99, 99], [10.2, 20.7, 50.1, 44.4], [0, 0, 64, 64], [np.nan] * 4])
     _, fit = Image("image", 64, 64, resize="letterbox").fit(np.zeros((*size, 3), np.uint8))
     for text, grid, box in zip(outlined(grids, boxes, (64, 64), fit), grids, fit.boxes(boxes), strict=True):
         mask = decoded(text)

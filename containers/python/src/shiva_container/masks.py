@@ -20,7 +20,8 @@ def outlined(grids: Array, boxes: Array, size: tuple[int, int], fit: Fit) -> Arr
     ``grids`` [n, rows, columns] lie over the network's picture of ``size``, height and width, and
     are positive where the object is. Nothing outside its box is.
     """
-    texts = [_mask(grid, box, size, fit) for grid, box in zip(grids, fit.boxes(boxes), strict=True)]
+    edges = np.nan_to_num(fit.boxes(boxes))  # a picture on which a network overflows fails no other
+    texts = [_mask(grid, box, size, fit) for grid, box in zip(grids, edges, strict=True)]
     return np.array([*texts, None], object)[:-1]
 
 
