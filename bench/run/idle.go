@@ -18,7 +18,7 @@ const (
 	idleRate   = 500             // requests per second of that load
 	idleWatch  = 2 * time.Second // without any request
 	idleLooks  = 5               // number of such periods
-	idleRounds = 3               // for each round of other parts, like hostileRounds
+	idleRounds = 3               // for each round of other parts, like besideRounds
 )
 
 // besideIdle measures the cost of connections that have had an answer and stay open: memory, in a
