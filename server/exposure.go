@@ -9,7 +9,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/server/internal/wake"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 // warnOfStrangers logs which listeners clients without a token can reach from other machines, and
@@ -47,7 +47,7 @@ const patternsAfter = time.Minute
 
 // watchPatterns is warnOfPatterns for the configuration at the start, after patternsAfter.
 func (s *Server) watchPatterns() {
-	if wake.After(patternsAfter, s.stopping) {
+	if backoff.Wait(patternsAfter, s.stopping) {
 		s.warnOfPatterns(*s.settings.File())
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/shiva/backoff"
 )
 
@@ -50,7 +49,7 @@ func (s *redisStore) follow() {
 			tried()
 		}
 		failures++
-		if !wake.After(attempts.After(failures), s.ctx.Done()) {
+		if !backoff.Wait(attempts.After(failures), s.ctx.Done()) {
 			return
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/shivad/shivad/server/internal/wake"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 const (
@@ -340,7 +341,7 @@ func (s *redisStore) broken(ctx context.Context, doing string, err error) error 
 }
 
 func pause(ctx context.Context, d time.Duration) error {
-	if !wake.After(d, ctx.Done()) {
+	if !backoff.Wait(d, ctx.Done()) {
 		return ended(ctx, "waiting to try again")
 	}
 	return nil

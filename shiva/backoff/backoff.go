@@ -32,8 +32,11 @@ func (b Backoff) exact(failures int) time.Duration {
 // Jitter shortens a pause by a random part of up to half.
 func Jitter(d time.Duration) time.Duration { return d - rand.N(d/2+1) }
 
-// Wait waits for d, and reports false if over was closed first.
+// Wait waits for d, and reports false if over was closed first. No time has always passed.
 func Wait(d time.Duration, over <-chan struct{}) bool {
+	if d <= 0 {
+		return true
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -91,3 +91,33 @@ func TestAcceptIsOver(t *testing.T) {
 		}
 	})
 }
+
+func TestWaitEndsWithItsTimeOrBefore(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		d, over time.Duration // over 0: never
+		want    bool
+		took    time.Duration
+	}{
+		{"the time passes", time.Second, 0, true, time.Second},
+		{"all is over before", time.Minute, time.Second, false, time.Second},
+		{"all is over later", time.Second, time.Minute, true, time.Second},
+		{"no time", 0, 0, true, 0},
+		{"less than none", -time.Second, time.Second, true, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				over := make(chan struct{})
+				if c.over > 0 {
+					time.AfterFunc(c.over, func() { close(over) })
+				}
+				began := time.Now()
+				got := Wait(c.d, over)
+				if took := time.Since(began); got != c.want || took != c.took {
+					t.Errorf("Wait(%v) = %t in %v, expected %t in %v", c.d, got, took, c.want, c.took)
+				}
+				time.Sleep(2 * time.Minute) // no goroutine of a case outlives it
+			})
+		})
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 // DefaultUsers is the default of Config.Users. What a policy has learned for one user takes about
@@ -53,7 +54,7 @@ func (r *Registry) keepTidy() {
 	defer r.cfg.Store.Watch(policyPrefix, changed)()
 	for range wake.Each(changed, r.ctx.Done()) {
 		r.tidy(r.ctx)
-		if !wake.After(tidyEvery, r.ctx.Done()) {
+		if !backoff.Wait(tidyEvery, r.ctx.Done()) {
 			return
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/wake"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 // HTTP/2 bounds the calls that are open on a connection. A cancelled call no longer counts, but its
@@ -182,7 +182,7 @@ func (d *Door) throttle(ctx context.Context, run func() error) error {
 	c, began := connOf(ctx), time.Now()
 	wait, paid := c.cancels.call(began)
 	how, err := waited, statusOf(scheduler.ErrCanceled).Err()
-	if wake.After(wait, ctx.Done()) {
+	if backoff.Wait(wait, ctx.Done()) {
 		err = run()
 		how = endingOf(ctx, began, time.Now())
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/wake"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 // A listener gives grpc-go the door's connections. Connections above a limit are closed without an
@@ -207,7 +207,7 @@ func (connections) HandleRPC(context.Context, stats.RPCStats) {}
 // watch checks all connections for stalled clients until the door closes for good.
 func (d *Door) watch(ended <-chan struct{}) {
 	const often = 200 * time.Millisecond
-	for wake.After(min(often, d.settings.Load().StallTimeout/4), ended) {
+	for backoff.Wait(min(often, d.settings.Load().StallTimeout/4), ended) {
 		d.mu.Lock()
 		conns := slices.Collect(maps.Keys(d.conns))
 		d.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/wake"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 // While a handler runs, net/http reads a byte ahead to notice that the client hangs up, and takes
@@ -75,7 +75,7 @@ func (h *HTTPConn) waitForAnswer() error {
 		h.over.Unlock()
 	}()
 	for _, next := range ahead {
-		if !wake.After(next.after, ended) {
+		if !backoff.Wait(next.after, ended) {
 			return os.ErrDeadlineExceeded
 		}
 		if h.probe(next.byte) != nil {

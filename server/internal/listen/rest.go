@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/wake"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 // Lump is how many unread bytes the kernel reports even on a resting connection, so that it need
@@ -22,7 +22,7 @@ const Lump = 16 << 10
 // (SO_RCVLOWAT) only on connections that are read without a rest.
 func (c *Conn) Rest(d time.Duration, over <-chan struct{}) {
 	c.Lumps(d > 0)
-	wake.After(d, over)
+	backoff.Wait(d, over)
 }
 
 // Lumps makes the kernel report lumps only, or each byte, for a door that waits by itself.

@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/wake"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 const (
@@ -144,7 +145,7 @@ func (m *Manager) Run(stopping <-chan struct{}, first chan<- struct{}) {
 				first = nil
 			}
 			// A look takes at most a twentieth of the time.
-			if !wake.After(max(50*time.Millisecond, 20*m.now().Sub(began)), stopping) {
+			if !backoff.Wait(max(50*time.Millisecond, 20*m.now().Sub(began)), stopping) {
 				return
 			}
 			timer := time.NewTimer(next)
@@ -195,7 +196,7 @@ func (m *Manager) Refresh(ctx context.Context, model string) error {
 	}()
 	for {
 		wake.Up(m.wake)
-		if !wake.After(20*time.Millisecond, ctx.Done()) {
+		if !backoff.Wait(20*time.Millisecond, ctx.Done()) {
 			return context.Cause(ctx)
 		}
 		m.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/shivad/shivad/server/internal/wake"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 // errChanged ends what was begun for files that have changed meanwhile.
@@ -58,7 +59,7 @@ func (m *Manager) turn(ctx context.Context) (release func(), err error) {
 	}
 	over := make(chan struct{})
 	go func() { // ends with release
-		wake.After(slowStart, over)
+		backoff.Wait(slowStart, over)
 		<-m.starting
 	}()
 	return func() { close(over) }, nil

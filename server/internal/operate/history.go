@@ -22,6 +22,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/wake"
 	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 // The state store holds the history of each model and application under one key: a list of events,
@@ -174,7 +175,7 @@ func (h *History) Run(server string) {
 			h.Look()
 		}
 		failing = err != nil
-		if !wake.After(pause, h.stopping) {
+		if !backoff.Wait(pause, h.stopping) {
 			break
 		}
 	}
@@ -187,7 +188,7 @@ func (h *History) Run(server string) {
 func (h *History) recording() bool {
 	select {
 	case <-h.poke:
-		return wake.After(historyDelay, h.stopping)
+		return backoff.Wait(historyDelay, h.stopping)
 	case <-h.stopping:
 		return false
 	}

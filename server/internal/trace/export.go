@@ -194,7 +194,7 @@ func (e *exporter) deliver() {
 	retry, err := e.send(e.ctx, sendTimeout)
 	for failures := 1; retry && e.ctx.Err() == nil; failures++ {
 		e.notice(err)
-		wake.After(attempts.After(failures), e.ctx.Done())
+		backoff.Wait(attempts.After(failures), e.ctx.Done())
 		retry, err = e.send(e.ctx, sendTimeout)
 	}
 	if !retry {

@@ -1,4 +1,4 @@
-// Package wake provides what goroutines of the server wait for: a time, a signal, or the end.
+// Package wake provides what goroutines of the server wait for: signals and ticks, until the end.
 package wake
 
 import (
@@ -12,21 +12,6 @@ func Up(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
-	}
-}
-
-// After waits for d, and reports false if over was closed first.
-func After(d time.Duration, over <-chan struct{}) bool {
-	if d <= 0 {
-		return true
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-over:
-		return false
 	}
 }
 
