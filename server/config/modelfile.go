@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strconv"
@@ -205,13 +204,9 @@ type Override struct {
 	CPUs     int      `toml:"cpus" min:"0" max:"4096"`
 }
 
-// LoadOverride reads a model.toml over the settings of its folder, and of what else is said of the
-// model.
-func LoadOverride(path string, over Override) (Override, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return over, err
-	}
+// ParseOverride reads the text of a model.toml over the settings of its folder, and of what else is
+// said of the model. Errors name the path.
+func ParseOverride(path string, text []byte, over Override) (Override, error) {
 	var tree map[string]any
 	if err := toml.Unmarshal(text, &tree); err != nil {
 		return over, fmt.Errorf("%s: %s", path, parser.ReplaceAllString(err.Error(), ""))

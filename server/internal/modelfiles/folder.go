@@ -59,7 +59,7 @@ func fileOf(m config.ModelFile) found {
 		f.fault = err
 	case i.IsDir():
 		f.root = m.Path
-		f.files = regular(m.Path, func(string) bool { return true })
+		f.files = regular(m.Path)
 	default:
 		f.files = flatFiles(m.Path)
 	}
@@ -70,11 +70,11 @@ func fileOf(m config.ModelFile) found {
 const mostBeside = 1000
 
 // regular lists the files in a directory.
-func regular(dir string, is func(name string) bool) (list []string) {
+func regular(dir string) (list []string) {
 	all, _ := os.ReadDir(dir) // a directory that is gone has no files
 	for _, one := range all {
 		path := filepath.Join(dir, one.Name())
-		if strings.HasPrefix(one.Name(), ".") || !is(one.Name()) || len(list) == mostBeside {
+		if strings.HasPrefix(one.Name(), ".") || len(list) == mostBeside {
 			continue
 		}
 		if i, err := os.Stat(path); err == nil && i.Mode().IsRegular() {
@@ -155,9 +155,14 @@ func (l *listings) scanModel(base found) []found {
 		settings = append(append(settings, filepath.Join(dir, tritonFile)), t.labels...)
 	}
 	if has(overrideFile) {
-		settings = append(settings, filepath.Join(dir, overrideFile))
-		over, err := config.LoadOverride(filepath.Join(dir, overrideFile), config.Override{File: file, As: base.reading.As, Batch: base.reading.Batch,
-			Device: base.reading.Device, Replicas: base.process.Replicas, CPUs: base.process.CPUs})
+		path := filepath.Join(dir, overrideFile)
+		settings = append(settings, path)
+		over := config.Override{File: file, As: base.reading.As, Batch: base.reading.Batch,
+			Device: base.reading.Device, Replicas: base.process.Replicas, CPUs: base.process.CPUs}
+		text, err := readSettings(path)
+		if err == nil {
+			over, err = config.ParseOverride(path, text, over)
+		}
 		if err != nil {
 			return refused(err)
 		}
@@ -169,13 +174,13 @@ func (l *listings) scanModel(base found) []found {
 		}
 	}
 	if base.executes && has(programFile) && !has(tritonFile) {
-		base.files = regular(dir, func(string) bool { return true })
+		base.files = regular(dir)
 		return []found{base}
 	}
 	if path, err := l.modelIn(dir, file, base.executes); err != nil {
 		return refused(err)
 	} else if path != "" {
-		base.path, base.files = path, append(regular(dir, func(string) bool { return true }), settings...)
+		base.path, base.files = path, append(regular(dir), settings...)
 		return []found{base}
 	}
 	list, err := l.scanVersions(base, dir, file, which)
@@ -219,7 +224,7 @@ func (l *listings) scanVersions(base found, dir, file string, which versions) (l
 	for _, version := range chosen {
 		one := base
 		one.version, one.path = version, paths[version]
-		one.files = regular(filepath.Dir(one.path), func(string) bool { return true })
+		one.files = regular(filepath.Dir(one.path))
 		if len(chosen) > 1 {
 			one.container += "@" + version
 		}

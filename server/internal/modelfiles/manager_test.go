@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -355,6 +356,23 @@ func TestNamesAndKinds(t *testing.T) {
 	if got := r.serves["code"]; !slices.Equal(got.Serve, []string{"code-*"}) || slices.Contains(got.Command, "--version") {
 		t.Errorf("a program is %+v", got)
 	}
+}
+
+// What is no file, or too large, is a fault of its model alone, and holds no look.
+func TestOddSettings(t *testing.T) {
+	r := newRig(t)
+	r.write("a.onnx", "one")
+	for _, name := range []string{overrideFile, tritonFile} {
+		r.write("large "+name+"/model.onnx", "x")
+		r.write("large "+name+"/"+name, strings.Repeat("#\n", mostSettings/2+1))
+		r.write("pipe "+name+"/model.onnx", "x")
+		if err := syscall.Mkfifo(filepath.Join(r.dir, "pipe "+name, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.look()
+	r.expect("a/1", "a/1 one")
+	r.faults("large config.pbtxt is not served: ", "large model.toml is not served: ", "config.pbtxt is not a regular file", "model.toml is not a regular file")
 }
 
 // A folder that cannot be read says nothing about its models.

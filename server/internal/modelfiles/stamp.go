@@ -27,6 +27,22 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 	return f, i, nil
 }
 
+// mostSettings bounds a file that says something about a model, in bytes.
+const mostSettings = 1 << 20
+
+// readSettings reads such a file.
+func readSettings(path string) ([]byte, error) {
+	f, i, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if i.Size() > mostSettings {
+		return nil, fmt.Errorf("%s has %d bytes, and %d is the most", path, i.Size(), mostSettings)
+	}
+	return io.ReadAll(io.LimitReader(f, mostSettings)) // it may grow
+}
+
 // stampOf identifies the state of files without reading them: which they are, and their sizes and
 // times. Links are followed, so that one that points elsewhere is a change.
 func stampOf(files []string) string {

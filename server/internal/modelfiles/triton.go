@@ -3,7 +3,6 @@ package modelfiles
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -50,7 +49,7 @@ var tritonReaders = []string{"", "onnxruntime_onnx", "onnxruntime", "openvino", 
 // readTriton reads the config.pbtxt of a directory that is a model.
 func readTriton(dir string) (t tritonModel, err error) {
 	path := filepath.Join(dir, tritonFile)
-	text, err := os.ReadFile(path)
+	text, err := readSettings(path)
 	if err != nil {
 		return t, err
 	}
