@@ -172,6 +172,10 @@ def test_try(open_page: Open, loaded: Server) -> None:
     expect(result.locator(".answer")).to_contain_text(f"label: {names['03.png']}")
     expect(result).to_contain_text("in a batch of")
     expect(result).to_contain_text("execute")
+    box.get_by_label("Choose a picture").set_input_files(TOP / "examples/digits/labels.txt")
+    expect(box.get_by_role("alert")).to_contain_text("not a picture")
+    box.get_by_role("button", name="Send").click()
+    expect(box.get_by_role("alert")).to_contain_text("Choose a picture first")
 
     box.get_by_role("button", name="Draw").click()
     paper = box.locator(".paper").bounding_box()
