@@ -74,7 +74,7 @@ func TestDashboards(t *testing.T) {
 		cached.Cache = 1 << 20
 		c.Models["echo"] = cached
 		c.Admin.MetricsTriton = true
-		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"}, Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}
+		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
 	})
 	awaitProcess(t, s)
 	constant(t, s, "slow", 3, 30*time.Millisecond)

@@ -30,7 +30,7 @@ func exposed(t *testing.T, log *logged, host, reach string) *Server {
 		at := host + ":0"
 		c.REST.Listen, c.GRPC.Listen, c.Admin.Listen, c.Containers.Listen = config.Addrs{at}, config.Addrs{at}, at, config.Addrs{at}
 		c.Server.Repository = reach
-		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"}, Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}
+		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
 	})
 }
 

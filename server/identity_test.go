@@ -51,7 +51,7 @@ func guarded(c *config.Config) {
 		}
 		c.Identities = append(c.Identities, declared(right, may))
 	}
-	c.Supervised = []config.Container{{Name: "catprocess", Command: []string{"sh", "-c", "exec sleep 600"}, Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}
+	c.Supervised = []config.Container{{Name: "catprocess", Command: []string{"sh", "-c", "exec sleep 600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
 }
 
 // A guardedServer has the models cat and secret, and the application cats.
@@ -651,7 +651,7 @@ func TestOutputIsForOperators(t *testing.T) {
 	const output = "/opt/plant/weights.bin: no such file"
 	s, file := loaded(t, new(logged), func(c *config.Config) {
 		guarded(c)
-		c.Supervised = []config.Container{{Name: "catcrash", Command: []string{"sh", "-c", "echo " + output + " >&2; exit 3"}, Replicas: config.Fixed(1), StopTimeout: time.Second}}
+		c.Supervised = []config.Container{{Name: "catcrash", Command: []string{"sh", "-c", "echo " + output + " >&2; exit 3"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}}}
 	})
 	g := &guardedServer{Server: s, file: file}
 	rest, admin := s.Addrs().REST[0].String(), s.Addrs().Admin.String()

@@ -272,8 +272,8 @@ func TestTwoServers(t *testing.T) {
 func TestContainersAreOperated(t *testing.T) {
 	o := operator{t, start(t, func(c *config.Config) {
 		c.Supervised = []config.Container{
-			{Name: "sleeper", Model: "slept", Command: []string{"sleep", "1000"}, Replicas: config.Fixed(1), StopTimeout: time.Second},
-			{Name: "far", Address: "tcp://127.0.0.1:1", RPC: "v0", Model: "far", Version: "1", Input: "ints", Replicas: config.Fixed(1), StopTimeout: 10 * time.Second},
+			{Name: "sleeper", Model: "slept", Command: []string{"sleep", "1000"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}},
+			{Name: "far", Address: "tcp://127.0.0.1:1", RPC: "v0", Model: "far", Version: "1", Input: "ints", Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}},
 		}
 	})}
 	list := func() (out admin.Containers) {

@@ -41,7 +41,7 @@ func TestNobodyIsToldNames(t *testing.T) {
 		c.Identities = []config.Identity{declared("nothing", "infer:nothing"), declared("server", "serve:nothing"),
 			declared("all", "infer", "feedback", "load", "serve", "admin:write")}
 		c.Server.RequiredModels = []string{hiddenName, hiddenName + "gone"}
-		c.Supervised = []config.Container{{Name: hiddenName + "s", Model: hiddenName + "t", Command: []string{"sleep", "600"}, Replicas: config.Fixed(1), StopTimeout: time.Second}}
+		c.Supervised = []config.Container{{Name: hiddenName + "s", Model: hiddenName + "t", Command: []string{"sleep", "600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}}}
 		c.SharedMemory.Directory = t.TempDir()
 		c.Admin.Profiling = true
 		if err := os.WriteFile(c.SharedMemory.Directory+"/"+hiddenName, make([]byte, 8), 0o600); err != nil {

@@ -52,7 +52,7 @@ func sdk(t *testing.T, name, id string, replicas int) config.Container {
 		t.Fatal(err)
 	}
 	model, _, _ := strings.Cut(id, "/")
-	return config.Container{Name: name, Serve: []string{model}, Command: []string{self}, Env: map[string]string{asSDK: id}, Replicas: config.Fixed(replicas), StopTimeout: 10 * time.Second}
+	return config.Container{Name: name, Serve: []string{model}, Command: []string{self}, Process: config.Process{Env: map[string]string{asSDK: id}, Replicas: config.Fixed(replicas), StopTimeout: 10 * time.Second}}
 }
 
 // operate sends a request to the admin door as shivactl containers does.
@@ -99,8 +99,8 @@ func TestRestartUnderLoad(t *testing.T) {
 func TestStartTellsTheTruth(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Supervised = []config.Container{
-			{Name: "p", Model: "echo", Command: []string{"sh", "-c", "echo no weights; exit 3"}, Replicas: config.Fixed(1), StopTimeout: time.Second},
-			{Name: "deaf", Model: "echo", Command: []string{"sh", "-c", `trap "" TERM; echo up; while :; do sleep 0.01; done`}, Replicas: config.Fixed(1), StopTimeout: 50 * time.Millisecond},
+			{Name: "p", Model: "echo", Command: []string{"sh", "-c", "echo no weights; exit 3"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}},
+			{Name: "deaf", Model: "echo", Command: []string{"sh", "-c", `trap "" TERM; echo up; while :; do sleep 0.01; done`}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 50 * time.Millisecond}},
 		}
 	})
 	if code, text := operateContainer(t, s, "start", "p"); code != http.StatusServiceUnavailable || !strings.Contains(text, "exit status 3 | no weights") {

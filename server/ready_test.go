@@ -49,8 +49,8 @@ func TestReadyWhenModelsAre(t *testing.T) {
 		c.Server.RequiredModels = []string{"echo"}
 		c.Supervised = []config.Container{
 			// Its model is not configured, and differs from its name.
-			{Name: "worker", Serve: []string{"learned"}, Command: []string{"sh", "-c", `"$0" & wait`, self}, Env: map[string]string{asContainer: "learned"}, Replicas: config.Fixed(1), StopTimeout: time.Second},
-			{Name: "p", Model: "said", Command: []string{"sleep", "600"}, Replicas: config.Fixed(1), StopTimeout: time.Second},
+			{Name: "worker", Serve: []string{"learned"}, Command: []string{"sh", "-c", `"$0" & wait`, self}, Process: config.Process{Env: map[string]string{asContainer: "learned"}, Replicas: config.Fixed(1), StopTimeout: time.Second}},
+			{Name: "p", Model: "said", Command: []string{"sleep", "600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}},
 		}
 	})
 	ready := func() (admin.Readiness, int) {
@@ -92,7 +92,7 @@ func TestReadyWhenModelsAre(t *testing.T) {
 func TestReadyWhenRequired(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Server.ReadyWhen = config.ReadyRequired
-		c.Supervised = []config.Container{{Name: "p", Command: []string{"sleep", "600"}, Replicas: config.Fixed(1), StopTimeout: time.Second}}
+		c.Supervised = []config.Container{{Name: "p", Command: []string{"sleep", "600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}}}
 	})
 	if code := get(t, s, "/readyz", nil); code != http.StatusOK {
 		t.Errorf("%d", code)

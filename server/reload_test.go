@@ -110,7 +110,7 @@ func TestReload(t *testing.T) {
 // continues, and one that an operator has stopped stays stopped.
 func TestReloadOfContainers(t *testing.T) {
 	process := func(name, seconds string, replicas int) config.Container {
-		return config.Container{Name: name, Command: []string{"sh", "-c", "exec sleep " + seconds}, Replicas: config.Fixed(replicas), StopTimeout: 10 * time.Second}
+		return config.Container{Name: name, Command: []string{"sh", "-c", "exec sleep " + seconds}, Process: config.Process{Replicas: config.Fixed(replicas), StopTimeout: 10 * time.Second}}
 	}
 	s, file := loaded(t, new(logged), func(c *config.Config) {
 		c.Supervised = []config.Container{process("same", "600", 1), process("changes", "600", 1), process("goes", "600", 1), process("stopped", "600", 1)}

@@ -16,7 +16,7 @@ import (
 func supervised(t *testing.T, command string) *Server {
 	t.Helper()
 	return start(t, func(c *config.Config) {
-		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", command}, Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}
+		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", command}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
 	})
 }
 

@@ -240,7 +240,7 @@ func called(t *testing.T) config.Container {
 		}
 	}()
 	return config.Container{Name: "called", Address: "tcp://" + ear.Addr().String(), RPC: "v0", Model: "rolled", Version: "1",
-		Input: "ints", Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}
+		Input: "ints", Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}
 }
 
 // calledState returns the state of the only called container.

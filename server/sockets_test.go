@@ -143,7 +143,7 @@ func TestUsersOfSockets(t *testing.T) {
 	log := new(logged)
 	s, _ := onSockets(t, slog.New(slog.NewTextHandler(log, nil)), func(c *config.Config) {
 		c.REST.Listen[0], c.GRPC.Listen[0] = ":0", ":0"
-		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"}, Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}
+		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
 		c.TCP.ConnectionsPerAddress, c.Server.LimitLoopback = 1, true
 	})
 	a := s.Addrs()

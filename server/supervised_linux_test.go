@@ -48,7 +48,7 @@ func TestServesItsOwnModels(t *testing.T) {
 					conf.Identities = []config.Identity{declared("all", "serve")}
 				}
 				conf.Supervised = []config.Container{{Name: "p", Model: "thumb", Serve: c.serve, Command: []string{"sh", "-c", c.script, self},
-					Env: map[string]string{asSDK: c.id, "SHIVA_TOKEN": c.token}, InheritEnv: []string{"*"}, Replicas: config.Fixed(1), StopTimeout: time.Second}}
+					Process: config.Process{Env: map[string]string{asSDK: c.id, "SHIVA_TOKEN": c.token}, InheritEnv: []string{"*"}, Replicas: config.Fixed(1), StopTimeout: time.Second}}}
 			})
 			model, version, _ := strings.Cut(c.id, "/")
 			of := func(e access.Entry) bool {

@@ -204,7 +204,7 @@ func TestProcessHasOneAddress(t *testing.T) {
 	path := "ipc://" + filepath.Join(t.TempDir(), "s")
 	s := start(t, func(c *config.Config) {
 		c.Containers.Listen = config.Addrs{"127.0.0.1:0", path}
-		c.Supervised = []config.Container{{Name: "p", Command: []string{"sleep", "600"}, Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}
+		c.Supervised = []config.Container{{Name: "p", Command: []string{"sleep", "600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
 	})
 	if text := ofProcess(t, s, "environ"); !strings.Contains(text, "\x00SHIVA_SERVERS="+path+"\x00") {
 		t.Errorf("environment %q", text)

@@ -166,7 +166,7 @@ func (s *scene) configuration(r *rand.Rand) config.Config {
 	}
 	if s.troubles.loads {
 		c.Server.Repository = config.RepositoryAll
-		c.Supervised = append(c.Supervised, config.Container{Name: "s", Command: []string{"s"}, Model: "s", Replicas: config.Fixed(s.plan.hosts["s"]), StopTimeout: time.Second})
+		c.Supervised = append(c.Supervised, config.Container{Name: "s", Command: []string{"s"}, Model: "s", Process: config.Process{Replicas: config.Fixed(s.plan.hosts["s"]), StopTimeout: time.Second}})
 	}
 	if s.troubles.regions {
 		c.SharedMemory.Directory, c.SharedMemory.Clients = s.memory, config.ClientsAll
@@ -194,7 +194,7 @@ func (s *scene) configuration(r *rand.Rand) config.Config {
 	}
 	switch s.plan.old {
 	case "v0":
-		c.Supervised = append(c.Supervised, config.Container{Name: "old", Address: containersAddrs["v0"], Model: "old", Version: "1", RPC: "v0", Input: "ints", Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}) // as if they were not given
+		c.Supervised = append(c.Supervised, config.Container{Name: "old", Address: containersAddrs["v0"], Model: "old", Version: "1", RPC: "v0", Input: "ints", Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}) // as if they were not given
 	case "v1b":
 		c.Containers.ListenV1b = config.Addrs{containersAddrs["v1b"]}
 	case "v2":

@@ -19,7 +19,7 @@ func TestEveryNumberHasBounds(t *testing.T) {
 	for _, extreme := range []int64{math.MinInt64, math.MaxInt64} {
 		c := Default()
 		m := Model{Policy: c.Defaults, Cache: 1 << 20, CacheTTL: time.Minute}
-		p := newContainer()
+		p := NewContainer("")
 		p.Name, p.Command = "p", []string{"x"}
 		file, folder := NewModelFile("f.onnx"), NewModelFolder("models")
 		try := func(key string, v reflect.Value) {

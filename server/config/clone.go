@@ -12,6 +12,7 @@ func (c Config) Clone() Config {
 	c.REST.ForwardHeaders = slices.Clone(c.REST.ForwardHeaders)
 	c.GRPC.ForwardHeaders = slices.Clone(c.GRPC.ForwardHeaders)
 	c.Admin.Hosts = slices.Clone(c.Admin.Hosts)
+	c.SharedMemory.Owners = slices.Clone(c.SharedMemory.Owners)
 	for _, addrs := range []*Addrs{&c.TCP.Listen, &c.REST.Listen, &c.GRPC.Listen, &c.Frigate.Listen,
 		&c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
 		*addrs = slices.Clone(*addrs)
@@ -21,10 +22,7 @@ func (c Config) Clone() Config {
 	c.Supervised = slices.Clone(c.Supervised)
 	for i := range c.Supervised {
 		p := &c.Supervised[i]
-		p.Command = slices.Clone(p.Command)
-		p.Env = maps.Clone(p.Env)
-		p.InheritEnv = slices.Clone(p.InheritEnv)
-		p.Writable = slices.Clone(p.Writable)
+		p.Command, p.Process, p.Serve = slices.Clone(p.Command), p.Process.clone(), slices.Clone(p.Serve)
 	}
 	c.ModelFiles = slices.Clone(c.ModelFiles)
 	for i := range c.ModelFiles {

@@ -504,30 +504,9 @@ type Container struct {
 	Name string `toml:"name"`
 	// Command is the program and its arguments; no shell.
 	Command []string `toml:"command"`
-	// Replicas is the number of processes.
-	Replicas Replicas `toml:"replicas" default:"1"`
-	// CPUs is how many processors each process takes; 0 = unknown. As the load grows, processes are
-	// started only while they fit onto the server's processors and, given Memory, into its memory.
-	// Numeric libraries are told to start that many threads.
-	CPUs int `toml:"cpus" min:"0" max:"4096"`
-	// Env is added to the variables that InheritEnv names.
-	Env map[string]string `toml:"env"`
 	// Dir is the working directory, relative to the file; "" = the server's own.
 	Dir string `toml:"dir"`
-	// StopTimeout is the time from SIGTERM to SIGKILL.
-	StopTimeout time.Duration `toml:"stop_timeout" default:"10s" min:"1ms"`
-
-	// Its privileges: see [containers.Privileges].
-	User string `toml:"user"` // name or number; "" = the server's
-	// InheritEnv are the variables that the process inherits from the server; a name may end in *.
-	InheritEnv    []string `toml:"inherit_env" default:"*"`
-	NewPrivileges bool     `toml:"new_privileges"`          // may gain privileges, as by sudo
-	ReadOnly      bool     `toml:"read_only"`               // may change files below Writable only
-	Writable      []string `toml:"writable"`                // directories, relative to the file
-	Memory        Bytes    `toml:"memory" default:"0B"`     // of each process; 0 = no own limit
-	FileBytes     Bytes    `toml:"file_bytes" default:"0B"` // size of a file; 0 = no own limit
-	OpenFiles     int      `toml:"open_files"`              // open descriptors; 0 = no own limit
-	Processes     int      `toml:"processes"`               // of the user, including threads
+	Process
 
 	Address string `toml:"address"` // "tcp://host:port" or "ipc://path", instead of a command
 	RPC     string `toml:"rpc"`     // "v0": all other generations connect by themselves
@@ -542,12 +521,38 @@ type Container struct {
 	Input   string   `toml:"input"` // for RPC v0, too: see [containers.Input]
 }
 
-// Privileges returns the privileges of the container's processes.
-func (c Container) Privileges() containers.Privileges {
+// Process has the settings of processes that the server starts.
+type Process struct {
+	// Replicas is the number of processes.
+	Replicas Replicas `toml:"replicas" default:"1"`
+	// CPUs is how many processors each process takes; 0 = unknown. As the load grows, processes are
+	// started only while they fit onto the server's processors and, given Memory, into its memory.
+	// Numeric libraries are told to start that many threads.
+	CPUs int `toml:"cpus" min:"0" max:"4096"`
+	// Env is added to the variables that InheritEnv names.
+	Env map[string]string `toml:"env"`
+	// StopTimeout is the time from SIGTERM to SIGKILL.
+	StopTimeout time.Duration `toml:"stop_timeout" default:"10s" min:"1ms"`
+
+	// Their privileges: see [containers.Privileges].
+	User string `toml:"user"` // name or number; "" = the server's
+	// InheritEnv are the variables that a process inherits from the server; a name may end in *.
+	InheritEnv    []string `toml:"inherit_env" default:"*"`
+	NewPrivileges bool     `toml:"new_privileges"`          // may gain privileges, as by sudo
+	ReadOnly      bool     `toml:"read_only"`               // may change files below Writable only
+	Writable      []string `toml:"writable"`                // directories, relative to the file
+	Memory        Bytes    `toml:"memory" default:"0B"`     // of each process; 0 = no own limit
+	FileBytes     Bytes    `toml:"file_bytes" default:"0B"` // size of a file; 0 = no own limit
+	OpenFiles     int      `toml:"open_files"`              // open descriptors; 0 = no own limit
+	Processes     int      `toml:"processes"`               // of the user, including threads
+}
+
+// Privileges returns the privileges of the processes.
+func (p Process) Privileges() containers.Privileges {
 	return containers.Privileges{
-		User: c.User, InheritEnv: c.InheritEnv, NewPrivileges: c.NewPrivileges, ReadOnly: c.ReadOnly,
-		Writable: c.Writable,
-		Memory:   int64(c.Memory), FileBytes: int64(c.FileBytes), OpenFiles: c.OpenFiles, Processes: c.Processes,
+		User: p.User, InheritEnv: p.InheritEnv, NewPrivileges: p.NewPrivileges, ReadOnly: p.ReadOnly,
+		Writable: p.Writable,
+		Memory:   int64(p.Memory), FileBytes: int64(p.FileBytes), OpenFiles: p.OpenFiles, Processes: p.Processes,
 	}
 }
 
@@ -596,12 +601,6 @@ func (c Config) Declarations() (list []access.Declaration) {
 			May: i.May, Regions: i.Regions, Quota: limits})
 	}
 	return list
-}
-
-// newContainer returns a [[container]] with its defaults.
-func newContainer() (c Container) {
-	setDefaults(reflect.ValueOf(&c).Elem())
-	return c
 }
 
 // Default returns the configuration of a server that is started without a file. Its maps and slices

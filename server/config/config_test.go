@@ -197,7 +197,7 @@ func TestRedactedPasswords(t *testing.T) {
 	} {
 		c := Default()
 		c.State.At = at
-		c.Supervised = []Container{{Name: "x", Command: []string{"run", "--store=" + at, at}, Env: map[string]string{"PASSWORD": "hunter2"}}}
+		c.Supervised = []Container{{Name: "x", Command: []string{"run", "--store=" + at, at}, Process: Process{Env: map[string]string{"PASSWORD": "hunter2"}}}}
 		text, err := json.Marshal(c.Redacted())
 		if err != nil {
 			t.Fatal(err)

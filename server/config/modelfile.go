@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -71,33 +70,6 @@ func (r *Reading) paths(writable []string) []*string {
 		paths = append(paths, &r.Python)
 	}
 	return paths
-}
-
-// Process has the settings of the processes of model files. They mean the same as in Container.
-type Process struct {
-	Replicas      Replicas          `toml:"replicas" default:"1"`
-	CPUs          int               `toml:"cpus" min:"0" max:"4096"`
-	Env           map[string]string `toml:"env"`
-	StopTimeout   time.Duration     `toml:"stop_timeout" default:"10s" min:"1ms"`
-	User          string            `toml:"user"`
-	InheritEnv    []string          `toml:"inherit_env" default:"*"`
-	NewPrivileges bool              `toml:"new_privileges"`
-	ReadOnly      bool              `toml:"read_only"`
-	Writable      []string          `toml:"writable"`
-	Memory        Bytes             `toml:"memory" default:"0B"`
-	FileBytes     Bytes             `toml:"file_bytes" default:"0B"`
-	OpenFiles     int               `toml:"open_files"`
-	Processes     int               `toml:"processes"`
-}
-
-// Container returns the container of processes with these settings that run a command.
-func (p Process) Container(name string, command ...string) Container {
-	return Container{
-		Name: name, Command: command, Replicas: p.Replicas, CPUs: p.CPUs, Env: p.Env, StopTimeout: p.StopTimeout,
-		User: p.User, InheritEnv: p.InheritEnv, NewPrivileges: p.NewPrivileges,
-		ReadOnly: p.ReadOnly, Writable: p.Writable,
-		Memory: p.Memory, FileBytes: p.FileBytes, OpenFiles: p.OpenFiles, Processes: p.Processes,
-	}
 }
 
 // Batching is a word or a number of rows: see Reading.
@@ -187,7 +159,7 @@ func readingFaults(r Reading, p Process) (fs setting.Faults) {
 	if len(r.Device) == 0 {
 		fs.Add("device", `empty: expected a device or "auto"`)
 	}
-	return append(fs, processFaults(p.Container("", "python3"))...)
+	return append(fs, p.faults()...)
 }
 
 // An Override is the model.toml of a model in a folder: what differs from the folder. Whoever may

@@ -65,7 +65,7 @@ func TestAdopt(t *testing.T) {
 	old.State.At = "redis://:hunter2@a/0"
 	old.Models["gone"] = Model{Policy: old.Defaults, CacheTTL: time.Second, Cache: 1 << 20}
 	old.Supervised = []Container{
-		{Name: "same", Command: []string{"x"}, Replicas: Fixed(1)}, {Name: "more", Command: []string{"x"}, Replicas: Fixed(1)}, {Name: "gone", Command: []string{"x"}},
+		{Name: "same", Command: []string{"x"}, Process: Process{Replicas: Fixed(1)}}, {Name: "more", Command: []string{"x"}, Process: Process{Replicas: Fixed(1)}}, {Name: "gone", Command: []string{"x"}},
 		{Name: "called", Address: "tcp://a:1"},
 	}
 	next := old.Clone()
@@ -78,8 +78,8 @@ func TestAdopt(t *testing.T) {
 	next.Defaults.Objective = 50 * time.Millisecond
 	next.Defaults.Batched = false
 	next.Supervised = []Container{
-		{Name: "same", Command: []string{"x"}, Replicas: Fixed(1)}, {Name: "more", Command: []string{"x"}, Replicas: Fixed(2)}, {Name: "called", Address: "tcp://a:2"},
-		{Name: "new", Command: []string{"y"}, Env: map[string]string{"TOKEN": "hunter4"}},
+		{Name: "same", Command: []string{"x"}, Process: Process{Replicas: Fixed(1)}}, {Name: "more", Command: []string{"x"}, Process: Process{Replicas: Fixed(2)}}, {Name: "called", Address: "tcp://a:2"},
+		{Name: "new", Command: []string{"y"}, Process: Process{Env: map[string]string{"TOKEN": "hunter4"}}},
 	}
 	got, list := old.Adopt(next)
 	if got.Log.Level != "debug" || got.Log.Format != "text" || got.TCP.Connections != 7 || got.TCP.Loops != old.TCP.Loops || got.Server.Drain != time.Second ||

@@ -308,11 +308,10 @@ func commandFaults(p Container) (fs setting.Faults) {
 	if len(p.Command) == 0 || p.Command[0] == "" {
 		fs.Add("command", `missing: program and arguments, as ["python3", "model.py"]`)
 	}
-	return append(fs, processFaults(p)...)
+	return append(fs, p.Process.faults()...)
 }
 
-// processFaults returns the faults of how the processes of a container run.
-func processFaults(p Container) (fs setting.Faults) {
+func (p Process) faults() (fs setting.Faults) {
 	p.Replicas.faults(&fs, "replicas")
 	checkBounds(&fs, "", reflect.ValueOf(p))
 	for name := range p.Env {
@@ -342,7 +341,7 @@ func calledFaults(p Container) (fs setting.Faults) {
 	fs.Check("version", naming.CheckVersion(p.Version))
 	_, err := containers.Input(p.Input)
 	fs.Check("input", err)
-	process := newContainer()
+	process := NewContainer("")
 	for _, f := range []struct {
 		key string
 		set bool

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/shivad/shivad/server/config"
@@ -47,13 +48,11 @@ func (f *found) key(content string) string {
 
 // command returns the container for contents, as a version of the model; python is the program.
 func (f *found) command(python, content, version string) config.Container {
-	c := f.process.Container(f.container, append([]string{python}, f.arguments()...)...)
-	c.Model = f.model
-	env := map[string]string{contentEnv: content}
-	for name, value := range f.process.Env {
-		env[name] = value
+	c := config.Container{
+		Name: f.container, Command: append([]string{python}, f.arguments()...), Model: f.model, Process: f.process,
 	}
-	c.Env = env
+	c.Env = map[string]string{contentEnv: content}
+	maps.Copy(c.Env, f.process.Env)
 	switch {
 	case !isProgram(f.path): // with the network below one that takes pictures
 		c.Serve, c.Version = []string{f.model + "-raw"}, version

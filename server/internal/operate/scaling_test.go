@@ -97,7 +97,7 @@ type standIn struct{ Supervisor }
 func TestRoom(t *testing.T) {
 	ps := &Processes{machine: resources{memory: 10 << 30, cores: 8}}
 	declared := func(memory config.Bytes, cpus, running int) *process {
-		p := &process{fleet: ps, settings: config.Container{Memory: memory, CPUs: cpus}}
+		p := &process{fleet: ps, settings: config.Container{Process: config.Process{Memory: memory, CPUs: cpus}}}
 		if running > 0 {
 			p.lifecycle.supervisor, p.lifecycle.scaling.wanted = standIn{}, running
 		}
@@ -144,7 +144,7 @@ func TestShare(t *testing.T) {
 		{3, 4, 8, 8, nil, share{count: 3, declared: true}, "3", ""},
 		{3, 4, 8, 8, map[string]string{"OMP_NUM_THREADS": "7"}, share{count: 3, declared: true}, "7", ""},
 	} {
-		conf := config.Container{CPUs: c.cpus, Replicas: config.Fixed(c.replicas), Env: c.env}
+		conf := config.Container{Process: config.Process{CPUs: c.cpus, Replicas: config.Fixed(c.replicas), Env: c.env}}
 		got := shareOf(conf, c.available, c.visible)
 		env, fallback := got.environment(conf)
 		if got != c.want || env["OMP_NUM_THREADS"] != c.omp || fallback["OMP_NUM_THREADS"] != c.fallback {
@@ -163,7 +163,7 @@ func TestCrowded(t *testing.T) {
 		cpus, running int
 		crowded       bool
 	}{{0, 4, false}, {0, 5, true}, {2, 2, false}, {2, 3, true}, {9, 0, false}} {
-		p := &process{fleet: ps, settings: config.Container{CPUs: c.cpus}}
+		p := &process{fleet: ps, settings: config.Container{Process: config.Process{CPUs: c.cpus}}}
 		if c.running > 0 {
 			p.lifecycle.supervisor, p.lifecycle.scaling.wanted = standIn{}, c.running
 		}
