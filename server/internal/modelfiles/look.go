@@ -181,12 +181,12 @@ func (m *Manager) act(name string, one *slot, now time.Time) (next time.Duration
 
 // failed records that what was tried does not serve; the caller holds mu.
 func (m *Manager) failed(name string, one *slot, err error) {
-	if one.put && (one.err == nil || one.err.Error() != err.Error()) {
-		m.counts.Kept++
-	}
 	if one.err == nil || one.err.Error() != err.Error() {
 		m.cfg.Log.Warn("a model file cannot be served", "model", one.found.model, "file", one.found.path, "error", err)
 		one.pause = 0
+		if one.put {
+			m.counts.Kept++
+		}
 	}
 	one.err = err
 	one.pause = min(retryMax, max(retryMin, 2*one.pause))
