@@ -8,12 +8,12 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/doortest"
 	"github.com/shivad/shivad/server/state/statetest"
 	"github.com/shivad/shivad/shiva/budgettest"
 )
@@ -74,22 +74,7 @@ func (o operator) expect(method, path, body string, status int, parts ...string)
 }
 
 // logged holds the log of a server.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+type logged = doortest.Log
 
 func TestApplicationsAreManaged(t *testing.T) {
 	var log logged

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 )
 
-// A Identities holds the identities of a server. The zero Identities has none.
+// Identities has the identities of a server. The zero Identities has none.
 type Identities struct {
 	// Log receives certificates that match patterns of two identities; nil: no log. Set it before
 	// the first Replace.

@@ -79,7 +79,7 @@ func (l *Limits) Faults() (fs setting.Faults) {
 	return fs
 }
 
-// An QuotaError refuses a request that is over a quota. It is a [scheduler.ErrOverloaded].
+// A QuotaError refuses a request that is over a quota. It is a [scheduler.ErrOverloaded].
 type QuotaError struct {
 	Payer string // `identity "cam"`, or "address 192.0.2.1"
 	Kind  Quota

@@ -11,12 +11,9 @@
 // A string of bytes, the choices, determines what is changed and how. A fuzzer that changes these
 // bytes changes decisions, and the same bytes reproduce a finding.
 //
-//   - TestMutants of tcp, rest, grpc and server (the admin door) mutate valid requests as trees
-//     (internal/jsontest): types, counts, nesting, names, duplicates. Some are frames of a few
-//     streams to a slow model, so that frames supersede each other. Fuzzing bytes gets no further
-//     than the parser. A target of go test -fuzz that hangs still passes: the worker is killed when
-//     the time is over. So each request has a time budget (shiva/budgettest, in every fuzz target),
-//     and an endless loop ends with a stack trace.
+// TestMutants of tcp, rest, grpc and server (the admin door) do this with valid requests. Some of
+// these are frames of a few streams to a slow model, so that frames supersede each other. Each
+// request has a time budget (shiva/budgettest), so that an endless loop ends with a stack trace.
 package jsontest
 
 import (

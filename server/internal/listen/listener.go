@@ -47,7 +47,7 @@ type Opener func(addr string, access unixsocket.Access) (net.Listener, error)
 // Addresses must be set.
 type Entrance struct {
 	// Addrs are "host:port", with port 0 for any free one, "tls://host:port", or "unix:PATH" (see
-	// packages secure and unixsocket).
+	// CutTLS and package unixsocket).
 	Addrs   []string
 	Access  unixsocket.Access // to its Unix sockets
 	Open    Opener            // nil: Open

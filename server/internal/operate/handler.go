@@ -369,7 +369,7 @@ func (s Sources) chronicle(r *http.Request, what, name string, before, after any
 	}
 }
 
-// shown is like access.AuditText, but nil is "null".
+// textOrNull is access.AuditText, but nil is "null".
 func textOrNull(v any) string { return cmp.Or(access.AuditText(v), "null") }
 
 // answer writes what a handler returns.

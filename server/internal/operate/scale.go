@@ -220,7 +220,7 @@ func (ps *Processes) announce(id scheduler.ModelID, why string) {
 	}
 }
 
-// scaleState returns how a [[container]] follows the load; ok is false if it does not follow the
+// Scaled returns how a [[container]] follows the load; ok is false if it does not follow the
 // load, or is unloaded.
 func (ps *Processes) Scaled(container string) (s scaleState, ok bool) {
 	p, err := ps.lookup(container)
