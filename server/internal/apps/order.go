@@ -122,9 +122,14 @@ func (w *waiter) finish() {
 // fanouts, each with a reference. The caller must cancel them, which takes other locks. A call that
 // is being submitted at this moment is missed, and found when the next answer has to wait.
 func (l *line) supersede() (slow []*fanout) {
-	for n := l.Overdue(); n != nil && !n.Held; n = n.Newer {
+	n := l.Overdue()
+	if n == nil {
+		return nil
+	}
+	by := l.NewestHeld().Of.call.Frame.Supersedes()
+	for ; !n.Held; n = n.Newer {
 		if w := n.Of; w.fanout != nil {
-			w.supersededBy = l.NewestHeld().Of.call.Frame.Supersedes()
+			w.supersededBy = by
 			w.fanout.refs.Add(1)
 			slow = append(slow, w.fanout)
 		}

@@ -40,7 +40,7 @@ type conn struct {
 	// Owned by the goroutine that reads.
 	due    time.Time // the deadline of reading
 	half   unfinished.Message
-	sender access.Credentials // as credentials: a Shown belongs to one goroutine
+	sender access.Credentials // as credentials, of which each goroutine needs its own
 
 	// Owned by the goroutine that answers.
 	credentials access.Credentials

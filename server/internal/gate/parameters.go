@@ -66,8 +66,8 @@ func unfit(s *jsonscan.Scanner) (why string) {
 }
 
 // ownMetadata returns the members of the metadata that the server reads itself, for a model that
-// asked for them; the others are in Forward. It leaves out the token, which is a secret, the user,
-// for which models ask otherwise since caches depend on it, and what describes tensors.
+// asked for them; the others are in Parameters. It leaves out the token, which is a secret, the
+// user, for which models ask otherwise since caches depend on it, and what describes tensors.
 func (r *Request) ownMetadata() *[]byte {
 	if len(r.Metadata) <= len("{}") {
 		return nil
