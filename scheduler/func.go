@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 
@@ -17,8 +18,8 @@ import (
 // the references to them pass to the batch.
 //
 // f runs on a goroutine of its own, for one batch at a time: a program adds a replica for each that
-// is to run at once. A panic fails its batch. ctx has no deadline, since those of a batch's rows
-// differ; [BatchOf] returns the batch.
+// is to run at once. A panic fails its batch, and is logged with its stack; runtime.Goexit fails
+// it, too. ctx has no deadline, since those of a batch's rows differ; [BatchOf] returns the batch.
 func Func(f func(ctx context.Context, inputs []tensor.Tensor) (outputs []tensor.Tensor, err error)) Worker {
 	return &function{compute: f, running: make(chan struct{}, 1)}
 }
@@ -34,14 +35,21 @@ type function struct {
 	running chan struct{} // full while a batch is computed
 }
 
+// errExited remains if compute ends its goroutine, as t.FailNow does.
+var errExited = errors.New("the function called runtime.Goexit")
+
 // Send implements Worker.
 func (f *function) Send(b *Batch) error {
 	go func() { // ends with compute
-		if outputs, err := f.call(b); err != nil {
-			b.Fail(err)
-		} else {
-			_ = b.Complete(outputs, nil) // an error has failed the batch
-		}
+		outputs, err := []tensor.Tensor(nil), errExited
+		defer func() {
+			if err != nil {
+				b.Fail(err)
+			} else {
+				_ = b.Complete(outputs, nil) // an error has failed the batch
+			}
+		}()
+		outputs, err = f.call(b)
 	}()
 	return nil
 }
@@ -51,7 +59,9 @@ func (f *function) call(b *Batch) (outputs []tensor.Tensor, err error) {
 	defer func() { <-f.running }()
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+			b.model.sched.log.Error("panic in a model's function; its batch fails",
+				"model", b.model.id, "panic", r, "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", r)
 		}
 	}()
 	inputs, err := b.join()

@@ -1,8 +1,11 @@
 package scheduler_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,7 +21,8 @@ import (
 // batch at a time. Its error, its panic and outputs that do not fit fail the batch alone.
 func TestFunc(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := scheduler.New(scheduler.Config{})
+		var log bytes.Buffer
+		s, err := scheduler.New(scheduler.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,6 +45,8 @@ func TestFunc(t *testing.T) {
 					panic("far too small")
 				case -3:
 					return nil, nil
+				case -4:
+					runtime.Goexit()
 				}
 				values[i] *= 2
 			}
@@ -71,12 +77,16 @@ func TestFunc(t *testing.T) {
 				}
 			}()
 		}
-		for value, says := range map[float32]string{-1: "too small", -2: "panic: far too small", -3: "outputs"} {
-			if _, err := ask(value); !errors.Is(err, scheduler.ErrContainerFailed) || !strings.Contains(err.Error(), says) {
+		for value, says := range map[float32]string{-1: "too small", -2: "panic: far too small", -3: "outputs", -4: "runtime.Goexit"} {
+			_, err := ask(value)
+			if !errors.Is(err, scheduler.ErrContainerFailed) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), ".go:") {
 				t.Errorf("%v: %v", value, err)
 			}
 		}
 		synctest.Wait()
+		if !strings.Contains(log.String(), "func_test.go:") {
+			t.Errorf("the log has no stack of the panic: %s", &log)
+		}
 		if n := most.Load(); n != 1 {
 			t.Errorf("%d batches at once", n)
 		}

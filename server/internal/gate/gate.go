@@ -254,7 +254,7 @@ func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {
 	if q.Parameters = r.Parameters; target.Spec.User && r.User != "" {
 		q.Parameters = withUser(r.Parameters, r.User)
 	}
-	if target.Spec.Metadata && !c.Bridge { // in bridge form the members are inputs, or in Parameters
+	if target.Spec.Metadata && !c.Bridge { // in bridge form members are inputs, or in Parameters
 		q.Metadata = r.ownMetadata()
 	}
 	q.Source = r.Source
