@@ -157,6 +157,8 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"latest-json", "", "latest clock cam-3 --wait --max-age 200ms --user ann --json"},
 	{"latest-unknown", "", "latest clock cam-4"},
 	{"latest-nothing", "", "latest"},
+	{"latest-bad-top", "", "latest clock cam-3 --top=-1"},
+	{"latest-bad-age", "", "latest clock cam-3 --max-age=-1s"},
 	{"help-latest", "", "help latest"},
 	{"infer-text", "", "infer --text mood happy sad"},
 	{"infer-text-json", "", "infer --text mood happy --json"},

@@ -2,9 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -58,10 +60,24 @@ JSON lacks are the strings "NaN", "Infinity" and "-Infinity"; complex numbers ar
 	f.StringVar(&o.scale, "scale", "", "multiply the values of images by `FACTOR`, such as 1/255")
 	f.StringVar(&o.id, "id", "", "name the request by `ID`, for feedback about it")
 	f.StringVar(&o.user, "user", "", "ask an application for this `USER`")
-	f.IntVar(&o.top, "top", 3, "show the `N` highest of many scores")
+	topFlag(cmd, &o.top)
 	f.StringVar(&o.draw, "draw", "", "write the picture with what a detector found in it to `OUT.png`")
 	f.BoolVar(&o.timing, "timing", false, "show where the time went, in the server and in all")
 	return cmd
+}
+
+// topFlag adds the flag --top of a command that shows answers.
+func topFlag(cmd *cobra.Command, top *int) {
+	*top = 3
+	cmd.Flags().Var(value[int]{top, highestCount, "3"}, "top", "show the `N` highest of many scores")
+}
+
+func highestCount(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, errors.New("expected a whole number above 0")
+	}
+	return n, nil
 }
 
 type inferOptions struct {
@@ -78,8 +94,6 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 	switch {
 	case len(args) == 0:
 		return usage("infer", "which model? shivactl models lists them")
-	case o.top < 1:
-		return usage("infer", "--top must be at least 1, got %d", o.top)
 	case o.draw != "" && len(args) != 2:
 		return usage("infer", "--draw takes one FILE, got %d", len(args)-1)
 	case o.id != "" && len(args) > 2 && !o.batch:

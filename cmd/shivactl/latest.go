@@ -41,9 +41,9 @@ With --json: a line as infer prints it, for each answer.
 	f := cmd.Flags()
 	f.BoolVar(&o.wait, "wait", false, "wait for the next answer, or with --max-age for one that is young enough")
 	f.BoolVar(&o.follow, "follow", false, "show each newer answer as it comes")
-	f.DurationVar(&o.maxAge, "max-age", 0, "refuse an answer that is older than this `TIME`")
+	f.Var(value[time.Duration]{&o.maxAge, period, ""}, "max-age", "refuse an answer that is older than this `TIME`")
 	f.StringVar(&o.user, "user", "", "the `USER` that the stream's frames name")
-	f.IntVar(&o.top, "top", 3, "show the `N` highest of many scores")
+	topFlag(cmd, &o.top)
 	return cmd
 }
 

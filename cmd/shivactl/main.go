@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -158,10 +157,9 @@ func (p timeoutFlag) String() string { return p.c.timeout.String() }
 func (p timeoutFlag) Type() string   { return "time" }
 
 func (p timeoutFlag) Set(text string) error {
-	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 {
-		return errors.New("expected a time above 0 with its unit, such as 30s or 500ms")
+	d, err := period(text)
+	if err == nil {
+		p.c.timeout, p.c.timed = d, true
 	}
-	p.c.timeout, p.c.timed = d, true
-	return nil
+	return err
 }

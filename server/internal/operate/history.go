@@ -78,7 +78,7 @@ type arrival struct {
 	times int
 }
 
-// A serving is what a name serves.
+// A servedVersions is what a name serves.
 type servedVersions struct {
 	versions map[string]bool // versions that have a live replica
 	standard string          // the default version; "" if there is none

@@ -33,7 +33,7 @@ type Journal struct {
 	last    int64          // ID of the newest
 }
 
-// A record is an entry as the journal holds it.
+// A logRecord is an entry as the journal holds it.
 type logRecord struct {
 	admin.LogEntry
 	level slog.Level
@@ -109,7 +109,7 @@ func (j *Journal) evict() {
 	j.entries = slices.Delete(j.entries, i, i+1)
 }
 
-// A handler belongs to a logger, or to one derived from it with more attributes.
+// A journalHandler belongs to a logger, or to one derived from it with more attributes.
 type journalHandler struct {
 	journal *Journal
 	next    slog.Handler

@@ -23,14 +23,14 @@ func LimitLog(next slog.Handler, by ...string) slog.Handler {
 	return &limitedHandler{next: next, logCounts: &logCounts{next: next, by: by, kinds: map[string]int{}}}
 }
 
-// limited is the handler of a logger, or of one derived from it with more attributes.
+// A limitedHandler is the handler of a logger, or of one derived from it with more attributes.
 type limitedHandler struct {
 	next slog.Handler
 	*logCounts
 	with string // values of its own attributes that tell kinds apart
 }
 
-// counts are the lines of a limited logger in the current second.
+// logCounts has the lines of a limited logger in the current second.
 type logCounts struct {
 	next slog.Handler // without the attributes of derived loggers
 	by   []string
