@@ -73,7 +73,7 @@ func learn(q *shiva.Message) *shiva.Message {
 }
 
 var fakeList = []admin.Model{
-	{Name: "digits", Version: "2", Ready: false, MaxBatch: 64, Batched: true, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []admin.Tensor{}, Policy: map[string]any{"slots": 2, "keep": "all", "batched": true},
+	{Name: "digits", Version: "2", Ready: false, MaxBatch: 64, Batched: true, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []admin.Tensor{}, Policy: map[string]any{"slots": 2, "keep": "all", "batched": true, "latest": "shared"},
 		Cache: &admin.Cache{Limit: 64 << 20}},
 	{Name: "digits", Version: "1", Default: true, Ready: true, Replicas: 2, Platform: "go", MaxBatch: 64, Batched: true, QueueRows: 1,
 		Inputs:  []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}},

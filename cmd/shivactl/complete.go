@@ -169,7 +169,11 @@ func configKeys(c *cli, _ []string, _ string) []string {
 	return slices.Sorted(maps.Keys(lines))
 }
 
-// settingNames finds the settings of the model named first, except those already on the line.
+// onlyInFile are the settings of a model that only the server's file can change.
+var onlyInFile = []string{"batched", "cast", "deadline", "latest"}
+
+// settingNames finds the settings of the model named first that can be set, except those already on
+// the line.
 func settingNames(c *cli, args []string, _ string) (found []string) {
 	for _, m := range c.allModels() {
 		policy, _ := m.Policy.(map[string]any)
@@ -178,8 +182,7 @@ func settingNames(c *cli, args []string, _ string) (found []string) {
 		}
 		for _, key := range slices.Sorted(maps.Keys(policy)) {
 			named := func(word string) bool { word, _, _ = strings.Cut(word, "="); return word == key }
-			// "batched" needs a restart, so it cannot be set.
-			if key != "batched" && !slices.ContainsFunc(args[1:], named) {
+			if !slices.Contains(onlyInFile, key) && !slices.ContainsFunc(args[1:], named) {
 				found = append(found, key)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,8 +13,21 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/shiva/hosttest"
 )
+
+func TestOnlyInFile(t *testing.T) {
+	var keys []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[config.Model]()) {
+		if f.Tag.Get("file") != "" {
+			keys = append(keys, f.Tag.Get("toml"))
+		}
+	}
+	if slices.Sort(keys); !slices.Equal(keys, onlyInFile) {
+		t.Errorf("only the file can change %q, and completion leaves out %q", keys, onlyInFile)
+	}
+}
 
 func TestCompletion(t *testing.T) {
 	_, at := fake(t, "tcp")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 func (c *cli) topCommand() *cobra.Command {
@@ -60,8 +60,8 @@ func (c *cli) top(o *topOptions) error {
 	if o.last == nil || !o.last.Started.Equal(now.Started) { // first call, or restarted server
 		before := now
 		o.last = &before
-		if err := pause(c.ctx, min(firstSpan, c.every)); err != nil {
-			return explain(err, "--admin", c.admin)
+		if !backoff.Wait(min(firstSpan, c.every), c.ctx.Done()) {
+			return explain(c.ctx.Err(), "--admin", c.admin)
 		}
 		now = admin.Status{}
 		if err := c.get("/v1/status", &now); err != nil {
@@ -76,18 +76,6 @@ func (c *cli) top(o *topOptions) error {
 		return errEnough
 	}
 	return err
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // The JSON output of top; the help documents it.

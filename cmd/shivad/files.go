@@ -11,6 +11,7 @@ import (
 
 	"github.com/shivad/shivad/server"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/backoff"
 )
 
 // modelFiles are what "shivad serve FILE... --models DIR" serves: a [[model_file]] each, and a
@@ -84,10 +85,8 @@ func (m *modelFiles) addTo(cfg *config.Config) {
 // tell writes how to ask, once the models are ready.
 func (m *modelFiles) tell(s *server.Server, out io.Writer, over <-chan struct{}) {
 	for ready, _ := s.Ready(); !ready; ready, _ = s.Ready() {
-		select {
-		case <-over:
+		if !backoff.Wait(50*time.Millisecond, over) {
 			return
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 	a := s.Addrs()

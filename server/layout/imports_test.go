@@ -105,8 +105,8 @@ server:                      server/internal/modelfiles server/internal/processo
 
 server/e2e:                 | containers containers/container shiva shiva/jsonscan shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
 
-cmd/shivad:                 server cmd/shivad/internal/logqueue server/config server/build
-cmd/shivactl:               server/picture shiva/backoff shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag github.com/x448/float16 golang.org/x/image golang.org/x/sys google.golang.org/protobuf
+cmd/shivad:                 shiva/backoff server cmd/shivad/internal/logqueue server/config server/build
+cmd/shivactl:               server/picture shiva/backoff shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag github.com/x448/float16 golang.org/x/image golang.org/x/sys google.golang.org/protobuf | server/config
 
 examples/client:             shiva shiva/tensor
 examples/client/stream:      shiva shiva/tensor
