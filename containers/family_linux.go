@@ -84,22 +84,34 @@ func (f *family) leave(pid int, mark string) {
 	if last { // a new first member may start another goroutine meanwhile
 		<-reaped
 	}
-	// A dead parent's children are found in the next round. The bound is for a process that forks
-	// faster than it is killed.
-	for range 100 {
-		if f.sweep(func(orphan int, s procStat) bool { return s.session == pid || hasMark(orphan, mark) }) == 0 {
-			return
+	// A dead parent's children are found in the next round. A process that is being killed loses
+	// its environment before it can be reaped, so it is known by its number. The bound is for a
+	// process that forks faster than it is killed.
+	dying := map[int]bool{}
+	doomed := func(orphan int, s procStat) bool { return dying[orphan] || s.session == pid || hasMark(orphan, mark) }
+	for began, rounds := time.Now(), 0; rounds < 100 && time.Since(began) < leaveTime; {
+		if killed, swept := f.sweep(doomed); swept {
+			if len(killed) == 0 {
+				return
+			}
+			rounds++
+			for _, one := range killed {
+				dying[one] = true
+			}
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 }
 
+// leaveTime bounds how long leave waits while processes start.
+const leaveTime = 10 * time.Second
+
 // sweep kills the orphans that satisfy doomed, with their descendants, reaps those that have ended,
-// and returns how many were killed. While a process starts, which may take long on a slow file
-// system, it does nothing and returns 1.
-func (f *family) sweep(doomed func(orphan int, s procStat) bool) (killed int) {
+// and returns whom it has killed. While a process starts, which may take long on a slow file
+// system, it does nothing, and swept is false.
+func (f *family) sweep(doomed func(orphan int, s procStat) bool) (killed []int, swept bool) {
 	if !f.starting.TryLock() {
-		return 1
+		return nil, false
 	}
 	defer f.starting.Unlock()
 	self, all := os.Getpid(), readStats()
@@ -118,10 +130,10 @@ func (f *family) sweep(doomed func(orphan int, s procStat) bool) (killed int) {
 		}
 		for _, one := range append(descendants(all, pid), pid) {
 			_ = syscall.Kill(one, syscall.SIGKILL)
+			killed = append(killed, one)
 		}
-		killed++
 	}
-	return killed
+	return killed, true
 }
 
 // reapPause bounds how often the children are looked at.

@@ -185,3 +185,21 @@ func TestSessionsOfTheirOwn(t *testing.T) {
 	}
 	budgettest.Until(t, "the orphan to be reaped", func() bool { return !alive(pid) })
 }
+
+// TestLeftBehindDuringAStart: what a process leaves behind is killed, even while another one takes
+// long to start.
+func TestLeftBehindDuringAStart(t *testing.T) {
+	t.Parallel() // it mostly waits
+	cmd := child("")
+	cmd.Args = []string{"/bin/sh", "-c", `setsid sh -c 'echo $$; exec sleep 1000' & sleep 1000`}
+	s, _ := supervise(t, cmd)
+	budgettest.Until(t, "a line", func() bool { return len(s.Status()[0].LastLines) > 0 })
+	pid, err := strconv.Atoi(s.Status()[0].LastLines[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(time.Second, containers.Starting())
+	if s.Close(); alive(pid) {
+		t.Error("what it started outlives it")
+	}
+}
