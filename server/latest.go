@@ -42,7 +42,10 @@ func (s *Server) Latest(ctx context.Context, q *LatestRequest) (*Response, error
 	}
 	request.Stream = q.Stream
 	n := request.AskNewest()
-	n.MaxAge, n.Wait = min(q.MaxAge, parameter.MaxTimeout), q.Wait
+	n.Wait = q.Wait
+	if q.MaxAge != 0 { // below 0, where a caller's time is over, no answer will do
+		n.MaxAge = max(1, min(q.MaxAge, parameter.MaxTimeout))
+	}
 	if q.After != nil {
 		n.After = q.After.Seq
 	}

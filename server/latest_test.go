@@ -151,6 +151,9 @@ func TestLatestThroughEveryDoor(t *testing.T) {
 			t.Errorf("%s, no such model: %v (%v)", p.name, got, got.err)
 		}
 	}
+	if a, err := s.Latest(t.Context(), &LatestRequest{Name: "m", MaxAge: -time.Second}); !errors.Is(err, scheduler.ErrUnavailable) {
+		t.Errorf("an answer of a negative age: %v (%v)", a, err)
+	}
 	for _, query := range []string{"max_age=100", "after=-1", "wait=yes", "stream="} {
 		resp, err := http.Get("http://" + s.Addrs().REST[0].String() + "/v2/models/m/latest?" + query)
 		if err != nil {
