@@ -147,10 +147,11 @@ func (s Sources) health() []route {
 
 // routes are all paths except the root.
 func (s Sources) routes() []route {
+	apps := s.applications()
 	list := []route{
 		{path: "/metrics", methods: methods{"GET": always(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.Metrics.ServeHTTP(w, r) }))}},
-		{path: "/v1/apps", methods: methods{"GET": s.apps, "POST": withBody(s.createApp)}},
-		{path: "/v1/apps/{name}", methods: methods{"GET": s.app, "PUT": withBody(s.putApp), "PATCH": withBody(s.patchApp), "DELETE": s.deleteApp}},
+		{path: "/v1/apps", methods: methods{"GET": apps.list, "POST": withBody(apps.create)}},
+		{path: "/v1/apps/{name}", methods: methods{"GET": apps.show, "PUT": withBody(apps.put), "PATCH": withBody(apps.patch), "DELETE": apps.delete}},
 		{path: "/v1/apps/{name}/links", methods: methods{"POST": withBody(s.link), "DELETE": s.unlink}},
 		{path: "/v1/apps/{name}/policy", methods: methods{"GET": s.learned, "DELETE": s.forget}},
 		{path: "/v1/apps/{name}/feedback", unaudited: true, methods: methods{"POST": withBody(s.feedback)}},

@@ -61,15 +61,8 @@ type Sources struct {
 		Set(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error)
 	}
 
-	// Applications are created and changed by name.
-	Applications interface {
-		List() ([]admin.App, error) // by name
-		Check(admin.App) error      // lists all that is wrong with it
-		Create(ctx context.Context, a admin.App) (admin.App, error)
-		// Change is atomic; change may be called several times.
-		Change(ctx context.Context, name string, change func(admin.App) (admin.App, error)) (admin.App, error)
-		Delete(ctx context.Context, name string) error // with what its policy has learned
-	}
+	// Applications are created and changed by name; with one ends what its policy has learned.
+	Applications Definitions[admin.App]
 
 	// Learning is what the policies of applications have learned.
 	Learning interface {
