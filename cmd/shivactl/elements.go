@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/x448/float16"
-
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -24,26 +22,22 @@ var integers = map[tensor.DType]struct {
 
 // appendFloat appends the number of a float dtype that is nearest to f.
 func appendFloat(dst []byte, d tensor.DType, f float64) ([]byte, error) {
-	overflow := func(rounded float64) bool { return math.IsInf(rounded, 0) && !math.IsInf(f, 0) }
-	switch d {
-	case tensor.Float16:
-		h := float16.Fromfloat32(float32(f))
-		if overflow(float64(h.Float32())) {
-			return dst, fmt.Errorf("%v does not fit FP16, numbers from -65504 to 65504", f)
-		}
-		return native.AppendUint16(dst, h.Bits()), nil
-	case tensor.Float32:
-		if overflow(float64(float32(f))) {
-			return dst, fmt.Errorf("%v does not fit FP32", f)
-		}
-		return native.AppendUint32(dst, math.Float32bits(float32(f))), nil
-	case tensor.Float64:
-		return native.AppendUint64(dst, math.Float64bits(f)), nil
-	case tensor.LongDouble:
+	switch {
+	case d == tensor.LongDouble:
 		mantissa, exponent := toExtended(f)
 		return native.AppendUint64(native.AppendUint64(dst, mantissa), uint64(exponent)), nil
+	case !d.IsFloat():
+		return dst, fmt.Errorf("%s is not a type of real numbers", d.V2())
 	}
-	return dst, fmt.Errorf("%s is not a type of real numbers", d.V2())
+	all, ok := d.AppendFloat(dst, f)
+	if ok {
+		return all, nil
+	}
+	bounds := ""
+	if d.Size() < 4 { // so few that they are easily exceeded
+		bounds = fmt.Sprintf(", numbers from -%[1]v to %[1]v", d.Largest())
+	}
+	return dst, fmt.Errorf("%v does not fit %s%s", f, d.V2(), bounds)
 }
 
 // toExtended returns f in the 80-bit extended format of x86: 64 bits of mantissa with its leading
@@ -102,18 +96,15 @@ func element(t tensor.Tensor, i int) any {
 		return uint64(native.Uint32(b))
 	case tensor.Uint64:
 		return native.Uint64(b)
-	case tensor.Float16:
-		return float64(float16.Frombits(native.Uint16(b)).Float32())
-	case tensor.Float32:
-		return float64(math.Float32frombits(native.Uint32(b)))
-	case tensor.Float64:
-		return math.Float64frombits(native.Uint64(b))
 	case tensor.LongDouble:
 		return fromExtended(native.Uint64(b), native.Uint16(b[8:]))
 	case tensor.Complex64:
-		return complex(float64(math.Float32frombits(native.Uint32(b))), float64(math.Float32frombits(native.Uint32(b[4:]))))
+		return complex(tensor.Float32.Float(b), tensor.Float32.Float(b[4:]))
 	case tensor.Complex128:
-		return complex(math.Float64frombits(native.Uint64(b)), math.Float64frombits(native.Uint64(b[8:])))
+		return complex(tensor.Float64.Float(b), tensor.Float64.Float(b[8:]))
+	}
+	if t.DType.IsFloat() {
+		return t.DType.Float(b)
 	}
 	return nil
 }

@@ -103,13 +103,10 @@ func row(s spec) tensor.Shape {
 	return s.Shape
 }
 
-// wire is the dtype of an input on the wire: Shiva has no bfloat16, and float32 holds every value
-// of it.
+// wire is the dtype of an input on the wire.
 func wire(s spec) tensor.DType {
-	if s.DType == tensor.BFloat16 {
-		return tensor.Float32
-	}
-	return s.DType
+	d, _ := s.DType.WireType()
+	return d
 }
 
 // wants describes the values that an input takes, for messages.

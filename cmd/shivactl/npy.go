@@ -117,10 +117,17 @@ type npyKind struct {
 	text  byte // 'S': bytes padded with zeros, 'U': UTF-32 padded with zeros; 0: a number
 }
 
-var npyNumbers = map[string]tensor.DType{
-	"b1": tensor.Bool, "i1": tensor.Int8, "u1": tensor.Uint8, "i2": tensor.Int16, "u2": tensor.Uint16, "i4": tensor.Int32, "u4": tensor.Uint32,
-	"i8": tensor.Int64, "u8": tensor.Uint64, "f2": tensor.Float16, "f4": tensor.Float32, "f8": tensor.Float64, "f16": tensor.LongDouble,
-	"c8": tensor.Complex64, "c16": tensor.Complex128,
+// npyNumber returns the dtype of a letter for its kind and its size in bytes, such as "f4".
+func npyNumber(name string) (tensor.DType, bool) {
+	letters := map[tensor.Kind]string{
+		tensor.KindBool: "b", tensor.KindInt: "i", tensor.KindUint: "u", tensor.KindFloat: "f", tensor.KindComplex: "c",
+	}
+	for d := range tensor.DTypes() { // numpy has those that Shiva has
+		if d.OnWire() && name == letters[d.Kind()]+strconv.Itoa(d.Size()) {
+			return d, true
+		}
+	}
+	return 0, false
 }
 
 func parseNPYKind(descr string) (npyKind, error) {
@@ -135,7 +142,7 @@ func parseNPYKind(descr string) (npyKind, error) {
 	if !strings.ContainsRune("<>|=", rune(order)) {
 		return refuse("not a type of numpy")
 	}
-	if d, ok := npyNumbers[name]; ok {
+	if d, ok := npyNumber(name); ok {
 		return npyKind{dtype: d, size: d.Size(), unit: d.SwapWidth(), swap: swap && d.SwapWidth() > 1}, nil
 	}
 	switch name[0] {

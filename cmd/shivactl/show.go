@@ -104,11 +104,7 @@ func scores(t tensor.Tensor, rows int) (n int, ok bool) {
 	if len(t.Shape) != 2 || t.Shape[0] != rows || t.Shape[1] <= 4 {
 		return 0, false
 	}
-	switch t.DType {
-	case tensor.Float16, tensor.Float32, tensor.Float64:
-		return t.Shape[1], true
-	}
-	return 0, false
+	return t.Shape[1], t.DType.IsFloat()
 }
 
 func title(t tensor.Tensor, rows, top int) string {

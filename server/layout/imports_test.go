@@ -33,11 +33,11 @@ import (
 // belongs in another package.
 const imports = `
 shiva/tensor:               github.com/x448/float16 golang.org/x/sys
-shiva/jsonscan:             | github.com/x448/float16
+shiva/jsonscan:
 shiva/unixsocket:
 shiva/token:
 shiva:                      shiva/token shiva/jsonscan shiva/tensor shiva/unixsocket shiva/backoff
-shiva/jsontensor:           shiva shiva/jsonscan shiva/tensor github.com/x448/float16
+shiva/jsontensor:           shiva shiva/jsonscan shiva/tensor
 shiva/nearest:
 shiva/backoff:
 server/picture:
@@ -83,7 +83,7 @@ server/internal/processors:          server/internal/cgroup
 server/build:
 server/layout:
 server/internal/metrics:             scheduler github.com/prometheus/client_golang
-server/selection:           shiva/nearest shiva/tensor github.com/x448/float16
+server/selection:           shiva/nearest shiva/tensor | github.com/x448/float16
 server/internal/apps:       server/internal/fault server/internal/wake shiva/backoff server/internal/gate shiva/nearest server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/inorder scheduler/naming scheduler/setting shiva/jsontensor shiva/jsonscan shiva/tensor | github.com/anishathalye/porcupine
 server/internal/latest:     scheduler shiva/tensor
 server/internal/cache:      server/internal/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
@@ -106,7 +106,7 @@ server:                      server/internal/modelfiles server/internal/processo
 server/e2e:                 | containers containers/container shiva shiva/jsonscan shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
 
 cmd/shivad:                 shiva/backoff server cmd/shivad/internal/logqueue server/config server/build
-cmd/shivactl:               server/picture shiva/backoff shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag github.com/x448/float16 golang.org/x/image golang.org/x/sys google.golang.org/protobuf | server/config
+cmd/shivactl:               server/picture shiva/backoff shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag golang.org/x/image golang.org/x/sys google.golang.org/protobuf | server/config
 
 examples/client:             shiva shiva/tensor
 examples/client/stream:      shiva shiva/tensor

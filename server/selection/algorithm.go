@@ -148,7 +148,7 @@ func (p *Policy) Accepts(inputs, outputs []tensor.Spec) error {
 		return &Error{p.name, []string{fmt.Sprintf("parameter output is %q, which the model does not have: it has %s",
 			p.settings.output, describe(outputs))}}
 	case p.settings.combination == "mean" &&
-		!slices.ContainsFunc(outputs, func(s tensor.Spec) bool { return isFloat(s.DType) }):
+		!slices.ContainsFunc(outputs, func(s tensor.Spec) bool { return s.DType.IsFloat() }):
 		return &Error{p.name,
 			[]string{fmt.Sprintf(`parameter combination is "mean", and the model has no output of a float dtype to take it of: it has %s; "vote" takes any`,
 				describe(outputs))}}

@@ -131,7 +131,7 @@ func (p *Policy) Combine(s State, predictions []Prediction, missing []Ask) Answe
 		}
 		softmax(weights)
 		judged, _ := p.judged(a.Outputs)
-		if p.settings.combination == "mean" && isFloat(judged.DType) {
+		if p.settings.combination == "mean" && judged.DType.IsFloat() {
 			a.Outputs = c.mean(predictions, heard, weights)
 		} else {
 			a.Outputs = c.vote(predictions, heard, weights)
@@ -203,7 +203,7 @@ func (c *combiner) unfit(outputs []tensor.Tensor) string {
 		if err := t.Check(); err != nil {
 			return err.Error()
 		}
-		if c.settings.combination == "mean" && isFloat(t.DType) {
+		if c.settings.combination == "mean" && t.DType.IsFloat() {
 			var space [64]float64
 			if values, err := load(space[:0], t); err != nil || !finite(values) {
 				return fmt.Sprintf("output %q holds a NaN or an infinity", t.Name)
@@ -305,7 +305,7 @@ func (c *combiner) mean(predictions []Prediction, heard []int, weights []float64
 	var spaceV, spaceM [64]float64
 	values, mean := spaceV[:0], spaceM[:0]
 	for o, t := range first {
-		if !isFloat(t.DType) {
+		if !t.DType.IsFloat() {
 			continue
 		}
 		// Update the mean step by step (West, "Updating Mean and Variance Estimates", CACM 22(9),
@@ -331,7 +331,7 @@ func (c *combiner) mean(predictions []Prediction, heard []int, weights []float64
 		}
 	}
 	for o, t := range first {
-		if !isFloat(t.DType) {
+		if !t.DType.IsFloat() {
 			out[o] = predictions[closest].Outputs[o]
 		}
 	}

@@ -5,15 +5,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/x448/float16"
-
 	"github.com/shivad/shivad/shiva/tensor"
 )
-
-// isFloat reports whether means can be taken of elements of d.
-func isFloat(d tensor.DType) bool {
-	return d == tensor.Float32 || d == tensor.Float64 || d == tensor.Float16 || d == tensor.BFloat16
-}
 
 // load appends the elements of t as float64. It fails for dtypes that are not real numbers, and for
 // a number that float64 cannot represent exactly.
@@ -42,21 +35,9 @@ func load(dst []float64, t tensor.Tensor) ([]float64, error) {
 // store makes a tensor like t from these values, each rounded to the nearest number of t's float
 // dtype.
 func store(t tensor.Tensor, values []float64) tensor.Tensor {
-	ne, size := binary.NativeEndian, t.DType.Size()
-	data := make([]byte, len(values)*size)
-	for i, v := range values {
-		at := data[i*size:]
-		switch t.DType {
-		case tensor.Float64:
-			ne.PutUint64(at, math.Float64bits(v))
-		case tensor.Float32:
-			ne.PutUint32(at, math.Float32bits(float32(v)))
-		case tensor.Float16:
-			ne.PutUint16(at, float16.Fromfloat32(float32(v)).Bits())
-		case tensor.BFloat16:
-			b := math.Float32bits(float32(v))
-			ne.PutUint16(at, uint16((b+0x7fff+b>>16&1)>>16)) // ties to even
-		}
+	data := make([]byte, 0, len(values)*t.DType.Size())
+	for _, v := range values {
+		data, _ = t.DType.AppendFloat(data, v)
 	}
 	return tensor.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Data: data}
 }

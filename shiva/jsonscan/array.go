@@ -183,15 +183,20 @@ func floats(b []byte, i int, into []float32) (end, done int) {
 // Float64s reads numbers as the nearest float64, like Float32s.
 func Float64s(all []float64) Elements { return values(all, float) }
 
-// Float16s reads numbers as the nearest half-precision float of IEEE 754, like Float32s. They are
-// rounded once, from the nearest float64.
-func Float16s(all []uint16) Elements {
-	return values(all, func(b []byte, i int) (uint16, int) { return small(b, i, half) })
-}
-
-// BFloat16s reads numbers as the nearest bfloat16, the upper half of a float32, like Float16s.
-func BFloat16s(all []uint16) Elements {
-	return values(all, func(b []byte, i int) (uint16, int) { return small(b, i, bfloat) })
+// Rounded reads numbers as values of another float: those that round returns for the nearest
+// float64. It stops at a number that round refuses.
+func Rounded[T any](all []T, round func(f float64) (T, bool)) Elements {
+	return values(all, func(b []byte, i int) (v T, end int) {
+		f, end := float(b, i)
+		if end < 0 {
+			return v, -1
+		}
+		v, ok := round(f)
+		if !ok {
+			return v, -1
+		}
+		return v, end
+	})
 }
 
 func float(b []byte, i int) (float64, int) {
@@ -204,18 +209,6 @@ func float(b []byte, i int) (float64, int) {
 		return 0, -1
 	}
 	return f, n.end
-}
-
-func small(b []byte, i int, narrow func(float64) (uint16, bool)) (uint16, int) {
-	f, end := float(b, i)
-	if end < 0 {
-		return 0, -1
-	}
-	v, ok := narrow(f)
-	if !ok {
-		return 0, -1
-	}
-	return v, end
 }
 
 // An Integer is an integer type.

@@ -237,41 +237,6 @@ func (n number) magnitude(b []byte, i int) (uint64, bool) {
 	return v, err == nil
 }
 
-// narrow rounds f to the nearest value of a binary format with this many digits and this smallest
-// exponent, ties to even: FP16 has 11 and -14, BF16 has 8 and -126. It does not check whether f is
-// too large for the format.
-func narrow(f float64, digits, smallest int) float64 {
-	_, exp := math.Frexp(f)                     // f is in [0.5, 1) times 2^exp
-	last := max(exp-1, smallest) - (digits - 1) // exponent of the last digit's unit
-	return math.Ldexp(math.RoundToEven(math.Ldexp(f, -last)), last)
-}
-
-// half returns the FP16 nearest to f, and false if it would be infinite.
-func half(f float64) (uint16, bool) {
-	f = narrow(f, 11, -14)
-	if math.Abs(f) > 65504 {
-		return 0, false
-	}
-	sign := uint16(math.Float64bits(f) >> 48 & 0x8000)
-	x := math.Float64bits(math.Abs(f))
-	if x == 0 {
-		return sign, true
-	}
-	if exp := int(x>>52) - 1023; exp >= -14 {
-		return sign | uint16(exp+15)<<10 | uint16(x>>42&0x3ff), true
-	}
-	return sign | uint16(math.Abs(f)*0x1p24), true // a multiple of 2^-24
-}
-
-// bfloat returns the BF16 nearest to f, and false if it would be infinite.
-func bfloat(f float64) (uint16, bool) {
-	f = narrow(f, 8, -126)
-	if math.Abs(f) > math.MaxFloat32 {
-		return 0, false
-	}
-	return uint16(math.Float32bits(float32(f)) >> 16), true
-}
-
 // fits reports whether an integer fits a type of width bits.
 func fits(magnitude uint64, neg, signed bool, width int) bool {
 	switch {

@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/x448/float16"
 )
 
 // Floats are the nearest to their texts, bit by bit as strconv parses them: random ones in several
@@ -50,37 +48,6 @@ func TestFloatsAreNearest(t *testing.T) {
 		mid := (float64(f) + float64(math.Nextafter32(f, 2))) / 2
 		for _, m := range []float64{mid, math.Nextafter(mid, 2), math.Nextafter(mid, -2)} {
 			check(strconv.FormatFloat(m, 'g', 17+random.IntN(3), 64))
-		}
-	}
-}
-
-// Half floats are the nearest ones: each reads as itself, and so do numbers within half a step of
-// it.
-func TestHalvesAreNearest(t *testing.T) {
-	for bits := range 1 << 16 {
-		h := float16.Frombits(uint16(bits))
-		f := float64(h.Float32())
-		if math.IsNaN(f) || math.IsInf(f, 0) {
-			continue
-		}
-		if got, ok := half(f); !ok || got != uint16(bits) {
-			t.Fatalf("FP16 %#04x is %v, read as %#04x %v", bits, f, got, ok)
-		}
-		if up := float64(float16.Frombits(uint16(bits + 1)).Float32()); bits&0x7fff < 0x7bfe {
-			mid := (f + up) / 2
-			even := uint16(bits + bits&1)
-			for _, c := range []struct {
-				f    float64
-				want uint16
-			}{{mid, even}, {mid + (f-up)*1e-9, uint16(bits)}, {mid - (f-up)*1e-9, uint16(bits + 1)}} {
-				if got, _ := half(c.f); got != c.want {
-					t.Fatalf("FP16 of %v is %#04x, want %#04x", c.f, got, c.want)
-				}
-			}
-		}
-		b := math.Float32frombits(uint32(bits) << 16)
-		if got, ok := bfloat(float64(b)); b == b && !math.IsInf(float64(b), 0) && (!ok || got != uint16(bits)) {
-			t.Fatalf("BF16 %#04x is %v, read as %#04x %v", bits, b, got, ok)
 		}
 	}
 }

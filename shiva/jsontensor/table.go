@@ -1,13 +1,16 @@
 package jsontensor
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"unsafe"
-
-	"github.com/x448/float16"
 
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -19,7 +22,7 @@ type form struct {
 	write func(b, v []byte) []byte                    // one element, in host order; nil for Bytes
 }
 
-// forms has each dtype that JSON can express.
+// forms has each dtype that JSON can express. Shorter floats than these follow by themselves.
 var forms = map[tensor.DType]form{
 	tensor.Bool:  {reader(jsonscan.Bools), func(b, v []byte) []byte { return strconv.AppendBool(b, v[0] != 0) }},
 	tensor.Int8:  {reader(jsonscan.Integers[int8]), func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int8(v[0])), 10) }},
@@ -32,12 +35,6 @@ var forms = map[tensor.DType]form{
 	tensor.Uint32: {reader(jsonscan.Integers[uint32]), func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(host.Uint32(v)), 10) }},
 	tensor.Uint64: {reader(jsonscan.Integers[uint64]), func(b, v []byte) []byte { return strconv.AppendUint(b, host.Uint64(v), 10) }},
 
-	tensor.Float16: {reader(jsonscan.Float16s), func(b, v []byte) []byte {
-		return AppendFloat(b, float64(float16.Frombits(host.Uint16(v)).Float32()), 32)
-	}},
-	tensor.BFloat16: {reader(jsonscan.BFloat16s), func(b, v []byte) []byte {
-		return AppendFloat(b, float64(math.Float32frombits(uint32(host.Uint16(v))<<16)), 32)
-	}},
 	tensor.Float32: {reader(jsonscan.Float32s), func(b, v []byte) []byte {
 		return AppendFloat(b, float64(math.Float32frombits(host.Uint32(v))), 32)
 	}},
@@ -46,6 +43,35 @@ var forms = map[tensor.DType]form{
 	tensor.Bytes: {read: func(t *tensor.Tensor) jsonscan.Elements {
 		return jsonscan.Strings(func(text []byte) { t.Data = tensor.AppendElem(t.Data, text) })
 	}},
+}
+
+func init() {
+	for d := range tensor.DTypes() {
+		if _, has := forms[d]; d.IsFloat() && !has {
+			forms[d] = formOf(d)
+		}
+	}
+}
+
+// formOf is the form of a float of less than 32 bits.
+func formOf(d tensor.DType) form {
+	f := form{write: func(b, v []byte) []byte { return AppendFloat(b, d.Float(v), 32) }}
+	if d.Size() == 1 {
+		f.read = reader(rounded[uint8](d))
+	} else {
+		f.read = reader(rounded[uint16](d))
+	}
+	return f
+}
+
+// rounded reads numbers as the nearest values of a float.
+func rounded[T uint8 | uint16](d tensor.DType) func([]T) jsonscan.Elements {
+	return func(all []T) jsonscan.Elements {
+		return jsonscan.Rounded(all, func(f float64) (T, bool) {
+			bits, ok := d.FloatBits(f)
+			return T(bits), ok
+		})
+	}
 }
 
 var host = binary.NativeEndian
@@ -62,6 +88,19 @@ func Has(d tensor.DType) bool {
 	_, ok := forms[d]
 	return ok
 }
+
+// Names are the datatypes that JSON can express: those of a kind together, the shorter ones first.
+var Names = sync.OnceValue(func() string {
+	known := slices.Collect(maps.Keys(forms))
+	slices.SortFunc(known, func(a, b tensor.DType) int {
+		return cmp.Or(cmp.Compare(a.Kind(), b.Kind()), cmp.Compare(a.Size(), b.Size()), cmp.Compare(a, b))
+	})
+	names := make([]string, len(known))
+	for i, d := range known {
+		names[i] = d.V2()
+	}
+	return strings.Join(names, ", ")
+})
 
 // Elements returns what [jsonscan.Scanner.Array] needs to read data into a tensor's memory, whose
 // size matches its shape and dtype; for Bytes it appends to that memory, which must have room. The
@@ -92,17 +131,14 @@ func AppendFloat(b []byte, f float64, bits int) []byte {
 // wanted describes an element of a dtype.
 func wanted(d tensor.DType) string {
 	low, high := "", ""
-	switch d {
-	case tensor.Bool:
+	switch d.Kind() {
+	case tensor.KindBool:
 		return "true or false (BOOL)"
-	case tensor.Bytes:
+	case tensor.KindBytes:
 		return "a string (BYTES)"
-	case tensor.Float16:
-		return "a number of at most 65504 (FP16)"
-	case tensor.Float32, tensor.BFloat16, tensor.Float64:
-		most := map[tensor.DType]float64{tensor.Float32: math.MaxFloat32, tensor.BFloat16: 0xFFp120, tensor.Float64: math.MaxFloat64}[d]
-		return fmt.Sprintf("a number of at most %s (%s)", strconv.FormatFloat(most, 'g', 8, 64), d.V2())
-	case tensor.Uint8, tensor.Uint16, tensor.Uint32, tensor.Uint64:
+	case tensor.KindFloat:
+		return fmt.Sprintf("a number of at most %s (%s)", strconv.FormatFloat(d.Largest(), 'g', 8, 64), d.V2())
+	case tensor.KindUint:
 		low, high = "0", strconv.FormatUint(math.MaxUint64>>(64-8*d.Size()), 10)
 	default:
 		low, high = strconv.FormatInt(math.MinInt64>>(64-8*d.Size()), 10), strconv.FormatInt(math.MaxInt64>>(64-8*d.Size()), 10)

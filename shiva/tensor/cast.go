@@ -1,13 +1,10 @@
 package tensor
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"math/bits"
 	"unsafe"
-
-	"github.com/x448/float16"
 )
 
 // Cast returns t with its elements as another dtype, in memory of the pool, whose one reference is
@@ -46,12 +43,12 @@ func parts(from, to DType) (DType, DType) {
 // other dtype if it is not its own carrier.
 type conversion struct {
 	convert castFunc
-	narrow  func(d DType, dst, src []byte, n int) int
+	narrow  castFunc
 	failure string // why an element cannot be cast, with %s for the dtype
 }
 
 func exact(from, to DType) conversion {
-	return conversion{casts[from.carrier()][to.carrier()], DType.fromCarrier, "which no %s is equal to"}
+	return conversion{casts[from.carrier()][to.carrier()], carried[to].exact, "which no %s is equal to"}
 }
 
 func cast(t Tensor, to DType, pool *Pool, how func(from, to DType) conversion) (Tensor, error) {
@@ -82,7 +79,7 @@ func cast(t Tensor, to DType, pool *Pool, how func(from, to DType) conversion) (
 		k := min(castBlock, n-done)
 		src, dst := t.Data[done*from.Size():], out.Data[done*into.Size():]
 		if from.carrier() != from {
-			from.toCarrier(wide[:], src, k)
+			carried[from].widen(wide[:], src, k)
 			src = wide[:]
 		}
 		result := dst
@@ -91,7 +88,7 @@ func cast(t Tensor, to DType, pool *Pool, how func(from, to DType) conversion) (
 		}
 		bad := c.convert(result, src, k)
 		if bad < 0 && into.carrier() != into {
-			bad = c.narrow(into, dst, narrow[:], k)
+			bad = c.narrow(dst, narrow[:], k)
 		}
 		if bad >= 0 {
 			out.Release()
@@ -105,84 +102,13 @@ func cast(t Tensor, to DType, pool *Pool, how func(from, to DType) conversion) (
 // castBlock is how many elements are cast at a time.
 const castBlock = 512
 
-// carrier returns the dtype with Go arithmetic that d's elements are cast as: d, or one that holds
-// all its values.
-func (d DType) carrier() DType {
-	switch d {
-	case Float16, BFloat16:
-		return Float32
-	case Bool:
-		return Uint8
-	default:
-		return d
-	}
-}
-
-// toCarrier converts n elements of d to its carrier, which is another dtype.
-func (d DType) toCarrier(dst, src []byte, n int) {
-	ne := binary.NativeEndian
-	for i := range n {
-		switch d {
-		case Float16:
-			f := float16.Frombits(ne.Uint16(src[2*i:])).Float32()
-			ne.PutUint32(dst[4*i:], math.Float32bits(f))
-		case BFloat16:
-			ne.PutUint32(dst[4*i:], uint32(ne.Uint16(src[2*i:]))<<16)
-		case Bool:
-			dst[i] = 0
-			if src[i] != 0 {
-				dst[i] = 1
-			}
-		}
-	}
-}
-
-// fromCarrier converts n elements from d's carrier, and returns the first that d cannot hold, or
-// -1.
-func (d DType) fromCarrier(dst, src []byte, n int) int {
-	ne := binary.NativeEndian
-	for i := range n {
-		switch d {
-		case Float16:
-			f := math.Float32frombits(ne.Uint32(src[4*i:]))
-			h := float16.Fromfloat32(f)
-			if h.Float32() != f && f == f {
-				return i
-			}
-			ne.PutUint16(dst[2*i:], h.Bits())
-		case BFloat16:
-			b := ne.Uint32(src[4*i:])
-			if f := math.Float32frombits(b); f != f {
-				b = b&^0xffff | 1<<22 // still NaN with half its bits
-			}
-			if b&0xffff != 0 {
-				return i
-			}
-			ne.PutUint16(dst[2*i:], uint16(b>>16))
-		case Bool:
-			if src[i] > 1 {
-				return i
-			}
-			dst[i] = src[i]
-		}
-	}
-	return -1
-}
-
 // elementText formats element i of a tensor of numbers, for errors.
 func (t Tensor) elementText(i int) string {
 	b := t.Data[i*t.DType.Size():]
-	ne := binary.NativeEndian
 	var v any
 	switch t.DType {
-	case Float16:
-		v = float16.Frombits(ne.Uint16(b)).Float32()
-	case BFloat16:
-		v = math.Float32frombits(uint32(ne.Uint16(b)) << 16)
-	case Float32:
-		v = math.Float32frombits(ne.Uint32(b))
 	case Float64:
-		v = math.Float64frombits(ne.Uint64(b))
+		v = t.DType.Float(b)
 	case Complex64:
 		v = complex(math.Float32frombits(ne.Uint32(b)), math.Float32frombits(ne.Uint32(b[4:])))
 	case Complex128:
@@ -203,6 +129,8 @@ func (t Tensor) elementText(i int) string {
 		v = ne.Uint64(b)
 	case Int64:
 		v = int64(ne.Uint64(b))
+	default: // a float of at most 32 bits
+		v = float32(t.DType.Float(b))
 	}
 	return fmt.Sprint(v)
 }

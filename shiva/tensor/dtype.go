@@ -1,6 +1,9 @@
 package tensor
 
-import "strconv"
+import (
+	"iter"
+	"strconv"
+)
 
 // A DType is the type of a tensor's elements. Its number is the code on the Shiva wire if it has
 // one, and 32 or more otherwise.
@@ -44,37 +47,62 @@ const (
 // firstOffWire is the first number that is not a code of the Shiva wire.
 const firstOffWire = 32
 
-// dtypes describes every DType; a row without a name is not a DType.
+// A Kind tells what the elements of a dtype are.
+type Kind uint8
+
+// The kinds. LongDouble is a KindFloat, and has no arithmetic in Go: see [DType.IsFloat].
+const (
+	KindNone Kind = iota // of an invalid DType
+	KindBool
+	KindUint
+	KindInt
+	KindFloat
+	KindComplex
+	KindBytes
+)
+
+// dtypes describes every DType; a row without a name is not a DType. What else is known of a float
+// is in the table of [DType.IsFloat].
 var dtypes = [...]struct {
 	name, v2  string
+	kind      Kind
 	size      uint8 // bytes of an element; 0: variable
 	swapWidth uint8 // bytes of the unit that is in host byte order
 }{
-	Float16:    {"float16", "FP16", 2, 2},
-	Float32:    {"float32", "FP32", 4, 4},
-	Uint8:      {"uint8", "UINT8", 1, 1},
-	Int8:       {"int8", "INT8", 1, 1},
-	Uint16:     {"uint16", "UINT16", 2, 2},
-	Int16:      {"int16", "INT16", 2, 2},
-	Uint32:     {"uint32", "UINT32", 4, 4},
-	Int32:      {"int32", "INT32", 4, 4},
-	Uint64:     {"uint64", "UINT64", 8, 8},
-	Float64:    {"float64", "FP64", 8, 8},
-	LongDouble: {"longdouble", "LONGDOUBLE", 16, 16},
-	Int64:      {"int64", "INT64", 8, 8},
-	Complex64:  {"complex64", "COMPLEX64", 8, 4},
-	Complex128: {"complex128", "COMPLEX128", 16, 8},
-	Bool:       {"bool", "BOOL", 1, 1},
-	BFloat16:   {"bfloat16", "BF16", 2, 2},
-	Bytes:      {"bytes", "BYTES", 0, 1},
+	Float16:    {"float16", "FP16", KindFloat, 2, 2},
+	Float32:    {"float32", "FP32", KindFloat, 4, 4},
+	Uint8:      {"uint8", "UINT8", KindUint, 1, 1},
+	Int8:       {"int8", "INT8", KindInt, 1, 1},
+	Uint16:     {"uint16", "UINT16", KindUint, 2, 2},
+	Int16:      {"int16", "INT16", KindInt, 2, 2},
+	Uint32:     {"uint32", "UINT32", KindUint, 4, 4},
+	Int32:      {"int32", "INT32", KindInt, 4, 4},
+	Uint64:     {"uint64", "UINT64", KindUint, 8, 8},
+	Float64:    {"float64", "FP64", KindFloat, 8, 8},
+	LongDouble: {"longdouble", "LONGDOUBLE", KindFloat, 16, 16},
+	Int64:      {"int64", "INT64", KindInt, 8, 8},
+	Complex64:  {"complex64", "COMPLEX64", KindComplex, 8, 4},
+	Complex128: {"complex128", "COMPLEX128", KindComplex, 16, 8},
+	Bool:       {"bool", "BOOL", KindBool, 1, 1},
+	BFloat16:   {"bfloat16", "BF16", KindFloat, 2, 2},
+	Bytes:      {"bytes", "BYTES", KindBytes, 0, 1},
+}
+
+// DTypes are all of them, in the order of their numbers.
+func DTypes() iter.Seq[DType] {
+	return func(yield func(DType) bool) {
+		for d := range dtypes {
+			if d := DType(d); d.Valid() && !yield(d) {
+				return
+			}
+		}
+	}
 }
 
 var fromV2 = func() map[string]DType {
 	m := make(map[string]DType)
-	for d := range dtypes {
-		if name := dtypes[d].v2; name != "" {
-			m[name] = DType(d)
-		}
+	for d := range DTypes() {
+		m[d.V2()] = d
 	}
 	return m
 }()
@@ -98,6 +126,16 @@ func FromV2(name string) (DType, bool) {
 	return d, ok
 }
 
+// FromName returns the DType with one of numpy's names, as [DType.String] gives them.
+func FromName(name string) (DType, bool) {
+	for d := range DTypes() {
+		if d.String() == name {
+			return d, true
+		}
+	}
+	return 0, false
+}
+
 // Valid reports whether d is one of the constants.
 func (d DType) Valid() bool { return int(d) < len(dtypes) && dtypes[d].name != "" }
 
@@ -113,14 +151,31 @@ func (d DType) Size() int {
 	return int(dtypes[d].size)
 }
 
+// Kind returns what d's elements are.
+func (d DType) Kind() Kind {
+	if !d.Valid() {
+		return KindNone
+	}
+	return dtypes[d].kind
+}
+
 // Ordered reports whether elements can be ranked, after a [Cast] to float64: texts, complex numbers
 // and long doubles cannot.
 func (d DType) Ordered() bool {
-	switch d {
-	case Bytes, LongDouble, Complex64, Complex128:
-		return false
+	switch d.Kind() {
+	case KindBool, KindUint, KindInt:
+		return true
 	}
-	return d.Valid()
+	return d.IsFloat()
+}
+
+// WireType returns the dtype as which Shiva carries the values of d: d itself if it is on the wire,
+// and float32 for a shorter float that is not. ok is false for [Bytes], which Shiva lacks.
+func (d DType) WireType() (on DType, ok bool) {
+	if !d.OnWire() && d.IsFloat() {
+		return Float32, true
+	}
+	return d, d.OnWire()
 }
 
 // SwapWidth returns the number of bytes of the unit that is reversed between big-endian and

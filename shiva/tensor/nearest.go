@@ -1,11 +1,8 @@
 package tensor
 
 import (
-	"encoding/binary"
 	"math"
 	"unsafe"
-
-	"github.com/x448/float16"
 )
 
 // Rounds reports whether CastNearest takes values that Cast refuses: whether a float dtype lacks
@@ -17,23 +14,18 @@ func Rounds(from, to DType) bool {
 	}
 	digits, exponent := from.precision()
 	most, largest := to.precision()
-	return to == Bool || (to == Float16 || to == BFloat16 || to == Float32 || to == Float64) && (digits > most || exponent > largest)
+	return to == Bool || to.IsFloat() && (digits > most || exponent > largest)
 }
 
 // precision returns how many binary digits values of a real dtype have, and the exponent of two
 // that is above all of them.
 func (d DType) precision() (digits, exponent int) {
-	switch d {
-	case Bool:
+	if d == Bool {
 		return 1, 1
-	case Float16:
-		return 11, 16
-	case BFloat16:
-		return 8, 128
-	case Float32:
-		return 24, 128
-	case Float64:
-		return 53, 1024
+	}
+	if d.IsFloat() {
+		_, exponent = math.Frexp(d.Largest())
+		return floats[d].digits, exponent
 	}
 	return 8 * d.Size(), 8 * d.Size()
 }
@@ -53,16 +45,16 @@ func roundingOf[F real]() rounding {
 
 // nearest is the conversion of CastNearest.
 func nearest(from, to DType) conversion {
-	c := conversion{narrow: DType.roundFromCarrier, failure: "which is out of the range of %s"}
-	switch r := roundings[from.carrier()]; to {
-	case Bool:
+	c := conversion{narrow: carried[to].nearest, failure: "which is out of the range of %s"}
+	switch r := roundings[from.carrier()]; {
+	case to == Bool:
 		c.convert = r.truth
-	case Float16, BFloat16:
-		c.convert = r.odd
-	case Float32:
+	case to == Float32:
 		c.convert = r.float32
-	case Float64:
+	case to == Float64:
 		c.convert = r.float64
+	case to.IsFloat():
+		c.convert = r.odd
 	default:
 		return exact(from, to)
 	}
@@ -126,37 +118,6 @@ func truthSlice[F real](dst, src []byte, n int) int {
 		}
 		if dst[i] = 0; v != 0 {
 			dst[i] = 1
-		}
-	}
-	return -1
-}
-
-// roundFromCarrier is fromCarrier with the nearest value of d.
-func (d DType) roundFromCarrier(dst, src []byte, n int) int {
-	ne := binary.NativeEndian
-	for i := range n {
-		switch d {
-		case Float16:
-			f := math.Float32frombits(ne.Uint32(src[4*i:]))
-			h := float16.Fromfloat32(f)
-			if h.IsInf(0) && !math.IsInf(float64(f), 0) {
-				return i
-			}
-			ne.PutUint16(dst[2*i:], h.Bits())
-		case BFloat16:
-			b := ne.Uint32(src[4*i:])
-			f := float64(math.Float32frombits(b))
-			if f != f {
-				b = b&^0xffff | 1<<22 // still NaN with half its bits
-			} else {
-				b += 0x7fff + b>>16&1 // ties to even
-			}
-			if b &^= 0xffff; math.IsInf(float64(math.Float32frombits(b)), 0) && !math.IsInf(f, 0) {
-				return i
-			}
-			ne.PutUint16(dst[2*i:], uint16(b>>16))
-		case Bool:
-			dst[i] = src[i]
 		}
 	}
 	return -1

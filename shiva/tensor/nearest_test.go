@@ -1,9 +1,11 @@
 package tensor
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"math/big"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -140,5 +142,78 @@ func TestCastNearestSpecial(t *testing.T) {
 	}
 	if _, err := CastNearest(x, Bytes, nil); err == nil {
 		t.Error("numbers are bytes")
+	}
+}
+
+// One element is converted as tensors are, for each float: from a float64 to the nearest value,
+// with the same numbers beyond the largest one, and back without a change.
+func TestFloats(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for d := range DTypes() {
+		if !d.IsFloat() {
+			if d.Largest() != 0 {
+				t.Errorf("%s has a largest value and is no float", d)
+			}
+			continue
+		}
+		_, exp := math.Frexp(d.Largest())
+		values := []float64{0, math.Copysign(0, -1), 1, d.Largest(), -d.Largest(), math.Inf(1), math.Inf(-1), math.NaN(),
+			math.MaxFloat64, math.SmallestNonzeroFloat64, d.Largest() * (1 + 0x1p-30)}
+		for range 5000 {
+			values = append(values, math.Ldexp(random.Float64()*2-1, random.IntN(2*exp+40)-exp-38))
+			// Halfway between two values, and next to that.
+			tie := math.Ldexp(float64(2*random.IntN(1<<floats[d].digits)+1), random.IntN(20)-10)
+			values = append(values, tie, math.Nextafter(tie, 0), math.Nextafter(tie, math.Inf(1)))
+		}
+		for _, f := range values {
+			one, err := FromSlice(Shape{1}, []float64{f})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := CastNearest(one, d, nil)
+			got, ok := d.AppendFloat(nil, f)
+			if ok != (err == nil) {
+				t.Fatalf("%g as %s fits: %t; cast: %v", f, d, ok, err)
+			}
+			if ok && f == f && !bytes.Equal(got, want.Data) {
+				t.Fatalf("%g as %s is %x, cast %x", f, d, got, want.Data)
+			}
+			back := d.Float(got)
+			if again, _ := d.AppendFloat(nil, back); !bytes.Equal(again, got) || (f != f) != (back != back) || !ok != (math.IsInf(back, 0) && !math.IsInf(f, 0)) {
+				t.Fatalf("%g as %s is %x, which is %g and goes back to %x", f, d, got, back, again)
+			}
+		}
+	}
+}
+
+// Short floats are the nearest ones: each is itself, and so are numbers within half a step of it.
+func TestShortFloatsAreNearest(t *testing.T) {
+	for d := range DTypes() {
+		if !d.IsFloat() || d.Size() != 2 {
+			continue
+		}
+		value := func(bits uint64) float64 { return d.Float(binary.NativeEndian.AppendUint16(nil, uint16(bits))) }
+		for bits := range uint64(1 << 16) {
+			f := value(bits)
+			if math.IsNaN(f) || math.IsInf(f, 0) {
+				continue
+			}
+			if got, ok := d.FloatBits(f); !ok || got != bits {
+				t.Fatalf("%s %#04x is %v, made from that %#04x %v", d, bits, f, got, ok)
+			}
+			up := value(bits + 1)
+			if math.Abs(f) == d.Largest() {
+				continue
+			}
+			mid := (f + up) / 2
+			for _, c := range []struct {
+				f    float64
+				want uint64
+			}{{mid, bits + bits&1}, {mid + (f-up)*1e-9, bits}, {mid - (f-up)*1e-9, bits + 1}} {
+				if got, _ := d.FloatBits(c.f); got != c.want {
+					t.Fatalf("%s of %v is %#04x, want %#04x", d, c.f, got, c.want)
+				}
+			}
+		}
 	}
 }

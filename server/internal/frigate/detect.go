@@ -129,12 +129,8 @@ func (a *request) image() (tensor.Tensor, error) {
 
 // dtypeOf returns the dtype with one of numpy's names.
 func dtypeOf(name string) (tensor.DType, bool) {
-	for d := range tensor.BFloat16 { // the dtypes that numpy has
-		if d.OnWire() && d.String() == name {
-			return d, true
-		}
-	}
-	return 0, false
+	d, ok := tensor.FromName(name)
+	return d, ok && d.OnWire() // numpy has those that Shiva has
 }
 
 // best returns the bytes of the rows with the highest scores, as detectors read them. It leaves out

@@ -17,10 +17,10 @@ import (
 //
 // Source: Triton, classification extension.
 func classify(t tensor.Tensor, k int, labels []string) (tensor.Tensor, error) {
-	switch t.DType {
-	case tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64:
+	switch t.DType.Kind() {
+	case tensor.KindInt:
 		return rank(t, tensor.Int64, k, labels, func(b []byte, v int64) []byte { return strconv.AppendInt(b, v, 10) })
-	case tensor.Bool, tensor.Uint8, tensor.Uint16, tensor.Uint32, tensor.Uint64:
+	case tensor.KindBool, tensor.KindUint:
 		return rank(t, tensor.Uint64, k, labels, func(b []byte, v uint64) []byte { return strconv.AppendUint(b, v, 10) })
 	}
 	return rank(t, tensor.Float64, k, labels, func(b []byte, v float64) []byte { return strconv.AppendFloat(b, v, 'f', 6, 64) })

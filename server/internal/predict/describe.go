@@ -268,11 +268,11 @@ const formatNone = "FORMAT_NONE"
 
 // configType returns a dtype's name in a model configuration.
 func configType(d tensor.DType) string {
-	switch d {
-	case tensor.Bytes:
+	switch {
+	case d == tensor.Bytes:
 		return "TYPE_STRING"
-	case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
-		return "TYPE_INVALID" // the enumeration lacks the type
+	case !d.Ordered(): // long doubles and complex numbers, which the enumeration lacks
+		return "TYPE_INVALID"
 	}
 	return "TYPE_" + d.V2()
 }

@@ -259,7 +259,7 @@ func datatype(t *text, what func() string) tensor.DType {
 	name := t.Str()
 	d, ok := tensor.FromV2(string(name))
 	if !ok && name != nil {
-		t.Fail(fault.Invalid("%s: unknown datatype %.40q; expected one of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, BF16, FP32, FP64, BYTES", what(), name))
+		t.Fail(fault.Invalid("%s: unknown datatype %.40q; expected one of %s", what(), name, jsontensor.Names()))
 	}
 	return d
 }

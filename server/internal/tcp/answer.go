@@ -162,8 +162,8 @@ func (l *loop) listOutputs(c *call) (err error) {
 			l.texts = append(l.texts, t)
 			continue
 		}
-		if !t.DType.OnWire() { // bfloat16 is sent as float32, which holds all its values
-			t, err = tensor.Cast(t, tensor.Float32, nil) // garbage-collected: no release
+		if wire, _ := t.DType.WireType(); wire != t.DType {
+			t, err = tensor.Cast(t, wire, nil) // garbage-collected: no release
 			if err != nil {
 				return err
 			}
