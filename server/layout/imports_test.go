@@ -85,6 +85,7 @@ server/layout:
 server/internal/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           shiva/nearest shiva/tensor | github.com/x448/float16
 server/internal/apps:       server/internal/fault server/internal/wake shiva/backoff server/internal/gate shiva/nearest server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/inorder scheduler/naming scheduler/setting shiva/jsontensor shiva/jsonscan shiva/tensor | github.com/anishathalye/porcupine
+server/internal/pipelines:  server/admin server/internal/fault server/internal/gate scheduler scheduler/naming scheduler/setting shiva/nearest shiva/tensor
 server/internal/latest:     scheduler shiva/tensor
 server/internal/cache:      server/internal/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               server/internal/wake github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting shiva/backoff
