@@ -27,7 +27,7 @@ const (
 	maxName   = 64 // bytes of the name of a stage, an input or an output
 )
 
-// A Pipeline is a definition whose graph is sound; whether it fits the models is for [Pipeline.Fit].
+// A Pipeline is a definition whose graph is sound. Whether it fits the models says [Pipeline.Fit].
 // It is immutable.
 type Pipeline struct {
 	Definition

@@ -13,9 +13,9 @@
 //     every element of an output. What contains them is their scope, which is known from the
 //     definition; how many there are, from the answers.
 //   - A stage reads what has a value for each of its rows: values of its own scope, values of the
-//     scopes around it, of which all rows inside get the same, and elements beside those of each. No
-//     stage joins the rows of several again; what a model says of all objects of a picture, a model
-//     that takes the whole ragged output makes.
+//     scopes around it, of which all rows inside get the same, and elements beside those of each.
+//     No stage joins the rows of another one again. A model that takes the whole ragged output of a
+//     row can say something of all of its objects.
 //   - Boxes are in pixels of the upright picture unless the stage says that they are parts. The
 //     values do not tell: a box of one pixel in the corner would be one of the whole picture.
 package pipelines

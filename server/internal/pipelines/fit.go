@@ -27,8 +27,8 @@ type step struct {
 	*stage
 	target *gate.Target
 	feeds  []feed
-	each   int  // index of the output of Each, of the model of that stage; -1: none
-	boxes  int  // index into feeds of the picture whose regions the elements are; -1: they are rows
+	each   int // index of the output of Each, of the model of that stage; -1: none
+	boxes  int // index into feeds of the picture whose regions the elements are; -1: they are rows
 	filter siblings
 }
 
