@@ -40,29 +40,30 @@ type Call struct {
 	Squeeze  bool // one row sent without its batch dimension: the answer has none either
 	Bridge   bool // request and answer are in bridge form
 
+	Fanout Fanout // set by an application's Open, and submitted instead; nil for a model
+
 	// The answer, set before Complete: Outputs in the order of the model's declaration, or Err.
 
 	Outputs []tensor.Tensor
 	Err     error
 	Timing  scheduler.Timing
-	Alone   bool    // no other call completes with it: no reason to wait for more
 	Choice  *Choice // how an application answered; nil for a model
 	Frame   *Frame  // what the answer says about its stream; nil: the call is not a frame
+	Alone   bool    // no other call completes with it: no reason to wait for more
 
-	Fanout Fanout // set by an application's Open, and submitted instead; nil for a model
-
-	form       *form // of a question in bridge form; nil: no output depends on it
-	frame      Frame
-	request    scheduler.Request // to a model; belongs to the scheduler or a cache until complete
-	cacheCall  cache.Call
-	newest     *latest.Name // keeps the answer to a frame; nil: it is part of another answer
-	metrics    *metrics.Model
-	trace      *trace.Trace // nil: the request is not traced
-	ask        *trace.Ask   // nil: not traced; only for calls to models
-	id         []byte       // Request.ID
-	client     string       // who asks, for operators: an identity or a machine
-	unforeseen bool         // the size of the answer was not known in advance
+	unforeseen bool // the size of the answer was not known in advance
 	step       step
+
+	form      *form // of a question in bridge form; nil: no output depends on it
+	frame     Frame
+	request   scheduler.Request // to a model; belongs to the scheduler or a cache until complete
+	cacheCall cache.Call
+	newest    *latest.Name // keeps the answer to a frame; nil: it is part of another answer
+	metrics   *metrics.Model
+	trace     *trace.Trace // nil: the request is not traced
+	ask       *trace.Ask   // nil: not traced; only for calls to models
+	id        []byte       // Request.ID
+	client    string       // who asks, for operators: an identity or a machine
 
 	inputs [2]tensor.Tensor // backs Inputs of the usual model
 	dims   [12]int          // backs shapes that were given a leading 1
@@ -71,7 +72,7 @@ type Call struct {
 
 // An Owner is told when one of its calls is complete: exactly once for each submitted call, from
 // any goroutine, with no lock held, perhaps before Submit returns. Complete must not block. It may
-// close the call and submit others.
+// close the call and submit others. A question that is detached from its call has none: nil.
 type Owner interface{ Complete(*Call) }
 
 // A step is how far a call has come. Only the invariants build looks at it.

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/latest"
+	"github.com/shivad/shivad/server/internal/trace"
 )
 
 // Latest says how the newest answers of a model's streams are kept.
@@ -89,12 +91,15 @@ func (f *Frame) source() latest.Source {
 	return key
 }
 
-// A poll is a question for the newest answer of a stream, as the fan-out of its call: it asks no
-// model.
-type poll struct {
+// A Poll is a question for the newest answer of a stream, as the fan-out of its call: it asks no
+// model. While it waits it needs no call: see Detach.
+type Poll struct {
 	latest.Poll
-	call   *Call
 	newest *latest.Name
+	call   *Call // nil: it is detached
+	owner  Owner // of the call that it is detached from
+	use    *access.Use
+	trace  *trace.Trace
 }
 
 // openLatest opens a question for the newest answer of a stream that is sent to target.
@@ -102,7 +107,7 @@ func (g *Gate) openLatest(c *Call, target *Target, r *Request) error {
 	if len(r.Inputs) > 0 {
 		return fault.Invalid("a question for the newest answer of a stream brings no tensors, got %d", len(r.Inputs))
 	}
-	q := &poll{call: c, newest: target.newest}
+	q := &Poll{call: c, newest: target.newest, use: r.Use, trace: r.Trace}
 	c.Target, c.Rows = target, 1
 	c.Deadline = r.Arrived.Add(cmp.Or(r.Timeout, target.Deadline))
 	q.Question = latest.Question{
@@ -117,32 +122,67 @@ func (g *Gate) openLatest(c *Call, target *Target, r *Request) error {
 	return nil
 }
 
+// Detach takes a question that may wait out of its open call, which may then be closed and opened
+// for another request: a call is most of what a question would cost while it waits. nil: the call
+// is none. The door submits it with Ask. When it is answered, the call's Owner is told, with nil,
+// and the door gets a call with the answer from Attach. In between it may only Cancel it.
+func (c *Call) Detach() *Poll {
+	q, ok := c.Fanout.(*Poll)
+	if !ok || !q.Wait {
+		return nil
+	}
+	q.call, q.owner, c.Fanout = nil, c.Owner, nil
+	return q
+}
+
+// Ask submits a question that is detached.
+func (q *Poll) Ask() { q.newest.Ask(&q.Poll) }
+
+// Attach makes c, which is ready for Open, a call that is complete, with the answer.
+func (q *Poll) Attach(c *Call) {
+	c.pass(atDoor, submitted)
+	c.Fanout, c.trace, c.Use = q, q.trace, q.use
+	q.fill(c)
+	c.pass(submitted, complete)
+}
+
+// fill gives the answer to c.
+func (q *Poll) fill(c *Call) {
+	a := q.Answer
+	if c.Err = q.Err; a == nil {
+		return
+	}
+	of := a.Of.(*kept)
+	c.Target, c.Squeeze, c.Choice = of.target, of.squeeze, of.choice
+	c.Outputs = append(c.Outputs[:0], a.Outputs...) // with their references
+	c.frame = Frame{Seq: a.Seq, Age: a.Age(time.Now()), Skipped: a.Skipped, Captured: a.Captured}
+	c.Frame = &c.frame
+}
+
 // Start implements Fanout.
-func (q *poll) Start(calls []*Call) []*Call {
-	q.newest.Ask(&q.Poll)
+func (q *Poll) Start(calls []*Call) []*Call {
+	q.Ask()
 	return calls
 }
 
-// Complete answers the call.
-func (q *poll) Complete(*latest.Poll) {
-	c, a := q.call, q.Answer
-	if c.Err = q.Err; a != nil {
-		of := a.Of.(*kept)
-		c.Target, c.Squeeze, c.Choice = of.target, of.squeeze, of.choice
-		c.Outputs = append(c.Outputs[:0], a.Outputs...) // with their references
-		c.frame = Frame{Seq: a.Seq, Age: a.Age(time.Now()), Skipped: a.Skipped, Captured: a.Captured}
-		c.Frame = &c.frame
+// Complete tells the owner.
+func (q *Poll) Complete(*latest.Poll) {
+	if c := q.call; c != nil {
+		q.fill(c)
+		c.Finish()
+		return
 	}
-	c.Finish()
+	q.trace.Answered()
+	q.owner.Complete(nil)
 }
 
 // Cancel implements Fanout.
-func (q *poll) Cancel() {
+func (q *Poll) Cancel() {
 	q.Poll.Cancel(fmt.Errorf("%w: the caller gave up", scheduler.ErrCanceled))
 }
 
 // Close implements Fanout: the call has the references.
-func (q *poll) Close() {}
+func (q *Poll) Close() {}
 
 // Voices implements Fanout.
-func (q *poll) Voices() int { return 1 }
+func (q *Poll) Voices() int { return 1 }

@@ -29,7 +29,7 @@ func (l *loop) encode(c *call) {
 		// A shape or a count in the container's answer does not fit the wire format.
 	}
 	c.err = err
-	l.refusal(c, &m, err)
+	l.refusal(c.question.ID, &m, err)
 	l.out, l.vecs, _ = shiva.AppendVectored(l.out, l.vecs, &m) // the server's own parts, which fit
 }
 
@@ -47,15 +47,15 @@ func (l *loop) compose(c *call, m *shiva.Message) error {
 func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 	l.tensors, l.texts = l.tensors[:0], l.texts[:0]
 	b = append(b, '{')
-	if c.question.id != nil {
+	if c.question.ID != nil {
 		b = append(b, `"id":`...)
-		b = append(b, c.question.id...)
+		b = append(b, c.question.ID...)
 		b = append(b, ',')
 	}
 	if c.control != nil {
 		return append(b, c.control[len("{"):]...), nil // an object with members
 	}
-	if c.question.own && !c.gate.Bridge {
+	if c.question.own != nil && !c.gate.Bridge {
 		b = c.question.appendOwn(b, c)
 	}
 	if c.gate.Choice != nil {
@@ -126,7 +126,7 @@ func (q *question) appendOwn(b []byte, c *call) []byte {
 		return c.inBothForms() && slices.ContainsFunc(c.gate.Target.Spec.Outputs, func(s tensor.Spec) bool { return s.Name == string(key) })
 	}
 	for key, value := range jsonscan.Members(q.Metadata) {
-		if !answerKeys[string(key)] && q.keys[string(key)] == nil && !isField(key) {
+		if !answerKeys[string(key)] && q.own[string(key)] == nil && !isField(key) {
 			b = append(jsonscan.AppendString(b, key), ':')
 			b = append(append(b, value...), ',')
 		}
@@ -276,8 +276,8 @@ func appendReferences(b []byte, lists tensor.Shape, at int) ([]byte, int) {
 	return append(b, ']'), at
 }
 
-// refusal makes m the "!error" message that answers c.
-func (l *loop) refusal(c *call, m *shiva.Message, err error) {
+// refusal makes m the "!error" message that answers the request of that id, if it has one.
+func (l *loop) refusal(id []byte, m *shiva.Message, err error) {
 	status := fault.Of(err)
 	r, told := errors.AsType[*refusal](err)
 	e := shiva.RemoteError{
@@ -285,7 +285,7 @@ func (l *loop) refusal(c *call, m *shiva.Message, err error) {
 		Message:   fault.Text(err),
 		Code:      status.HTTP,
 		Retryable: status.Retryable,
-		ID:        string(c.question.id),
+		ID:        string(id),
 		By:        fault.By(err),
 		Unshared:  told && r.unshared,
 	}

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"slices"
 	"time"
 
@@ -17,15 +18,16 @@ import (
 // gate. It is freed when its answer has been written, or, if its client has disconnected by then,
 // when it is complete.
 type call struct {
-	gate      gate.Call // the gate's side of it
+	*work     // nil: it is free, or parked
 	session   *session
 	message   *shiva.Message // the request; inputs refer to its memory; nil when no longer needed
 	feedback  gate.Feedback  // used instead of gate for feedback
 	namespace string         // of the request; empty if it could not be decoded
 	next      *call          // the next in the line of answers
+	arrived   time.Time
 
-	question question
-	arrived  time.Time
+	parked   *gate.Poll // waits for the newest answer of a stream; nil: it is no such call
+	metadata []byte     // of the message of a call that is or was parked, as a copy
 
 	trace       *trace.Trace // nil: not traced
 	use         access.Use
@@ -37,10 +39,17 @@ type call struct {
 	phase       callPhase
 }
 
+// work is what a call needs to open its request and to write its answer, and not while it is
+// parked.
+type work struct {
+	gate     gate.Call // the gate's side of it
+	question question
+}
+
 // Complete posts the call to its loop, where everything else about a session happens. Any goroutine
 // may call it.
 func (c *call) Complete(*gate.Call) {
-	if c.hasSharedOutputs() {
+	if c.parked == nil && c.hasSharedOutputs() {
 		c.session.loop.door.copies.Go(c.put)
 		return
 	}
@@ -96,16 +105,10 @@ func (c *call) count(l *loop) {
 	}
 }
 
-// newCall takes a call from the loop's free list.
+// newCall takes a call from those that are free.
 func (l *loop) newCall(s *session, m *shiva.Message) *call {
-	var c *call
-	if n := len(l.free); n > 0 {
-		c = l.free[n-1]
-		l.free = l.free[:n-1]
-		l.unused = min(l.unused, n-1)
-	} else {
-		c = new(call)
-	}
+	c := l.calls.take()
+	c.work = l.works.take()
 	c.enter(opening)
 	c.session, c.message, c.arrived = s, m, l.now
 	if m != nil {
@@ -117,9 +120,9 @@ func (l *loop) newCall(s *session, m *shiva.Message) *call {
 
 // dropQuestion releases a request whose answer is known, except for its id.
 func (l *loop) dropQuestion(c *call) {
-	id := slices.Clone(c.question.id)
+	id := slices.Clone(c.question.ID)
 	l.recycle(c)
-	c.question.id = id
+	c.question.ID = id
 }
 
 // recycle releases the request of a call for reuse.
@@ -131,9 +134,27 @@ func (l *loop) recycle(c *call) {
 	}
 }
 
+// park submits a question that may wait for the newest answer of a stream. Thousands may, for
+// seconds each: while they do, they have a place in the line and little else.
+func (l *loop) park(c *call, q *gate.Poll) {
+	c.parked, c.metadata = q, bytes.Clone(c.question.Metadata)
+	c.gate.Close()
+	l.recycle(c)
+	l.works.give(c.work)
+	c.work = nil
+	q.Ask()
+}
+
+// resume continues with a parked call, now that it has its answer.
+func (l *loop) resume(c *call) {
+	c.work = l.works.take()
+	_ = c.question.parse(c.metadata, ofLatest) // what the answer repeats; it was read without an error before
+	c.parked.Attach(&c.gate)
+	c.parked = nil
+}
+
 // freeCall counts the call and releases the outputs, the request and the call, in this order.
 func (l *loop) freeCall(c *call) {
-	const keep = 4096
 	c.enter(free)
 	c.count(l)
 	c.gate.Close()
@@ -142,12 +163,50 @@ func (l *loop) freeCall(c *call) {
 		c.feedback = nil
 	}
 	l.recycle(c)
+	l.works.give(c.work)
 	c.use.End()
-	c.session, c.namespace, c.next = nil, "", nil
+	c.work, c.session, c.namespace, c.next, c.metadata = nil, nil, "", nil, nil
 	c.control, c.err, c.outboxBytes = nil, nil, 0
 	c.shared.release()
 	c.shared = nil
-	if len(l.free) < keep {
-		l.free = append(l.free, c)
+	l.calls.give(c)
+}
+
+// A stock has free objects for reuse. The zero stock is empty.
+type stock[T any] struct {
+	free   []*T
+	unused int // free ones that were not needed since the last trim
+}
+
+// take returns a free object, or a new one.
+func (s *stock[T]) take() *T {
+	n := len(s.free)
+	if n == 0 {
+		return new(T)
 	}
+	v := s.free[n-1]
+	s.free = s.free[:n-1]
+	s.unused = min(s.unused, n-1)
+	return v
+}
+
+// give takes an object back.
+func (s *stock[T]) give(v *T) {
+	const keep = 4096
+	if len(s.free) < keep {
+		s.free = append(s.free, v)
+	}
+}
+
+// few is how many free objects a stock keeps even if it does not need them.
+const few = 64
+
+// trim drops an eighth of the free objects that were not needed since the last tick, down to a few.
+// A stall of the machine leaves thousands of them, which are megabytes.
+func (s *stock[T]) trim() {
+	n := len(s.free)
+	drop := max(0, s.unused-few+7) / 8
+	clear(s.free[n-drop:])
+	s.free = s.free[:n-drop]
+	s.unused = len(s.free)
 }

@@ -187,7 +187,7 @@ func (d *Door) enlist(l *loop) {
 // refuse returns the answer to a connection above a limit.
 func refuse(err error) []byte {
 	var m shiva.Message
-	new(loop).refusal(new(call), &m, err)
+	new(loop).refusal(nil, &m, err)
 	answer, _ := shiva.AppendMessage(nil, &m) // cannot fail: the server made all parts
 	return answer
 }

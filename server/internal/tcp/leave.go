@@ -165,6 +165,8 @@ func (s *session) closed() {
 		case s.abandoned():
 		case c.feedback != nil:
 			c.feedback.Cancel()
+		case c.parked != nil:
+			c.parked.Cancel()
 		default:
 			s.loop.door.gate.Cancel(&c.gate)
 		}

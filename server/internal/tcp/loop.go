@@ -43,8 +43,8 @@ type loop struct {
 	armed      bool      // a tick has been requested
 	sessions   []*session
 	timed      []*session // sessions with a running clock; see tick
-	free       []*call
-	unused     int          // free calls that the loop has not needed since the last tick
+	calls      stock[call]
+	works      stock[work]
 	pending    []*call      // to submit at the end of this turn
 	submission []*gate.Call // buffer of submit
 	ready      []*session   // with answers to write at the end of this turn
@@ -96,7 +96,7 @@ func newLoop(d *Door, wake, arm func()) *loop {
 
 // post delivers a completed call. Any goroutine may call it.
 func (l *loop) post(c *call) {
-	alone := c.gate.Alone
+	alone := c.parked == nil && c.gate.Alone
 	switch {
 	case !l.deliver(mail{call: c}):
 	case alone:
@@ -200,17 +200,22 @@ func (l *loop) end() {
 		if !l.collect() {
 			break
 		}
-		for _, s := range l.ready {
-			s.queued = false
-			s.flush()
-		}
-		clear(l.ready)
-		l.ready = l.ready[:0]
+		l.flush()
 	}
 	l.tally.Flush()
 	l.scheduleTick()
 	l.ended = time.Now()
 	l.turns.Unlock()
+}
+
+// flush writes the answers of sessions that have some.
+func (l *loop) flush() {
+	for _, s := range l.ready {
+		s.flush()
+		s.queued = false // only now: what becomes ready during the flush is part of it
+	}
+	clear(l.ready)
+	l.ready = l.ready[:0]
 }
 
 // submit submits the pending calls, except those of clients that have disconnected since.
@@ -222,6 +227,12 @@ func (l *loop) submit() {
 		case c.feedback != nil:
 			c.feedback.Learn(c.completeFeedback)
 		default:
+			if c.shared == nil {
+				if q := c.gate.Detach(); q != nil {
+					l.park(c, q)
+					continue
+				}
+			}
 			l.submission = append(l.submission, &c.gate)
 		}
 	}
@@ -232,7 +243,9 @@ func (l *loop) submit() {
 }
 
 // collect empties the mailbox and reports whether there is something to write. After it has
-// reported false, the next completion wakes the loop.
+// reported false, the next completion wakes the loop. Of parked calls only a few are resumed before
+// their answers are written, so that those who wait for the same stream do not all need a work at
+// once.
 func (l *loop) collect() bool {
 	l.mu.Lock()
 	mails := l.mails
@@ -243,6 +256,7 @@ func (l *loop) collect() bool {
 	}
 	l.mails = l.spare
 	l.mu.Unlock()
+	resumed := 0
 	for _, m := range mails {
 		c := m.call
 		if c == nil {
@@ -252,6 +266,12 @@ func (l *loop) collect() bool {
 		if c.phase == fetching {
 			c.session.resumeFetched(c)
 			continue
+		}
+		if c.parked != nil {
+			if resumed++; resumed%few == 0 {
+				l.flush()
+			}
+			l.resume(c)
 		}
 		c.session.inFlight--
 		c.session.finish(c)
@@ -287,7 +307,7 @@ const tick = 200 * time.Millisecond
 // scheduleTick requests a tick if it would have work. An idle server has no ticks: waking up five
 // times a second would be most of the cost of waiting for requests.
 func (l *loop) scheduleTick() {
-	if !l.armed && (len(l.timed) > 0 || len(l.free) > fewCalls || l.settings.IdleTimeout > 0 && len(l.sessions) > 0) {
+	if !l.armed && (len(l.timed) > 0 || max(len(l.calls.free), len(l.works.free)) > few || l.settings.IdleTimeout > 0 && len(l.sessions) > 0) {
 		l.armed = true
 		l.arm()
 	}
@@ -312,7 +332,8 @@ func (l *loop) tick() {
 		s.timed = s.runs()
 		return !s.timed
 	})
-	l.trim()
+	l.calls.trim()
+	l.works.trim()
 	l.end()
 }
 
@@ -322,19 +343,6 @@ func (l *loop) watchClocks(s *session) {
 		s.timed = true
 		l.timed = append(l.timed, s)
 	}
-}
-
-// fewCalls is how many free calls a loop keeps even if it does not need them.
-const fewCalls = 64
-
-// trim drops an eighth of the free calls that were not needed since the last tick, down to a few. A
-// stall of the machine leaves thousands of them, which are megabytes.
-func (l *loop) trim() {
-	n := len(l.free)
-	drop := max(0, l.unused-fewCalls+7) / 8
-	clear(l.free[n-drop:])
-	l.free = l.free[:n-drop]
-	l.unused = len(l.free)
 }
 
 // newSession makes the session of a transport.

@@ -15,15 +15,15 @@ import (
 // the message's memory.
 type question struct {
 	gate.Request
-	id    []byte // echoed in the answer, unchanged; nil if absent
 	names []byte // "__tensors__": names of the tensors in order; nil: they are positional
 
 	token []byte // shiva.TokenKey; nil: none
 
 	shared []byte // shiva.MemoryKey: which tensors are in shared memory; nil: none
 
-	keys map[string]*parameter.Key // the server's, for this kind of question; set by parse
-	own  bool                      // some keys mean nothing to the server: the answer returns them
+	// Not nil: some keys mean nothing to the server, since they are not among its keys for this kind
+	// of question. The answer returns them.
+	own map[string]*parameter.Key
 
 	forward []byte // backs Parameters, reused by the next question
 }
@@ -47,7 +47,6 @@ func (l *loop) keys(namespace string) map[string]*parameter.Key {
 // neither below nor among keys, those of the wire, go to the container.
 func (q *question) parse(meta []byte, keys map[string]*parameter.Key) error {
 	q.reset()
-	q.keys = keys
 	if len(meta) <= len("{}") {
 		return nil
 	}
@@ -57,18 +56,18 @@ func (q *question) parse(meta []byte, keys map[string]*parameter.Key) error {
 	for key, value := range jsonscan.Members(meta) {
 		var wrong error
 		switch {
-		case q.isAbsent(key, value):
+		case q.isAbsent(key, value, keys):
 			continue
 		case q.isField(key, value):
 			q.pass(key, value)
 			if string(key) == "id" { // echoed, whatever it is
-				q.id = value
+				q.ID = value
 			}
 			continue
 		}
 		switch string(key) {
 		case "id":
-			q.id = value
+			q.ID = value
 		case shiva.NamesKey:
 			q.names = value
 		case shiva.MemoryKey:
@@ -95,14 +94,13 @@ func (q *question) parse(meta []byte, keys map[string]*parameter.Key) error {
 				wrong = p.Read(&q.Values, parameter.JSON(value))
 			} else {
 				q.pass(key, value)
-				q.own = true
+				q.own = keys
 			}
 		}
 		if first == nil {
 			first = wrong // the refusal needs the id too, which may come last
 		}
 	}
-	q.ID = q.id
 	if len(q.forward) > 0 {
 		q.forward = append(q.forward, '}')
 		q.Parameters = q.forward
@@ -119,7 +117,7 @@ func (q *question) isField(key, value []byte) bool {
 // isAbsent reports whether a member is a key of the server that is null, or a bridge's field that
 // is None. For a key that takes no text that holds even if nothing else shows that the client is a
 // bridge.
-func (q *question) isAbsent(key, value []byte) bool {
+func (q *question) isAbsent(key, value []byte, keys map[string]*parameter.Key) bool {
 	if string(value) == "null" {
 		switch string(key) {
 		case "version", "inputs", "parameters", shiva.NamesKey, shiva.TextsKey, shiva.MemoryKey, shiva.TokenKey:
@@ -130,7 +128,7 @@ func (q *question) isAbsent(key, value []byte) bool {
 	if string(value) != gate.Absent {
 		return false
 	}
-	if p := q.keys[string(key)]; p != nil && !p.TakesText() {
+	if p := keys[string(key)]; p != nil && !p.TakesText() {
 		return true
 	}
 	return q.Bridge && string(key) != "id" // an id is echoed, and becomes None in the bridge again

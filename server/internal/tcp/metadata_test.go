@@ -20,14 +20,14 @@ func TestParseMetadata(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(q.id) != "[1]" || q.Timeout != 12500*time.Microsecond || q.Level() != 0 || q.Version != "3" ||
+	if string(q.ID) != "[1]" || q.Timeout != 12500*time.Microsecond || q.Level() != 0 || q.Version != "3" ||
 		string(q.Legacy) != `["a", "b"]` || string(q.Texts) != `{"t": "x"}` || q.Bridge || !q.Batch || !q.Timing || string(q.names) != `["x"]` || q.User != "u" {
 		t.Errorf("%+v", q)
 	}
 	if want := `{"k":1.0,"q\"":1,"other":{"deep": []},"camera":"c"}`; string(q.Parameters) != want {
 		t.Errorf("forwarded: expected %s, got %s", want, q.Parameters)
 	}
-	if err := q.parse(nil, parameters); err != nil || q.Parameters != nil || q.id != nil || q.Level() != parameter.DefaultPriority-1 {
+	if err := q.parse(nil, parameters); err != nil || q.Parameters != nil || q.ID != nil || q.Level() != parameter.DefaultPriority-1 {
 		t.Errorf("what the last question said is still there: %+v (%v)", q, err)
 	}
 	if err := q.parse([]byte(`{"version":"a\"b","timeout_ms":1e300}`), parameters); err != nil ||
@@ -53,8 +53,8 @@ func TestParseMetadataAsMeant(t *testing.T) {
 func TestParseDeepMetadata(t *testing.T) {
 	var q question
 	deep := strings.Repeat("[", 9999) + strings.Repeat("]", 9999)
-	if err := q.parse([]byte(`{"deep":`+deep+`,"id":1}`), parameters); err != nil || string(q.id) != "1" || string(q.Parameters) != `{"deep":`+deep+`}` {
-		t.Errorf("id %s, %d bytes are forwarded (%v)", q.id, len(q.Parameters), err)
+	if err := q.parse([]byte(`{"deep":`+deep+`,"id":1}`), parameters); err != nil || string(q.ID) != "1" || string(q.Parameters) != `{"deep":`+deep+`}` {
+		t.Errorf("id %s, %d bytes are forwarded (%v)", q.ID, len(q.Parameters), err)
 	}
 }
 

@@ -56,7 +56,7 @@ var sessionSteps = [sessionPhases][]sessionPhase{
 type callPhase uint8
 
 const (
-	free     callPhase = iota // in loop.free
+	free     callPhase = iota // in loop.calls
 	opening                   // its message is being turned into a call; or it ended in a panic
 	fetching                  // inputs are being read from shared memory; then the call opens
 	held                      // it waits for room for its answer

@@ -252,7 +252,7 @@ func TestCallPhases(t *testing.T) {
 			first, last := tt.path[0], tt.path[len(tt.path)-1]
 			if first == free {
 				c = new(call)
-				l.loop.free = append(l.loop.free, c)
+				l.loop.calls.give(c)
 			}
 			if c.phase != first {
 				t.Fatalf("it begins %v, expected %v", c.phase, first)

@@ -486,7 +486,7 @@ func (s *session) fault(c *call, err error) error {
 		return fmt.Errorf("%w: %w", fault.ErrInternal, err)
 	}
 	if d.ID != "" {
-		c.question.id = []byte(d.ID)
+		c.question.ID = []byte(d.ID)
 	}
 	if !d.Keep() {
 		s.leaveFor(metrics.ClosedProtocol)
@@ -535,7 +535,7 @@ func (s *session) ready(c *call) {
 		r := &refusal{fault.Text(err), fault.Bare(err), regions.IsUnusable(err)}
 		c.err, c.gate.Err = r, nil
 		s.loop.dropQuestion(c)
-		s.refusals += len(r.text) + len(c.question.id)
+		s.refusals += len(r.text) + len(c.question.ID)
 	} else if c.control != nil {
 		s.loop.dropQuestion(c)
 	}
@@ -584,7 +584,7 @@ func (s *session) encode() {
 	u.first = s.head
 	for c := s.head; c != nil && c.phase == answered && len(l.out) < burst && len(l.vecs) < maxVecs; c = c.next {
 		if c.err != nil {
-			s.refusals -= len(c.err.Error()) + len(c.question.id)
+			s.refusals -= len(c.err.Error()) + len(c.question.ID)
 		}
 		l.encode(c)
 		u.last = c

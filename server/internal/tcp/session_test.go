@@ -235,8 +235,8 @@ func TestRefusedMetadata(t *testing.T) {
 		s.take(ask)
 	}
 	q := &s.tail.question
-	if s.waiting != 2 || string(q.id) != `"a"` || q.Inputs != nil || q.User != "" || cap(q.forward) > 4<<10 {
-		t.Errorf("%d wait; a refused one of id %s has %d texts, %d bytes of user and %d to forward", s.waiting, q.id, len(q.Inputs), len(q.User), cap(q.forward))
+	if s.waiting != 2 || string(q.ID) != `"a"` || q.Inputs != nil || q.User != "" || cap(q.forward) > 4<<10 {
+		t.Errorf("%d wait; a refused one of id %s has %d texts, %d bytes of user and %d to forward", s.waiting, q.ID, len(q.Inputs), len(q.User), cap(q.forward))
 	}
 }
 
@@ -280,10 +280,10 @@ func TestCallsKeepLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.take(ask)
-	if len(s.loop.free) != 1 {
-		t.Fatalf("%d idle calls, expected that of the question", len(s.loop.free))
+	if len(s.loop.works.free) != 1 {
+		t.Fatalf("%d idle calls, expected that of the question", len(s.loop.works.free))
 	}
-	if n := cap(s.loop.free[0].question.forward); n > 4<<10 {
+	if n := cap(s.loop.works.free[0].question.forward); n > 4<<10 {
 		t.Errorf("an idle call has %d bytes of what the last one forwarded", n)
 	}
 }
@@ -317,10 +317,11 @@ func TestLoopGivesUpCalls(t *testing.T) {
 	l := s.loop
 	known := make(map[*call]bool)
 	crowd := func() {
-		for len(l.free) < 4096 {
+		for len(l.calls.free) < 4096 {
 			c := new(call)
 			known[c] = true
-			l.free = append(l.free, c)
+			l.calls.give(c)
+			l.works.give(new(work))
 		}
 	}
 	crowd()
@@ -336,20 +337,24 @@ func TestLoopGivesUpCalls(t *testing.T) {
 			}
 			for _, c := range taken {
 				c.enter(free)
-				l.free = append(l.free, c)
+				l.calls.give(c)
+				l.works.give(c.work)
 			}
 		}
 		return made
 	}
-	if made, n := ticks(1000), len(l.free); made > 0 || n < 1000 || n > 1100 {
+	if made, n := ticks(1000), len(l.calls.free); made > 0 || n < 1000 || n > 1100 {
 		t.Errorf("%d of 4096 are left where 1000 are needed, and %d were made", n, made)
 	}
 	crowd()
 	ticks(0)
-	if n := len(l.free); n == 0 || n > 64 {
+	if n := len(l.calls.free); n == 0 || n > 64 {
 		t.Errorf("%d of 4096 are left where none is needed", n)
 	}
-	for _, c := range l.free[:cap(l.free)][len(l.free):] {
+	if n := len(l.works.free); n != len(l.calls.free) {
+		t.Errorf("%d of 4096 works are left", n)
+	}
+	for _, c := range l.calls.free[:cap(l.calls.free)][len(l.calls.free):] {
 		if c != nil {
 			t.Fatal("one that was given up is held")
 		}
@@ -431,11 +436,14 @@ func TestAllocationsOfARequest(t *testing.T) {
 	}
 }
 
-// TestCallSize: requests that wait, as for the newest answer of a stream, keep little memory. A
-// call above 2304 bytes takes 2688, the next size that the allocator has.
+// TestCallSize: requests that wait keep little memory, and those that wait for the newest answer of
+// a stream only what is not work. Above these sizes the allocator has 256 and 2304.
 func TestCallSize(t *testing.T) {
-	if n := unsafe.Sizeof(call{}); n > 2304 {
-		t.Errorf("a call takes %d bytes, expected at most 2304", n)
+	if n := unsafe.Sizeof(call{}); n > 240 {
+		t.Errorf("a call takes %d bytes, expected at most 240", n)
+	}
+	if n := unsafe.Sizeof(work{}); n > 2048 {
+		t.Errorf("the work of a call takes %d bytes, expected at most 2048", n)
 	}
 }
 

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -283,4 +285,43 @@ func testUnpinned(t *testing.T, dtype tensor.DType, row int, cached bool) {
 			t.Errorf("%d bytes are left", n)
 		}
 	})
+}
+
+// A request that waits for room on its connection, and is refused room by a quota once answers have
+// left, is answered, and so are those that come after it.
+func TestRefusedRoomLater(t *testing.T) {
+	s, m := newSession(t, func(b *scheduler.Batch) error {
+		b.Complete([]tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{b.Rows, 4}, Data: make([]byte, 16*b.Rows)}}, nil)
+		return nil
+	}, nil)
+	s.loop.begin()
+	s.outbox.SetLimit(20)
+	settings := *s.loop.settings
+	settings.OutboundBytes = 20
+	s.loop.door.settings.Store(&settings)
+	s.loop.end()
+	ask, err := shiva.AppendMessage(nil, message("m", `{"id":1}`, 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.full = true
+	s.take(ask)
+	s.take(ask)
+	if s.held != 1 {
+		t.Fatalf("%d requests wait for room", s.held)
+	}
+	var addresses access.Addresses
+	addresses.Configure(access.Limits{Of: [access.Quotas]int64{access.UnreadBytes: 20}}, true)
+	payers := access.Payers{addresses.Enter("10.0.0.1", false)}
+	var elsewhere access.Use
+	if err := cmp.Or(elsewhere.Begin(payers, 0, time.Now()), elsewhere.Promise(1), s.firstHeld.use.Begin(payers, 0, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere.Became(100)
+	m.full = false
+	roomFor(s)
+	s.take(ask)
+	if answers := bytes.Count(m.out, []byte(`"id":1`)); answers != 3 || s.waiting != 0 || !bytes.Contains(m.out, []byte(shiva.Overloaded)) {
+		t.Errorf("%d answers, %d requests wait: %q", answers, s.waiting, m.out)
+	}
 }

@@ -1,0 +1,155 @@
+package tcp
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A crowd is clients of one loop that ask for the newest answer of a stream.
+type crowd struct {
+	t     *testing.T
+	loop  *loop
+	peers []*memory
+}
+
+func newCrowd(t *testing.T, n int) *crowd {
+	pool := tensor.NewPool(1 << 30)
+	s, m := newSessionOf(t, floats("x"), func(b *scheduler.Batch) error {
+		buf, err := pool.Get(16)
+		if err != nil {
+			return err
+		}
+		b.Complete([]tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1, 4}, Data: buf.Bytes(), Buf: buf}}, nil)
+		return nil
+	}, pool)
+	c := &crowd{t, s.loop, []*memory{m}}
+	s.loop.begin()
+	for i := range n {
+		m := new(memory)
+		m.s = s.loop.newSession(uint64(2+i), m)
+		c.peers = append(c.peers, m)
+	}
+	s.loop.end()
+	return c
+}
+
+// say has a client send a message.
+func (c *crowd) say(i int, m *shiva.Message) {
+	c.t.Helper()
+	b, err := shiva.AppendMessage(nil, m)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.peers[i].s.take(b)
+}
+
+// show answers a frame of the stream, and those who wait for it.
+func (c *crowd) show(seq int) {
+	c.say(0, message("m", fmt.Sprintf(`{"stream":"cam","seq":%d}`, seq), 1, 2, 3, 4))
+	synctest.Wait()
+	c.loop.turn()
+}
+
+func (c *crowd) ask(i int, metadata string) {
+	c.say(i, &shiva.Message{Namespace: "m/latest", Metadata: []byte(metadata)})
+}
+
+// answer returns the metadata of what a client was sent, and forgets it.
+func (c *crowd) answer(i int) (metadata string) {
+	c.t.Helper()
+	m := c.peers[i]
+	_, answer, err := shiva.NewDecoder(shiva.DecoderConfig{}).Push(m.out)
+	if err != nil || answer == nil {
+		c.t.Fatalf("client %d got %d bytes, which are no message: %v", i, len(m.out), err)
+	}
+	m.out = nil
+	return string(answer.Metadata)
+}
+
+// TestWaitingPollersCostLittle: a thousand who wait for the newest answer of a stream take at most
+// two megabytes, in all they have besides their connections. Their answers need the work of a few.
+func TestWaitingPollersCostLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, budget = 1000, 2 << 20
+		c := newCrowd(t, n)
+		used := func() int64 {
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.GC() // what pools hold
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc + m.StackInuse)
+		}
+		before := used()
+		for round := range 3 {
+			for i := 1; i <= n; i++ {
+				c.ask(i, fmt.Sprintf(`{"id":"poller-%d","stream":"cam","wait":true,"after":%d,"timeout_ms":60000,"mine":7}`, i, round))
+			}
+			if took := used() - before; took > budget && !budgettest.Race {
+				t.Errorf("round %d: %d who wait take %d bytes, %d each; expected at most %d", round, n, took, took/n, budget)
+			} else {
+				t.Logf("round %d: %d bytes each", round, took/n)
+			}
+			c.show(round + 1)
+			if got := c.answer(0); !strings.Contains(got, fmt.Sprintf(`"seq":%d`, round+1)) {
+				t.Errorf("the camera got %s", got)
+			}
+			for i := 1; i <= n; i++ {
+				got := c.answer(i)
+				for _, want := range []string{fmt.Sprintf(`"id":"poller-%d"`, i), fmt.Sprintf(`"seq":%d,`, round+1), `"mine":7`, `"model_name":"m"`} {
+					if !strings.Contains(got, want) {
+						t.Fatalf("client %d got %s, expected %s", i, got, want)
+					}
+				}
+			}
+			if free := len(c.loop.works.free); free > 2*few {
+				t.Errorf("round %d: the work of %d calls is left", round, free)
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+	})
+}
+
+// TestParkedCallsEnd: whichever way a wait ends, its call is free again, and its place in the line.
+func TestParkedCallsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, 3)
+		wait := `{"stream":"cam","wait":true,"timeout_ms":1000,"id":1}`
+		c.ask(1, wait) // its time runs out
+		c.ask(2, wait) // its client leaves
+		c.ask(3, wait) // behind it in the line waits another
+		c.say(3, message("m", `{"id":"behind"}`, 1, 2, 3, 4))
+		c.loop.begin()
+		c.peers[2].s.closed()
+		c.loop.end()
+		c.loop.turn()
+		if free := len(c.loop.calls.free); free != 1 {
+			t.Errorf("%d calls are free after one client has left", free)
+		}
+		if len(c.peers[3].out) > 0 {
+			t.Errorf("an answer overtook the one before it: %s", c.answer(3))
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		c.loop.turn()
+		for _, i := range []int{1, 3} {
+			if got := c.answer(i); !strings.Contains(got, shiva.NotFound) || !strings.Contains(got, `"id":1`) {
+				t.Errorf("client %d got %s", i, got)
+			}
+		}
+		if free, works := len(c.loop.calls.free), len(c.loop.works.free); free != 4 || works == 0 {
+			t.Errorf("%d calls are free of 4, and %d works", free, works)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+	})
+}
