@@ -148,7 +148,8 @@ func (l *loop) park(c *call, q *gate.Poll) {
 // resume continues with a parked call, now that it has its answer.
 func (l *loop) resume(c *call) {
 	c.work = l.works.take()
-	_ = c.question.parse(c.metadata, ofLatest) // what the answer repeats; it was read without an error before
+	// The answer repeats some of it; it was read without an error before.
+	_ = c.question.parse(c.metadata, ofLatest)
 	c.parked.Attach(&c.gate)
 	c.parked = nil
 }

@@ -21,8 +21,8 @@ type question struct {
 
 	shared []byte // shiva.MemoryKey: which tensors are in shared memory; nil: none
 
-	// Not nil: some keys mean nothing to the server, since they are not among its keys for this kind
-	// of question. The answer returns them.
+	// Not nil: some keys mean nothing to the server, as they are none of its keys for this kind of
+	// question. The answer returns them.
 	own map[string]*parameter.Key
 
 	forward []byte // backs Parameters, reused by the next question
