@@ -251,23 +251,23 @@ func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds u
 	if err != nil {
 		return false, 0, err
 	}
-	verdict := struct {
-		Label  any                `json:"label,omitzero"`
-		Loss   *float64           `json:"loss,omitzero"`
-		Reward *float64           `json:"reward,omitzero"`
-		Losses map[string]float64 `json:"losses,omitzero"`
-	}{f.Label, f.Loss, f.Reward, f.Losses}
-	if r.Parameters, err = json.Marshal(verdict); err != nil {
-		predict.Release(r)
-		return false, 0, fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, err)
+	r.Verdict = &gate.Verdict{Loss: clone(f.Loss), Reward: clone(f.Reward), Losses: f.Losses}
+	if f.Label != nil {
+		if r.Verdict.Label, err = json.Marshal(f.Label); err != nil {
+			predict.Release(r)
+			return false, 0, fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, err)
+		}
 	}
-	reply, err := s.library().Feedback(ctx, r)
-	if err != nil {
-		return false, 0, err
-	}
-	var l gate.Learned
-	err = json.Unmarshal(reply, &l)
+	l, err := s.library().Feedback(ctx, r)
 	return l.Learned, l.Rounds, err
+}
+
+// clone returns a copy of a number, which lessons to models keep; nil stays nil.
+func clone(f *float64) *float64 {
+	if f == nil {
+		return nil
+	}
+	return new(*f)
 }
 
 // An Application is a name for several models, among which a policy chooses.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -150,12 +151,17 @@ func TestLibraryErrors(t *testing.T) {
 		t.Fatalf("%+v %v", a, err)
 	}
 	a.Release()
-	for _, f := range []Feedback{{Application: "a", ID: "never"}, {Application: "a", Inputs: []tensor.Tensor{x}}, {Application: "echo", ID: "x", Label: 1}, {Application: "a", Label: func() {}}} {
-		if _, _, err := s.Learn(t.Context(), &f); err == nil {
-			t.Errorf("feedback %+v was taken", f)
+	for _, f := range []Feedback{{Application: "a", ID: "never"}, {Application: "a", Inputs: []tensor.Tensor{x}}, {Application: "echo", ID: "x", Label: 1}, {Application: "a", Label: func() {}},
+		{Application: "a", Inputs: []tensor.Tensor{x}, Label: 1, Loss: new(0.5)}, {Application: "a", Inputs: []tensor.Tensor{x}, Losses: map[string]float64{"echo": 1}},
+		{Application: "a", Inputs: []tensor.Tensor{x}, Loss: new(math.NaN())}, {Application: "a", Inputs: []tensor.Tensor{x}, Losses: map[string]float64{"echo/1": 2}}} {
+		if _, _, err := s.Learn(t.Context(), &f); err == nil || f.Inputs != nil && !errors.Is(err, scheduler.ErrInvalidInput) {
+			t.Errorf("feedback %+v: %v", f, err)
 		}
 	}
-	if learned, rounds, err := s.Learn(t.Context(), &Feedback{Application: "a", Inputs: []tensor.Tensor{x}, Loss: new(0.5)}); err != nil || !learned || rounds != 1 {
+	if learned, rounds, err := s.Learn(t.Context(), &Feedback{Application: "a", Inputs: []tensor.Tensor{x}, Losses: map[string]float64{"echo/1": 1}}); err != nil || !learned || rounds != 1 {
+		t.Errorf("feedback: %v %d %v", learned, rounds, err)
+	}
+	if learned, rounds, err := s.Learn(t.Context(), &Feedback{Application: "a", Inputs: []tensor.Tensor{x}, Loss: new(0.5)}); err != nil || !learned || rounds != 2 {
 		t.Errorf("feedback: %v %d %v", learned, rounds, err)
 	}
 	if err := s.DeleteApplication(t.Context(), "a"); err != nil {

@@ -336,7 +336,7 @@ func (h *house) feedback(app string, p gate.Request, tensors ...tensor.Tensor) s
 	if err != nil {
 		return "error " + fault.Text(err)
 	}
-	return string(reply)
+	return string(reply.JSON())
 }
 
 func TestFeedback(t *testing.T) {

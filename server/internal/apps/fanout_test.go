@@ -246,13 +246,13 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	}
 	c.Close()
 	loss := 0.5
-	v := &feedback{verdict: Verdict{Loss: &loss}, app: &app}
+	v := &feedback{verdict: verdict{Verdict: gate.Verdict{Loss: &loss}}, app: &app}
 	h.reg.reading.Lock() // the watcher's notice of Put would link the application again
 	apps := h.reg.linking.Load().apps
 	whole := apps["app"]
 	apps["app"] = &app
-	if reply, err := v.apply(nil, nil); reply != nil || fault.Of(err).Err != fault.ErrInternal || !strings.Contains(err.Error(), "panic") {
-		t.Errorf("feedback: %s, %v", reply, err)
+	if reply, err := v.apply(nil, nil); reply != (gate.Learned{}) || fault.Of(err).Err != fault.ErrInternal || !strings.Contains(err.Error(), "panic") {
+		t.Errorf("feedback: %+v, %v", reply, err)
 	}
 	apps["app"] = whole
 	h.reg.reading.Unlock()

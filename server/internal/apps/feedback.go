@@ -21,7 +21,7 @@ import (
 // models are asked again, both until Close.
 type feedback struct {
 	app     *application
-	verdict Verdict
+	verdict verdict
 	truth   []tensor.Tensor // the right outputs, if they are given as tensors
 	user    string
 	id      string // of the request that it judges; "" if it names none
@@ -30,12 +30,12 @@ type feedback struct {
 	fanout     *fanout     // the models, again
 	applied    bool        // the policy has learned it, for the first time; set before done
 
-	done func(reply []byte, err error)
+	done func(reply gate.Learned, err error)
 }
 
 // counted returns done wrapped to count the outcome of the feedback.
-func (f *feedback) counted(done func([]byte, error)) func([]byte, error) {
-	return func(reply []byte, err error) {
+func (f *feedback) counted(done func(gate.Learned, error)) func(gate.Learned, error) {
+	return func(reply gate.Learned, err error) {
 		switch {
 		case err != nil:
 			f.app.target.Metrics.Taught(metrics.Failed)
@@ -67,11 +67,11 @@ func (a *application) OpenFeedback(r *gate.Request) (gate.Feedback, error) {
 func (a *application) openFeedback(r *gate.Request) (*feedback, error) {
 	f := &feedback{app: a, user: r.User, id: canonical(r.ID)}
 	var err error
-	if f.verdict, err = ReadVerdict(r.Parameters); err != nil {
+	if f.verdict, err = verdictOf(r); err != nil {
 		return nil, err
 	}
 	input, truth := r.Inputs, []tensor.Tensor(nil)
-	if f.verdict.Given() == 0 {
+	if f.verdict.given() == 0 {
 		input, truth = nil, r.Inputs
 	}
 	without := len(input) == 0 && r.Texts == nil && r.Legacy == nil
@@ -84,7 +84,7 @@ func (a *application) openFeedback(r *gate.Request) (*feedback, error) {
 		return nil, fault.Invalid("feedback for application %q: %s is only for feedback that contains its input; feedback with an id concerns the models that the request went to",
 			a.Name, parameter.CandidateModels)
 	}
-	if err := f.verdict.Check(truth); err != nil {
+	if err := f.verdict.check(truth); err != nil {
 		return nil, err
 	}
 	if f.id != "" {
@@ -124,7 +124,7 @@ func canonical(id []byte) string {
 }
 
 // Learn implements gate.Feedback.
-func (f *feedback) Learn(done func(reply []byte, err error)) {
+func (f *feedback) Learn(done func(reply gate.Learned, err error)) {
 	f.done = f.counted(done)
 	if f.prediction != nil {
 		f.learn(f.prediction.Predictions, f.prediction.Inputs())
@@ -136,7 +136,7 @@ func (f *feedback) Learn(done func(reply []byte, err error)) {
 // complete learns from the predictions of a fan-out that was made for the feedback.
 func (f *feedback) complete(asked *fanout, fault error) {
 	if fault != nil {
-		f.done(nil, fault)
+		f.done(gate.Learned{}, fault)
 		return
 	}
 	f.learn(asked.predictions(), asked.lessons())
@@ -165,7 +165,7 @@ func (f *feedback) learn(predictions []selection.Prediction, inputs []Inputs) {
 	select {
 	case r.learning <- struct{}{}:
 	default:
-		f.done(nil, fmt.Errorf("%w: %d requests with feedback, the limit, are already waiting for the state store", scheduler.ErrOverloaded, maxLearning))
+		f.done(gate.Learned{}, fmt.Errorf("%w: %d requests with feedback, the limit, are already waiting for the state store", scheduler.ErrOverloaded, maxLearning))
 		return
 	}
 	r.learners.Go(func() { // ends with the store's answer, or after learnTimeout
@@ -175,30 +175,30 @@ func (f *feedback) learn(predictions []selection.Prediction, inputs []Inputs) {
 }
 
 // apply does learn's work and returns the reply.
-func (f *feedback) apply(predictions []selection.Prediction, inputs []Inputs) (reply []byte, err error) {
+func (f *feedback) apply(predictions []selection.Prediction, inputs []Inputs) (reply gate.Learned, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			reply, err = nil, f.app.panicked(r)
+			err = f.app.panicked(r)
 		}
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), learnTimeout)
 	defer cancel()
-	outcome, err := f.verdict.Outcome(f.truth)
+	outcome, err := f.verdict.outcome(f.truth)
 	if err != nil {
-		return nil, err
+		return reply, err
 	}
 	r := f.app.registry
 	linked := r.linking.Load()
 	a := linked.apps[f.app.Name] // as it is now: it may have changed since the feedback was opened
 	if a == nil {
-		return nil, fmt.Errorf("%w: application %q was deleted before its feedback was learned", scheduler.ErrNotFound, f.app.Name)
+		return reply, fmt.Errorf("%w: application %q was deleted before its feedback was learned", scheduler.ErrNotFound, f.app.Name)
 	}
 	state, applied, err := r.Learn(ctx, a.App, f.user, f.id, a.models, predictions, outcome)
 	if err != nil {
-		return nil, err
+		return reply, err
 	}
 	if f.applied = applied; applied {
 		f.teach(linked.table, predictions, inputs)
 	}
-	return json.Marshal(gate.Learned{Application: f.app.Name, Learned: applied, Rounds: state.Rounds})
+	return gate.Learned{Application: f.app.Name, Learned: applied, Rounds: state.Rounds}, nil
 }

@@ -40,8 +40,8 @@ func (f *feedback) teach(t *gate.Table, predictions []selection.Prediction, inpu
 			lesson.Loss = f.verdict.Loss
 		case f.verdict.Reward != nil:
 			lesson.Loss = new(1 - *f.verdict.Reward)
-		case f.verdict.Losses != nil:
-			loss, ok := f.verdict.Losses[in.Model]
+		case f.verdict.losses != nil:
+			loss, ok := f.verdict.losses[in.Model]
 			if !ok {
 				continue
 			}

@@ -5,34 +5,45 @@ import (
 	"encoding/json"
 
 	"github.com/shivad/shivad/server/internal/fault"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Verdict is a client's later judgement of a request: exactly one of the members is set.
-type Verdict struct {
-	// Label is the right answer: a value or list, or an object of them by output.
-	Label  json.RawMessage             `json:"label"`
-	Loss   *float64                    `json:"loss"`   // 0 (the best) to 1
-	Reward *float64                    `json:"reward"` // 1 minus the loss
-	Losses map[selection.Model]float64 `json:"losses"` // for each model, by "name/version"
+// verdict is a judgement, and the losses in it by model.
+type verdict struct {
+	gate.Verdict
+	losses map[selection.Model]float64
 }
 
-// ReadVerdict reads the members of a JSON object that belong to a Verdict; it ignores all others.
-// See Check.
-func ReadVerdict(object []byte) (Verdict, error) {
-	var v Verdict
-	if len(object) > 0 {
-		if err := json.Unmarshal(object, &v); err != nil {
+// verdictOf returns the judgement in feedback: the request's own or, without one, the members of
+// its parameters that belong to a verdict. See check.
+func verdictOf(r *gate.Request) (v verdict, err error) {
+	switch {
+	case r.Verdict != nil:
+		v.Verdict = *r.Verdict
+	case len(r.Parameters) > 0:
+		if err := json.Unmarshal(r.Parameters, &v.Verdict); err != nil {
 			return v, fault.Invalid("feedback: %w", jsonscan.Words(err))
 		}
+	}
+	if v.Losses == nil {
+		return v, nil
+	}
+	v.losses = make(map[selection.Model]float64, len(v.Losses))
+	for name, loss := range v.Losses {
+		var m selection.Model
+		if err := m.UnmarshalText([]byte(name)); err != nil {
+			return v, fault.Invalid("feedback: %w", err)
+		}
+		v.losses[m] = loss
 	}
 	return v, nil
 }
 
-// Given returns how many members are set.
-func (v Verdict) Given() (n int) {
+// given returns how many members are set.
+func (v verdict) given() (n int) {
 	for _, is := range []bool{v.Label != nil, v.Loss != nil, v.Reward != nil, v.Losses != nil} {
 		if is {
 			n++
@@ -41,10 +52,10 @@ func (v Verdict) Given() (n int) {
 	return n
 }
 
-// Check returns an error unless exactly one member is set, or none but truth is given: tensors with
+// check returns an error unless exactly one member is set, or none but truth is given: tensors with
 // the right outputs.
-func (v Verdict) Check(truth []tensor.Tensor) error {
-	n := v.Given()
+func (v verdict) check(truth []tensor.Tensor) error {
+	n := v.given()
 	if len(truth) > 0 {
 		n++
 	}
@@ -54,15 +65,15 @@ func (v Verdict) Check(truth []tensor.Tensor) error {
 	return nil
 }
 
-// Outcome converts a verdict to what a policy learns from.
-func (v Verdict) Outcome(truth []tensor.Tensor) (selection.Outcome, error) {
+// outcome converts a verdict to what a policy learns from.
+func (v verdict) outcome(truth []tensor.Tensor) (selection.Outcome, error) {
 	switch {
 	case v.Loss != nil:
 		return selection.ByLoss(*v.Loss), nil
 	case v.Reward != nil:
 		return selection.ByLoss(1 - *v.Reward), nil
 	case v.Losses != nil:
-		return selection.ByLosses(v.Losses), nil
+		return selection.ByLosses(v.losses), nil
 	case len(truth) > 0:
 		return selection.ByTruth(truth...), nil
 	}

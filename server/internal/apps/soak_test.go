@@ -84,7 +84,7 @@ func (c *crowd) feedback(r *rand.Rand, app string, in []tensor.Tensor, p *gate.R
 	}
 	q := &counted{done: make(chan struct{})}
 	var fault error
-	f.Learn(func(_ []byte, err error) {
+	f.Learn(func(_ gate.Learned, err error) {
 		fault = err
 		q.answer()
 	})

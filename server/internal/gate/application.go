@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 
 	"github.com/shivad/shivad/server/internal/access"
@@ -71,8 +72,7 @@ type Fanout interface {
 type Feedback interface {
 	// Learn makes the policy learn, once. done is called exactly once, under the rules of an
 	// Owner's Complete: from any goroutine, perhaps before Learn returns, and it must not block.
-	// reply is a Learned as JSON.
-	Learn(done func(reply []byte, err error))
+	Learn(done func(reply Learned, err error))
 
 	// Cancel cancels calls to models, since the client has disconnected. Learning that has begun
 	// still completes, and done is still called.
@@ -89,11 +89,29 @@ type Learned struct {
 	Rounds      uint64 `json:"rounds"`  // how often the policy has learned for this user
 }
 
+// JSON is the answer on the wires.
+func (l Learned) JSON() []byte {
+	text, err := json.Marshal(l)
+	if err != nil {
+		panic(err) // texts and numbers cannot fail
+	}
+	return text
+}
+
+// A Verdict is a client's later judgement of a request: exactly one of the members is set.
+type Verdict struct {
+	// Label is the right answer: a value or list, or an object of them by output.
+	Label  json.RawMessage    `json:"label"`
+	Loss   *float64           `json:"loss"`   // 0 (the best) to 1
+	Reward *float64           `json:"reward"` // 1 minus the loss
+	Losses map[string]float64 `json:"losses"` // for each model, by "name/version"
+}
+
 // Learn makes the policy learn, and returns when it has learned. If ctx ends first, calls to models
 // are cancelled.
-func Learn(ctx context.Context, f Feedback) (reply []byte, err error) {
+func Learn(ctx context.Context, f Feedback) (reply Learned, err error) {
 	done := make(chan struct{})
-	f.Learn(func(r []byte, e error) {
+	f.Learn(func(r Learned, e error) {
 		reply, err = r, e
 		close(done)
 	})

@@ -131,7 +131,7 @@ func (l Learning) Feedback(ctx context.Context, name string, body json.RawMessag
 	if err != nil {
 		return nil, refusal(err)
 	}
-	return json.RawMessage(reply), nil
+	return reply, nil
 }
 
 // fromJSON makes the inputs of a model from JSON.

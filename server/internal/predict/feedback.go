@@ -16,9 +16,9 @@ import (
 )
 
 // Feedback makes an application learn how a request turned out: the request with that ID or,
-// without one, r's inputs, for which the models then predict again. r.Parameters is the verdict, a
-// JSON object in the form of gate's feedback. The answer is a JSON object.
-func (d *Door) Feedback(ctx context.Context, r *gate.Request) ([]byte, error) {
+// without one, r's inputs, for which the models then predict again. r.Verdict is the judgement, or
+// r.Parameters has it, as a JSON object.
+func (d *Door) Feedback(ctx context.Context, r *gate.Request) (gate.Learned, error) {
 	d.metrics.Began()
 	defer Release(r)
 	reply, err := d.feedback(ctx, r)
@@ -26,14 +26,14 @@ func (d *Door) Feedback(ctx context.Context, r *gate.Request) ([]byte, error) {
 	return reply, err
 }
 
-func (d *Door) feedback(ctx context.Context, r *gate.Request) ([]byte, error) {
+func (d *Door) feedback(ctx context.Context, r *gate.Request) (reply gate.Learned, err error) {
 	r.Batch = len(r.Inputs) > 0 && len(r.Inputs[0].Shape) > 1 // as in infer
 	f, err := d.gate.OpenFeedback(r)
 	if err != nil {
 		if _, unknown := d.gate.As(r.Who).Target(r.Model, ""); unknown != nil && errors.Is(err, scheduler.ErrNotFound) {
 			err = unknown // in the terms of this protocol
 		}
-		return nil, err
+		return reply, err
 	}
 	defer f.Close()
 	return gate.Learn(ctx, f)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/shivad/shivad/server/internal/fault"
@@ -75,5 +74,8 @@ func (c *call) teach(q *clipperBody, raw json.RawMessage, arrived time.Time) ([]
 	}
 	r.Parameters, r.ID = raw, q.ID
 	reply, err := c.door.predict.Feedback(c.r.Context(), r)
-	return slices.Clone(reply), err
+	if err != nil {
+		return nil, err
+	}
+	return reply.JSON(), nil
 }

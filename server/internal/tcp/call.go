@@ -57,8 +57,10 @@ func (c *call) Complete(*gate.Call) {
 }
 
 // completeFeedback is Complete for feedback.
-func (c *call) completeFeedback(reply []byte, err error) {
-	c.control, c.err = reply, err
+func (c *call) completeFeedback(reply gate.Learned, err error) {
+	if c.err = err; err == nil {
+		c.control = reply.JSON()
+	}
 	c.session.loop.post(c)
 }
 
