@@ -88,6 +88,9 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	if r.spec.Inputs, err = readTensors("input", h.Inputs, limits); err != nil {
 		return r, err
 	}
+	if r.spec.Inputs, err = withRegions(r.spec.Inputs); err != nil {
+		return r, err
+	}
 	if len(h.Outputs) == 0 {
 		return r, refuse("0 outputs declared, expected 1 to %d", wire.MaxTensors)
 	}
@@ -142,6 +145,30 @@ func raggedHints(spec scheduler.Spec) (list []string) {
 // hasImages reports whether some input accepts image files.
 func hasImages(spec scheduler.Spec) bool {
 	return slices.ContainsFunc(spec.Inputs, func(t tensor.Spec) bool { return t.Image != nil })
+}
+
+// hasRegions reports whether some input takes regions of pictures.
+func hasRegions(spec scheduler.Spec) bool {
+	return slices.ContainsFunc(spec.Inputs, func(t tensor.Spec) bool { return t.Regions != "" })
+}
+
+// withRegions adds an input to the end of a declaration for the regions of each input of pictures
+// that has some: at the end, so that the inputs that clients send by position stay where they are.
+func withRegions(inputs []tensor.Spec) ([]tensor.Spec, error) {
+	for _, t := range slices.Clone(inputs) {
+		if t.Image == nil || !t.Image.Regions {
+			continue
+		}
+		added := tensor.RegionsOf(t.Name)
+		if slices.ContainsFunc(inputs, func(o tensor.Spec) bool { return o.Name == added.Name }) {
+			return nil, refuse("input %q is declared, but the server adds it for the regions of input %q: call it otherwise", added.Name, t.Name)
+		}
+		inputs = append(inputs, added)
+	}
+	if len(inputs) > wire.MaxTensors {
+		return nil, refuse("%d inputs, with those that the server adds for regions, expected at most %d", len(inputs), wire.MaxTensors)
+	}
+	return inputs, nil
 }
 
 // checkLabels validates the names of classes. They are text in any script, including the joiners

@@ -272,6 +272,7 @@ func (s *session) register(r registration) error {
 	s.say(func(o *zmtp.Outgoing) bool {
 		w := welcomeMessage(s.listener.cfg.Name, s.settings)
 		w.Batched, w.Notes, w.Images, w.Grants = new(r.spec.Batched()), notes, hasImages(r.spec), r.grants
+		w.Regions = hasRegions(r.spec)
 		if s.sharing != nil {
 			w.Arena = s.sharing.first()
 		}

@@ -302,8 +302,8 @@ func (x *sharing) mapped(b *scheduler.Batch, inputs int) (placed bits) {
 		}
 		size, pieces := 0, 0
 		var where *arena.Segment
-		for k := range b.Parts {
-			data := b.Parts[k].Inputs[i].Data
+		for t := range b.Pieces(i) {
+			data := t.Data
 			segment, _ := x.arena.Find(data)
 			if segment == nil || where != nil && segment != where {
 				where = nil
@@ -340,8 +340,8 @@ func (x *sharing) propose(segment *arena.Segment) {
 func (x *sharing) appendAt(h []byte, b *scheduler.Batch, i int) []byte {
 	var space [8]wire.Piece
 	pieces := space[:0]
-	for k := range b.Parts {
-		data := b.Parts[k].Inputs[i].Data
+	for t := range b.Pieces(i) {
+		data := t.Data
 		segment, offset := x.arena.Find(data)
 		if n := len(pieces) - 1; n >= 0 && pieces[n].Offset+pieces[n].Size == offset {
 			// Rows next to each other, such as those of one divided request, are one piece.
@@ -502,8 +502,8 @@ func (x *sharing) describe(i *SessionInfo, calls []*call) {
 // readableLocked is the size of the inputs of a batch that the container may be reading in shared
 // memory.
 func (x *sharing) readableLocked(b *scheduler.Batch) (bytes int64) {
-	for k := range b.Parts {
-		for _, t := range b.Parts[k].Inputs {
+	for i := range b.Parts[0].Inputs {
+		for t := range b.Pieces(i) {
 			segment, _ := x.arena.Find(t.Data)
 			if segment == nil {
 				continue

@@ -118,12 +118,12 @@ func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
 			continue
 		}
 		size := 0
-		for k := range b.Parts {
-			size += len(b.Parts[k].Inputs[i].Data)
+		for t := range b.Pieces(i) {
+			size += len(t.Data)
 		}
 		o.Begin(size)
-		for k := range b.Parts {
-			o.Add(b.Parts[k].Inputs[i].Data)
+		for t := range b.Pieces(i) {
+			o.Add(t.Data)
 		}
 	}
 	return nil
@@ -195,10 +195,10 @@ func (c *v4) feedback(o *zmtp.Outgoing, f *scheduler.Feedback) bool {
 
 // inputBytes is the size of the inputs that are not in shared memory.
 func inputBytes(b *scheduler.Batch, placed *bits) (n int) {
-	for i := range b.Parts {
-		for k := range b.Parts[i].Inputs {
-			if !placed.has(k) {
-				n += len(b.Parts[i].Inputs[k].Data)
+	for i := range b.Parts[0].Inputs {
+		if !placed.has(i) {
+			for t := range b.Pieces(i) {
+				n += len(t.Data)
 			}
 		}
 	}
@@ -212,7 +212,7 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 	h = append(h, `{"rows":`...)
 	h = strconv.AppendInt(h, int64(b.Rows), 10)
 	h = append(h, `,"inputs":[`...)
-	before := false
+	before, wholes := false, 0
 	for i := range c.spec.Inputs {
 		if absent(b, i) {
 			continue
@@ -222,8 +222,12 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		}
 		before = true
 		first := b.Rows
-		if !c.batched {
+		switch {
+		case !c.batched:
 			first = -1 // the container sees its declared shape
+		case b.Whole(i):
+			first = len(b.Pictures)
+			wholes++
 		}
 		// Rows of one batch agree in all but the first dimension.
 		t := &b.Parts[0].Inputs[i]
@@ -233,6 +237,9 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		}
 	}
 	h = append(h, ']')
+	if wholes > 0 {
+		h = c.appendPictures(h, b)
+	}
 	if !b.Deadline.IsZero() {
 		h = append(h, `,"timeout_ms":`...)
 		h = wire.AppendMillis(h, max(1, b.Deadline.Sub(now).Microseconds()))
@@ -285,6 +292,30 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 	}
 	if t := b.Grant; t.ID != 0 {
 		h = wire.AppendGrantUse(h, wire.GrantUse{Grant: t.ID, Best: t.Best, Left: t.Left})
+	}
+	return append(h, '}')
+}
+
+// appendPictures appends of which pictures the rows are regions.
+func (c *v4) appendPictures(h []byte, b *scheduler.Batch) []byte {
+	h = append(h, `,"pictures":`...)
+	n := 0
+	for i := range c.spec.Inputs {
+		if !b.Whole(i) {
+			continue
+		}
+		if n++; n == 1 {
+			h = append(h, '{')
+		} else {
+			h = append(h, ',')
+		}
+		h = wire.AppendPictures(h, c.spec.Inputs[i].Name, func(yield func(picture, rows int) bool) {
+			for k := range b.Parts {
+				if !yield(b.Parts[k].Picture, b.Parts[k].Rows) {
+					return
+				}
+			}
+		}, b.Pictures)
 	}
 	return append(h, '}')
 }

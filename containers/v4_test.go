@@ -69,7 +69,7 @@ func TestV4Header(t *testing.T) {
 		{scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}}, `{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,4]}],"timeout_ms":T}`},
 		{scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4, 5, 6, 7, 8)}, Priority: 3, Parameters: []byte(`{"a":[1]}`)},
 			`{"rows":2,"inputs":[{"name":"x","datatype":"FP32","shape":[2,4]}],"timeout_ms":T,"requests":[2],"parameters":[{"a":[1]}],"priority":[3]}`},
-		{scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Metadata: new([]byte(`{"id":1}`))},
+		{scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Rare: &scheduler.Rare{Metadata: []byte(`{"id":1}`)}},
 			`{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,4]}],"timeout_ms":T,"metadata":[{"id":1}]}`},
 		{scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Trace: &scheduler.Trace{Parent: parent}},
 			`{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,4]}],"timeout_ms":T,"traces":["00-0a000000000000000000000000000001-00000000000000ff-01"]}`},

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,11 @@ type Batch struct {
 	Rows     int       // of all parts together
 	Parts    []Part    // in order of the rows
 	Deadline time.Time // the tightest; zero: none
-	Grant    Grant     // for the container, if several servers share it
+	// Pictures has the numbers of the pictures whose regions the rows are, each once, in the order
+	// of the first part of each. The inputs of pictures that have regions have as many rows, those
+	// of the first parts. nil: the rows are no regions.
+	Pictures []uint64
+	Grant    Grant // for the container, if several servers share it
 
 	// Static while the batch is out.
 
@@ -57,6 +62,7 @@ type Batch struct {
 	tensors []tensor.Tensor
 	shapes  []int
 	params  []byte
+	places  map[uint64]int // of Pictures, once it has more than one
 
 	// parties counts those that may still touch the batch: the goroutine in Send, and the worker.
 	// The last one to leave disposes of it.
@@ -75,8 +81,11 @@ type Batch struct {
 
 // A Part is the rows of one request in a batch.
 type Part struct {
-	Inputs     []tensor.Tensor // views, in the order of the model's declaration
+	// Views, in the order of the model's declaration. Parts that are regions of one picture have the
+	// same one: see [Batch.Pieces].
+	Inputs     []tensor.Tensor
 	Rows       int
+	Picture    int    // index of its picture in the batch's Pictures
 	Parameters []byte // JSON object, or nil
 	Metadata   []byte // the same, of what Parameters lacks
 	Priority   int
@@ -271,7 +280,7 @@ func (b *Batch) add(s span) {
 	b.part(s.req, s.lo, s.hi)
 	b.spans = append(b.spans, s)
 	b.requests++
-	b.bytes += s.req.bytesOf(s.lo, s.hi)
+	b.bytes += s.req.load(s.lo, s.hi)
 }
 
 // pad appends rows of a request whose answers are dropped.
@@ -286,7 +295,7 @@ func (b *Batch) part(r *Request, lo, hi int) {
 	from := len(b.tensors)
 	for i := range r.Inputs {
 		t := r.Inputs[i]
-		if hi-lo != r.Rows {
+		if hi-lo != r.Rows && !r.lacks(i) && !r.shares(i) {
 			// Submit has checked the request, so its rows can be cut.
 			t, _ = t.RowSlice(lo, hi)
 		} else {
@@ -299,14 +308,65 @@ func (b *Batch) part(r *Request, lo, hi int) {
 	}
 	p := Part{Inputs: b.tensors[from:len(b.tensors):len(b.tensors)], Rows: hi - lo, Priority: r.Priority}
 	p.Parameters = b.keep(r.Parameters)
-	if r.Metadata != nil {
-		p.Metadata = b.keep(*r.Metadata)
+	if rare := r.Rare; rare != nil {
+		p.Metadata = b.keep(rare.Metadata)
+		if rare.Picture != 0 {
+			p.Picture = b.place(rare.Picture)
+		}
 	}
 	if r.Trace != nil {
 		p.Trace, p.TraceState = r.Trace.Parent, r.Trace.State
 	}
 	b.Parts = append(b.Parts, p)
 	b.Rows += hi - lo
+}
+
+// place returns the index of a picture among those of the batch. Parts with the same picture are
+// neighbours, as a rule.
+func (b *Batch) place(picture uint64) int {
+	last := len(b.Pictures) - 1
+	if last >= 0 && b.Pictures[last] == picture {
+		return last
+	}
+	if last >= 0 {
+		if b.places == nil {
+			b.places = make(map[uint64]int)
+		}
+		b.places[b.Pictures[last]] = last
+		if at, known := b.places[picture]; known {
+			return at
+		}
+	}
+	b.Pictures = append(b.Pictures, picture)
+	return last + 1
+}
+
+// Whole reports whether the rows are regions of the pictures of input i, which then has
+// len(Pictures) rows.
+func (b *Batch) Whole(i int) bool {
+	if len(b.Pictures) == 0 {
+		return false
+	}
+	by := b.model.regions[i]
+	return by >= 0 && len(b.Parts[0].Inputs[by].Shape) > 0
+}
+
+// Pieces yields the tensors that make up input i, in their order: those of all parts, or, where
+// rows are regions, each picture once.
+func (b *Batch) Pieces(i int) iter.Seq[*tensor.Tensor] {
+	return func(yield func(*tensor.Tensor) bool) {
+		whole, pictures := b.Whole(i), 0
+		for k := range b.Parts {
+			p := &b.Parts[k]
+			if whole && p.Picture < pictures {
+				continue // an earlier part has it
+			}
+			pictures++
+			if !yield(&p.Inputs[i]) {
+				return
+			}
+		}
+	}
 }
 
 // keep returns the batch's own copy of a JSON object; nil: there is none.
@@ -400,5 +460,7 @@ func (b *Batch) leave() {
 	b.tensors, b.Parts, b.spans = b.tensors[:0], b.Parts[:0], b.spans[:0]
 	b.shapes, b.params = b.shapes[:0], b.params[:0]
 	b.outputs, b.cuts = b.outputs[:0], b.cuts[:0]
+	b.Pictures = b.Pictures[:0]
+	clear(b.places)
 	batches.Put(b)
 }

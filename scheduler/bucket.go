@@ -66,7 +66,9 @@ func (bs *buckets) get(r *Request) *bucket {
 	if !bs.one {
 		for i := range r.Inputs {
 			t := &r.Inputs[i]
-			key = append(key, byte(t.DType), byte(len(t.Shape)))
+			if key = append(key, byte(t.DType), byte(len(t.Shape))); len(t.Shape) == 0 {
+				continue // an absent optional input
+			}
 			for _, d := range t.Shape[1:] {
 				key = binary.AppendUvarint(key, uint64(d))
 			}

@@ -475,6 +475,8 @@ func (c *core) accept(b *Batch, rowErrors []RowError, exec int64, fx *effects) {
 			}
 			switch {
 			case s.err != nil:
+			case s.req != nil && s.req.Rare != nil && s.req.Rare.Holes:
+				s.req.Rare.fail(RowError{Row: s.lo + row, Message: e.Message, Invalid: e.Invalid})
 			case e.Invalid:
 				s.err = fmt.Errorf("%w: row %d: %s", ErrInvalidInput, s.lo+row, e.Message)
 			default:

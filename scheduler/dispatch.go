@@ -250,7 +250,7 @@ func (c *core) fill(b *Batch, q *queue, at cursor, until goal, p *plan, now int6
 		for ; to < blk.hi && b.Rows < target; to++ {
 			it := blk.items[to]
 			n := it.rows()
-			if b.Rows > 0 && b.bytes+it.bytes() > c.cfg.BatchBytes {
+			if b.Rows > 0 && b.bytes+it.load() > c.cfg.BatchBytes {
 				b.crowded, stopped = true, true
 				break
 			}

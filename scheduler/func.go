@@ -13,8 +13,9 @@ import (
 //
 // f gets the rows of a batch and returns its outputs, or an error that fails the batch, as by
 // [Batch.Fail]. Inputs are in the order of the declaration, each with the rows of the whole batch
-// as its first dimension; an optional input that was not sent has no shape. They are copies, which
-// f may change, keep and return. Outputs are in the order of the declaration, with as many rows;
+// as its first dimension; an optional input that was not sent has no shape. If the rows are regions,
+// the input of pictures has each picture of the batch once; see [Batch.Pictures]. They are copies,
+// which f may change, keep and return. Outputs are in the order of the declaration, with as many rows;
 // the references to them pass to the batch.
 //
 // f runs on a goroutine of its own, for one batch at a time: a program adds a replica for each that
@@ -74,14 +75,15 @@ func (f *function) call(b *Batch) (outputs []tensor.Tensor, err error) {
 // join copies the inputs of all parts together.
 func (b *Batch) join() ([]tensor.Tensor, error) {
 	inputs := make([]tensor.Tensor, len(b.Parts[0].Inputs))
-	parts := make([]tensor.Tensor, len(b.Parts))
+	parts := make([]tensor.Tensor, 0, len(b.Parts))
 	for i, first := range b.Parts[0].Inputs {
 		if len(first.Shape) == 0 {
 			inputs[i] = first
 			continue
 		}
-		for k := range b.Parts {
-			parts[k] = b.Parts[k].Inputs[i]
+		parts = parts[:0]
+		for t := range b.Pieces(i) {
+			parts = append(parts, *t)
 		}
 		t, err := tensor.Concat(parts, nil)
 		if err != nil {

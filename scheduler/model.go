@@ -25,6 +25,8 @@ type Model struct {
 	batched bool
 	// For each output, the index of the output that counts its values, or -1; nil: none is ragged.
 	ragged []int
+	// For each input, the index of the input with regions of its pictures, or -1; nil: there is none.
+	regions []int
 
 	// running counts the events whose callbacks are being called.
 	running atomic.Int64
@@ -50,7 +52,7 @@ type answer struct {
 }
 
 func newModel(s *Scheduler, id ModelID, spec Spec, cfg ModelConfig) *Model {
-	m := &Model{sched: s, id: id, spec: spec, batched: spec.Batched(), ragged: spec.Raggeds(), armed: never}
+	m := &Model{sched: s, id: id, spec: spec, batched: spec.Batched(), ragged: spec.Raggeds(), regions: spec.Regions(), armed: never}
 	m.core = newCore(id, spec, cfg)
 	m.core.model = m
 	return m
@@ -248,6 +250,9 @@ func (m *Model) submit(rs []*Request) {
 // check prepares a request for submission and validates it.
 func (r *Request) check(s *Scheduler) {
 	r.Err, r.Outputs = nil, r.Outputs[:0]
+	if r.Rare != nil {
+		r.Rare.Failed = nil
+	}
 	if r.deadline = never; !r.Deadline.IsZero() {
 		r.deadline = int64(r.Deadline.Sub(s.epoch))
 	}
@@ -273,6 +278,7 @@ func (r *Request) check(s *Scheduler) {
 	case r.Priority < 0 || r.Priority >= priorities:
 		r.Err = fmt.Errorf("%w: expected a priority from 0 to %d, got %d", ErrInvalidInput, priorities-1, r.Priority)
 	}
+	shares := false
 	for i := range r.Inputs {
 		t := &r.Inputs[i]
 		r.bytes += int64(len(t.Data))
@@ -282,12 +288,19 @@ func (r *Request) check(s *Scheduler) {
 		if r.lacks(i) {
 			continue
 		}
-		if t.Rows() != r.Rows {
-			r.Err = fmt.Errorf("%w: input %q has shape %s, but the request has %d rows",
-				ErrInvalidInput, t.Name, t.Shape, r.Rows)
+		rows := r.Rows
+		if r.shares(i) {
+			rows, shares = 1, true
+		}
+		if t.Rows() != rows {
+			r.Err = fmt.Errorf("%w: input %q has shape %s, but the request has %d rows of it",
+				ErrInvalidInput, t.Name, t.Shape, rows)
 		} else if err := t.Check(); err != nil {
 			r.Err = fmt.Errorf("%w: input %q: %w", ErrInvalidInput, t.Name, err)
 		}
+	}
+	if numbered := r.Rare != nil && r.Rare.Picture != 0; r.Err == nil && numbered != shares {
+		r.Err = fmt.Errorf("%w: the rows are regions of a picture: %v; the picture has a number: %v", ErrInvalidInput, shares, numbered)
 	}
 }
 

@@ -21,6 +21,9 @@ func (it *item) rows() int { return it.hi - it.lo }
 
 func (it *item) bytes() int64 { return it.req.bytesOf(it.lo, it.hi) }
 
+// load is the size of what a batch needs for the rows.
+func (it *item) load() int64 { return it.req.load(it.lo, it.hi) }
+
 // A place is where an item stands in a queue. A frame that superseded another frame of its stream
 // has that frame's place; its request's own deadline is later.
 type place struct {

@@ -2,6 +2,8 @@ package scheduler
 
 import (
 	"encoding/hex"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/shivad/shivad/shiva/tensor"
@@ -31,7 +33,8 @@ type Request struct {
 
 	Model *Model
 	// Each with Shape[0] == Rows, in the order of the declaration; an absent optional input has
-	// no Shape. Empty for a model without inputs.
+	// no Shape. Empty for a model without inputs. Where the rows are regions (tensor.Spec.Regions),
+	// the input of pictures has one picture, which all rows share.
 	Inputs   []tensor.Tensor
 	Rows     int       // at least 1
 	Deadline time.Time // hard; zero: none
@@ -40,12 +43,10 @@ type Request struct {
 	Source uint64
 	// JSON object passed to the container with this request's rows, or nil.
 	Parameters []byte
-	// Members that Parameters lacks, for a model whose Spec has Metadata; nil: none. A pointer,
-	// because few requests have any.
-	Metadata *[]byte
-	Frame    *Frame // its place in a stream; nil: none
-	Trace    *Trace // record of its way; nil: it is not traced
-	Owner    Completer
+	Rare       *Rare  // what few requests have; nil: nothing of that
+	Frame      *Frame // its place in a stream; nil: none
+	Trace      *Trace // record of its way; nil: it is not traced
+	Owner      Completer
 
 	// Set by the scheduler before Owner.Complete.
 
@@ -79,6 +80,68 @@ type Request struct {
 	// allocates nothing.
 	out  [1]tensor.Tensor
 	dims [4]int
+}
+
+// Rare is what few requests have. It belongs to the scheduler as long as the request.
+type Rare struct {
+	// Set by the submitter.
+
+	// Metadata has the members that Parameters lacks, for a model whose Spec has it; nil: none.
+	Metadata []byte
+	// Picture numbers the pictures of a request whose rows are regions: see [NewPicture]. Requests
+	// with the same picture may have the same number. 0 for all other requests.
+	Picture uint64
+	// Holes: a row that the container fails does not fail the request. Its outputs are what the
+	// container returned for it, and Failed names it.
+	Holes bool
+
+	// Failed has the failed rows of a request with Holes and without Err, in their order. Set by
+	// the scheduler; the slice is the submitter's from Owner.Complete on.
+	Failed []RowError
+}
+
+// fail adds a failed row, unless it is there already.
+func (r *Rare) fail(e RowError) {
+	at, known := slices.BinarySearchFunc(r.Failed, e, func(a, b RowError) int { return a.Row - b.Row })
+	if !known {
+		r.Failed = slices.Insert(r.Failed, at, e)
+	}
+}
+
+var lastPicture atomic.Uint64
+
+// NewPicture returns a number that no other picture has. Containers keep what they have decoded of
+// a picture under its number, for the next batch with regions of it.
+func NewPicture() uint64 { return lastPicture.Add(1) }
+
+// shares reports whether all rows of the request share input i, since they are regions of it.
+func (r *Request) shares(i int) bool {
+	by := r.Model.regions
+	return by != nil && by[i] >= 0 && by[i] < len(r.Inputs) && len(r.Inputs[by[i]].Shape) > 0
+}
+
+// shared is the size of the inputs that all rows share, in bytes.
+func (r *Request) shared() (bytes int64) {
+	if r.Rare == nil || r.Rare.Picture == 0 {
+		return 0
+	}
+	for i := range r.Inputs {
+		if r.shares(i) {
+			bytes += int64(len(r.Inputs[i].Data))
+		}
+	}
+	return bytes
+}
+
+// load is the size in bytes of what a batch needs for rows lo to hi, if it has no other rows of the
+// request: their own inputs, and all of those that they share with others.
+func (r *Request) load(lo, hi int) int64 {
+	shared := r.shared()
+	if shared == 0 || hi-lo == r.Rows {
+		return r.bytesOf(lo, hi)
+	}
+	own := r.bytes - shared
+	return shared + own*int64(hi)/int64(r.Rows) - own*int64(lo)/int64(r.Rows)
 }
 
 // A Trace records the way of a traced request. The scheduler sets all fields except Parent and

@@ -289,7 +289,7 @@ func (c *core) fillInTurn(b *Batch, q *queue, at cursor, until goal, end, now in
 		if rows >= target {
 			return false
 		}
-		if rows > 0 && bytes+it.bytes() > c.cfg.BatchBytes {
+		if rows > 0 && bytes+it.load() > c.cfg.BatchBytes {
 			b.crowded = true
 			return false
 		}
@@ -305,7 +305,7 @@ func (c *core) fillInTurn(b *Batch, q *queue, at cursor, until goal, end, now in
 			return true
 		}
 		rows += n
-		bytes += it.bytes()
+		bytes += it.load()
 		chosen = append(chosen, it)
 		return true
 	}

@@ -196,7 +196,7 @@ func TestPredict(t *testing.T) {
 		} {
 			predict = tt.predict
 			in := row(1, 2, 3, 4, 5, 6)
-			out, err := s.ask(&scheduler.Request{Inputs: []tensor.Tensor{in}, Priority: 4, Parameters: []byte(`{"k":1}`), Metadata: new([]byte(`{"id":2}`))})
+			out, err := s.ask(&scheduler.Request{Inputs: []tensor.Tensor{in}, Priority: 4, Parameters: []byte(`{"k":1}`), Rare: &scheduler.Rare{Metadata: []byte(`{"id":2}`)}})
 			switch {
 			case tt.want == "" && (err != nil || !bytes.Equal(out[0].Data, in.Data)):
 				t.Errorf("%s: %v %v", tt.name, out, err)

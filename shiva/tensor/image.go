@@ -14,6 +14,9 @@ type Image struct {
 	// the container resizes every picture to Height x Width pixels, and the shape has -1 for both.
 	Resize        string
 	Height, Width int
+	// Regions says that the container cuts regions out of a picture: a request may bring one
+	// picture and any number of regions, each of which is a row. See Spec.Regions.
+	Regions bool
 }
 
 // The channels of a pixel.
@@ -31,11 +34,15 @@ const (
 	ResizeCrop      = "crop"      // both sides by one factor, without what is beyond the middle
 )
 
-// String returns a text like "rgb pictures" or "rgb pictures, letterbox to 640 x 480".
+// String returns a text like "rgb pictures" or "rgb pictures, letterbox to 640 x 480, or regions of
+// one picture".
 func (i *Image) String() string {
 	text := i.Channels + " pictures"
 	if i.Resize != ResizeNone {
 		text += fmt.Sprintf(", %s to %d x %d", i.Resize, i.Width, i.Height)
+	}
+	if i.Regions {
+		text += ", or regions of one picture"
 	}
 	return text
 }
@@ -89,3 +96,13 @@ func Sides(row Shape, format string) (height, width int) {
 
 // MaxSide is the maximum of a picture's height and width in pixels, which is that of JPEG.
 const MaxSide = 65535
+
+// RegionsSuffix ends the name of the input for the regions of the pictures of another.
+const RegionsSuffix = "_regions"
+
+// RegionsOf returns the declaration of the regions of an input of pictures: a box for each row, as
+// x_min, y_min, x_max and y_max in parts of the upright picture, 0 to 1. In place of a box, [4],
+// a region may be four corners, [4, 2], clockwise from the one that becomes the top left.
+func RegionsOf(image string) Spec {
+	return Spec{Name: image + RegionsSuffix, DType: Float32, Shape: Shape{-1, 4}, Optional: true, Regions: image}
+}

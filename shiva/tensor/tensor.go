@@ -33,8 +33,13 @@ type Spec struct {
 	Shape Shape
 
 	// Optional marks an input that a request may omit. Only models whose requests are executed one
-	// by one have such inputs.
+	// by one have such inputs, and those that cut regions (see Regions).
 	Optional bool
+
+	// Regions marks the optional input that every input of pictures with Image.Regions has, which
+	// RegionsOf makes: it is the name of that input. A request that brings it has one picture, whose
+	// tensor has one row, and as many rows as regions. Empty for every other tensor.
+	Regions string
 
 	// Ragged marks an output of a batched model whose rows differ in size: its first dimension does
 	// not count rows, but the values of all rows, one row after the other. Ragged is the name of
@@ -73,6 +78,9 @@ func (s Spec) String() string {
 	text := s.Name + " " + s.DType.String() + " " + s.Shape.String()
 	if s.Optional {
 		text += ", optional"
+	}
+	if s.Regions != "" {
+		text += ", regions of " + s.Regions
 	}
 	if s.Ragged != "" {
 		text += ", ragged by " + s.Ragged

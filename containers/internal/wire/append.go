@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"iter"
 	"math"
 	"strconv"
 
@@ -47,6 +48,22 @@ func AppendAt(b []byte, pieces []Piece) []byte {
 
 // A Piece is a range of bytes in a segment of shared memory.
 type Piece struct{ Segment, Offset, Size int64 }
+
+// AppendPictures appends the pictures of an input: for each row the index of its picture, and the
+// number of each picture.
+func AppendPictures(b []byte, input string, of iter.Seq2[int, int], ids []uint64) []byte {
+	b = append(jsonscan.AppendString(b, input), `:{"of":[`...)
+	for picture, rows := range of {
+		for range rows {
+			b = append(strconv.AppendInt(b, int64(picture), 10), ',')
+		}
+	}
+	b = append(b[:len(b)-1], `],"ids":[`...)
+	for _, id := range ids {
+		b = append(strconv.AppendUint(b, id, 10), ',')
+	}
+	return append(b[:len(b)-1], `]}`...)
+}
 
 // AppendMillis appends a time in milliseconds with up to three decimals.
 func AppendMillis(b []byte, micros int64) []byte {

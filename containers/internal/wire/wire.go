@@ -5,6 +5,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -112,6 +113,7 @@ type Image struct {
 	Resize   string `json:"resize,omitempty"`
 	Height   int    `json:"height,omitempty"`
 	Width    int    `json:"width,omitempty"`
+	Regions  bool   `json:"regions,omitempty"`
 }
 
 // TensorMessages are at most MaxTensors, Dimensions at most MaxRank, and Labels at most
@@ -184,6 +186,9 @@ type WelcomeMessage struct {
 	// Images says that the server takes image files for inputs that are images. It is absent from
 	// servers that do not know the key, whose clients have to send pixels.
 	Images bool `json:"images,omitempty"`
+	// Regions says that the server sends regions of pictures for inputs that have some. It is absent
+	// from servers that do not know the key.
+	Regions bool `json:"regions,omitempty"`
 	// Replicas is that of CountMessage, for a container that chooses among servers. It is absent
 	// from servers that do not know the key.
 	Replicas int `json:"replicas,omitempty"`
@@ -273,8 +278,17 @@ type BatchHeader struct {
 	Priority   []int    // of each request; nil: all 0
 	Traces     [][]byte // traceparent of each request, or nil; nil: none is followed
 	States     [][]byte // tracestate of each request, or nil; nil: none has one
+	// Pictures is about the inputs whose rows are regions of pictures, in any order.
+	Pictures []PictureHeader
 	GrantUse
 	numbers numbers
+}
+
+// A PictureHeader says of which pictures of an input the rows of a batch are regions.
+type PictureHeader struct {
+	Input []byte // its name; shares the header's memory
+	Of    []int  // for each row, the index of its picture
+	IDs   []int  // of each picture
 }
 
 // A GrantUse is the part of a batch for a container that several servers share.
@@ -345,7 +359,7 @@ const (
 func (h *BatchHeader) Parse(b []byte) error {
 	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], numbers: h.numbers.reuse(), Requests: h.Requests[:0],
 		Parameters: h.Parameters[:0], Metadata: h.Metadata[:0], Priority: h.Priority[:0], Traces: h.Traces[:0],
-		States: h.States[:0]}
+		States: h.States[:0], Pictures: h.Pictures[:0]}
 	s := newScanner(b)
 	for key := range s.Members {
 		switch string(key) {
@@ -368,6 +382,8 @@ func (h *BatchHeader) Parse(b []byte) error {
 			h.Traces = s.texts(h.Traces[:0])
 		case "trace_states":
 			h.States = s.texts(h.States[:0])
+		case "pictures":
+			h.Pictures = s.pictures(h.Pictures[:0])
 		case "grant":
 			h.Grant = uint64(max(0, s.Int()))
 		case "best":
@@ -411,6 +427,53 @@ func (h *BatchHeader) Parse(b []byte) error {
 	}
 	if n := len(h.States); n > 0 && n != requests {
 		return fmt.Errorf("batch header: %d trace_states for %d requests", n, requests)
+	}
+	for i := range h.Pictures {
+		if err := h.Pictures[i].check(h.Rows); err != nil {
+			return fmt.Errorf("batch header: pictures of input %.64q: %w", h.Pictures[i].Input, err)
+		}
+	}
+	return nil
+}
+
+// pictures reads the member "pictures".
+func (s *scanner) pictures(list []PictureHeader) []PictureHeader {
+	for name := range s.Members {
+		if len(list) == MaxTensors {
+			s.Fail(fmt.Errorf("pictures of more than %d inputs", MaxTensors))
+		}
+		p := PictureHeader{Input: bytes.Clone(name)} // the scanner may reuse it
+		for key := range s.Members {
+			switch string(key) {
+			case "of":
+				p.Of = s.integers(p.Of[:0], math.MaxInt)
+			case "ids":
+				p.IDs = s.integers(p.IDs[:0], math.MaxInt)
+			default:
+				s.Raw()
+			}
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// check returns an error unless every row is of a picture, and every picture has a row, in order.
+func (p *PictureHeader) check(rows int) error {
+	if len(p.Of) != rows {
+		return fmt.Errorf("%d rows are of pictures, in a batch of %d", len(p.Of), rows)
+	}
+	pictures := 0
+	for row, of := range p.Of {
+		if of < 0 || of > pictures {
+			return fmt.Errorf("row %d is of picture %d, expected 0 to %d", row, of, pictures)
+		}
+		if of == pictures {
+			pictures++
+		}
+	}
+	if pictures != len(p.IDs) {
+		return fmt.Errorf("%d pictures have %d ids", pictures, len(p.IDs))
 	}
 	return nil
 }

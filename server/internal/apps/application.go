@@ -25,6 +25,7 @@ type application struct {
 	registry *Registry
 	gate     *gate.Gate
 	target   *gate.Target      // as clients see it
+	asker    gate.Asker        // the same, for the calls that it makes
 	models   []selection.Model // candidates: linked models that the server knows
 	targets  []*gate.Target    // parallel
 	down     []selection.Model // candidates without a live replica
@@ -83,6 +84,7 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 			a.target.Live += target.Live
 			a.target.Serves = a.target.Serves || target.Serves
 		}
+		a.asker.Target = a.target
 		targets = append(targets, a.target)
 	}
 	r.linking.Store(now)
@@ -227,7 +229,7 @@ func (a *application) fanOut(r *gate.Request) (*fanout, error) {
 	}
 	for _, asked := range plan.Asks {
 		f.request = *r // opening a call modifies it
-		f.request.Timeout, f.request.Keep, f.request.Candidates, f.request.Asker, f.request.Use = timeout, keep, nil, a.target, nil
+		f.request.Timeout, f.request.Keep, f.request.Candidates, f.request.Asker, f.request.Use = timeout, keep, nil, &a.asker, nil
 		f.ask(asked)
 	}
 	f.request = gate.Request{}

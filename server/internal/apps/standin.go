@@ -27,7 +27,7 @@ func (a *application) openDefault(c *gate.Call, r *gate.Request, why error) erro
 	c.Target, c.Rows, c.Squeeze = a.target, rows, one
 	c.Outputs = append(c.Outputs[:0], outputs...)
 	asked := *r
-	asked.Asker = a.target
+	asked.Asker = &a.asker
 	if r.Framed() {
 		asked.Keep = cmp.Or(r.Keep, a.Keep)
 	}

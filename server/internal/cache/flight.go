@@ -158,7 +158,8 @@ func (f *flight) ReceiveLate(outputs []tensor.Tensor) {
 func (f *flight) Complete(r *scheduler.Request) {
 	c, k := f.leader, f.version.cache
 	var e *entry
-	if r.Err == nil {
+	failed := failedRows(r)
+	if r.Err == nil && failed == nil {
 		e = k.newEntry(c.Version, r.Outputs)
 	}
 	k.mu.Lock()
@@ -203,6 +204,9 @@ func (f *flight) Complete(r *scheduler.Request) {
 			continue
 		}
 		give(at.request, outputs)
+		if failed != nil {
+			at.request.Rare.Failed = failed // it has Holes, too: they are part of the key
+		}
 		at.finish()
 	}
 	if e != nil {
@@ -212,6 +216,15 @@ func (f *flight) Complete(r *scheduler.Request) {
 	if next != nil {
 		f.submit(next)
 	}
+}
+
+// failedRows returns the rows that have no outputs, though the request has an answer. Such an answer
+// is not kept.
+func failedRows(r *scheduler.Request) []scheduler.RowError {
+	if r.Rare == nil {
+		return nil
+	}
+	return r.Rare.Failed
 }
 
 // cloneShapes copies the shapes of outputs, so that they outlive the request.

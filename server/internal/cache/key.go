@@ -20,6 +20,9 @@ func (v *Version) key(r *scheduler.Request, salt string) key {
 	b := binary.NativeEndian.AppendUint64(space[:0], v.id)
 	b = appendHash(b, r.Parameters, seed)
 	b = appendHash(b, []byte(salt), seed)
+	if r.Rare != nil && r.Rare.Holes { // failed rows are part of its answer
+		b = append(b, 1)
+	}
 	for i := range r.Inputs {
 		t := &r.Inputs[i]
 		b = append(b, byte(t.DType), byte(len(t.Shape)))

@@ -39,6 +39,7 @@ type Call struct {
 	Deadline time.Time
 	Squeeze  bool // one row sent without its batch dimension: the answer has none either
 	Bridge   bool // request and answer are in bridge form
+	cut      bool // its rows are regions
 
 	Fanout Fanout // set by an application's Open, and submitted instead; nil for a model
 
@@ -111,6 +112,15 @@ func (c *Call) Finish() {
 		c.trace.Answered()
 	}
 	c.Owner.Complete(c)
+}
+
+// Failed returns the rows of a call with Holes that its container has failed, in their order; their
+// outputs are void. It may be called from Complete to Close.
+func (c *Call) Failed() []scheduler.RowError {
+	if c.request.Rare == nil {
+		return nil
+	}
+	return c.request.Rare.Failed
 }
 
 // An answerer is a Call in its role as the owner of a scheduler's request.
@@ -261,11 +271,11 @@ func (c *Call) Close() {
 	c.Owner, c.Use, c.Target, c.Err, c.Choice, c.Frame, c.metrics = nil, nil, nil, nil, nil, nil, nil
 	c.trace, c.ask, c.id, c.client, c.form = nil, nil, nil, "", nil
 	c.Timing = scheduler.Timing{}
-	c.Squeeze, c.Bridge, c.Alone = false, false, false
+	c.Squeeze, c.Bridge, c.Alone, c.cut = false, false, false, false
 	c.cacheCall.Version, c.cacheCall.Salt = nil, ""
 	c.newest = nil
 	r := &c.request
-	r.Model, r.Inputs, r.Parameters, r.Metadata, r.Frame, r.Trace, r.Owner = nil, nil, nil, nil, nil, nil, nil
+	r.Model, r.Inputs, r.Parameters, r.Rare, r.Frame, r.Trace, r.Owner = nil, nil, nil, nil, nil, nil, nil
 	r.Outputs, r.Err, r.Timing, r.Alone = c.Outputs, nil, scheduler.Timing{}, false
 	if f := c.Fanout; f != nil {
 		c.Fanout = nil

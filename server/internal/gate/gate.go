@@ -173,8 +173,18 @@ type Request struct {
 	// such a request is not a frame.
 	Own *OwnStream
 
-	Asker *Target      // the application that makes the call; nil: none
+	Asker *Asker       // what makes the call in place of a client; nil: nothing does
 	Trace *trace.Trace // from Follow; nil: the request is not traced
+}
+
+// An Asker makes calls in place of a client: an application, for example.
+type Asker struct {
+	Target *Target // as clients see it
+	// Holes: rows that a container fails do not fail the request; [Call.Failed] names them.
+	Holes bool
+	// Picture is the number of the picture of a request whose rows are regions; 0: a new one. See
+	// [scheduler.NewPicture].
+	Picture uint64
 }
 
 // SetID names the request by a text, as a Shiva message does; "": it has no name.
@@ -253,12 +263,10 @@ func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {
 	}
 	c.Deadline = r.Arrived.Add(cmp.Or(r.Timeout, target.Deadline))
 	q.Priority = r.Level()
-	if q.Parameters = r.Parameters; target.Spec.User && r.User != "" {
-		q.Parameters = withUser(r.Parameters, r.User)
+	if q.Parameters = target.withoutRegions(r.Parameters); target.Spec.User && r.User != "" {
+		q.Parameters = withUser(q.Parameters, r.User)
 	}
-	if target.Spec.Metadata && !c.Bridge { // in bridge form members are inputs, or in Parameters
-		q.Metadata = r.ownMetadata()
-	}
+	q.Rare = c.rare(r)
 	q.Source = r.Source
 	c.id, c.client = r.ID, cmp.Or(r.Who.Name(), r.Client)
 	if err = c.Enter(r); err != nil {
@@ -276,4 +284,26 @@ func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {
 		c.cacheCall.Version, c.cacheCall.Salt = target.cache, r.Salt
 	}
 	return nil
+}
+
+// rare returns what few requests have; nil: nothing of that.
+func (c *Call) rare(r *Request) *scheduler.Rare {
+	var metadata []byte
+	if c.Target.Spec.Metadata && !c.Bridge { // in bridge form members are inputs, or in Parameters
+		metadata = r.ownMetadata()
+	}
+	asker := Asker{}
+	if r.Asker != nil {
+		asker = *r.Asker
+	}
+	if metadata == nil && !asker.Holes && !c.cut {
+		return nil
+	}
+	rare := &scheduler.Rare{Metadata: metadata, Holes: asker.Holes}
+	if c.cut {
+		if rare.Picture = asker.Picture; rare.Picture == 0 {
+			rare.Picture = scheduler.NewPicture()
+		}
+	}
+	return rare
 }

@@ -58,6 +58,13 @@ func (c *Call) arrange(r *Request, pool *tensor.Pool) (err error) {
 	if err = checkParameters(r.Parameters); err != nil {
 		return err
 	}
+	if c.Target.pictures && r.Parameters != nil && !c.Bridge {
+		regions, err := c.listed(r, pool)
+		if err != nil {
+			return err
+		}
+		texts = append(texts, regions...)
+	}
 	return c.match(tensors, texts, pool)
 }
 
@@ -66,7 +73,7 @@ func (c *Call) arrange(r *Request, pool *tensor.Pool) (err error) {
 func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 	specs := c.Target.Spec.Inputs
 	named := len(tensors) > 0 && tensors[0].Name != ""
-	used, rows, squeezed := 0, -1, 0
+	used, present, squeezed := 0, 0, 0
 	for i := range specs {
 		spec := &specs[i]
 		from, j := texts, indexByName(texts, spec.Name)
@@ -94,11 +101,7 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 		if err != nil {
 			return err
 		}
-		if n := t.Shape[0]; rows >= 0 && n != rows {
-			return fault.Invalid("input %q has %d rows, but input %q has %d", spec.Name, n, specs[0].Name, rows)
-		}
-		rows = t.Shape[0]
-		if one {
+		if present++; one {
 			squeezed++
 		}
 		c.Inputs = append(c.Inputs, t)
@@ -107,6 +110,9 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 		if named {
 			for _, t := range tensors {
 				if !slices.ContainsFunc(specs, func(s tensor.Spec) bool { return s.Name == t.Name }) {
+					if c.isOfPictures(t.Name) {
+						return c.noRegions(t.Name)
+					}
 					return fault.Invalid("no input %q; model %q takes %s", t.Name, c.Target.ID.Name, list(specs))
 				}
 			}
@@ -118,18 +124,53 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 		c.Rows, c.Squeeze = 1, true // even if all inputs were omitted
 		return nil
 	}
-	c.Rows, c.Squeeze = rows, squeezed == len(specs)
-	if len(specs) == 0 {
-		c.Rows = 1 // nothing else counts them
+	var err error
+	if c.Rows, err = c.countRows(); err != nil {
+		return err
+	}
+	c.Squeeze = squeezed == present
+	if c.Target.regions {
+		return c.checkCuts()
 	}
 	return nil
+}
+
+// countRows returns the number of rows, in which all inputs must agree: those that are present, but
+// for the one picture of which the rows are regions.
+func (c *Call) countRows() (int, error) {
+	specs, first := c.Target.Spec.Inputs, -1
+	for i := range c.Inputs {
+		t := &c.Inputs[i]
+		if len(t.Shape) == 0 {
+			continue // an optional input that was not sent
+		}
+		if c.Target.regions && c.regionsOf(i) != nil {
+			if t.Shape[0] != 1 {
+				return 0, fault.Invalid("input %q has %d pictures, but regions are of one: got %s %s with %q",
+					t.Name, t.Shape[0], t.DType, t.Shape, t.Name+tensor.RegionsSuffix)
+			}
+			continue
+		}
+		if first < 0 {
+			first = i
+		} else if n := c.Inputs[first].Shape[0]; t.Shape[0] != n {
+			return 0, fault.Invalid("input %q has %d rows, but input %q has %d", specs[i].Name, t.Shape[0], specs[first].Name, n)
+		}
+	}
+	if first < 0 {
+		return 1, nil // nothing else counts them
+	}
+	return c.Inputs[first].Shape[0], nil
 }
 
 // fit checks one tensor against its declaration. It returns the tensor with its batch dimension,
 // and whether that dimension was added.
 func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitted tensor.Tensor, added bool, err error) {
-	if spec.Image != nil && holdsFiles(&t) {
+	switch {
+	case spec.Image != nil && holdsFiles(&t):
 		return c.files(t, spec, pool)
+	case spec.Regions != "":
+		return c.corners(t, spec, pool)
 	}
 	got, shape := t, spec.Shape
 	if c.Target.Spec.Batched() {

@@ -68,7 +68,7 @@ func unfit(s *jsonscan.Scanner) (why string) {
 // ownMetadata returns the members of the metadata that the server reads itself, for a model that
 // asked for them; the others are in Parameters. It leaves out the token, which is a secret, the
 // user, for which models ask otherwise since caches depend on it, and what describes tensors.
-func (r *Request) ownMetadata() *[]byte {
+func (r *Request) ownMetadata() []byte {
 	if len(r.Metadata) <= len("{}") {
 		return nil
 	}
@@ -92,8 +92,7 @@ func (r *Request) ownMetadata() *[]byte {
 	if b == nil {
 		return nil
 	}
-	b = append(b, '}')
-	return &b
+	return append(b, '}')
 }
 
 // withUser adds the user to the parameters, for a model that asked for it. A cache distinguishes

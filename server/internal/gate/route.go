@@ -39,6 +39,8 @@ type Target struct {
 	Application Application // nil for a model; else this is how the application looks to clients
 	Learns      bool        // some replica asks for feedback
 
+	pictures bool           // some input takes pictures
+	regions  bool           // ... and regions of one
 	newest   *latest.Name   // the newest answers of its name's streams
 	cache    *cache.Version // nil: no cache
 	rowBytes int            // of a row of the answer; -1: not declared
@@ -188,6 +190,9 @@ func (g *Gate) target(m *scheduler.Model) *Target {
 	o := g.cfg.Options(m.ID().Name)
 	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Pixels: o.Pixels, Deadline: o.Deadline, Keep: o.Keep, Live: m.Replicas(), Learns: m.TakesFeedback(),
 		Metrics: g.cfg.Metrics.Model(m.ID().Name, m.ID().Version)}
+	for _, in := range t.Spec.Inputs {
+		t.pictures, t.regions = t.pictures || in.Image != nil, t.regions || in.Regions != ""
+	}
 	t.Serves = t.Live > 0 || m.Awaited()
 	t.setRow(g.rows)
 	t.Metrics.SetSLO(t.Deadline)
