@@ -161,12 +161,14 @@ func withRegions(inputs []tensor.Spec) ([]tensor.Spec, error) {
 		}
 		added := tensor.RegionsOf(t.Name)
 		if slices.ContainsFunc(inputs, func(o tensor.Spec) bool { return o.Name == added.Name }) {
-			return nil, refuse("input %q is declared, but the server adds it for the regions of input %q: call it otherwise", added.Name, t.Name)
+			return nil, refuse("input %q is declared, but the server adds it for the regions of input %q: "+
+				"call it otherwise", added.Name, t.Name)
 		}
 		inputs = append(inputs, added)
 	}
 	if len(inputs) > wire.MaxTensors {
-		return nil, refuse("%d inputs, with those that the server adds for regions, expected at most %d", len(inputs), wire.MaxTensors)
+		return nil, refuse("%d inputs, with those that the server adds for regions, expected at most %d",
+			len(inputs), wire.MaxTensors)
 	}
 	return inputs, nil
 }

@@ -81,8 +81,8 @@ type Batch struct {
 
 // A Part is the rows of one request in a batch.
 type Part struct {
-	// Views, in the order of the model's declaration. Parts that are regions of one picture have the
-	// same one: see [Batch.Pieces].
+	// Views, in the order of the model's declaration. Parts that are regions of one picture have
+	// the same one: see [Batch.Pieces].
 	Inputs     []tensor.Tensor
 	Rows       int
 	Picture    int    // index of its picture in the batch's Pictures

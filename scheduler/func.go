@@ -13,10 +13,10 @@ import (
 //
 // f gets the rows of a batch and returns its outputs, or an error that fails the batch, as by
 // [Batch.Fail]. Inputs are in the order of the declaration, each with the rows of the whole batch
-// as its first dimension; an optional input that was not sent has no shape. If the rows are regions,
-// the input of pictures has each picture of the batch once; see [Batch.Pictures]. They are copies,
-// which f may change, keep and return. Outputs are in the order of the declaration, with as many rows;
-// the references to them pass to the batch.
+// as its first dimension; an optional input that was not sent has no shape. If the rows are
+// regions, the input of pictures has each picture of the batch once; see [Batch.Pictures]. They are
+// copies, which f may change, keep and return. Outputs are in the order of the declaration, with as
+// many rows; the references to them pass to the batch.
 //
 // f runs on a goroutine of its own, for one batch at a time: a program adds a replica for each that
 // is to run at once. A panic fails its batch, and is logged with its stack; runtime.Goexit fails

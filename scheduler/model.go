@@ -25,7 +25,8 @@ type Model struct {
 	batched bool
 	// For each output, the index of the output that counts its values, or -1; nil: none is ragged.
 	ragged []int
-	// For each input, the index of the input with regions of its pictures, or -1; nil: there is none.
+	// For each input, the index of the input with regions of its pictures, or -1; nil: there is
+	// none.
 	regions []int
 
 	// running counts the events whose callbacks are being called.
@@ -52,7 +53,8 @@ type answer struct {
 }
 
 func newModel(s *Scheduler, id ModelID, spec Spec, cfg ModelConfig) *Model {
-	m := &Model{sched: s, id: id, spec: spec, batched: spec.Batched(), ragged: spec.Raggeds(), regions: spec.Regions(), armed: never}
+	m := &Model{sched: s, id: id, spec: spec, batched: spec.Batched(), ragged: spec.Raggeds(),
+		regions: spec.Regions(), armed: never}
 	m.core = newCore(id, spec, cfg)
 	m.core.model = m
 	return m
@@ -300,7 +302,8 @@ func (r *Request) check(s *Scheduler) {
 		}
 	}
 	if numbered := r.Rare != nil && r.Rare.Picture != 0; r.Err == nil && numbered != shares {
-		r.Err = fmt.Errorf("%w: the rows are regions of a picture: %v; the picture has a number: %v", ErrInvalidInput, shares, numbered)
+		r.Err = fmt.Errorf("%w: the rows are regions of a picture: %v; the picture has a number: %v",
+			ErrInvalidInput, shares, numbered)
 	}
 }
 

@@ -260,14 +260,14 @@ func (s Spec) Raggeds() []int {
 }
 
 // Regions returns, for every input, the index of the input with regions of its pictures, or -1; nil
-// if no input has regions.
+// if no input has regions. [Scheduler.AddReplica] must have accepted the spec.
 func (s Spec) Regions() []int {
 	var by []int
 	for i, t := range s.Inputs {
-		of := slices.IndexFunc(s.Inputs, func(o tensor.Spec) bool { return t.Regions != "" && o.Name == t.Regions })
-		if of < 0 {
+		if t.Regions == "" {
 			continue
 		}
+		of := slices.IndexFunc(s.Inputs, func(o tensor.Spec) bool { return o.Name == t.Regions })
 		if by == nil {
 			by = slices.Repeat([]int{-1}, len(s.Inputs))
 		}
@@ -279,19 +279,23 @@ func (s Spec) Regions() []int {
 // checkRegions validates the declaration of an input of regions, or of an input of pictures that
 // has some.
 func (s Spec) checkRegions(t tensor.Spec) error {
+	has := func(fits func(tensor.Spec) bool) bool { return slices.ContainsFunc(s.Inputs, fits) }
 	if t.Image != nil && t.Image.Regions {
 		regions := tensor.RegionsOf(t.Name)
 		switch height, width := tensor.Sides(s.row(t), t.Format); {
 		case !s.Batched():
 			return fmt.Errorf("input %q takes regions, which are rows: that needs batched = true", t.Name)
 		case t.Image.Resize == tensor.ResizeNone && (height != -1 || width != -1):
-			return fmt.Errorf("input %q takes regions of any size, but declares no resize and the shape %s: expected a resize, or -1 for height and width", t.Name, t.Shape)
-		case !slices.ContainsFunc(s.Inputs, func(o tensor.Spec) bool { return o.Regions == t.Name && o.String() == regions.String() }):
+			return fmt.Errorf("input %q takes regions of any size, but has no resize and the shape %s: "+
+				"expected a resize, or -1 for height and width", t.Name, t.Shape)
+		case !has(func(o tensor.Spec) bool { return o.Regions == t.Name && o.String() == regions.String() }):
 			return fmt.Errorf("input %q takes regions, but no input is declared as %s", t.Name, regions)
 		}
 	}
-	if t.Regions != "" && !slices.ContainsFunc(s.Inputs, func(o tensor.Spec) bool { return o.Name == t.Regions && o.Image != nil && o.Image.Regions }) {
-		return fmt.Errorf("input %q has regions of %q, which must be another input, of pictures with regions", t.Name, t.Regions)
+	pictured := func(o tensor.Spec) bool { return o.Name == t.Regions && o.Image != nil && o.Image.Regions }
+	if t.Regions != "" && !has(pictured) {
+		return fmt.Errorf("input %q has regions of %q, which must be another input, of pictures with regions",
+			t.Name, t.Regions)
 	}
 	return nil
 }
@@ -309,7 +313,8 @@ func sameSpecs(a, b []tensor.Spec) bool {
 	}
 	for i := range a {
 		if a[i].Name != b[i].Name || a[i].DType != b[i].DType || !a[i].Shape.Equal(b[i].Shape) ||
-			a[i].Optional != b[i].Optional || a[i].Regions != b[i].Regions || a[i].Ragged != b[i].Ragged || a[i].Format != b[i].Format ||
+			a[i].Optional != b[i].Optional || a[i].Regions != b[i].Regions ||
+			a[i].Ragged != b[i].Ragged || a[i].Format != b[i].Format ||
 			!sameImage(a[i].Image, b[i].Image) || !slices.Equal(a[i].Labels, b[i].Labels) {
 			return false
 		}

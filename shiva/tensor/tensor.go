@@ -37,8 +37,8 @@ type Spec struct {
 	Optional bool
 
 	// Regions marks the optional input that every input of pictures with Image.Regions has, which
-	// RegionsOf makes: it is the name of that input. A request that brings it has one picture, whose
-	// tensor has one row, and as many rows as regions. Empty for every other tensor.
+	// RegionsOf makes: it is the name of that input. A request that brings it has one picture,
+	// whose tensor has one row, and as many rows as regions. Empty for every other tensor.
 	Regions string
 
 	// Ragged marks an output of a batched model whose rows differ in size: its first dimension does

@@ -186,8 +186,8 @@ type WelcomeMessage struct {
 	// Images says that the server takes image files for inputs that are images. It is absent from
 	// servers that do not know the key, whose clients have to send pixels.
 	Images bool `json:"images,omitempty"`
-	// Regions says that the server sends regions of pictures for inputs that have some. It is absent
-	// from servers that do not know the key.
+	// Regions says that the server sends regions of pictures for inputs that have some. It is
+	// absent from servers that do not know the key.
 	Regions bool `json:"regions,omitempty"`
 	// Replicas is that of CountMessage, for a container that chooses among servers. It is absent
 	// from servers that do not know the key.

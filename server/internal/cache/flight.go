@@ -218,8 +218,8 @@ func (f *flight) Complete(r *scheduler.Request) {
 	}
 }
 
-// failedRows returns the rows that have no outputs, though the request has an answer. Such an answer
-// is not kept.
+// failedRows returns the rows that have no outputs, though the request has an answer. Such an
+// answer is not kept.
 func failedRows(r *scheduler.Request) []scheduler.RowError {
 	if r.Rare == nil {
 		return nil

@@ -80,7 +80,7 @@ func (c *Call) corners(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (c
 		return t, false, fault.Invalid("input %q: expected %s [n, 4], each x_min, y_min, x_max, y_max in parts of the picture, or [n, 4, 2] corners, got %s %s",
 			spec.Name, tensor.Float32.V2(), t.DType, t.Shape)
 	}
-	if t.DType == tensor.Float64 { // numpy's default; parts of a picture lose nothing that could be seen
+	if t.DType == tensor.Float64 { // numpy's default
 		if t, err = tensor.CastNearest(t, tensor.Float32, pool); err != nil {
 			return t, false, inputError(spec, err)
 		}
@@ -140,8 +140,8 @@ func (c *Call) regionsOf(i int) *tensor.Tensor {
 	return nil
 }
 
-// checkCuts refuses regions without a picture, and those that make too many pixels. A row of a model
-// that resizes has the declared size, whatever is cut.
+// checkCuts refuses regions that make too many pixels, and notes that the rows are regions. A row
+// of a model that resizes has the declared size, whatever is cut.
 func (c *Call) checkCuts() error {
 	for i := range c.Inputs {
 		spec := &c.Target.Spec.Inputs[i]
