@@ -37,6 +37,7 @@ shiva/jsonscan:
 shiva/unixsocket:
 shiva/token:
 shiva:                      shiva/token shiva/jsonscan shiva/tensor shiva/unixsocket shiva/backoff
+shiva/nested:               shiva/tensor
 shiva/jsontensor:           shiva shiva/jsonscan shiva/tensor
 shiva/nearest:
 shiva/backoff:
