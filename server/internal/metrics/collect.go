@@ -17,6 +17,11 @@ func ofModel(name, help string, more ...string) *prometheus.Desc {
 	return desc(name, help, append([]string{"model", "version"}, more...)...)
 }
 
+// ofStage is desc for what each stage of a pipeline has.
+func ofStage(name, help string, more ...string) *prometheus.Desc {
+	return desc(name, help, append([]string{"pipeline", "stage"}, more...)...)
+}
+
 var (
 	answeredDesc   = desc("door_requests_total", "Requests answered, of all models that there are and were, by how they ended.", "door", "outcome")
 	requestsDesc   = ofModel("requests_total", "Requests answered, by how they ended.", "door", "outcome")
@@ -56,6 +61,12 @@ var (
 	workedBadDesc  = ofModel("replica_failures_total", "Batches that a live replica has failed, or not answered in time.", "replica")
 	oldRowDesc     = ofModel("oldest_row_seconds", "Age of the row that waits for longest.")
 	oldBatchDesc   = ofModel("oldest_batch_seconds", "Time since the oldest batch that is not answered was sent.")
+
+	stageRowsDesc     = ofStage("stage_rows_total", "Rows of a stage of a pipeline, by how they ended.", "outcome")
+	stageLeftOutDesc  = ofStage("stage_left_out_total", "Elements that became no rows of a stage, since its keep left them out.")
+	stageNotBegunDesc = ofStage("stage_not_begun_total", "Rows of stages that were not begun, as they could not be in time.")
+	stageWaitDesc     = ofStage("stage_wait_seconds_total", "Time that requests waited at a stage until their first row was sent to a container.")
+	stageDurationDesc = ofStage("stage_duration_seconds", "Time that requests were at a stage, from when its inputs were there to its last row.")
 
 	connectionsDesc = desc("connections", "Open connections of clients.", "door")
 	openedDesc      = desc("connections_opened_total", "Connections accepted.", "door")
@@ -132,6 +143,7 @@ func (m *Metrics) Collect(series chan<- prometheus.Metric) {
 	for _, model := range *m.models.Load() {
 		if used := model.used(); used || model.removedAt.Load() == 0 {
 			model.collectRequests(out, doors)
+			model.collectStages(out)
 			if used {
 				model.collectWork(out)
 			}

@@ -55,6 +55,14 @@
 //	missing_voices_total          {model, version}           answers of applications that lack the
 //	                                                         model's part; of an application: any
 //	                                                         model's
+//	stage_rows_total              {pipeline, stage, outcome} rows of a stage, by how they ended
+//	stage_left_out_total          {pipeline, stage}          elements that keep left out
+//	stage_not_begun_total         {pipeline, stage}          of the rows, those of stages that could
+//	                                                         not be in time, and were not begun
+//	stage_wait_seconds_total      {pipeline, stage}          time until the first row of a request
+//	                                                         was sent to a container
+//	stage_duration_seconds        {pipeline, stage}          histogram: from when the inputs of a
+//	                                                         stage were there to its last row
 //	batch_waits_total             {model, version, result}   waits of idle replicas for clients
 //	                                                         that ask again on each answer: paid,
 //	                                                         vain (fewer than half of them came)

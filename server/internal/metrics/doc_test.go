@@ -17,7 +17,7 @@ func TestEveryMetricIsListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := regexp.MustCompile(`= (?:desc|ofModel)\("(\w+)"`).FindAllStringSubmatch(string(source), -1)
+	names := regexp.MustCompile(`= (?:desc|ofModel|ofStage)\("(\w+)"`).FindAllStringSubmatch(string(source), -1)
 	if len(names) < 70 {
 		t.Fatalf("found %d metrics in collect.go", len(names))
 	}

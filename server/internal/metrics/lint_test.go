@@ -22,6 +22,7 @@ func TestPrometheusLints(t *testing.T) {
 	a.Shown(time.Second)
 	a.Unheard()
 	a.Taught(Learned)
+	a.Stages("read")[0].Ran(&StageRun{Rows: Ended{OK: 1}, Took: time.Second})
 	serve(m, d.Tally(), "a")
 	m.Attach(Sources{
 		Server: func() ServerGauges {

@@ -297,6 +297,9 @@ type Model struct {
 	feedback [feedbacks]atomic.Uint64
 
 	cache Cache
+
+	stagesMu sync.Mutex
+	stages   []*Stage // of a pipeline; guarded by stagesMu
 }
 
 // SetSLO sets the time within which an answer counts as in time; 0: any time. Models that share
