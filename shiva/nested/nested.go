@@ -73,7 +73,8 @@ const Objects = "objects"
 func (p *Pipeline) Of(declared []tensor.Spec, tensors []tensor.Tensor, rows int) ([]*Object, error) {
 	b := &builder{
 		Pipeline: p, specs: map[string]*tensor.Spec{}, tensors: map[string]*tensor.Tensor{},
-		rows: map[string][]*Object{"": make([]*Object, rows)}, elements: map[string][]*Object{},
+		rows:     map[string][]*Object{"": make([]*Object, rows)},
+		elements: map[string][]*Object{},
 	}
 	for i := range declared {
 		b.specs[declared[i].Name] = &declared[i]
@@ -97,7 +98,7 @@ type builder struct {
 	*Pipeline
 	specs    map[string]*tensor.Spec
 	tensors  map[string]*tensor.Tensor
-	rows     map[string][]*Object // of a scope: the stage whose Each made them, or "" for the request
+	rows     map[string][]*Object // by the stage whose Each made them; "": those of the request
 	elements map[string][]*Object // of an output, "STAGE.OUTPUT"
 }
 

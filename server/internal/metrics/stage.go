@@ -30,9 +30,10 @@ type recentCounts struct {
 
 // A StageRun is what one request was at a stage.
 type StageRun struct {
-	Rows     Ended         // that it had there, by how they ended
-	LeftOut  uint64        // elements that became no rows, since keep left them out
-	NotBegun uint64        // of Rows, those of a stage that was not begun, as it could not be in time
+	Rows    Ended  // that it had there, by how they ended
+	LeftOut uint64 // elements that became no rows, since keep left them out
+	// NotBegun are Rows of a stage that was not begun, as it could not be in time.
+	NotBegun uint64
 	Took     time.Duration // from when its inputs were there to its last row
 	Waited   time.Duration // of that, until its first row was sent to a container
 	Whole    time.Duration // from the arrival of the request to its deadline
