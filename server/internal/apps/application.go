@@ -42,7 +42,7 @@ type linking struct {
 	apps  map[string]*application
 }
 
-// Names implements gate.Applications.
+// Names implements gate.Composites.
 func (r *Registry) Names() (names []string, known bool) {
 	return slices.Sorted(maps.Keys(*r.apps.Load())), r.known.Load()
 }
@@ -69,7 +69,7 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 			r.cfg.Log.Warn("an application, perhaps created on another server, has the name of a model but does not link to that model alone; requests for the name go to the application",
 				"application", a.Name, "models", a.Models)
 		}
-		a.target = &gate.Target{ID: scheduler.ModelID{Name: a.Name}, Application: a}
+		a.target = &gate.Target{ID: scheduler.ModelID{Name: a.Name}, Composite: a}
 		if len(a.targets) > 0 {
 			first := a.targets[0]
 			a.target.Model, a.target.Spec, a.target.Cast, a.target.Deadline = first.Model, first.Spec, first.Cast, first.Deadline
@@ -155,16 +155,19 @@ func (a *application) candidate(m selection.Model) *gate.Target {
 	return nil
 }
 
-// Status implements gate.Application.
-func (a *application) Status() gate.ApplicationStatus {
-	s := gate.ApplicationStatus{Name: a.Name, Policy: a.Policy, Ready: a.target.Serves, Models: []string{}, Links: a.Models}
+// Kind implements gate.Composite.
+func (*application) Kind() gate.Kind { return gate.Application }
+
+// Status implements gate.Composite.
+func (a *application) Status() gate.CompositeStatus {
+	s := gate.CompositeStatus{Kind: gate.Application, Name: a.Name, Policy: a.Policy, Ready: a.target.Serves, Models: []string{}, Links: a.Models}
 	for _, m := range a.models {
 		s.Models = append(s.Models, m.String())
 	}
 	return s
 }
 
-// Unlinked implements gate.Application.
+// Unlinked implements gate.Composite.
 func (a *application) Unlinked() error {
 	switch {
 	case len(a.models) > 0:

@@ -62,7 +62,7 @@ func newHouse(t testing.TB) *house {
 	}
 	h.store = store
 	h.reg = Open(Config{Store: store, Changed: h.Changed})
-	h.AttachApplications(h.reg)
+	h.AttachComposites(h.reg)
 	t.Cleanup(func() {
 		s.Close()
 		h.Close()

@@ -369,7 +369,7 @@ func TestApplicationsThatAreNotKnownYet(t *testing.T) {
 	h.store.Close()
 	deaf := Open(Config{Store: h.store, Changed: func() {}})
 	defer deaf.Close()
-	h.AttachApplications(deaf)
+	h.AttachComposites(deaf)
 	h.model("a", "1", 1, time.Microsecond)
 	h.expect(h.ask("a", gate.Request{}), "1 by a/1")
 	err := h.Open(new(gate.Call), &gate.Request{Model: "app"})

@@ -54,7 +54,7 @@ const maxLearning = 256
 // learnTimeout bounds the write to the store.
 const learnTimeout = 5 * time.Second
 
-// OpenFeedback implements gate.Application.
+// OpenFeedback implements gate.Learner.
 func (a *application) OpenFeedback(r *gate.Request) (gate.Feedback, error) {
 	f, err := a.openFeedback(r)
 	if err != nil {

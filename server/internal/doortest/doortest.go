@@ -151,7 +151,7 @@ func (r *Rig) Applications(list ...apps.Definition) {
 		r.T.Fatal(err)
 	}
 	reg := apps.Open(apps.Config{Store: store, Changed: r.Gate.Changed})
-	r.Gate.AttachApplications(reg)
+	r.Gate.AttachComposites(reg)
 	r.T.Cleanup(func() { // before the goroutines are counted
 		r.stop()
 		r.Gate.Close()

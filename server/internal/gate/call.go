@@ -31,8 +31,8 @@ type Call struct {
 
 	Use *access.Use // to which Outbox charges the answer; nil: no quota applies
 
-	// Target is the model that serves the call; for an application, the model that contributes most
-	// to the answer.
+	// Target is the model that serves the call, or the pipeline; for an application, the model that
+	// contributes most to the answer.
 	Target   *Target
 	Inputs   []tensor.Tensor // in the order of the model's declaration
 	Rows     int             // of each; 1 if there are none
@@ -41,7 +41,7 @@ type Call struct {
 	Bridge   bool // request and answer are in bridge form
 	cut      bool // its rows are regions
 
-	Fanout Fanout // set by an application's Open, and submitted instead; nil for a model
+	Fanout Fanout // set by a composite's Open, and submitted instead; nil for a model
 
 	// The answer, set before Complete: Outputs in the order of the model's declaration, or Err.
 
@@ -150,15 +150,15 @@ func (a *answerer) Complete(r *scheduler.Request) {
 
 // A submission is the memory of one Submit, reused afterwards.
 type submission struct {
-	calls    []*Call // with calls to models in place of those to applications
+	calls    []*Call // with calls to models in place of those to composites
 	requests []*scheduler.Request
 }
 
 var submissions = sync.Pool{New: func() any { return new(submission) }}
 
 // Submit hands opened calls to the scheduler, all at once, so that they may share a batch. Calls
-// that the model's cache answers and calls without rows do not go to the scheduler; calls to an
-// application are replaced by its calls to models. Each gets its Owner's Complete exactly once,
+// that the model's cache answers and calls without rows do not go to the scheduler; calls to a
+// composite are replaced by its calls to models. Each gets its Owner's Complete exactly once,
 // perhaps before Submit returns.
 func (g *Gate) Submit(calls ...*Call) {
 	s := submissions.Get().(*submission)
@@ -202,7 +202,7 @@ func (g *Gate) Submit(calls ...*Call) {
 	submissions.Put(s)
 }
 
-// spread appends what is submitted for c: the call itself, or an application's calls to models.
+// spread appends what is submitted for c: the call itself, or a composite's calls to models.
 func (c *Call) spread(calls []*Call) []*Call {
 	if c.Fanout == nil {
 		return append(calls, c)

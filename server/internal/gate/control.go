@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/access"
@@ -67,9 +68,10 @@ type ModelStatus struct {
 func (t *Table) list() []byte {
 	t.listing.Do(func() {
 		t.listed = object(struct {
-			Models       []ModelStatus       `json:"models"`
-			Applications []ApplicationStatus `json:"applications,omitempty"`
-		}{t.models(), t.applications()})
+			Models       []ModelStatus     `json:"models"`
+			Applications []CompositeStatus `json:"applications,omitempty"`
+			Pipelines    []CompositeStatus `json:"pipelines,omitempty"`
+		}{t.models(), t.all(Application), t.all(Pipeline)})
 	})
 	return t.listed
 }
@@ -99,13 +101,20 @@ func (v View) Targets() (all []*Target) {
 // TargetsOf returns the versions of one model, the highest first.
 func (v View) TargetsOf(name string) []*Target { return v.table().versions[name] }
 
-// Applications lists all applications by name.
-func (v View) Applications() []ApplicationStatus { return v.table().applications() }
+// Composites lists all applications and pipelines by name.
+func (v View) Composites() []CompositeStatus {
+	t := v.table()
+	return slices.SortedFunc(slices.Values(append(t.all(Application), t.all(Pipeline)...)),
+		func(a, b CompositeStatus) int { return strings.Compare(a.Name, b.Name) })
+}
 
-func (t *Table) applications() []ApplicationStatus {
-	var out []ApplicationStatus
-	for _, name := range slices.Sorted(maps.Keys(t.apps)) {
-		out = append(out, t.apps[name].Application.Status())
+// all lists the composites of a kind by name.
+func (t *Table) all(kind Kind) []CompositeStatus {
+	var out []CompositeStatus
+	for _, name := range slices.Sorted(maps.Keys(t.composites)) {
+		if c := t.composites[name].Composite; c.Kind() == kind {
+			out = append(out, c.Status())
+		}
 	}
 	return out
 }

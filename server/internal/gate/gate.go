@@ -65,12 +65,12 @@ type Gate struct {
 	routes   atomic.Pointer[Table]
 	latest   *latest.Store
 	caching  atomic.Bool // some model has a cache
-	fanning  atomic.Bool // there is or was an application, whose calls may still be in flight
+	fanning  atomic.Bool // there is or was a composite, whose calls may still be in flight
 
-	mu           sync.Mutex             // one refresh at a time
-	applications Applications           // nil: none; guarded by mu
-	caches       map[string]*modelCache // by model name; guarded by mu
-	closed       bool                   // no more caches are made; guarded by mu
+	mu         sync.Mutex             // one refresh at a time
+	composites []Composites           // of each kind; guarded by mu
+	caches     map[string]*modelCache // by model name; guarded by mu
+	closed     bool                   // no more caches are made; guarded by mu
 
 	rows map[scheduler.ModelID]*atomic.Int64 // Target.rowSeen, which outlives tables; guarded by mu
 }
@@ -91,10 +91,11 @@ func (g *Gate) Attach(s *scheduler.Scheduler, around Server, watchers ...func())
 	g.refresh()
 }
 
-// AttachApplications sets the applications, once, before any request. They call Changed.
-func (g *Gate) AttachApplications(a Applications) {
+// AttachComposites sets the composites of each kind, once, before any request. Those of a kind may
+// be made of the kinds before it. They call Changed.
+func (g *Gate) AttachComposites(kinds ...Composites) {
 	g.mu.Lock()
-	g.applications = a
+	g.composites = kinds
 	g.mu.Unlock()
 	g.refresh()
 }
@@ -107,7 +108,7 @@ func (g *Gate) ModelChanged(*scheduler.Model) {
 	}
 }
 
-// Changed makes the gate read Config.Options and the applications again.
+// Changed makes the gate read Config.Options and the composites again.
 func (g *Gate) Changed() { g.refresh() }
 
 // Unrouted returns the metrics that count requests that reach no model.
@@ -129,14 +130,14 @@ func (g *Gate) Drain() {
 // Newest returns the newest answers of all streams.
 func (g *Gate) Newest() *latest.Store { return g.latest }
 
-// A Request is what a client asks of a model or an application, through whatever door.
+// A Request is what a client asks of a model or a composite, through whatever door.
 //
 // Inputs, their memory and the slices belong to whoever made the request, and must not change until
 // the call that it opens is closed.
 type Request struct {
 	parameter.Values
 
-	// Model is the name of a model or an application or, for Open, a route: "name", "name/version"
+	// Model is the name of a model or a composite or, for Open, a route: "name", "name/version"
 	// or a path of the Predict Protocol.
 	Model   string
 	Version string // narrows a route that names no version; "": the default
@@ -177,7 +178,7 @@ type Request struct {
 	Trace *trace.Trace // from Follow; nil: the request is not traced
 }
 
-// An Asker makes calls in place of a client: an application, for example.
+// An Asker makes calls in place of a client: a composite.
 type Asker struct {
 	Target *Target // as clients see it
 	// Holes: rows that a container fails do not fail the request; [Call.Failed] names them.
@@ -226,6 +227,19 @@ func (g *Gate) Open(c *Call, r *Request) error {
 	return g.OpenTarget(c, target, r)
 }
 
+// Arrange fits the tensors of a request to the inputs that target declares, and counts the rows. On
+// an error the call is unchanged.
+func (g *Gate) Arrange(c *Call, target *Target, r *Request) (err error) {
+	c.Target, c.Inputs = target, c.inputs[:0]
+	if err = c.arrange(r, g.cfg.Pool); err == nil && c.Rows == 0 {
+		err = checkNoRows(target)
+	}
+	if err != nil {
+		c.Close()
+	}
+	return err
+}
+
 // ErrDraining refuses a request because the server shuts down.
 var ErrDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
 
@@ -237,7 +251,7 @@ func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {
 	if r.Newest != nil {
 		return g.openLatest(c, target, r)
 	}
-	if a := target.Application; a != nil {
+	if a := target.Composite; a != nil {
 		if err = a.Open(c, r); err == nil {
 			c.metrics, c.trace, c.Use, c.newest = target.Metrics, r.Trace, r.Use, target.newest
 		}
@@ -246,15 +260,10 @@ func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {
 	if r.Candidates != nil {
 		return fault.Invalid("%s is for applications, and %q is a model", parameter.CandidateModels, target.ID.Name)
 	}
-	c.Target, c.metrics, c.Use = target, target.Metrics, r.Use
-	c.Inputs = c.inputs[:0]
-	if err = c.arrange(r, g.cfg.Pool); err == nil && c.Rows == 0 {
-		err = checkNoRows(target)
-	}
-	if err != nil {
-		c.Close()
+	if err = g.Arrange(c, target, r); err != nil {
 		return err
 	}
+	c.metrics, c.Use = target.Metrics, r.Use
 	q := &c.request
 	q.Model = target.Model
 	if r.Trace != nil {

@@ -20,7 +20,7 @@ type Latest = latest.Settings
 // latestStep ends the routes to the newest answer of a stream: "NAME/latest".
 const latestStep = "/latest"
 
-// Latest returns the model or application whose newest answers a route asks for: "name/latest" or
+// Latest returns the model or composite whose newest answers a route asks for: "name/latest" or
 // "v2/models/name/latest". A version of the name "latest" has the first of these to itself.
 func (v View) Latest(route string) (name string, ok bool) {
 	name, ok = strings.CutSuffix(route, latestStep)
@@ -44,14 +44,14 @@ func (g *Gate) attachLatest(t *Table) {
 			target.newest = kept
 		}
 	}
-	for name, target := range t.apps {
+	for name, target := range t.composites {
 		target.newest = g.latest.Name(name, g.cfg.Options(name).Latest)
 	}
 }
 
 // dropLatest forgets the answers of names that are gone, now that t is in force.
 func (g *Gate) dropLatest(t *Table) {
-	g.latest.Keep(func(name string) bool { return t.versions[name] != nil || t.apps[name] != nil },
+	g.latest.Keep(func(name string) bool { return t.versions[name] != nil || t.composites[name] != nil },
 		func(name string) error { return t.unknown(name, predictWords) })
 }
 

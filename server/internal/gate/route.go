@@ -36,8 +36,8 @@ type Target struct {
 	Serves   bool          // a replica was live, or one is started for the next request
 	Metrics  *metrics.Model
 
-	Application Application // nil for a model; else this is how the application looks to clients
-	Learns      bool        // some replica asks for feedback
+	Composite Composite // nil for a model; else this is how the composite looks to clients
+	Learns    bool      // some replica asks for feedback
 
 	pictures bool           // some input takes pictures
 	regions  bool           // ... and regions of one
@@ -88,15 +88,15 @@ func (t *Target) AppendNamed(b []byte, tensors []tensor.Tensor) []byte {
 // A Table holds all routes at one moment. It is immutable except for what list caches; readers take
 // it from an atomic pointer.
 type Table struct {
-	who      *access.Identity     // the identity it was made for; nil: callers with all rights
-	infer    map[string]*Target   // "m", "m/1", "v2/models/m/infer", "v2/models/m/versions/1/infer"
-	visible  map[string]*Target   // the same, plus those that the caller may see but not use
-	versions map[string][]*Target // by model name, the highest version first
-	names    []string             // model names, sorted
-	byModel  map[string]*Target   // default version by model name
-	apps     map[string]*Target   // the applications
-	unread   bool                 // the store has not been read: applications not known yet
-	awaited  func(string) string  // Config.Awaited
+	who        *access.Identity     // the identity it was made for; nil: callers with all rights
+	infer      map[string]*Target   // "m", "m/1", "v2/models/m/infer", "v2/models/m/versions/1/infer"
+	visible    map[string]*Target   // the same, plus those that the caller may see but not use
+	versions   map[string][]*Target // by model name, the highest version first
+	names      []string             // model names, sorted
+	byModel    map[string]*Target   // default version by model name
+	composites map[string]*Target   // by name
+	unread     bool                 // the store has not been read: composites not known yet
+	awaited    func(string) string  // Config.Awaited
 
 	listing sync.Once
 	listed  []byte // set by listing
@@ -123,6 +123,7 @@ func (g *Gate) refresh() {
 		t.versions[target.ID.Name] = append(t.versions[target.ID.Name], target)
 		rows[target.ID] = target.rowSeen
 	}
+	seen := g.rows
 	g.rows = rows
 	for name, targets := range t.versions {
 		slices.SortFunc(targets, func(a, b *Target) int { return compareVersions(b.ID.Version, a.ID.Version) })
@@ -131,7 +132,7 @@ func (g *Gate) refresh() {
 	}
 	t.names = slices.Sorted(maps.Keys(t.versions))
 	ended := g.attachCaches(t)
-	g.link(t)
+	g.link(t, seen)
 	g.attachLatest(t)
 	g.routes.Store(t)
 	for _, end := range ended {
@@ -147,25 +148,25 @@ func (t *Table) route(routes map[string]*Target, name string) {
 		routes["v2/models/"+name+"/versions/"+target.ID.Version+"/infer"] = target
 	}
 	chosen := t.byModel[name]
-	if a := t.apps[name]; a != nil {
-		chosen = a
+	if composite := t.composites[name]; composite != nil {
+		chosen = composite
 	}
 	routes[name] = chosen
 	routes["v2/models/"+name+"/infer"] = chosen
 }
 
-// present returns the names and versions of all models and applications.
+// present returns the names and versions of all models and composites.
 func (g *Gate) present(t *Table, models []*scheduler.Model) map[[2]string]bool {
 	all := make(map[[2]string]bool)
 	for _, m := range models {
 		all[[2]string{m.ID().Name, m.ID().Version}] = true
 	}
-	if g.applications != nil {
-		names, known := g.applications.Names()
+	for _, kind := range g.composites {
+		names, known := kind.Names()
 		for _, name := range names {
 			all[[2]string{name, ""}] = true
 		}
-		t.unread = !known
+		t.unread = t.unread || !known
 	}
 	return all
 }
@@ -299,19 +300,19 @@ func (t *Table) resolve(route, version string) (*Target, error) {
 	if narrowed := t.infer[target.ID.Name+"/"+version]; narrowed != nil {
 		return narrowed, nil
 	}
-	if target.Application != nil {
-		return nil, noVersions(target.ID.Name, version)
+	if target.Composite != nil {
+		return nil, target.noVersion(version)
 	}
 	return nil, t.noVersion(target.ID.Name, version)
 }
 
 // Target finds a model to describe, for a door that has name and version separately; version "" is
-// the default. An application none of whose models has ever been connected has only a name, and no
+// the default. A composite none of whose models has ever been connected has only a name, and no
 // target.
 func (v View) Target(name, version string) (*Target, error) {
 	target, err := v.Known(name, version)
-	if err == nil && target.Application != nil {
-		err = target.Application.Unlinked()
+	if err == nil && target.Composite != nil {
+		err = target.Composite.Unlinked()
 	}
 	if err != nil {
 		return nil, err
@@ -319,7 +320,7 @@ func (v View) Target(name, version string) (*Target, error) {
 	return target, nil
 }
 
-// Known is Target, but also finds applications that have only a name.
+// Known is Target, but also finds composites that have only a name.
 func (v View) Known(name, version string) (*Target, error) {
 	if err := v.who.CheckSees(name); err != nil {
 		return nil, err
@@ -360,8 +361,14 @@ func (t *Table) find(routes map[string]*Target, name, version string) (*Target, 
 	return nil, t.unknown(route, predictWords)
 }
 
-func noVersions(application, version string) error {
-	return fmt.Errorf("%w: %q is an application, which has no versions, but the request names version %s", scheduler.ErrNotFound, application, strconv.Quote(version))
+// noVersion returns the error for a version of a composite.
+func (t *Target) noVersion(version string) error {
+	article := "a"
+	if t.kind() == Application {
+		article = "an"
+	}
+	return fmt.Errorf("%w: %q is %s %s, which has no versions, but the request names version %s",
+		scheduler.ErrNotFound, t.ID.Name, article, t.kind(), strconv.Quote(version))
 }
 
 func (t *Table) noVersion(name, version string) error {
@@ -410,11 +417,11 @@ func (t *Table) unknown(route string, w words) error {
 		}
 		return fmt.Errorf("%w: no route %q; under model %q there are infer, latest, ready, config, stats and versions/…", scheduler.ErrNotFound, route, name)
 	}
-	if t.apps[name] != nil {
+	if composite := t.composites[name]; composite != nil {
 		if !strings.HasPrefix(route, "v2/") {
-			return noVersions(name, rest)
+			return composite.noVersion(rest)
 		}
-		return fmt.Errorf("%w: no route %q; under application %q there are infer, latest, ready, config and stats", scheduler.ErrNotFound, route, name)
+		return fmt.Errorf("%w: no route %q; under %s %q there are infer, latest, ready, config and stats", scheduler.ErrNotFound, route, composite.kind(), name)
 	}
 	if t.unread {
 		return fmt.Errorf("%w: no model %q, and the applications are not known yet: the state store has not been reached since this server started", scheduler.ErrUnavailable, name)
@@ -422,7 +429,7 @@ func (t *Table) unknown(route string, w words) error {
 	if err := t.absent(name); err != nil {
 		return err
 	}
-	near := nearest.Names(name, t.all())
+	near := nearest.Names(name, t.sorted())
 	if len(near) == 0 {
 		return fault.UnknownModel(name, "no model or application %q%s", name, t.known(w))
 	}
@@ -444,7 +451,7 @@ func (t *Table) absent(id string) error {
 // known lists the names if they are few enough to read.
 func (t *Table) known(w words) string {
 	const most = 8
-	switch all := t.all(); {
+	switch all := t.sorted(); {
 	case len(all) == 0:
 		return "; no container has registered a model yet"
 	case len(all) <= most:
@@ -453,9 +460,9 @@ func (t *Table) known(w words) string {
 	return "; " + w.list + " lists all of them"
 }
 
-// all lists the names of models and applications, sorted.
-func (t *Table) all() []string {
-	all := slices.AppendSeq(slices.Clone(t.names), maps.Keys(t.apps))
+// sorted lists the names of models and composites.
+func (t *Table) sorted() []string {
+	all := slices.AppendSeq(slices.Clone(t.names), maps.Keys(t.composites))
 	slices.Sort(all)
 	return slices.Compact(all)
 }

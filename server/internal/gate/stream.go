@@ -105,7 +105,7 @@ func (r *Request) streamer() string {
 		who = "user " + r.User
 	}
 	if r.Asker != nil {
-		who = "application " + r.Asker.Target.ID.Name + ", " + who
+		who = string(r.Asker.Target.kind()) + " " + r.Asker.Target.ID.Name + ", " + who
 	}
 	return who
 }

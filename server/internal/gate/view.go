@@ -17,8 +17,8 @@ func (g *Gate) As(who *access.Identity) View { return View{g, who} }
 // Who returns the identity of the view.
 func (v View) Who() *access.Identity { return v.who }
 
-// Names lists the names of models and applications, sorted.
-func (v View) Names() []string { return v.table().all() }
+// Names lists the names of models and composites, sorted.
+func (v View) Names() []string { return v.table().sorted() }
 
 func (v View) table() *Table { return v.gate.table(v.who) }
 
@@ -43,16 +43,16 @@ func (g *Gate) table(who *access.Identity) *Table {
 // visibleTo returns the part of a table that an identity may use or see.
 func (t *Table) visibleTo(who *access.Identity) *Table {
 	v := &Table{
-		who:      who,
-		infer:    make(map[string]*Target),
-		visible:  make(map[string]*Target),
-		versions: make(map[string][]*Target),
-		byModel:  make(map[string]*Target),
-		apps:     make(map[string]*Target),
-		unread:   t.unread,
-		awaited:  t.awaited,
+		who:        who,
+		infer:      make(map[string]*Target),
+		visible:    make(map[string]*Target),
+		versions:   make(map[string][]*Target),
+		byModel:    make(map[string]*Target),
+		composites: make(map[string]*Target),
+		unread:     t.unread,
+		awaited:    t.awaited,
 	}
-	for _, name := range t.all() {
+	for _, name := range t.sorted() {
 		if !who.Sees(name) {
 			continue
 		}
@@ -60,8 +60,8 @@ func (t *Table) visibleTo(who *access.Identity) *Table {
 			v.names = append(v.names, name)
 			v.versions[name], v.byModel[name] = targets, t.byModel[name]
 		}
-		if a := t.apps[name]; a != nil {
-			v.apps[name] = a
+		if a := t.composites[name]; a != nil {
+			v.composites[name] = a
 		}
 		v.route(v.visible, name)
 		if who.May(access.Infer, name) {

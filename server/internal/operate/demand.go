@@ -73,8 +73,8 @@ func NewDemand(store *Store, sched *scheduler.Scheduler, g *gate.Gate, log *slog
 // requests that arrive at all servers. A model that no server knows needs one: only a registered
 // container shows what it is, and without one no request would ever count.
 func (d *Demand) Needed(model, version string) (int, error) {
-	if t, err := d.gate.Target(model, ""); err == nil && t.Application != nil {
-		return 0, fmt.Errorf("%w: %q is an application: expected one of its models", scheduler.ErrInvalidInput, model)
+	if t, err := d.gate.Target(model, ""); err == nil && t.Composite != nil {
+		return 0, fmt.Errorf("%w: %q is an application or a pipeline: expected one of its models", scheduler.ErrInvalidInput, model)
 	}
 	sum, known := 0.0, false
 	add := func(id string, load float64) {

@@ -34,7 +34,7 @@ func (r *Report) health(most int) []admin.Health {
 		}
 		all = append(all, h)
 	}
-	for _, a := range r.Gate.Applications() {
+	for _, a := range r.Gate.Composites() {
 		if len(all) == most {
 			break
 		}

@@ -70,7 +70,7 @@ func (s *Store) Open(g *gate.Gate, changed func()) (err error) {
 		Log:   s.log,
 	})
 	s.backend.Store(&o)
-	g.AttachApplications(o.apps)
+	g.AttachComposites(o.apps)
 	return nil
 }
 

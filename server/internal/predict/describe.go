@@ -190,9 +190,12 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 		},
 		InstanceGroup: []InstanceGroup{{Name: t.ID.Name, Kind: "KIND_AUTO", Count: t.Live}},
 	}
-	if t.Application != nil {
-		a := t.Application.Status()
-		c.Parameters = map[string]Parameter{"policy": {a.Policy}, "models": {strings.Join(a.Links, ", ")}, "deadline": {t.Deadline.String()}}
+	if t.Composite != nil {
+		s := t.Composite.Status()
+		c.Parameters = map[string]Parameter{"models": {strings.Join(s.Links, ", ")}, "deadline": {t.Deadline.String()}}
+		if s.Policy != "" {
+			c.Parameters["policy"] = Parameter{s.Policy}
+		}
 	}
 	for i := range c.Input {
 		in := &t.Spec.Inputs[i]

@@ -156,10 +156,10 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 		}
 		list = append(list, e)
 	}
-	for _, a := range s.view.Applications() {
+	for _, a := range s.view.Composites() {
 		e := IndexEntry{Name: a.Name, State: Ready}
 		if !a.Ready {
-			e.State, e.Reason = Unavailable, "no container of the application's models is connected"
+			e.State, e.Reason = Unavailable, "no container of the "+string(a.Kind)+"'s models is connected"
 		}
 		list = append(list, e)
 	}

@@ -84,8 +84,8 @@ func (s *Service) ModelReady(name, version string) (Readiness, error) {
 // body is read.
 func (s *Service) CheckAsked(name, version string) error {
 	t, err := s.view.Asked(name, version)
-	if err == nil && t.Application != nil {
-		err = t.Application.Unlinked()
+	if err == nil && t.Composite != nil {
+		err = t.Composite.Unlinked()
 	}
 	return err
 }

@@ -65,14 +65,14 @@ func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 		}
 	}
 	if version != "" {
-		return list, nil // applications have no versions
+		return list, nil // composites have no versions
 	}
-	for _, a := range s.view.Applications() {
+	for _, a := range s.view.Composites() {
 		if name != "" && a.Name != name {
 			continue
 		}
-		// An application without candidates, or just deleted, has no statistics.
-		if t, err := s.view.Target(a.Name, ""); err == nil && t.Application != nil {
+		// A composite without models, or just deleted, has no statistics.
+		if t, err := s.view.Target(a.Name, ""); err == nil && t.Composite != nil {
 			list.Models = append(list.Models, statistics(t))
 		}
 	}

@@ -3,51 +3,68 @@ package gate
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
+	"sync/atomic"
 
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
-// Applications are names that each stand for several models. The gate has routes to them; the
-// applications decide what becomes of a request.
-type Applications interface {
-	// Names lists all applications. known is false while the store has not been read yet.
+// Composites are names that each stand for several models: all applications, or all pipelines. The
+// gate has routes to them; the composites decide what becomes of a request.
+type Composites interface {
+	// Names lists all of them. known is false while the store has not been read yet.
 	Names() (names []string, known bool)
 
-	// Link returns a target for each application, made of the models in t. The gate calls it
-	// whenever models or applications change, one call at a time, before t comes into force.
+	// Link returns a target for each, made of the models in t and of the composites that were
+	// attached before these. The gate calls it whenever models or composites change, one call at a
+	// time, before t comes into force.
 	Link(g *Gate, t *Table) []*Target
 }
 
-// An Application stands behind a Target in the place of a model. Its methods may be called from any
+// A Composite stands behind a Target in the place of a model. Its methods may be called from any
 // goroutine.
-type Application interface {
+type Composite interface {
 	// Open turns a request into calls to models, and sets Target, Rows, Deadline, Squeeze, Bridge
 	// and Fanout of c, which is open from then on. On an error c is unchanged.
 	Open(c *Call, r *Request) error
 
-	// OpenFeedback reads a client's judgement of an answer.
-	OpenFeedback(r *Request) (Feedback, error)
-
-	// Unlinked returns the error of an application that has no model to ask; nil if it has one.
+	// Unlinked returns the error of a composite that has no model to ask; nil if it has one.
 	Unlinked() error
 
-	Status() ApplicationStatus
+	Kind() Kind
+	Status() CompositeStatus
 }
 
-// An ApplicationStatus is an application as "!models" shows it.
-type ApplicationStatus struct {
+// A Learner is a composite that learns from feedback.
+type Learner interface {
+	// OpenFeedback reads a client's judgement of an answer.
+	OpenFeedback(r *Request) (Feedback, error)
+}
+
+// A Kind of composites, in the word for one of them.
+type Kind string
+
+const (
+	Application Kind = "application"
+	Pipeline    Kind = "pipeline"
+)
+
+// A CompositeStatus is a composite as "!models" shows it.
+type CompositeStatus struct {
+	Kind   Kind     `json:"-"`
 	Name   string   `json:"name"`
-	Policy string   `json:"policy"`
-	Ready  bool     `json:"ready"`  // a live replica serves one of its models
-	Models []string `json:"models"` // models that it may ask now, "name/version"
-	Links  []string `json:"-"`      // links of its definition
+	Policy string   `json:"policy,omitempty"` // of an application
+	Ready  bool     `json:"ready"`            // live replicas serve what it needs
+	Models []string `json:"models"`           // models that it may ask now, "name/version"
+	Links  []string `json:"-"`                // links of its definition
 }
 
-// A Fanout is the set of calls to models that one call to an application becomes. It belongs to the
+// A Fanout is the set of calls to models that one call to a composite becomes. It belongs to the
 // call from Open to Close.
 type Fanout interface {
 	// Start appends the calls to submit in place of the original call. The fanout completes the
@@ -127,11 +144,11 @@ func Learn(ctx context.Context, f Feedback) (reply Learned, err error) {
 // Updates returns the application that a feedback route, "name/update", refers to.
 func (v View) Updates(route string) (application string, ok bool) {
 	t := v.table()
-	if len(t.apps) == 0 {
+	if len(t.composites) == 0 {
 		return "", false
 	}
 	name, ok := strings.CutSuffix(route, "/update")
-	return name, ok && t.apps[name] != nil
+	return name, ok && t.composites[name] != nil
 }
 
 // OpenFeedback reads feedback for the application that r.Model names. Tensors alongside a verdict
@@ -148,8 +165,11 @@ func (g *Gate) OpenFeedback(r *Request) (Feedback, error) {
 		return nil, err
 	}
 	t := g.table(r.Who)
-	if a := t.apps[r.Model]; a != nil {
-		return a.Application.OpenFeedback(r)
+	if target := t.composites[r.Model]; target != nil {
+		if l, ok := target.Composite.(Learner); ok {
+			return l.OpenFeedback(r)
+		}
+		return nil, fmt.Errorf("%w: %q is a %s: only applications take feedback", scheduler.ErrNotFound, r.Model, target.kind())
 	}
 	return nil, t.unknown(r.Model+"/update", shivaWords)
 }
@@ -192,21 +212,29 @@ func (c *Choice) AppendMissing(b []byte) []byte {
 	return append(b, '}')
 }
 
-// link adds the routes of applications.
-func (g *Gate) link(t *Table) {
-	t.apps = make(map[string]*Target)
-	if g.applications == nil {
-		return
-	}
-	for _, a := range g.applications.Link(g, t) {
-		g.fanning.Store(true)
-		a.Metrics = g.cfg.Metrics.Model(a.ID.Name, "")
-		a.Metrics.SetSLO(a.Deadline)
-		a.compose()
-		t.apps[a.ID.Name] = a
-		t.route(t.infer, a.ID.Name)
+// link adds the routes of composites. rows has the measured sizes of the table before.
+func (g *Gate) link(t *Table, rows map[scheduler.ModelID]*atomic.Int64) {
+	t.composites = make(map[string]*Target)
+	for _, kind := range g.composites {
+		for _, target := range kind.Link(g, t) {
+			g.fanning.Store(true)
+			target.Metrics = g.cfg.Metrics.Model(target.ID.Name, "")
+			target.Metrics.SetSLO(target.Deadline)
+			target.setRow(rows)
+			g.rows[target.ID] = target.rowSeen
+			target.compose()
+			t.composites[target.ID.Name] = target
+			t.route(t.infer, target.ID.Name)
+		}
 	}
 }
+
+// kind is what a target without a model of its own is.
+func (t *Target) kind() Kind { return t.Composite.Kind() }
+
+// Composite returns the target of a composite; nil if there is none of that name, or it is linked
+// later than the caller.
+func (t *Table) Composite(name string) *Target { return t.composites[name] }
 
 // Counted returns the metrics that count the request: once, under the name that it was sent to. It
 // is nil for a call that was not opened.
