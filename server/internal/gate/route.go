@@ -88,8 +88,9 @@ func (t *Target) AppendNamed(b []byte, tensors []tensor.Tensor) []byte {
 // A Table holds all routes at one moment. It is immutable except for what list caches; readers take
 // it from an atomic pointer.
 type Table struct {
-	who        *access.Identity     // the identity it was made for; nil: callers with all rights
-	infer      map[string]*Target   // "m", "m/1", "v2/models/m/infer", "v2/models/m/versions/1/infer"
+	who *access.Identity // the identity it was made for; nil: callers with all rights
+	// "m", "m/1", "v2/models/m/infer", "v2/models/m/versions/1/infer"
+	infer      map[string]*Target
 	visible    map[string]*Target   // the same, plus those that the caller may see but not use
 	versions   map[string][]*Target // by model name, the highest version first
 	names      []string             // model names, sorted
