@@ -47,6 +47,23 @@ def test_good_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "FAILED" not in out
 
 
+REGIONS = """
+import numpy as np
+from shiva_container import Image, Tensor, model
+
+@model(name="cut", batched=True, inputs=[Image("x", regions=True)], outputs=[Tensor("size", "INT64", [-1, 2])])
+def cut(x):
+    return [one.shape[:2] for one in x]
+"""
+
+
+def test_regions_are_tried_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, REGIONS, "--dim", "8") == 0
+    out = capsys.readouterr().out
+    assert "rgb pictures, and regions of them" in out
+    assert "as regions of a picture:" in out
+
+
 BAD = """
 import numpy as np
 from shiva_container import Tensor, model

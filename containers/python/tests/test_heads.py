@@ -204,6 +204,31 @@ def test_masks_have_the_pixels_where_the_grid_between_its_points_is_positive(siz
         assert not mask[~within].any()
 
 
+@pytest.mark.parametrize("start", [1, 2, 3])
+def test_masks_in_a_region_that_is_turned(start: int) -> None:
+    random = np.random.default_rng(start)
+    grids = random.normal(size=(3, 16, 16)).astype(np.float32)
+    boxes = np.float32([[-9, -9, 99, 99], [10.2, 20.7, 50.1, 44.4], [np.nan] * 4])
+    picture = random.integers(0, 256, (70, 90, 3), np.uint8)
+    image = Image("image", 64, 64, resize="letterbox", regions=True)
+    corners = np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
+    _, turned = image.fit(picture, np.roll(corners, -start, axis=0))
+    assert turned.back
+    _, plain = image.fit(np.rot90(picture, start))
+    masks = outlined(grids, boxes, (64, 64), turned)
+    for text, same in zip(masks, outlined(grids, boxes, (64, 64), plain), strict=True):
+        assert decoded(text).shape == (70, 90)
+        assert (decoded(text) == np.rot90(decoded(same), -start)).all()
+    assert decoded(masks[0]).any()
+    # In a part of the picture, what is outside of the part is in no mask.
+    part = np.roll(np.array([[0.5, 0.5], [1, 0.5], [1, 1], [0.5, 1]]), -start, axis=0)
+    y, x = np.mgrid[:70, :90]
+    for corners in (part, np.roll(part, start, axis=0)):
+        _, quarter = Image("image", 64, 64, resize="stretch", regions=True).fit(picture, corners)
+        (whole,) = outlined(np.ones((1, 16, 16), np.float32), boxes[:1], (64, 64), quarter)
+        assert (decoded(whole) == ((y >= 35) & (x >= 45))).all()
+
+
 def test_a_mask_over_the_whole_picture_is_one_run(tmp_path: Path) -> None:
     grids = np.ones((4, 16, 16), np.float32)
     row = cells(2, 4, ((32, 32, 64, 64), 0, 0.9, (1, 0, 0, 0)), ((5, 5, 0, 0), 1, 0.8, (1, 0, 0, 0)))

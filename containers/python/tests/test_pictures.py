@@ -27,7 +27,6 @@ from shiva_container import (
 HEIGHT, WIDTH = 48, 64
 OUT = Tensor("y", "UINT8", [-1, HEIGHT, WIDTH, 3])
 SIZE = Tensor("size", "INT64", [2])
-DECODERS = {"simplejpeg": {"simplejpeg", "cv2"}, "cv2": {"cv2"}, "pillow": {"PIL.Image"}}
 
 
 def scene(height: int = HEIGHT, width: int = WIDTH, mode: str = "RGB") -> PIL.Image.Image:
@@ -54,15 +53,6 @@ def files(*all_: bytes) -> np.ndarray:
     array = np.empty(len(all_), object)
     array[:] = all_
     return array
-
-
-@pytest.fixture(params=list(DECODERS))
-def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each decoder alone."""
-    there: set[str] = DECODERS[request.param]
-    load = pictures._module.__wrapped__
-    monkeypatch.setattr(pictures, "_module", lambda name: load(name) if name in there else None)
-    return str(request.param)
 
 
 def test_what_is_declared_is_said_in_hello() -> None:

@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 from shiva_container import Batch, command, models
 from shiva_container.files import Network, Port, Unusable, read
+from shiva_container.images import Regions
 from shiva_container.proof import Verdict, Way, prove
 from shiva_container.tasks import form, seeing
 
@@ -74,6 +75,36 @@ def test_boxes_in_the_pixels_of_the_client_s_picture(dots: Path) -> None:
             x = 100 + 150 * inks.index(label)
             assert np.abs(box - [x - 30, 90, x + 30, 150]).max() < 8, (label, box)
             assert kind == ["red", "green", "blue"].index(label)
+
+
+def test_boxes_in_regions_are_in_the_pixels_of_the_whole_picture(dots: Path) -> None:
+    """A detector of a file as the second of two: a large picture, of which it sees a part, also one
+    that is turned. A row of a picture that cannot be decoded fails alone."""
+    detector = made(dots)
+    picture = np.full((1200, 1600, 3), 225, np.uint8)
+    wanted = {"red": (400, 300), "blue": (1000, 700)}
+    for ink, at in zip((RED, BLUE), wanted.values(), strict=True):
+        cv2.circle(picture, at, 30, ink, -1, cv2.LINE_AA)
+    turn = np.deg2rad(30)
+    along, across = np.array([np.cos(turn), np.sin(turn)]) * 320, np.array([-np.sin(turn), np.cos(turn)]) * 320
+    about = np.array([-along - across, along - across, along + across, across - along]) + wanted["blue"]
+    left, right = (np.array([[x, 100], [x + 640, 100], [x + 640, 1060], [x, 1060]], float) for x in (100, 700))
+    places = np.float32(np.stack([left, right, np.roll(left, 1, axis=0), about]) / (1600, 1200))
+    for kind in (".png", ".jpg"):
+        file = cv2.imencode(kind, picture[:, :, ::-1])[1].tobytes()
+        for row, ink in enumerate(("red", "blue", "red", "blue")):
+            batch = Batch(1)
+            boxes, _, _, labels, _ = detector.run([Regions([file], [0], places[row : row + 1])], batch)
+            assert labels.tolist() == [ink]
+            x, y = wanted[ink]
+            middle = (boxes[0, :2] + boxes[0, 2:]) / 2
+            assert np.abs(middle - (x, y)).max() < 8, (kind, row, boxes)
+            assert 50 <= (boxes[0, 2:] - boxes[0, :2]).min() <= 95, row
+    if detector.max_batch != 1:
+        batch = Batch(2)
+        _, _, _, labels, counts = detector.run([Regions([file[:-400], file], [0, 1], places[:2])], batch)
+        assert list(batch.errors) == [0]
+        assert counts[1] == 1
 
 
 def test_the_command_serves_both(dots: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,13 +173,12 @@ class Arena:
             del self._given_up[number], self._segments[number]
         return [{"unmapped": number} for number in over]
 
-    def input(self, at: tuple[int, ...], *, lend: bool, echo: bytes = b"") -> tuple[memoryview, Loan]:
-        """The bytes of an input: a view of one piece, if it may be lent, else a copy.
+    def pieces(self, at: tuple[int, ...]) -> list[memoryview]:
+        """The pieces of an input, in place: for code that keeps none of them beyond its batch."""
+        return [piece.data for piece in self._pieces(at)]
 
-        ``echo`` is a batch that is likely to return this input. Then several pieces, if they may be
-        lent, are put together in memory for outputs, and need not be copied again.
-        """
-        pieces, start = [], 0
+    def _pieces(self, at: tuple[int, ...]) -> list[Array]:
+        pieces: list[Array] = []
         for number, offset, size in zip(at[::3], at[1::3], at[2::3], strict=True):
             segment = self._segments.get(number)
             if segment is None:
@@ -189,7 +188,16 @@ class Arena:
                     f"{size} bytes at {offset} are not in segment {number}, which has {len(segment.bytes)}"
                 )
             pieces.append(segment.bytes[offset : offset + size])
-            start = segment.address + offset
+        return pieces
+
+    def input(self, at: tuple[int, ...], *, lend: bool, echo: bytes = b"") -> tuple[memoryview, Loan]:
+        """The bytes of an input: a view of one piece, if it may be lent, else a copy.
+
+        ``echo`` is a batch that is likely to return this input. Then several pieces, if they may be
+        lent, are put together in memory for outputs, and need not be copied again.
+        """
+        pieces = self._pieces(at)
+        start = address(pieces[0]) if pieces else 0
         size = sum(len(piece) for piece in pieces)
         if lend and len(pieces) == 1:
             view = pieces[0].data

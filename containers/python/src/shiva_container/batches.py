@@ -20,10 +20,10 @@ import numpy as np
 from . import wire
 from .arena import MIN_SHARED, Arena, Loan
 from .feedback import Feedback
-from .images import Image
+from .images import Given, Image, Regions
 from .models import Batch, Model, Request
 from .session import Delivery, Lesson
-from .tensors import Array, Buffer, TensorError, decode, encode
+from .tensors import Array, Buffer, TensorError, decode, elements, encode
 
 log = logging.getLogger("shiva_container")
 
@@ -51,13 +51,23 @@ class _Input(NamedTuple):
     """Which of the header's places in shared memory belongs to it, -1 if it is in its frame."""
 
 
+class _Cuts(NamedTuple):
+    """An input whose rows are regions of pictures."""
+
+    pictures: _Input
+    corners: _Input
+    of: list[int]
+    """The picture of each row."""
+    ids: list[int]
+
+
 class _Plan(NamedTuple):
     """The meaning of a header."""
 
     rows: int
     frames: int
     places: int
-    inputs: list[_Input | None]
+    inputs: list[_Input | _Cuts | None]
     requests: tuple[Request, ...]
     timeout: float | None
     traces: tuple[str, ...]
@@ -81,7 +91,7 @@ class Batches:
         self._echoes = False
         """Whether an output of the last batch was one of its inputs."""
 
-    def read(self, delivery: Delivery, arena: Arena | None = None) -> tuple[list[Array | None], Batch, list[Loan]]:
+    def read(self, delivery: Delivery, arena: Arena | None = None) -> tuple[list[Given], Batch, list[Loan]]:
         """The arrays of a batch in declared order, checked against the declaration.
 
         An optional input that the batch lacks is None.
@@ -106,12 +116,16 @@ class Batches:
             if count != len(requests):
                 raise TensorError(f"bad batch from the server: {count} traces for {len(requests)} requests")
             requests, traces = _with_traces(requests, followed), tuple(followed.values())
-        arrays: list[Array | None] = []
+        arrays: list[Given] = []
         lent: list[Loan] = []
         for one in plan.inputs:
             if one is None:
                 arrays.append(None)
                 continue
+            if type(one) is _Cuts:
+                arrays.append(self._regions(one, delivery, places, arena))
+                continue
+            assert type(one) is _Input
             frame = frames[one.frame]
             if one.place >= 0:
                 arrays.append(self._shared(one, places[one.place], delivery.batch_id, frame, arena, lent))
@@ -150,6 +164,27 @@ class Batches:
             return decode(view, one.datatype, one.shape)
         except TensorError as e:
             raise TensorError(f'input "{one.name}": {e}') from e
+
+    def _regions(self, cuts: _Cuts, delivery: Delivery, places: _Places, arena: Arena | None) -> Regions:
+        """Regions, and their pictures where they lie: the function gets what is cut out of them."""
+        pieces: list[list[memoryview]] = []
+        for one in (cuts.pictures, cuts.corners):
+            frame = delivery.frames[one.frame]
+            if one.place < 0:
+                pieces.append([memoryview(frame)])
+            elif arena is None or len(frame):
+                raise TensorError(
+                    f'input "{one.name}": it is in shared memory, which is not in use, or it has a frame, too'
+                )
+            else:
+                pieces.append(arena.pieces(places[one.place]))
+        try:
+            corners = decode(b"".join(pieces[1]), cuts.corners.datatype, cuts.corners.shape)
+            pictures = _apart(pieces[0], cuts.pictures)
+        except TensorError as e:
+            raise TensorError(f'input "{cuts.pictures.name}", regions: {e}') from e
+        keys = [(delivery.session, cuts.pictures.name, number) for number in cuts.ids]
+        return Regions(pictures, cuts.of, corners, keys)
 
     def settle(self, lent: Sequence[Loan]) -> None:
         """Note whether the function has released the inputs of a batch.
@@ -266,16 +301,21 @@ class Batches:
         plan = _Plan(head.rows, frames, len(places), self._inputs(head), requests, head.timeout, traces, shared)
         # The timeout that was cut out must be the header's own, and not of an object in it.
         timed = cut is None or (head.timeout == cut and header.count(b'"timeout_ms"') == 1)
-        plain = not (any(head.parameters) or any(head.metadata) or traces)
+        plain = not (any(head.parameters) or any(head.metadata) or traces or head.pictures)
         if timed and len(places) == split and plain and len(known) <= _LONGEST:
             _remember(self._plans, known, plan)
         return plan, places
 
-    def _inputs(self, head: wire.BatchHeader) -> list[_Input | None]:
+    def _inputs(self, head: wire.BatchHeader) -> list[_Input | _Cuts | None]:
         came = {one.name: (i, one) for i, one in enumerate(head.heads)}
         placed = [i for i, one in enumerate(head.heads) if one.at]
-        inputs: list[_Input | None] = []
+        inputs: list[_Input | _Cuts | None] = []
+        if odd := head.pictures.keys() - {image.name for _, image in self._model.images if image.regions}:
+            raise TensorError(f"regions of {sorted(odd)} came, which are no inputs with regions")
         for tensor in self._model.inputs:
+            if isinstance(tensor, Image) and tensor.regions and (cuts := _cuts(tensor, head, came, placed)):
+                inputs.append(cuts)
+                continue
             if tensor.name not in came and tensor.optional:
                 inputs.append(None)
                 continue
@@ -299,6 +339,55 @@ class Batches:
             place = placed.index(i) if one.at else -1
             inputs.append(_Input(one.name, i, one.datatype, one.shape, dtype, count * tensor.dtype.itemsize, place))
         return inputs
+
+
+def _cuts(
+    image: Image, head: wire.BatchHeader, came: Mapping[str, tuple[int, wire.TensorHead]], placed: Sequence[int]
+) -> _Cuts | None:
+    """The regions of an input, None if its rows are whole pictures."""
+    said, name = head.pictures.get(image.name), f"{image.name}_regions"
+    if said is None and name not in came:
+        return None
+    if said is None or name not in came or image.name not in came:
+        raise TensorError(f'regions of "{image.name}" need it, "{name}" and pictures in the header, got {sorted(came)}')
+    (i, one), (j, corners) = came[image.name], came[name]
+    count = len(said.ids)
+    files = one.datatype == "BYTES" and one.shape == (count,)
+    if not files and not (one.datatype == image.datatype and image.accepts(one.shape) and one.shape[0] == count):
+        raise TensorError(
+            f'input "{image.name}": declared {image.datatype} {list(image.shape)} and {count} pictures with regions, '
+            f"got {one.datatype} {list(one.shape)}"
+        )
+    if (corners.datatype, corners.shape) != ("FP32", (head.rows, 4, 2)):
+        raise TensorError(
+            f'input "{name}": FP32 {[head.rows, 4, 2]} expected, got {corners.datatype} {list(corners.shape)}'
+        )
+    inputs = [
+        _Input(head.name, at, head.datatype, head.shape, None, 0, placed.index(at) if head.at else -1)
+        for at, head in ((i, one), (j, corners))
+    ]
+    return _Cuts(inputs[0], inputs[1], said.of, said.ids)
+
+
+def _apart(pieces: Sequence[memoryview], one: _Input) -> list[Array | Buffer]:
+    """The pictures of an input, each where it lies, unless pieces do not end where pictures do."""
+    count, shape = one.shape[0], one.shape[1:]
+    if one.datatype == "BYTES":
+        try:
+            files = [file for piece in pieces for file in elements(piece)]
+        except TensorError:
+            files = elements(b"".join(pieces))
+        if len(files) != count:
+            raise TensorError(f"{count} pictures expected, got {len(files)}")
+        return list(files)
+    size = math.prod(shape)
+    if size == 0 or any(len(piece) % size for piece in pieces):
+        pieces = [memoryview(b"".join(pieces))]
+    pixels = [decode(piece, one.datatype, (len(piece) // max(size, 1), *shape)) for piece in pieces]
+    pictures = [picture for several in pixels for picture in several]
+    if len(pictures) != count or size == 0:
+        raise TensorError(f"{count} pictures of {list(shape)} expected, got {sum(map(len, pieces))} bytes")
+    return list(pictures)
 
 
 def _request(head: wire.BatchHeader, i: int) -> Request:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from .container import set_checking
+from .images import Given, Regions
 from .models import Batch, Model, declared_models, error_text
 from .tensors import Array, Tensor, TensorError, decode, describe, encode
 
@@ -90,6 +91,14 @@ def _check(model: Model[..., Any], rows: int, dim: int, loop: asyncio.AbstractEv
     most = min(rows, model.max_batch or rows)
     inputs = [sample(tensor, most, dim) for tensor in model.inputs]
     together = _try(model, inputs, most, loop)
+    if any(image.regions for _, image in model.images):
+        print("  as regions of a picture:")
+        part = np.full((most, 4, 2), [[0.25, 0.25], [0.75, 0.25], [0.75, 0.75], [0.25, 0.75]], np.float32)
+        given: list[Given] = [*inputs]
+        for i, image in model.images:
+            if image.regions:
+                given[i] = Regions([inputs[i][0]], [0] * most, part)
+        _try(model, given, most, loop)
     if most > 1:
         alone = _try(model, [array[:1] for array in inputs], 1, loop)
         for tensor, many, one in zip(model.outputs, together, alone, strict=True):
@@ -136,7 +145,7 @@ def sample(tensor: Tensor, first: int, dim: int) -> Array:
 
 
 def _try(
-    model: Model[..., Any], inputs: Sequence[Array | None], rows: int, loop: asyncio.AbstractEventLoop
+    model: Model[..., Any], inputs: Sequence[Given], rows: int, loop: asyncio.AbstractEventLoop
 ) -> list[Array]:
     batch = Batch(rows)
     start = time.perf_counter()

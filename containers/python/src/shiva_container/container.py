@@ -20,6 +20,7 @@ from .addresses import Address, Resolver, parse_servers
 from .arena import AVAILABLE
 from .connection import Connection
 from .health import Health, Settings
+from .kept import KEPT
 from .link import Link
 from .models import Model, declared_models, error_text
 from .poller import READ, WRITE, Poller
@@ -230,6 +231,7 @@ class Container:
 
     def _clean_up(self) -> None:
         self._resolver.stop()
+        KEPT.free(float("inf"))
         for link in self._links:
             link.close()
         while self._leaving:
@@ -252,6 +254,8 @@ class Container:
         self._links = [link for link in self._links if link.listed or link.session is not None]
         for runner in self._runners:
             runner.arbiter.send()
+        if not any(link.pending for link in self._links):
+            KEPT.free(now)
         self._close_leaving(now)
         self._tell_ready()
         if self._over() or self._mail:

@@ -6,17 +6,22 @@ pictures.py decodes the files.
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .pictures import CHANNELS, PictureError, decode, each, need, resized
-from .tensors import Array, DeclarationError, Tensor
+from .kept import KEPT
+from .pictures import CHANNELS, STEPS, PictureError, decode, each, header, need, resized
+from .regions import Cut, Picture, Place, checked, cut, moved, placed, upright
+from .tensors import Array, Buffer, DeclarationError, Tensor
 
 RESIZES = ("stretch", "letterbox", "crop")
 _MAX_SIDE = 65535
+_MOST_MARGIN = 16
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,11 @@ class Fit:
     """Rows of the bar above the picture, or less than 0: of what was cut off, and"""
     left: float = 0
     """columns of the bar beside it."""
+    back: tuple[tuple[float, ...], ...] = ()
+    """Of a region that is turned or seen from the side: the perspective, three rows of three
+    numbers, from its pixels to the picture's. The numbers above are those of its pixels then, but
+    for ``height`` and ``width``. () for other regions, which are whole pictures of which all but
+    the region was cut off."""
 
     def points(self, points: npt.ArrayLike, *, clip: bool = True) -> Array:
         """The places in the picture of ``points``, [..., 2] as x and y in the function's pixels.
@@ -44,15 +54,34 @@ class Fit:
         """
         given = np.asarray(points)
         floats = given if given.dtype.kind == "f" else given.astype(np.float64)
-        moved = (floats - (self.left, self.top)) / (self.scale_x, self.scale_y)
+        found = (floats - (self.left, self.top)) / (self.scale_x, self.scale_y)
+        if self.back:
+            found = moved(np.array(self.back), found)
         if clip:
-            moved = np.clip(moved, 0, (self.width, self.height))
-        return moved.astype(floats.dtype)
+            found = np.clip(found, 0, (self.width, self.height))
+        return found.astype(floats.dtype)
 
     def boxes(self, boxes: npt.ArrayLike) -> Array:
-        """The same for ``boxes``, [..., 4] as x_min, y_min, x_max and y_max."""
+        """The same for ``boxes``, [..., 4] as x_min, y_min, x_max and y_max.
+
+        The box of a box that is turned is the upright one around it.
+        """
         given = np.asarray(boxes)
-        return self.points(given.reshape(*given.shape[:-1], 2, 2)).reshape(given.shape)
+        if not self.back:
+            return self.points(given.reshape(*given.shape[:-1], 2, 2)).reshape(given.shape)
+        corners = self.points(given[..., [[0, 1], [2, 1], [2, 3], [0, 3]]])
+        return np.concatenate([corners.min(axis=-2), corners.max(axis=-2)], axis=-1)
+
+    def of(self, region: Cut, picture: Picture) -> Fit:
+        """The fit of the whole picture, if this is that of a region which was cut out of it."""
+        if not upright(region.back):
+            rows = tuple(tuple(map(float, row)) for row in region.back)
+            return Fit(picture.height, picture.width, self.scale_y, self.scale_x, self.top, self.left, rows)
+        (step_x, _, left), (_, step_y, top), _ = region.back.tolist()
+        scale_y, scale_x = self.scale_y / step_y, self.scale_x / step_x
+        return Fit(
+            picture.height, picture.width, scale_y, scale_x, self.top - top * scale_y, self.left - left * scale_x
+        )
 
 
 class Image(Tensor):
@@ -78,6 +107,18 @@ class Image(Tensor):
         ``resize`` a picture of another size is refused.
     ``fill``
         the value of all channels in the bars.
+    ``regions``
+        clients may send one picture with regions of it, boxes or corners: each is a row, which the
+        function gets as a picture, cut, turned and resized; its :class:`Fit` maps boxes back to the
+        whole picture. Without ``height`` and ``width`` a batched function gets a list with a
+        picture for each row, in their own sizes. ``resize`` is needed with them.
+    ``margin``
+        how much wider each region is cut on each of its sides, in parts of its width and height.
+        Boxes end at the edge of the picture, corners go on in ``fill``.
+    ``context``
+        each region is cut wider or higher, to the proportions of ``height`` and ``width``, so that
+        the function sees what is beside it in place of bars, and nothing is distorted. ``fill`` is
+        where the picture ends.
     """
 
     channels: str
@@ -86,6 +127,9 @@ class Image(Tensor):
     fill: int
     height: int | None
     width: int | None
+    regions: bool
+    margin: float
+    context: bool
 
     def __init__(
         self,
@@ -97,6 +141,9 @@ class Image(Tensor):
         layout: str = "nhwc",
         resize: str = "",
         fill: int = 114,
+        regions: bool = False,
+        margin: float = 0.0,
+        context: bool = False,
         optional: bool = False,
     ) -> None:
         where = f'image "{name}"'
@@ -114,8 +161,17 @@ class Image(Tensor):
             raise DeclarationError(f'{where}: resize="{resize}" needs a height and a width to resize to')
         if type(fill) is not int or not 0 <= fill <= 255:
             raise DeclarationError(f"{where}: fill is {fill!r}, expected 0 to 255")
-        need(where, bool(resize))
+        if (margin or context) and not regions:
+            raise DeclarationError(f"{where}: margin and context are for regions=True")
+        if not isinstance(margin, int | float) or not 0 <= margin <= _MOST_MARGIN:
+            raise DeclarationError(f"{where}: margin is {margin!r}, expected 0 to {_MOST_MARGIN}")
+        if regions and not resize and (height, width) != (None, None):
+            raise DeclarationError(f"{where}: regions have any size: say resize, or leave out height and width")
+        if context and not resize:
+            raise DeclarationError(f"{where}: context needs a height, a width and resize")
+        need(where, bool(resize or regions))
         own = {"channels": channels, "layout": layout, "resize": resize, "fill": fill, "height": height, "width": width}
+        own |= {"regions": bool(regions), "margin": float(margin), "context": bool(context)}
         for attribute, given in own.items():
             object.__setattr__(self, attribute, given)
         sides = [-1, -1] if resize else [height or -1, width or -1]
@@ -128,26 +184,46 @@ class Image(Tensor):
         object.__setattr__(one, "shape", tuple(self.shape[1:]))
         return one
 
+    def check(self, where: str, inputs: Collection[str], *, batched: bool, per_row: bool) -> None:
+        """Refuse what does not go with the model's other inputs, or with how it is called."""
+        where = f"{where}: input {self}"
+        if self.regions and not batched:
+            raise DeclarationError(f"{where}: each region is a row: say batched=True")
+        if batched and 0 in self.sizes and not (self.regions or per_row):
+            raise DeclarationError(
+                f"{where}: the pictures of a batch have one size: give height and width (and "
+                "resize for clients whose pictures have others), or say regions=True, per_row=True or batched=False"
+            )
+        if self.regions and f"{self.name}_regions" in inputs:
+            raise DeclarationError(f'{where}: clients send its regions as "{self.name}_regions": name yours otherwise')
+
     def json(self) -> dict[str, object]:
         """The declaration in ``hello``."""
         head = super().json()
         image: dict[str, object] = {"channels": self.channels}
         if self.resize:
             image |= {"resize": self.resize, "height": self.height, "width": self.width}
+        if self.regions:
+            image["regions"] = True
         head["image"] = image
         return head
 
-    def decode(self, file: bytes) -> tuple[Array, Fit]:
+    def decode(self, file: Buffer, region: npt.ArrayLike | None = None) -> tuple[Array, Fit]:
         """The pixels for the function from a JPEG or PNG file, without a dimension for rows.
 
-        A file that cannot be decoded, or has another size, is a :class:`PictureError`.
+        ``region`` is a box, [4], or corners, [4, 2], in parts of the upright picture. A file that
+        cannot be decoded, or has another size, is a :class:`PictureError`.
         """
-        return self.fit(self._laid(decode(file, self.channels)))
+        if region is None:
+            return self.fit(self._laid(decode(file, self.channels)))
+        return self.cut(self.opened(file, [region]), region)
 
-    def fit(self, pixels: Array) -> tuple[Array, Fit]:
+    def fit(self, pixels: Array, region: npt.ArrayLike | None = None) -> tuple[Array, Fit]:
         """The same for pixels of one picture, in the declared layout."""
         picture = pixels.transpose(1, 2, 0) if self.layout == "nchw" else pixels
         height, width = picture.shape[:2]
+        if region is not None:
+            return self.cut(Picture(picture, height, width), region)
         fit = Fit(height, width)
         if not self.resize:
             if (self.height or height, self.width or width) != (height, width):
@@ -171,6 +247,48 @@ class Image(Tensor):
         boxed: Array = np.full((self.height, self.width, picture.shape[2]), self.fill, np.uint8)
         boxed[top : top + inner_height, left : left + inner_width] = resized(picture, inner_height, inner_width)
         return self._laid(boxed), Fit(height, width, inner_height / height, inner_width / width, top, left)
+
+    def cut(self, picture: Picture, region: npt.ArrayLike) -> tuple[Array, Fit]:
+        """The pixels of a region of a picture. PictureError if it is none."""
+        part = cut(picture, self._placed(region, picture.height, picture.width), self.fill)
+        pixels, fit = self.fit(self._laid(part.pixels))
+        return pixels, fit.of(part, picture)
+
+    def opened(self, file: Buffer, wanted: Sequence[npt.ArrayLike] | Array, before: Picture | None = None) -> Picture:
+        """The picture in a file, decoded for some regions of it.
+
+        A JPEG of which all regions are made smaller is decoded smaller at once, with no less pixels
+        than the function gets. ``before`` is what it was decoded to for others: if that is too
+        small, it is decoded whole, so that no picture is decoded more than twice.
+        """
+        if before is not None:
+            return before if before.step <= self._step(wanted, before.height, before.width) else self.opened(file, ())
+        said = header(file)
+        step = self._step(wanted, *said.size) if said.kind == "JPEG" else 1
+        pixels = decode(file, self.channels, said, step)
+        pixels.flags.writeable = False
+        height, width = said.size if step > 1 else pixels.shape[:2]
+        return Picture(pixels, height, width, step)
+
+    def _step(self, wanted: Sequence[npt.ArrayLike] | Array, height: int, width: int) -> int:
+        """How many pixels of a picture may be decoded to one for its regions."""
+        if not self.resize or not len(wanted):
+            return 1
+        assert self.height is not None
+        assert self.width is not None
+        least = math.inf
+        for region in wanted:
+            try:
+                high, wide = self._placed(region, height, width).sides
+            except PictureError:  # it fails alone
+                continue
+            sides = high / self.height, wide / self.width
+            least = min(least, max(sides) if self.resize == "letterbox" else min(sides))
+        return next((step for step in STEPS if step <= least < math.inf), 1)
+
+    def _placed(self, region: npt.ArrayLike, height: int, width: int) -> Place:
+        proportions = self.height / self.width if self.context and self.height and self.width else None
+        return placed(checked(region), height, width, self.margin, proportions)
 
     def _middle(self, picture: Array) -> tuple[Array, Fit]:
         """The largest middle part in the declared proportions."""
@@ -203,7 +321,38 @@ class Image(Tensor):
 
     def __str__(self) -> str:
         to = f", {self.resize} to {self.width} x {self.height}" if self.resize else ""
-        return f"{super().__str__()}, {self.channels} pictures{to}"
+        parts = ", and regions of them" if self.regions else ""
+        return f"{super().__str__()}, {self.channels} pictures{to}{parts}"
+
+
+@dataclass(frozen=True)
+class Regions:
+    """An input that is regions of pictures, as it arrives: a row for each."""
+
+    pictures: Sequence[Array | Buffer]
+    """Files, or pixels in the declared layout."""
+    of: Sequence[int]
+    """The picture of each row."""
+    corners: Array
+    """[rows, 4, 2]"""
+    keys: Sequence[Hashable] = ()
+    """By which the pictures are known when they come again; (): they do not."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Regions]) -> Regions:
+        """The rows of several, one after the other."""
+        of: list[int] = []
+        pictures: list[Array | Buffer] = []
+        for part in parts:
+            of += [len(pictures) + i for i in part.of]
+            pictures += part.pictures
+        return cls(pictures, of, np.concatenate([part.corners for part in parts]), [k for p in parts for k in p.keys])
+
+
+Given = Array | Regions | None
+"""An input as it arrives; None if it was left out."""
+Seen = Array | list[Array] | None
+"""An input as the function gets it: a list, if it is pictures of different sizes."""
 
 
 Fits = dict[str, tuple[Fit, ...]]
@@ -213,40 +362,88 @@ Faults = dict[int, PictureError]
 """Rows whose pictures cannot be used."""
 
 
-def see(image: Image, array: Array, batched: bool, fits: Fits, faults: Faults) -> Array:
-    """The pixels of an input, from the files or pixels that arrived for it.
+def see(image: Image, given: Array | Regions, batched: bool, fits: Fits, faults: Faults) -> Array | list[Array]:
+    """The pixels of an input, from the files, pixels or regions that arrived for it.
 
-    A row that cannot be decoded is a fault, and black.
+    A row that cannot be decoded or cut is a fault, and black.
     """
-    files = array.dtype == object
+    if isinstance(given, Regions):
+        return _cut(image, given, fits, faults)
+    files = given.dtype == object
     if not files and not image.resize:
-        height, width = (array.shape[-3:-1] if image.layout == "nhwc" else array.shape[-2:])
-        fits[image.name] = (Fit(height, width),) * (len(array) if batched else 1)
-        return array
-    rows: list[Any] = list(array) if batched else [array.item() if files else array]
-    made: list[Array | None] = [None] * len(rows)
-    if batched:
-        whole = np.empty((len(rows), *image.sizes), np.uint8)
-        made = list(whole)
-    found = [Fit(0, 0)] * len(rows)
+        height, width = (given.shape[-3:-1] if image.layout == "nhwc" else given.shape[-2:])
+        fits[image.name] = (Fit(height, width),) * (len(given) if batched else 1)
+        return list(given) if batched and 0 in image.sizes else given
+    rows: list[Any] = list(given) if batched else [given.item() if files else given]
+    made = _made(image, len(rows), lambda row: (image.decode if files else image.fit)(rows[row]), fits, faults)
+    rows.clear()  # a thread may still refer to the function, and the inputs are the server's again
+    return made if batched else made[0]
+
+
+def _cut(image: Image, given: Regions, fits: Fits, faults: Faults) -> Array | list[Array]:
+    """The pixels of regions. Each picture is decoded once for all of its rows."""
+    wanted: list[list[int]] = [[] for _ in given.pictures]
+    for row, place in enumerate(given.of):
+        wanted[place].append(row)
+    pictures: list[Picture | str] = [""] * len(wanted)
+
+    def open_(place: int) -> None:
+        file = given.pictures[place]
+        if not wanted[place]:
+            return
+        if isinstance(file, np.ndarray):
+            pixels = file.transpose(1, 2, 0) if image.layout == "nchw" else file
+            pictures[place] = Picture(pixels, *pixels.shape[:2])
+            return
+        corners = given.corners[wanted[place]]
+        try:
+            pictures[place] = (
+                KEPT.get(given.keys[place], lambda before: image.opened(file, corners, before))
+                if given.keys
+                else image.opened(file, corners)
+            )
+        except PictureError as e:
+            pictures[place] = str(e)
+
+    def one(row: int) -> tuple[Array, Fit]:
+        picture = pictures[given.of[row]]
+        if isinstance(picture, str):
+            raise PictureError(picture)
+        return image.cut(picture, given.corners[row])
+
+    each(open_, len(wanted))
+    return _made(image, len(given.of), one, fits, faults, own=True)
+
+
+def _made(
+    image: Image,
+    rows: int,
+    make: Callable[[int], tuple[Array, Fit]],
+    fits: Fits,
+    faults: Faults,
+    *,
+    own: bool = False,
+) -> Array | list[Array]:
+    """The pixels of each row: in one array, or in a list if they have any size.
+
+    ``own``: those of the list refer to no memory of the rows' pictures.
+    """
+    whole = None if 0 in image.sizes else np.empty((rows, *image.sizes), np.uint8)
+    made: list[Array] = [] if whole is None else list(whole)
+    made += [np.empty(0, np.uint8)] * (rows - len(made))
+    found = [Fit(0, 0)] * rows
 
     def one(row: int) -> None:
         try:
-            pixels, found[row] = image.decode(rows[row]) if files else image.fit(rows[row])
+            pixels, found[row] = make(row)
         except PictureError as e:
             faults[row] = e
             pixels = np.zeros([size or 1 for size in image.sizes], np.uint8)
-        target = made[row]
-        if target is None:
-            made[row] = np.ascontiguousarray(pixels)
+        if whole is None:
+            made[row] = np.array(pixels, order="C") if own else np.ascontiguousarray(pixels)
         else:
-            np.copyto(target, pixels)
+            np.copyto(made[row], pixels)
 
-    each(one, len(rows))
-    rows.clear()  # a thread may still refer to ``one``, and the inputs belong to the server again
+    each(one, rows)
     fits[image.name] = tuple(found)
-    if batched:
-        return whole
-    only = made[0]
-    assert only is not None
-    return only
+    return made if whole is None else whole

@@ -18,7 +18,7 @@ import numpy as np
 
 from .feedback import Feedback
 from .forks import OneProcess, end_child
-from .images import Faults, Fit, Fits, Image, see
+from .images import Faults, Fit, Fits, Given, Image, Seen, see
 from .pictures import PictureError
 from .tensors import Array, DeclarationError, Tensor, TensorError, convert, describe
 
@@ -245,11 +245,7 @@ class Model(Generic[P, R]):
             if tensor.format and len(tensor.shape) - self.batched != 3:
                 raise DeclarationError(f"{where}: input {tensor}: a format is of 3 dimensions beside that of rows")
         for _, image in self.images:
-            if self.batched and 0 in image.sizes:
-                raise DeclarationError(
-                    f"{where}: input {image}: the pictures of a batch have one size: give height and width (and "
-                    "resize for clients whose pictures have others), or say batched=False"
-                )
+            image.check(where, {tensor.name for tensor in self.inputs}, batched=self.batched, per_row=self.per_row)
         for tensor in self.outputs:
             self._declare_output(where, tensor)
         if self.concurrency < 1:
@@ -317,13 +313,14 @@ class Model(Generic[P, R]):
 
     # One batch through the function, in a compute thread.
 
-    def run(self, arrays: Sequence[Array | None], batch: Batch) -> list[Array]:
+    def run(self, given: Sequence[Given], batch: Batch) -> list[Array]:
         """Call the function on the inputs, and return its outputs; both in declared order."""
         if self.is_async:
-            return asyncio.run(self.run_async(arrays, batch))
+            return asyncio.run(self.run_async(given, batch))
         faults: Faults = {}
+        arrays: Sequence[Given] | Sequence[Seen] = given
         if self.images:
-            arrays = self._see(arrays, batch, faults)
+            arrays = self._see(given, batch, faults)
             if len(faults) == batch.rows:
                 return self._nothing(batch)
         if not self.per_row:
@@ -349,12 +346,13 @@ class Model(Generic[P, R]):
         finally:
             values.clear()  # exceptions refer to this frame: a cycle would keep the inputs
 
-    async def run_async(self, arrays: Sequence[Array | None], batch: Batch) -> list[Array]:
+    async def run_async(self, given: Sequence[Given], batch: Batch) -> list[Array]:
         """Like ``run`` for an async function; the rows of a per-row function run concurrently."""
         call = cast(Callable[..., Coroutine[Any, Any, object]], self._call)
         faults: Faults = {}
+        arrays: Sequence[Given] | Sequence[Seen] = given
         if self.images:
-            arrays = await asyncio.to_thread(self._see, arrays, batch, faults)
+            arrays = await asyncio.to_thread(self._see, given, batch, faults)
             if len(faults) == batch.rows:
                 return self._nothing(batch)
         if not self.per_row:
@@ -371,12 +369,12 @@ class Model(Generic[P, R]):
         rows = (contained(one(row)) for row in range(batch.rows))
         return self._stack(await asyncio.gather(*rows, return_exceptions=True), batch)
 
-    def _see(self, arrays: Sequence[Array | None], batch: Batch, faults: Faults) -> list[Array | None]:
+    def _see(self, given: Sequence[Given], batch: Batch, faults: Faults) -> list[Seen]:
         """Make pixels of pictures. A row whose picture cannot be used fails alone."""
-        seen = list(arrays)
+        seen = cast(list[Seen], list(given))
         for i, image in self.images:
-            if (array := seen[i]) is not None:
-                seen[i] = see(image, array, self.batched, batch.fits, faults)
+            if (one := given[i]) is not None:
+                seen[i] = see(image, one, self.batched, batch.fits, faults)
         for row, fault in faults.items():
             batch.fail(row, str(fault), invalid=True)
         return seen
@@ -398,7 +396,7 @@ class Model(Generic[P, R]):
             request = replace(request, fits={name: fits[row] for name, fits in batch.fits.items()})
         return request
 
-    def _call(self, arrays: Sequence[Array | None], extra: Batch | Request) -> Any:
+    def _call(self, arrays: Sequence[Given] | Sequence[Seen], extra: Batch | Request) -> Any:
         kwargs: dict[str, object] = {} if self._positional else dict(zip(self._names, arrays, strict=True))
         if self._extra:
             kwargs[self._extra] = extra
@@ -557,8 +555,8 @@ def _tensors(name: str, key: str, tensors: object) -> tuple[Tensor, ...]:
     return tuple(tensors)
 
 
-def _row_of(arrays: Sequence[Array | None], row: int) -> list[Array | None]:
-    return [None if array is None else array[row] for array in arrays]
+def _row_of(arrays: Sequence[Given] | Sequence[Seen], row: int) -> list[Array | None]:
+    return [None if array is None else array[row] for array in cast(Sequence[Seen], arrays)]
 
 
 def _filled(tensor: Tensor, array: Array) -> Array:

@@ -12,19 +12,23 @@ import functools
 import importlib
 import io
 import os
+import re
 import struct
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .tensors import Array, DeclarationError
+from .tensors import Array, Buffer, DeclarationError
 
 CHANNELS = {"rgb": 3, "bgr": 3, "gray": 1}
 """The orders of channels, and how many there are."""
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_END = re.compile(rb"\xff\xd9")
+_NO_FRAMES = (0xC4, 0xC8, 0xCC)
+"""Markers of a JPEG among those of frames that begin none."""
 _MOST_PARTS = 1 << 16
 """Parts of a file that are read: of 8 KiB, as encoders write them, that is half a gigabyte."""
 
@@ -53,40 +57,77 @@ def need(where: str, resize: bool) -> None:
         raise DeclarationError(f"{where}: simplejpeg does not resize: pip install OpenCV or Pillow, too")
 
 
-def decode(file: bytes, channels: str) -> Array:
-    """The pixels of a JPEG or PNG file, [height, width, channels], upright as its EXIF says."""
-    if file.startswith(_JPEG):
-        turned = _check_jpeg(file)
-        pixels = _decode_jpeg(file, channels)
-    elif file.startswith(_PNG):
-        _check_png(file)
-        turned, pixels = 1, _decode_any(file, channels, "PNG")
+STEPS = (8, 4, 2)
+"""How many pixels of a JPEG, along each side, its decoders make one of."""
+
+
+class Header(NamedTuple):
+    """What a whole file says of its picture."""
+
+    kind: str
+    height: int
+    """Of the pixels as they are in the file."""
+    width: int
+    turned: int
+    """How they are to be turned, as EXIF counts it: 1 to 8."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The height and width of the upright picture."""
+        return (self.width, self.height) if self.turned > 4 else (self.height, self.width)
+
+
+def header(file: Buffer) -> Header:
+    """Read the header of a JPEG or PNG file. PictureError if it is none, or its end is missing."""
+    start = bytes(file[:8])
+    if start.startswith(_JPEG):
+        return _check_jpeg(file)
+    if start == _PNG:
+        return _check_png(file)
+    raise PictureError(f"expected a JPEG or PNG file, got {len(file)} bytes that begin with {start.hex(' ')}")
+
+
+def decode(file: Buffer, channels: str, said: Header | None = None, step: int = 1) -> Array:
+    """The pixels of a JPEG or PNG file, [height, width, channels], upright as its EXIF says.
+
+    ``said`` is its header, if it has been read. With a ``step`` of STEPS a JPEG is decoded at that
+    part of its height and width, rounded up, which takes less time.
+    """
+    said = said or header(file)
+    if said.kind == "PNG":
+        pixels = _decode_any(file, channels, "PNG")
     else:
-        raise PictureError(f"expected a JPEG or PNG file, got {len(file)} bytes that begin with {file[:8].hex(' ')}")
-    return _upright(pixels.reshape(*pixels.shape[:2], CHANNELS[channels]), turned)
+        pixels = _decode_jpeg(file, channels, said, step)
+        wanted = (-(-said.height // step), -(-said.width // step))
+        if step > 1 and pixels.shape[:2] != wanted:
+            raise PictureError(f"JPEG: its picture is {pixels.shape[1]} x {pixels.shape[0]}, and not as it says")
+    return _upright(pixels.reshape(*pixels.shape[:2], CHANNELS[channels]), said.turned)
 
 
-def _decode_jpeg(file: bytes, channels: str) -> Array:
+def _decode_jpeg(file: Buffer, channels: str, said: Header, step: int) -> Array:
     simple = _module("simplejpeg")
     if simple is None:
-        return _decode_any(file, channels, "JPEG")
+        return _decode_any(file, channels, "JPEG", said, step)
+    least = {"min_height": -(-said.height // step), "min_width": -(-said.width // step)} if step > 1 else {}
     try:
-        pixels: Array = simple.decode_jpeg(file, colorspace=channels.upper())
+        pixels: Array = simple.decode_jpeg(file, colorspace=channels.upper(), min_factor=step, **least)
     except ValueError as e:
         raise PictureError(f"JPEG: {e}") from e
     return pixels
 
 
-def _decode_any(file: bytes, channels: str, kind: str) -> Array:
+def _decode_any(file: Buffer, channels: str, kind: str, said: Header | None = None, step: int = 1) -> Array:
     if (cv2 := _module("cv2")) is not None:
-        return _decode_opencv(cv2, file, channels, kind)
+        return _decode_opencv(cv2, file, channels, kind, step)
     if (pillow := _module("PIL.Image")) is not None:
-        return _decode_pillow(pillow, file, channels, kind)
+        size = (said.width // step, said.height // step) if said and step > 1 else None
+        return _decode_pillow(pillow, file, channels, kind, size)
     raise PictureError(f"a {kind} file, and this container can decode JPEG only: {INSTALL}")
 
 
-def _decode_opencv(cv2: Any, file: bytes, channels: str, kind: str) -> Array:
-    flag = cv2.IMREAD_GRAYSCALE if channels == "gray" else cv2.IMREAD_COLOR
+def _decode_opencv(cv2: Any, file: Buffer, channels: str, kind: str, step: int) -> Array:
+    form = "GRAYSCALE" if channels == "gray" else "COLOR"
+    flag = getattr(cv2, f"IMREAD_REDUCED_{form}_{step}" if step > 1 else f"IMREAD_{form}")
     try:
         pixels = cv2.imdecode(np.frombuffer(file, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error as e:
@@ -97,11 +138,11 @@ def _decode_opencv(cv2: Any, file: bytes, channels: str, kind: str) -> Array:
     return result
 
 
-def _decode_pillow(pillow: Any, file: bytes, channels: str, kind: str) -> Array:
+def _decode_pillow(pillow: Any, file: Buffer, channels: str, kind: str, size: tuple[int, int] | None) -> Array:
     try:
         with pillow.open(io.BytesIO(file), formats=[kind]) as picture:
-            if channels == "gray":
-                picture.draft("L", None)  # decode a JPEG's brightness as it is stored
+            if size or channels == "gray":  # a JPEG's brightness is decoded as it is stored
+                picture.draft("L" if channels == "gray" else None, size)
             pixels = np.asarray(picture.convert("L" if channels == "gray" else "RGB"))
     except Exception as e:  # whatever its decoders raise: OSError, SyntaxError, zlib.error, ...
         raise PictureError(f"{kind}: {e}") from e
@@ -117,6 +158,41 @@ def resized(pixels: Array, height: int, width: int) -> Array:
         pillow = _module("PIL.Image")
         picture = pillow.fromarray(np.ascontiguousarray(pixels[:, :, 0] if depth == 1 else pixels))
         made = np.asarray(picture.resize((width, height), pillow.Resampling.BILINEAR))
+    shaped: Array = made.reshape(height, width, depth)
+    return shaped
+
+
+def warped(pixels: Array, back: Array, height: int, width: int, fill: int) -> Array:
+    """Pixels [height, width, channels] of places that are anywhere in others, bilinear.
+
+    ``back`` [3, 3] is the perspective from places in them, where pixel 0 lies from 0 to 1, to
+    places in ``pixels``. What lies beyond those by more than half a pixel is ``fill``.
+    """
+    corners = np.array([[0, 0, 1], [width, 0, 1], [width, height, 1], [0, height, 1]]) @ back.T
+    places = corners[:, :2] / corners[:, 2:]
+    least = places.min(0)
+    left, top = (max(0, min(int(low) - 2, size - 1)) for low, size in zip(least, pixels.shape[1::-1], strict=True))
+    right, bottom = (max(0, int(high) + 3) for high in places.max(0))
+    part = pixels[top : max(bottom, top + 1), left : max(right, left + 1)]
+    back = np.array([[1, 0, -left], [0, 1, -top], [0, 0, 1.0]]) @ back
+    depth = part.shape[2]
+    if (cv2 := _module("cv2")) is not None:
+        # The edge is repeated once, since half of a pixel there would be fill's otherwise.
+        edged = cv2.copyMakeBorder(np.ascontiguousarray(part), 1, 1, 1, 1, cv2.BORDER_REPLICATE)
+        centres = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])
+        matrix = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]]) @ back @ centres
+        flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+        try:
+            made = cv2.warpPerspective(edged, matrix, (width, height), flags=flags, borderValue=(fill,) * depth)
+        except cv2.error as e:
+            raise PictureError(f"the region cannot be cut: {e}") from e
+    else:
+        pillow = _module("PIL.Image")
+        picture = pillow.fromarray(np.ascontiguousarray(part[:, :, 0] if depth == 1 else part))
+        numbers = (back / back[2, 2]).ravel()[:8].tolist()
+        kind, filter_ = pillow.Transform.PERSPECTIVE, pillow.Resampling.BILINEAR
+        colour = fill if depth == 1 else (fill,) * depth
+        made = np.asarray(picture.transform((width, height), kind, numbers, filter_, fillcolor=colour))
     shaped: Array = made.reshape(height, width, depth)
     return shaped
 
@@ -138,9 +214,9 @@ def _upright(pixels: Array, turned: int) -> Array:
     return _TURNS[turned - 1](pixels)
 
 
-def _check_jpeg(file: bytes) -> int:
-    """Find a JPEG's end, without which decoders invent the missing part, and its orientation."""
-    at, turned = 2, 1
+def _check_jpeg(file: Buffer) -> Header:
+    """Find a JPEG's end, without which decoders invent the missing part, size and orientation."""
+    at, turned, size = 2, 1, (0, 0)
     for _ in range(_MOST_PARTS):
         if at + 4 > len(file) or file[at] != 0xFF:
             break
@@ -148,16 +224,18 @@ def _check_jpeg(file: bytes) -> int:
         if marker == 0xFF:
             at += 1
             continue
-        (size,) = struct.unpack_from(">H", file, at + 2)
+        (length,) = struct.unpack_from(">H", file, at + 2)
         if marker == 0xE1:
-            turned = _orientation(file[at + 4 : at + 2 + size]) or turned
-        at += 2 + size
+            turned = _orientation(bytes(file[at + 4 : at + 2 + length])) or turned
+        elif 0xC0 <= marker <= 0xCF and marker not in _NO_FRAMES and at + 9 <= len(file):
+            size = struct.unpack_from(">HH", file, at + 5)
+        at += 2 + length
         if marker == 0xDA:
             # After this 0xFF begins a marker, or is escaped by 0: so the first end found is the
             # end.
-            if file.find(b"\xff\xd9", at) < 0:
+            if not _END.search(file, at):
                 break
-            return turned
+            return Header("JPEG", *size, turned)
     raise PictureError(f"JPEG: it ends after {len(file)} bytes, before the end of its picture")
 
 
@@ -178,9 +256,10 @@ def _orientation(part: bytes) -> int:
     return 0
 
 
-def _check_png(file: bytes) -> None:
+def _check_png(file: Buffer) -> Header:
     """Refuse a PNG that is cut or damaged: some decoders return the part before the damage."""
     at = len(_PNG)
+    width = height = 0
     for _ in range(_MOST_PARTS):
         if at + 12 > len(file):
             break
@@ -188,11 +267,13 @@ def _check_png(file: bytes) -> None:
         end = at + 12 + size
         if end > len(file):
             break
-        kind = file[at + 4 : at + 8]
+        kind = bytes(file[at + 4 : at + 8])
         if zlib.crc32(memoryview(file)[at + 4 : end - 4]) != struct.unpack_from(">I", file, end - 4)[0]:
             raise PictureError(f"PNG: the checksum of its part {kind!r} at byte {at} is wrong")
+        if kind == b"IHDR" and size >= 8:
+            width, height = struct.unpack_from(">II", file, at + 8)
         if kind == b"IEND":
-            return
+            return Header("PNG", height, width, 1)
         at = end
     raise PictureError(f"PNG: it ends after {len(file)} bytes, before the end of its picture")
 

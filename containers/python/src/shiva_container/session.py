@@ -12,6 +12,7 @@ and ``ended`` says when and why it is over. The shell around it is in link.py.
 from __future__ import annotations
 
 import enum
+import itertools
 import logging
 import math
 from collections import deque
@@ -80,6 +81,8 @@ class Delivery(NamedTuple):
     header: Buffer
     frames: Sequence[Buffer]
     received: float
+    session: int = 0
+    """The number of the session, by which its pictures are told from those of others."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,9 @@ class Offer:
     """A server's offer of waiting rows, not yet checked."""
 
     head: dict[str, object]
+
+
+_numbers = itertools.count(1)
 
 
 class Session:
@@ -117,6 +123,7 @@ class Session:
         ``images``: the model has inputs that are pictures.
         """
         self._images = images
+        self._number = next(_numbers)
         self.arena = arena
         self.state = State.HELLO
         self.ended: End | None = None
@@ -314,7 +321,7 @@ class Session:
             raise wire.WireError(f"the id must have 8 bytes, got {len(batch_id)}")
         if batch_id in self._pending:
             raise wire.WireError(f"batch {batch_id.hex()} came twice")
-        delivery = Delivery(batch_id, frames[2], frames[3:], now)
+        delivery = Delivery(batch_id, frames[2], frames[3:], now, self._number)
         self._pending.add(batch_id)
         return delivery
 

@@ -125,7 +125,9 @@ def _names(network: Network, path: Path) -> dict[int, str]:
 def seeing(network: Network, verdict: Verdict, form: Form, *, name: str, version: str = "1") -> Model[..., Any]:
     """The model that answers what is in pictures."""
     head = form.head
-    picture = Image("image", height=form.height, width=form.width, channels=head.channels, resize=head.resize, fill=114)
+    picture = Image(
+        "image", form.height, form.width, channels=head.channels, resize=head.resize, fill=114, regions=True
+    )
     declare = model(
         name=name,
         version=version,

@@ -242,6 +242,21 @@ def _decode_bytes(frame: Buffer, count: int) -> Array:
     return array
 
 
+def elements(frame: Buffer) -> list[memoryview]:
+    """The elements of a tensor of BYTES, where they lie."""
+    data, found, at = memoryview(frame), list[memoryview](), 0
+    while at < len(data):
+        if at + 4 > len(data):
+            raise TensorError(f"BYTES frame ends inside the length of element {len(found)}")
+        (size,) = struct.unpack_from("<I", data, at)
+        at += 4
+        if at + size > len(data):
+            raise TensorError(f"BYTES element {len(found)} announces {size} bytes, {len(data) - at} are left")
+        found.append(data[at : at + size])
+        at += size
+    return found
+
+
 def encode(array: Array, datatype: str, *, copy: bool = False) -> Buffer:
     """The frame of an array that :func:`convert` accepted.
 

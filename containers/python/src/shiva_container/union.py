@@ -8,6 +8,7 @@ import numpy as np
 
 from .arbiter import Joint
 from .batches import Batches
+from .images import Given, Regions
 from .link import Job, Link
 from .models import Batch, error_text
 from .tensors import Array, Buffer
@@ -26,7 +27,7 @@ class Union:
         self._parts: list[tuple[Job, Batch, float]] = []
         self.unanswered = [job for job, _ in joint.parts]
         """The batches that have to be computed alone."""
-        self.arrays: list[Array | None] = []
+        self.arrays: list[Given] = []
         self.batch: Batch | None = None
         """The rows of all; None if there is nothing to put together."""
         if len(self.unanswered) > 1:
@@ -38,7 +39,7 @@ class Union:
         return [link for (_, link, _), _, _ in self._parts]
 
     def _gather(self, joint: Joint) -> None:
-        read: list[list[Array | None]] = []
+        read: list[list[Given]] = []
         for job, queued in joint.parts:
             delivery, _, session = job
             try:
@@ -51,8 +52,11 @@ class Union:
         if len(read) < 2:
             return
         try:
-            for columns in zip(*read, strict=True):
-                self.arrays.append(np.concatenate([array for array in columns if array is not None]))
+            for column in zip(*read, strict=True):
+                if parts := [one for one in column if isinstance(one, Regions)]:
+                    self.arrays.append(Regions.joined(parts))
+                else:
+                    self.arrays.append(np.concatenate([one for one in column if isinstance(one, np.ndarray)]))
         except (ValueError, MemoryError) as e:
             log.debug("batches cannot be joined: %s", error_text(e))
             return

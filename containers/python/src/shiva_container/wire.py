@@ -91,6 +91,28 @@ class TensorHead:
 
 
 @dataclass(frozen=True)
+class Pictures:
+    """Which pictures the rows of an input are regions of."""
+
+    of: list[int]
+    """The picture of each row."""
+    ids: list[int]
+    """An id for each picture, the same in all batches of a session that have it."""
+
+    @classmethod
+    def parse(cls, value: object, rows: int) -> Pictures:
+        """One entry of a batch header's ``pictures``."""
+        if not isinstance(value, Mapping):
+            raise WireError(f"not the pictures of regions: {value!r}")
+        of, ids = _list_of(int, value, "of"), _list_of(int, value, "ids")
+        if len(of) != rows or not all(0 <= picture < len(ids) for picture in of):
+            raise WireError(f"{rows} rows are regions of {len(ids)} pictures, got {of} as the picture of each")
+        if len(set(ids)) != len(ids):
+            raise WireError(f"the ids of pictures differ, got {ids}")
+        return cls(of, ids)
+
+
+@dataclass(frozen=True)
 class BatchHeader:
     """The contents of a batch's header: the heads of its inputs, and the data of its requests."""
 
@@ -109,6 +131,8 @@ class BatchHeader:
     """The server's span of each request, "" for one that it does not trace."""
     trace_states: list[str]
     """Other systems' data about its trace, "" for none."""
+    pictures: dict[str, Pictures]
+    """For each input whose rows are regions, by its name, the pictures that they are of."""
 
 
 def parse_batch(header: Buffer) -> BatchHeader:
@@ -127,6 +151,9 @@ def parse_batch(header: Buffer) -> BatchHeader:
     if len(priorities) != len(requests):
         raise WireError(f"priorities of {len(requests)} requests expected, got {priorities!r}")
     timeout = head.get("timeout_ms")
+    pictures = head.get("pictures") or {}
+    if not isinstance(pictures, Mapping):
+        raise WireError(f"pictures must be an object, got {pictures!r}")
     return BatchHeader(
         rows=rows,
         heads=[TensorHead.parse(value) for value in inputs],
@@ -137,6 +164,7 @@ def parse_batch(header: Buffer) -> BatchHeader:
         priorities=priorities,
         traces=_texts("traces", head, len(requests)),
         trace_states=_texts("trace_states", head, len(requests)),
+        pictures={name: Pictures.parse(value, rows) for name, value in pictures.items()},
     )
 
 
