@@ -187,9 +187,8 @@ func frigateSettings(c config.Config, certs *certificates) frigate.Settings {
 // doorSettings returns the settings that all doors have.
 func doorSettings(c config.Config, d config.Door, connections int, tls *listen.TLS) listen.Settings {
 	return listen.Settings{
-		Connections: connections, ConnectionsPerAddress: d.ConnectionsPerAddress, Loopback: c.Server.LimitLoopback,
+		Connections: connections, Loopback: c.Server.LimitLoopback, Bounds: listen.Bounds(d.DoorBounds),
 		TLS: tls, Handshakes: c.TLS.Handshakes, HandshakeTimeout: c.TLS.HandshakeTimeout,
-		MessageTimeout: d.MessageTimeout, StallTimeout: d.StallTimeout,
 	}
 }
 

@@ -108,6 +108,11 @@ type Log struct {
 type Door struct {
 	Socket
 	TLS Certificates `toml:"tls"` // these settings override Config.TLS
+	DoorBounds
+}
+
+// DoorBounds bounds the clients of one door. The fields are those of listen.Bounds.
+type DoorBounds struct {
 	// ConnectionsPerAddress is the most for one client address; 0 = half of the door's Connections.
 	// See Server.LimitLoopback.
 	ConnectionsPerAddress int `toml:"connections_per_address" min:"0" max:"16777216"`

@@ -63,7 +63,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 			c.Trail, c.Reach = r.trail, func() string { return r.reach }
 		}),
 		Settings: Settings{
-			Settings:       listen.Settings{Connections: 100, ConnectionsPerAddress: 50, MessageTimeout: 10 * time.Second, StallTimeout: 5 * time.Second},
+			Settings:       listen.Settings{Connections: 100, Bounds: listen.Bounds{ConnectionsPerAddress: 50, MessageTimeout: 10 * time.Second, StallTimeout: 5 * time.Second}},
 			RequestTimeout: 200 * time.Millisecond,
 			Limits:         gate.Limits{MessageBytes: 1 << 20, MetadataBytes: 4 << 10, Tensors: 16, Rank: 8, JSONDepth: 32},
 			ModelBytes:     1 << 16, ModelFiles: 3,

@@ -68,7 +68,7 @@ func newRigOn(t testing.TB, network *shivatest.Net, changes ...change) *rig {
 	cfg := Config{
 		Streams: 256, PingInterval: time.Minute, PingTimeout: doortest.Patience, MinPing: time.Millisecond,
 		Settings: Settings{
-			Settings: listen.Settings{Connections: 100, StallTimeout: doortest.Patience, MessageTimeout: doortest.Patience},
+			Settings: listen.Settings{Connections: 100, Bounds: listen.Bounds{StallTimeout: doortest.Patience, MessageTimeout: doortest.Patience}},
 			InFlight: 8, OutboundBytes: 8 << 20,
 			Limits: gate.Limits{MessageBytes: 64 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8},
 		},

@@ -55,7 +55,7 @@ func config(limits *Settings) Config {
 func TestLimits(t *testing.T) {
 	host := func(addr string) Host { return Host{addr: netip.MustParseAddr(addr)} }
 	a, b, here, user := host("10.0.0.1"), host("10.0.0.2"), host("127.0.0.1"), Host{user: 1000, unix: true}
-	limits := Settings{Connections: 100, ConnectionsPerAddress: 2}
+	limits := Settings{Connections: 100, Bounds: Bounds{ConnectionsPerAddress: 2}}
 	l := newListener(config(&limits))
 	enter := func(host Host) bool {
 		_, err := l.enter(host)
@@ -80,7 +80,7 @@ func TestLimits(t *testing.T) {
 	}
 
 	// New limits also count the connections from before the change.
-	if limits = (Settings{Connections: 100, ConnectionsPerAddress: 10, Loopback: true}); enter(here) || enter(user) {
+	if limits = (Settings{Connections: 100, Loopback: true, Bounds: Bounds{ConnectionsPerAddress: 10}}); enter(here) || enter(user) {
 		t.Error("connections of this machine from before it was bounded do not count")
 	}
 	if limits.ConnectionsPerAddress = 11; !enter(here) {

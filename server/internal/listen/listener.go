@@ -19,15 +19,21 @@ import (
 // Settings are those that all doors have. They can change while a Listener is open, and bound the
 // connections of a door, so that its clients cannot exhaust the descriptors of the process.
 type Settings struct {
-	Connections           int  // open at one time
-	ConnectionsPerAddress int  // of these, from one Host; 0: half of them, at least one
-	Loopback              bool // ConnectionsPerAddress applies to clients on this machine, too
+	Connections int  // open at one time
+	Loopback    bool // ConnectionsPerAddress applies to clients on this machine, too
+	Bounds
 
 	TLS *TLS // of the TLS addresses; nil: there are none
 	// Handshakes is how many TLS handshakes may be under way at one time, and HandshakeTimeout how
 	// long one may take.
 	Handshakes       int
 	HandshakeTimeout time.Duration
+}
+
+// Bounds are the settings in the file that all doors have, each for itself. The fields are those of
+// config.DoorBounds, which becomes this type.
+type Bounds struct {
+	ConnectionsPerAddress int // of Connections, from one Host; 0: half of them, at least one
 
 	// The door itself applies these: MessageTimeout is for a message that has begun, plus a second
 	// per 16 KiB, 0: none; a client that takes nothing of its answers for StallTimeout is closed.

@@ -69,7 +69,7 @@ func TestSeveralAddresses(t *testing.T) {
 func TestRefusalsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New("test")
-		cfg := config(&Settings{Connections: 2, ConnectionsPerAddress: 1})
+		cfg := config(&Settings{Connections: 2, Bounds: Bounds{ConnectionsPerAddress: 1}})
 		cfg.Metrics = m.Door("tcp")
 		cfg.Refusal = func(err error) []byte { return []byte(err.Error()) }
 		l, wire := inMemory(t, cfg, "here")

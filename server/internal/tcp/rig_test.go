@@ -121,7 +121,7 @@ func newRigAt(t testing.TB, addr string, change func(*Config)) *rig {
 		},
 		Loops: 1,
 		Settings: Settings{
-			Settings: listen.Settings{Connections: 1000, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second},
+			Settings: listen.Settings{Connections: 1000, Bounds: listen.Bounds{MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second}},
 			InFlight: 256, OutboundBytes: 8 << 20,
 		},
 	}

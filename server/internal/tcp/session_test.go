@@ -83,7 +83,7 @@ func newSessionOf(t testing.TB, spec scheduler.Spec, w scheduler.WorkerFunc, poo
 		Entrance: r.Entrance("tcp"),
 		Gate:     r.Gate, Regions: r.Regions, Pool: pool,
 		Settings: Settings{
-			Settings: listen.Settings{MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second},
+			Settings: listen.Settings{Bounds: listen.Bounds{MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second}},
 			InFlight: 256, OutboundBytes: 1 << 20, IdleTimeout: time.Minute,
 		},
 	})
