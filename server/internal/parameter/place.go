@@ -8,9 +8,10 @@ import (
 // A Place is the location of a tensor that is not in its message: part of a region of shared
 // memory. The zero Place is no location.
 type Place struct {
-	Region       string
-	Offset, Size int64 // in the region
-	sized        bool
+	Region string `json:"region"`
+	Offset int64  `json:"offset"`    // in the region
+	Size   int64  `json:"byte_size"` // in the region, from there
+	sized  bool
 }
 
 // placePrefix begins the parameters of a tensor that give its place.

@@ -35,10 +35,8 @@ type placement struct {
 	// Datatype is the Predict Protocol's. A place for an output has none.
 	Datatype string `json:"datatype,omitempty"`
 	Shape    []int  `json:"shape,omitempty"` // of an input or an answer
-	Region   string `json:"region"`
-	Offset   int64  `json:"offset"`
-	Size     int64  `json:"byte_size"`
-	Index    int    `json:"index,omitempty"` // in an answer: among all its tensors, placed or not
+	parameter.Place
+	Index int `json:"index,omitempty"` // in an answer: among all its tensors, placed or not
 
 	held regions.Hold
 }
@@ -57,18 +55,18 @@ type sharedTensors struct {
 func (m *sharedTensors) hold(g *regions.Registry, client regions.Client) (err error) {
 	for i := range m.Inputs {
 		p := &m.Inputs[i]
-		if p.held, err = g.HoldInput(client, p.Name, p.at()); err != nil {
+		if p.held, err = g.HoldInput(client, p.Name, p.Place); err != nil {
 			return err
 		}
 	}
 	for i := range m.Outputs {
 		p := &m.Outputs[i]
-		if p.held, err = g.HoldOutput(client, p.Name, p.at()); err != nil {
+		if p.held, err = g.HoldOutput(client, p.Name, p.Place); err != nil {
 			return err
 		}
 	}
 	if m.Area != nil {
-		m.Area.held, err = g.HoldOutput(client, "", m.Area.at())
+		m.Area.held, err = g.HoldOutput(client, "", m.Area.Place)
 	}
 	return err
 }
@@ -86,10 +84,6 @@ func (m *sharedTensors) release() {
 	if m.Area != nil {
 		m.Area.held.Release()
 	}
-}
-
-func (p *placement) at() parameter.Place {
-	return parameter.Place{Region: p.Region, Offset: p.Offset, Size: p.Size}
 }
 
 func (p *placement) valid() bool { return p.Region != "" && p.Offset >= 0 && p.Size >= 0 }
@@ -286,7 +280,7 @@ func (c *call) putOutput(p *placement, at int, held regions.Hold) error {
 	if err != nil {
 		return err
 	}
-	p.Datatype, p.Shape, p.Offset, p.Size = t.DType.V2(), c.gate.Shown(at), place.Offset, place.Size
+	p.Datatype, p.Shape, p.Place = t.DType.V2(), c.gate.Shown(at), place
 	for _, before := range c.gate.Outputs[:at] {
 		if before.DType != tensor.Bytes {
 			p.Index++
@@ -317,7 +311,7 @@ func (c *call) fillArea() {
 		if !worthPutting(t) || int64(len(t.Data)) > area.Size-at || c.isPlaced(i) {
 			continue
 		}
-		p := placement{Name: c.gate.Target.Spec.Outputs[i].Name, Region: area.Region}
+		p := placement{Name: c.gate.Target.Spec.Outputs[i].Name}
 		if c.putOutput(&p, i, area.held.From(at)) == nil {
 			c.shared.Outputs = append(c.shared.Outputs, p)
 			at += (p.Size + areaAligned - 1) / areaAligned * areaAligned

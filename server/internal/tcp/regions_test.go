@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
@@ -116,7 +117,7 @@ func TestSharedTensors(t *testing.T) {
 		from := 4 * (i / 3)
 		switch i % 3 {
 		case 2:
-			want := placement{Name: "x", Datatype: "FP32", Shape: []int{1, 4}, Region: "r", Offset: int64(2048 + 4*from), Size: 16}
+			want := placement{Name: "x", Datatype: "FP32", Shape: []int{1, 4}, Place: parameter.Place{Region: "r", Offset: int64(2048 + 4*from), Size: 16}}
 			if m.Shared == nil || fmt.Sprint(m.Shared.Outputs) != fmt.Sprint([]placement{want}) || len(a.Tensors)+len(m.Tensors) != 0 {
 				t.Errorf("answer %d: %s with %d tensors", i, a.Metadata, len(a.Tensors))
 			}
@@ -183,9 +184,9 @@ func TestArea(t *testing.T) {
 		t.Fatal(err, string(a.Metadata))
 	}
 	want := []placement{
-		{Name: "d", Datatype: "UINT8", Shape: []int{size}, Region: "out", Offset: 0, Size: size, Index: 2},
-		{Name: "a", Datatype: "UINT8", Shape: []int{size}, Region: "out", Offset: 200_000, Size: size, Index: 0},
-		{Name: "e", Datatype: "UINT8", Shape: []int{size}, Region: "out", Offset: 200_000 + 70_016, Size: size, Index: 3},
+		{Name: "d", Datatype: "UINT8", Shape: []int{size}, Place: parameter.Place{Region: "out", Offset: 0, Size: size}, Index: 2},
+		{Name: "a", Datatype: "UINT8", Shape: []int{size}, Place: parameter.Place{Region: "out", Offset: 200_000, Size: size}, Index: 0},
+		{Name: "e", Datatype: "UINT8", Shape: []int{size}, Place: parameter.Place{Region: "out", Offset: 200_000 + 70_016, Size: size}, Index: 3},
 	}
 	if fmt.Sprint(m.Shared.Outputs) != fmt.Sprint(want) || fmt.Sprint(m.Tensors) != "[b f]" || len(a.Tensors) != 2 || len(m.Texts["c"]) != 80_000 {
 		t.Errorf("%v, expected %v; %v with %d tensors", m.Shared.Outputs, want, m.Tensors, len(a.Tensors))
