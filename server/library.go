@@ -251,14 +251,14 @@ func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds u
 	if err != nil {
 		return false, 0, err
 	}
-	r.Verdict = &gate.Verdict{Loss: clone(f.Loss), Reward: clone(f.Reward), Losses: f.Losses}
+	verdict := gate.Verdict{Loss: clone(f.Loss), Reward: clone(f.Reward), Losses: f.Losses}
 	if f.Label != nil {
-		if r.Verdict.Label, err = json.Marshal(f.Label); err != nil {
+		if verdict.Label, err = json.Marshal(f.Label); err != nil {
 			predict.Release(r)
 			return false, 0, fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, err)
 		}
 	}
-	l, err := s.library().Feedback(ctx, r)
+	l, err := s.library().Feedback(ctx, r, &verdict)
 	return l.Learned, l.Rounds, err
 }
 

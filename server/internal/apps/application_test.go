@@ -327,7 +327,7 @@ func (h *house) feedback(app string, p gate.Request, tensors ...tensor.Tensor) s
 	h.t.Helper()
 	p.Arrived = time.Now()
 	p.Model, p.Inputs = app, tensors
-	f, err := h.OpenFeedback(&p)
+	f, err := h.OpenFeedback(&p, nil)
 	if err != nil {
 		return "error " + fault.Text(err)
 	}

@@ -74,11 +74,11 @@ func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
 	if err := h.Open(&c.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now(), Parameters: []byte(`{"label":1}`)}); err != nil {
 		t.Fatal(err)
 	}
-	byInput, err := h.OpenFeedback(&gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now(), Parameters: []byte(`{"label":1}`)})
+	byInput, err := h.OpenFeedback(&gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now(), Parameters: []byte(`{"label":1}`)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	byID, err := h.OpenFeedback(&gate.Request{Model: "app", Arrived: time.Now(), ID: []byte(`1`), Parameters: []byte(`{"label":1}`)})
+	byID, err := h.OpenFeedback(&gate.Request{Model: "app", Arrived: time.Now(), ID: []byte(`1`), Parameters: []byte(`{"label":1}`)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestCallsThatAreNeverSubmitted(t *testing.T) {
 			p.Arrived = time.Now()
 			if p.ID != nil {
 				p.Model, p.Inputs = "app", []tensor.Tensor{x}
-				f, err := h.OpenFeedback(&p)
+				f, err := h.OpenFeedback(&p, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -55,8 +55,8 @@ const maxLearning = 256
 const learnTimeout = 5 * time.Second
 
 // OpenFeedback implements gate.Learner.
-func (a *application) OpenFeedback(r *gate.Request) (gate.Feedback, error) {
-	f, err := a.openFeedback(r)
+func (a *application) OpenFeedback(r *gate.Request, v *gate.Verdict) (gate.Feedback, error) {
+	f, err := a.openFeedback(r, v)
 	if err != nil {
 		a.target.Metrics.Taught(metrics.Failed)
 		return nil, err
@@ -64,10 +64,10 @@ func (a *application) OpenFeedback(r *gate.Request) (gate.Feedback, error) {
 	return f, nil
 }
 
-func (a *application) openFeedback(r *gate.Request) (*feedback, error) {
+func (a *application) openFeedback(r *gate.Request, v *gate.Verdict) (*feedback, error) {
 	f := &feedback{app: a, user: r.User, id: canonical(r.ID)}
 	var err error
-	if f.verdict, err = verdictOf(r); err != nil {
+	if f.verdict, err = verdictOf(v, r.Parameters); err != nil {
 		return nil, err
 	}
 	input, truth := r.Inputs, []tensor.Tensor(nil)

@@ -46,7 +46,7 @@ func TestFeedbackAfterThePolicyChanged(t *testing.T) {
 	h.app(d)
 	h.ask("app/update", gate.Request{Parameters: []byte(`{"label":1}`)})
 	h.ask("app", gate.Request{ID: []byte(`1`)})
-	f, err := h.OpenFeedback(&gate.Request{Model: "app", Arrived: time.Now(), ID: []byte(`1`), Parameters: []byte(`{"label":1}`)})
+	f, err := h.OpenFeedback(&gate.Request{Model: "app", Arrived: time.Now(), ID: []byte(`1`), Parameters: []byte(`{"label":1}`)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,14 +17,14 @@ type verdict struct {
 	losses map[selection.Model]float64
 }
 
-// verdictOf returns the judgement in feedback: the request's own or, without one, the members of
-// its parameters that belong to a verdict. See check.
-func verdictOf(r *gate.Request) (v verdict, err error) {
+// verdictOf returns a judgement: the one given or, without it, the members of a JSON object that
+// belong to one. See check.
+func verdictOf(given *gate.Verdict, object []byte) (v verdict, err error) {
 	switch {
-	case r.Verdict != nil:
-		v.Verdict = *r.Verdict
-	case len(r.Parameters) > 0:
-		if err := json.Unmarshal(r.Parameters, &v.Verdict); err != nil {
+	case given != nil:
+		v.Verdict = *given
+	case len(object) > 0:
+		if err := json.Unmarshal(object, &v.Verdict); err != nil {
 			return v, fault.Invalid("feedback: %w", jsonscan.Words(err))
 		}
 	}

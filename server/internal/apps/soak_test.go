@@ -72,7 +72,7 @@ func (c *crowd) predict(r *rand.Rand, app string, in []tensor.Tensor, p *gate.Re
 func (c *crowd) feedback(r *rand.Rand, app string, in []tensor.Tensor, p *gate.Request) {
 	p.Parameters = []byte(`{"losses":{"a/1":0.5,"b/1":0,"c/1":1}}`)
 	p.Model, p.Inputs = app, in
-	f, err := c.OpenFeedback(p)
+	f, err := c.OpenFeedback(p, nil)
 	if err != nil {
 		c.refused.Add(1)
 		time.Sleep(200 * time.Microsecond) // while missing models or applications come back

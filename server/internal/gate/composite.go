@@ -43,7 +43,7 @@ type Composite interface {
 // A Learner is a composite that learns from feedback.
 type Learner interface {
 	// OpenFeedback reads a client's judgement of an answer.
-	OpenFeedback(r *Request) (Feedback, error)
+	OpenFeedback(r *Request, v *Verdict) (Feedback, error)
 }
 
 // A Kind of composites, in the word for one of them.
@@ -151,13 +151,14 @@ func (v View) Updates(route string) (application string, ok bool) {
 	return name, ok && t.composites[name] != nil
 }
 
-// OpenFeedback reads feedback for the application that r.Model names. Tensors alongside a verdict
-// in the metadata are the input; tensors without a verdict are the right outputs, and need the id
-// of a request. With the id of a request that this server knows, the feedback judges the
-// predictions made then, even if the input is sent too. With an unknown id or none, the models are
+// OpenFeedback reads feedback for the application that r.Model names. v is the judgement; nil means
+// that r.Parameters has its members. Tensors alongside a verdict in the metadata are the input;
+// tensors without a verdict are the right outputs, and need the id of a request. With the id of a
+// request that this server knows, the feedback judges the predictions made then, even if the input
+// is sent too. With an unknown id or none, the models are
 // asked again and their new predictions are judged. So the meaning of a message does not depend on
 // the server that receives it.
-func (g *Gate) OpenFeedback(r *Request) (Feedback, error) {
+func (g *Gate) OpenFeedback(r *Request, v *Verdict) (Feedback, error) {
 	if g.draining.Load() {
 		return nil, ErrDraining
 	}
@@ -167,7 +168,7 @@ func (g *Gate) OpenFeedback(r *Request) (Feedback, error) {
 	t := g.table(r.Who)
 	if target := t.composites[r.Model]; target != nil {
 		if l, ok := target.Composite.(Learner); ok {
-			return l.OpenFeedback(r)
+			return l.OpenFeedback(r, v)
 		}
 		return nil, fmt.Errorf("%w: %q is a %s: only applications take feedback", scheduler.ErrNotFound, r.Model, target.kind())
 	}

@@ -154,8 +154,6 @@ type Request struct {
 	Parameters []byte
 	// Metadata is the metadata of the message, a JSON object; nil: none, or the wire has none.
 	Metadata []byte
-	// Verdict is the judgement of feedback; nil: Parameters has its members.
-	Verdict *Verdict
 	// Texts is a JSON object of texts by input (shiva.TextsKey), for wires without strings; nil:
 	// none.
 	Texts []byte

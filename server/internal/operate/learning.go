@@ -122,7 +122,7 @@ func (l Learning) Feedback(ctx context.Context, name string, body json.RawMessag
 	if err := parameter.Feedback.Members(&r.Values, body, nil); err != nil {
 		return nil, refusal(err)
 	}
-	f, err := l.Gate.OpenFeedback(&r)
+	f, err := l.Gate.OpenFeedback(&r, nil)
 	if err != nil {
 		return nil, refusal(err)
 	}

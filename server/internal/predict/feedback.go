@@ -16,19 +16,19 @@ import (
 )
 
 // Feedback makes an application learn how a request turned out: the request with that ID or,
-// without one, r's inputs, for which the models then predict again. r.Verdict is the judgement, or
-// r.Parameters has it, as a JSON object.
-func (d *Door) Feedback(ctx context.Context, r *gate.Request) (gate.Learned, error) {
+// without one, r's inputs, for which the models then predict again. v is the judgement; nil means
+// that r.Parameters has it, a JSON object.
+func (d *Door) Feedback(ctx context.Context, r *gate.Request, v *gate.Verdict) (gate.Learned, error) {
 	d.metrics.Began()
 	defer Release(r)
-	reply, err := d.feedback(ctx, r)
+	reply, err := d.feedback(ctx, r, v)
 	d.metrics.Answered(d.gate.Unrouted(), fault.Outcome(err), time.Since(r.Arrived), 0, 0)
 	return reply, err
 }
 
-func (d *Door) feedback(ctx context.Context, r *gate.Request) (reply gate.Learned, err error) {
+func (d *Door) feedback(ctx context.Context, r *gate.Request, v *gate.Verdict) (reply gate.Learned, err error) {
 	r.Batch = len(r.Inputs) > 0 && len(r.Inputs[0].Shape) > 1 // as in infer
-	f, err := d.gate.OpenFeedback(r)
+	f, err := d.gate.OpenFeedback(r, v)
 	if err != nil {
 		if _, unknown := d.gate.As(r.Who).Target(r.Model, ""); unknown != nil && errors.Is(err, scheduler.ErrNotFound) {
 			err = unknown // in the terms of this protocol

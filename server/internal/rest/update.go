@@ -73,7 +73,7 @@ func (c *call) teach(q *clipperBody, raw json.RawMessage, arrived time.Time) ([]
 		return nil, c.countRefusal(err, arrived)
 	}
 	r.Parameters, r.ID = raw, q.ID
-	reply, err := c.door.predict.Feedback(c.r.Context(), r)
+	reply, err := c.door.predict.Feedback(c.r.Context(), r, nil)
 	if err != nil {
 		return nil, err
 	}

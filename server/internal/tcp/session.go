@@ -457,7 +457,7 @@ func (s *session) route(c *call) (err error) {
 	}
 	if application, ok := s.loop.door.gate.As(q.Who).Updates(m.Namespace); ok {
 		q.Model = application
-		c.feedback, err = s.loop.door.gate.OpenFeedback(&q.Request)
+		c.feedback, err = s.loop.door.gate.OpenFeedback(&q.Request, nil)
 		return err
 	}
 	if cfg.Streams && q.Stream == "" && q.Newest == nil {
