@@ -18,13 +18,13 @@ import (
 type certificates struct {
 	wallClock func() time.Time // the clock that decides whether certificates are valid
 	log       *slog.Logger
-	current   atomic.Pointer[config.Secured] // nil before the first load
+	current   atomic.Pointer[map[string]*listen.TLS] // by door; nil before the first load
 }
 
 // config returns the TLS configuration of a door; nil if it has no TLS address.
 func (cs *certificates) config(door string) *listen.TLS { return cs.configs()[door] }
 
-func (cs *certificates) configs() config.Secured {
+func (cs *certificates) configs() map[string]*listen.TLS {
 	if p := cs.current.Load(); p != nil {
 		return *p
 	}

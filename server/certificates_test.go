@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
@@ -277,7 +278,7 @@ func TestCertificatesThatExpire(t *testing.T) {
 	budgettest.Until(t, "more warnings", func() bool { return strings.Count(log.String(), "a certificate expires soon") > 2 })
 	expired := *s.certificates.config("rest")
 	expired.Until = time.Now().Add(-time.Minute)
-	s.certificates.current.Store(&config.Secured{"rest": &expired})
+	s.certificates.current.Store(&map[string]*listen.TLS{"rest": &expired})
 	status("the certificate of rest expired on 2")
 	budgettest.Until(t, "the log to say so", func() bool {
 		return strings.Contains(log.String(), `"a certificate has expired: clients refuse it" door=rest on=2`)

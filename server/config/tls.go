@@ -103,21 +103,17 @@ func (c *Config) verifiesClients() bool {
 	})
 }
 
-// Secured has the TLS configuration of each door, by its table. A door without an address with TLS
-// has none.
-type Secured map[string]*listen.TLS
-
-// Secure reads the files of the doors that have an address with TLS. A door whose files have not
-// changed keeps its entry of old, which may be nil. now is the wall clock by which certificates are
-// judged. The error has all faults.
-func (c Config) Secure(old Secured, now func() time.Time) (Secured, error) {
+// Secure reads the files of the doors that have an address with TLS, and returns the configuration
+// of each by its table. A door whose files have not changed keeps its entry of old, which may be
+// nil. now is the wall clock by which certificates are judged. The error has all faults.
+func (c Config) Secure(old map[string]*listen.TLS, now func() time.Time) (map[string]*listen.TLS, error) {
 	fs := &faults{origins: c.origins}
 	read := c.secure(fs, old, now)
 	return read, fs.err()
 }
 
-func (c *Config) secure(fs *faults, old Secured, now func() time.Time) Secured {
-	read := Secured{}
+func (c *Config) secure(fs *faults, old map[string]*listen.TLS, now func() time.Time) map[string]*listen.TLS {
+	read := map[string]*listen.TLS{}
 	used := map[string]bool{} // settings of [tls] that some door uses
 	for _, l := range c.doorsTLS() {
 		addr := l.encrypted()

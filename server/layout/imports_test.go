@@ -330,3 +330,67 @@ func TestSessionsKnowNoSockets(t *testing.T) {
 		t.Errorf("sockets are known to %v, want %v", know, want)
 	}
 }
+
+// A field of an exported type of a public package has a type that importers can name, if only by an
+// alias that the package gives it.
+func TestPublicFieldsHaveNames(t *testing.T) {
+	for dir := range packages(t) {
+		if room, _, _ := strings.Cut(dir, "/"); isDouble(dir) || strings.Contains(dir+"/", "/internal/") ||
+			room != "shiva" && room != "scheduler" && room != "containers" && room != "server" {
+			continue
+		}
+		files, _ := filepath.Glob(dir + "/*.go")
+		var parsed []*ast.File
+		for _, path := range files {
+			if f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0); err != nil {
+				t.Fatal(err)
+			} else if !strings.HasSuffix(path, "_test.go") && !ast.IsGenerated(f) {
+				parsed = append(parsed, f)
+			}
+		}
+		for _, name := range nameless(parsed) {
+			t.Errorf("%s.%s is not a type that an importer can name", dir, name)
+		}
+	}
+}
+
+// nameless returns the fields, and elements, of exported types whose types are internal and have no
+// alias in the package.
+func nameless(files []*ast.File) (list []string) {
+	aliases := map[string]bool{}
+	types := map[*ast.TypeSpec]*ast.File{}
+	for _, f := range files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, ok := n.(*ast.TypeSpec); ok && s.Name.IsExported() {
+				if x, ok := s.Type.(*ast.SelectorExpr); ok && s.Assign.IsValid() {
+					aliases[x.X.(*ast.Ident).Name+"."+x.Sel.Name] = true
+				} else {
+					types[s] = f
+				}
+			}
+			_, body := n.(*ast.BlockStmt)
+			return !body
+		})
+	}
+	for s, f := range types {
+		ast.Inspect(s.Type, func(n ast.Node) bool {
+			if field, ok := n.(*ast.Field); ok && len(field.Names) > 0 && !slices.ContainsFunc(field.Names, (*ast.Ident).IsExported) {
+				return false
+			}
+			x, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			name := x.X.(*ast.Ident).Name
+			internal := func(i *ast.ImportSpec) bool {
+				path, _ := strconv.Unquote(i.Path.Value)
+				return strings.Contains(path, "/internal/") && strings.HasSuffix(path, "/"+name)
+			}
+			if !aliases[name+"."+x.Sel.Name] && slices.ContainsFunc(f.Imports, internal) {
+				list = append(list, s.Name.Name+": "+name+"."+x.Sel.Name)
+			}
+			return true
+		})
+	}
+	return list
+}
