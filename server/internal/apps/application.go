@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -43,9 +42,7 @@ type linking struct {
 }
 
 // Names implements gate.Composites.
-func (r *Registry) Names() (names []string, known bool) {
-	return slices.Sorted(maps.Keys(*r.apps.Load())), r.known.Load()
-}
+func (r *Registry) Names() (names []string, known bool) { return r.apps.Names() }
 
 // Link finds the candidates of every application. Clients see an application as they see a model,
 // with the inputs and outputs of its first candidate.

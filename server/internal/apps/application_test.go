@@ -14,6 +14,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/server/internal/composite"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/metrics"
@@ -421,7 +422,7 @@ func TestNamesOfApplications(t *testing.T) {
 			t.Errorf("%+v: got %v, expected %q", tc.d, err, tc.want)
 		}
 	}
-	if _, err := h.reg.Create(t.Context(), Definition{Name: "a", Models: []string{"a"}}); !errors.Is(err, ErrExists) {
+	if _, err := h.reg.Create(t.Context(), Definition{Name: "a", Models: []string{"a"}}); !errors.Is(err, composite.ErrExists) {
 		t.Errorf("made twice: %v", err)
 	}
 }

@@ -314,8 +314,8 @@ func TestOpenKnows(t *testing.T) {
 	if _, err := registry(t, store).Create(t.Context(), Definition{Name: "app", Models: []string{"a"}}); err != nil {
 		t.Fatal(err)
 	}
-	if again := registry(t, store); !again.known.Load() || again.App("app") == nil {
-		t.Errorf("known %t, application %v", again.known.Load(), again.App("app"))
+	if again := registry(t, store); !known(again) || again.App("app") == nil {
+		t.Errorf("known %t, application %v", known(again), again.App("app"))
 	}
 }
 
@@ -448,4 +448,10 @@ func TestPredictionsAreGathered(t *testing.T) {
 	if n := p.Find("app", "", "1", now); len(n.Predictions) != 1 || len(n.Inputs()) != 0 || p.inputBytes != 0 {
 		t.Errorf("kept %+v", n)
 	}
+}
+
+// known reports whether the registry has read its store.
+func known(r *Registry) bool {
+	_, known := r.Names()
+	return known
 }

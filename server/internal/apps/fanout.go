@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/composite"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/metrics"
@@ -42,8 +43,8 @@ type fanout struct {
 	waiting atomic.Int32 // answering calls that are not complete; the last one finishes
 	refs    atomic.Int32 // as above
 
-	waiter *waiter     // of a frame of a stream, once submitted; else nil
-	choice gate.Choice // set by finish
+	waiter *composite.Waiter // of a frame of a stream, once submitted; else nil
+	choice gate.Choice       // set by finish
 
 	request gate.Request // to the next model
 	answers []selection.Prediction
@@ -131,7 +132,7 @@ func (f *fanout) open(c *gate.Call) {
 // Start implements gate.Fanout.
 func (f *fanout) Start(calls []*gate.Call) []*gate.Call {
 	if f.call != nil {
-		f.waiter = f.app.registry.order.join(f.call, f)
+		f.waiter = f.app.registry.order.Join(f.call, &f.firstToAnswer().call, f)
 	}
 	for i := range f.asks {
 		if f.asks[i].pick.Shadow {
@@ -184,12 +185,15 @@ func (f *fanout) Close() {
 
 // Cancel implements gate.Fanout. The fanout is not closed yet, so it still owns the calls.
 func (f *fanout) Cancel() {
-	f.giveUp()
-	f.waiter.cancel()
+	f.GiveUp()
+	f.waiter.Cancel()
 }
 
-// giveUp cancels all calls.
-func (f *fanout) giveUp() {
+// Retain implements composite.Work.
+func (f *fanout) Retain() { f.refs.Add(1) }
+
+// GiveUp cancels all calls.
+func (f *fanout) GiveUp() {
 	for i := range f.asks {
 		f.app.gate.Cancel(&f.asks[i].call)
 	}
@@ -262,13 +266,13 @@ func (f *fanout) finish(last *ask) {
 	} else {
 		f.fallBack(fault)
 	}
-	f.waiter.failIfSuperseded()
+	f.waiter.FailIfSuperseded()
 	// Before the answer leaves. A superseded frame gets no feedback.
 	if f.id != "" && !errors.Is(c.Err, scheduler.ErrSuperseded) {
 		f.remember(f.predictions(), f.lessons())
 	}
 	if f.waiter != nil {
-		f.waiter.finish()
+		f.waiter.Finish()
 		return
 	}
 	c.Finish()

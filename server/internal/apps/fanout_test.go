@@ -247,7 +247,7 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	c.Close()
 	loss := 0.5
 	v := &feedback{verdict: verdict{Verdict: gate.Verdict{Loss: &loss}}, app: &app}
-	h.reg.reading.Lock() // the watcher's notice of Put would link the application again
+	over := h.reg.apps.Still() // the watcher's notice of Put would link the application again
 	apps := h.reg.linking.Load().apps
 	whole := apps["app"]
 	apps["app"] = &app
@@ -255,7 +255,7 @@ func TestPanicsCostOneRequest(t *testing.T) {
 		t.Errorf("feedback: %+v, %v", reply, err)
 	}
 	apps["app"] = whole
-	h.reg.reading.Unlock()
+	over()
 	// The store answers again.
 	h.expect(h.ask("app/update", gate.Request{Parameters: []byte(`{"label":1}`)}), `"rounds":1`)
 	h.expect(h.ask("app", gate.Request{}), "1 by a/1")
@@ -341,9 +341,9 @@ func TestApplicationsAreShown(t *testing.T) {
 func TestNameTakenAtAnotherServer(t *testing.T) {
 	var log bytes.Buffer
 	h := newHouse(t)
-	h.reg.reading.Lock()
+	over := h.reg.apps.Still()
 	h.reg.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
-	h.reg.reading.Unlock()
+	over()
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 2, time.Microsecond)
 	another := Open(Config{Store: h.store, Changed: func() {}})
@@ -355,8 +355,7 @@ func TestNameTakenAtAnotherServer(t *testing.T) {
 	h.Changed()
 	h.expect(h.ask("a", gate.Request{}), "2 by b/1 for a")
 	h.expect(h.ask("a/1", gate.Request{}), "1 by a/1")
-	h.reg.reading.Lock()
-	defer h.reg.reading.Unlock()
+	defer h.reg.apps.Still()()
 	if n := strings.Count(log.String(), "has the name of a model"); n != 1 {
 		t.Errorf("said %d times: %s", n, &log)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/composite"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/server/state/statetest"
@@ -282,7 +283,7 @@ func (h *history) define(name, id string) {
 		told := definedText(a)
 		h.add(key, c, began, h.now(), told)
 		h.showed(key, server, began, told)
-	case errors.Is(err, scheduler.ErrNotFound), errors.Is(err, ErrExists):
+	case errors.Is(err, scheduler.ErrNotFound), errors.Is(err, composite.ErrExists):
 		h.add(key, c, began, h.now(), refused)
 	case errors.Is(err, scheduler.ErrUnavailable):
 		h.add(key, c, began, never, unknown)

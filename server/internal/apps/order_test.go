@@ -94,7 +94,7 @@ func (c *camera) expect(want ...string) {
 	if got := strings.Join(c.answers, "\n"); got != strings.Join(want, "\n") {
 		c.t.Errorf("got\n%s\nexpected\n%s", got, strings.Join(want, "\n"))
 	}
-	if n := len(c.reg.order.lines); n > 0 {
+	if n := c.reg.order.Streams(); n > 0 {
 		c.t.Errorf("%d streams are left", n)
 	}
 	c.answers = nil
@@ -271,7 +271,7 @@ func TestOrderWithoutAClient(t *testing.T) {
 		c.began = time.Now()
 		slow := c.send("app", 0, "slow")
 		held = c.send("app", 1, "fast")
-		held.Fanout.(*fanout).waiter.cancel() // before the model's call, which then is complete
+		held.Fanout.(*fanout).waiter.Cancel() // before the model's call, which then is complete
 		time.Sleep(100 * time.Millisecond)
 		c.send("app", 2, "fast")
 		time.Sleep(100 * time.Millisecond)
@@ -415,8 +415,6 @@ func TestOrderInAHurry(t *testing.T) {
 		t.Errorf("%d of %d frames had outputs", shown, frames)
 	}
 	budgettest.Until(t, "the stream to be forgotten", func() bool {
-		c.reg.order.mu.Lock()
-		defer c.reg.order.mu.Unlock()
-		return len(c.reg.order.lines) == 0
+		return c.reg.order.Streams() == 0
 	})
 }

@@ -3,6 +3,7 @@ package apps
 import (
 	"cmp"
 
+	"github.com/shivad/shivad/server/internal/composite"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -14,7 +15,7 @@ import (
 type standIn struct {
 	app    *application
 	call   *gate.Call
-	waiter *waiter // of a frame of a stream, once submitted; else nil
+	waiter *composite.Waiter // of a frame of a stream, once submitted; else nil
 }
 
 // openDefault answers a call with the default output; why is the error that it replaces.
@@ -44,15 +45,15 @@ func (a *application) openDefault(c *gate.Call, r *gate.Request, why error) erro
 }
 
 func (s *standIn) Start(calls []*gate.Call) []*gate.Call {
-	if s.waiter = s.app.registry.order.join(s.call, nil); s.waiter != nil {
-		s.waiter.finish()
+	if s.waiter = s.app.registry.order.Join(s.call, s.call, nil); s.waiter != nil {
+		s.waiter.Finish()
 	} else {
 		s.call.Finish()
 	}
 	return calls
 }
 
-func (s *standIn) Cancel()   { s.waiter.cancel() }
+func (s *standIn) Cancel()   { s.waiter.Cancel() }
 func (*standIn) Close()      {}
 func (*standIn) Voices() int { return 1 }
 

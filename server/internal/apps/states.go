@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/composite"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/server/state"
@@ -106,7 +107,7 @@ func (r *Registry) State(a *App, user string, models []selection.Model) (selecti
 	key := stateKey{a.Name, user}
 	entry, err := r.cfg.Store.Get(PolicyKey(a.Name, user))
 	if err != nil && !errors.Is(err, state.ErrUnavailable) {
-		return selection.State{}, Stored(err)
+		return selection.State{}, composite.Stored(err)
 	}
 	// While the store has not answered yet, policies start from their initial state: serving goes
 	// on.
@@ -207,7 +208,7 @@ func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []
 		s, err = r.State(a, user, models)
 		return s, false, err
 	}
-	return s, err == nil, Stored(err)
+	return s, err == nil, composite.Stored(err)
 }
 
 // teach returns the state that follows old. It runs in the store, on any goroutine and with the
@@ -248,7 +249,7 @@ type Learned struct {
 func (r *Registry) Learned(a *App, most int) (list []Learned, more bool, err error) {
 	entries, err := r.cfg.Store.List(state.Key("policy", a.Name) + "/")
 	if err != nil {
-		return nil, false, Stored(err)
+		return nil, false, composite.Stored(err)
 	}
 	list = []Learned{}
 	for _, e := range entries {
@@ -273,7 +274,7 @@ func (r *Registry) Learned(a *App, most int) (list []Learned, more bool, err err
 func (r *Registry) LearnedFor(a *App, user string) (l Learned, ok bool, err error) {
 	e, err := r.cfg.Store.Get(PolicyKey(a.Name, user))
 	if err != nil {
-		return l, false, Stored(err)
+		return l, false, composite.Stored(err)
 	}
 	l, ok = a.learned(user, e)
 	return l, ok, nil

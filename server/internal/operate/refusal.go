@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/composite"
 	"github.com/shivad/shivad/server/internal/fault"
 )
 
@@ -18,10 +18,10 @@ func refusal(err error) error {
 	if _, ok := errors.AsType[*Error](err); ok {
 		return err
 	}
-	if errors.Is(err, apps.ErrExists) {
+	if errors.Is(err, composite.ErrExists) {
 		return &Error{Status: http.StatusConflict, Text: strings.TrimPrefix(err.Error(), "apps: ")}
 	}
-	status := fault.Of(apps.Stored(err))
+	status := fault.Of(composite.Stored(err))
 	if status.HTTP == http.StatusInternalServerError {
 		return err // the door logs it
 	}

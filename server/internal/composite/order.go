@@ -1,4 +1,4 @@
-package apps
+package composite
 
 import (
 	"errors"
@@ -12,14 +12,14 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// An order delivers the answers of each stream in the order in which its calls to an application
+// An Order delivers the answers of each stream in the order in which its calls to a composite
 // arrived, except errors, which leave at once. Each model keeps its own order, but that does not
-// cover calls to different models: the older call may go to a slower model. The zero order is ready
+// cover calls to different models: the older call may go to a slower model. The zero Order is ready
 // to use.
 //
 // The rule is that of the models, [inorder.Line]: a policy that tries a slow model now and then does
 // not stall the stream. This adds the mutex, the deadlines of held answers, and who is told.
-type order struct {
+type Order struct {
 	mu    sync.Mutex // guards all below; not held while an owner is told
 	lines map[gate.Stream]*line
 }
@@ -27,19 +27,27 @@ type order struct {
 // A line is the unanswered calls of one stream. Keep is that of the call that joined last. A silent
 // stream has no line, and takes no memory.
 type line struct {
-	inorder.Line[*waiter]
-	order   *order
+	inorder.Line[*Waiter]
+	order   *Order
 	stream  gate.Stream
-	skipped int // waiter.skipped of the next call
+	skipped int // Waiter.skipped of the next call
 }
 
-// A waiter is a call in its line. It is allocated separately, since a timer may still refer to it
-// when the call is reused.
-type waiter struct {
-	node         inorder.Node[*waiter]
+// Work is what makes the answer of a call: its calls to models.
+type Work interface {
+	Retain()
+	// GiveUp cancels the calls. The caller has a reference.
+	GiveUp()
+	Close() // releases a reference
+}
+
+// A Waiter is a call in its line; nil is that of a call without a stream. It is allocated
+// separately, since a timer may still refer to it when the call is reused.
+type Waiter struct {
+	node         inorder.Node[*Waiter]
 	line         *line
 	call         *gate.Call // not to be touched after unlink, except to deliver it
-	fanout       *fanout    // whose calls to models make the answer; nil: already made
+	work         Work       // makes the answer; nil: it is already made
 	canceled     bool       // its client has disconnected
 	supersededBy error      // the error if it is superseded; else nil
 	outputs      bool       // it leaves with outputs
@@ -53,14 +61,10 @@ var (
 	errCanceled = fmt.Errorf("%w: the caller gave up", scheduler.ErrCanceled)
 )
 
-// join makes c, which is being submitted, the newest call of its stream. It returns nil if c has no
-// stream. The stream is that of the calls of f, or of c itself if f is nil because its answer is
-// already made.
-func (o *order) join(c *gate.Call, f *fanout) *waiter {
-	says := c
-	if f != nil {
-		says = &f.firstToAnswer().call
-	}
+// Join makes c, which is being submitted, the newest call of its stream. It returns nil if c has no
+// stream. The stream is that of says, which may be c itself or one of the calls of work. work is
+// nil if the answer is already made.
+func (o *Order) Join(c, says *gate.Call, work Work) *Waiter {
 	if says.Frame == nil {
 		return nil
 	}
@@ -76,15 +80,22 @@ func (o *order) join(c *gate.Call, f *fanout) *waiter {
 		}
 		o.lines[stream] = l
 	}
-	w := &waiter{line: l, call: c, fanout: f, skipped: l.skipped}
+	w := &Waiter{line: l, call: c, work: work, skipped: l.skipped}
 	w.node.Of = w
 	l.skipped, l.Keep = 0, says.Keep()
 	l.Join(&w.node)
 	return w
 }
 
-// failIfSuperseded turns the outcome of a complete call into an error if it has been superseded.
-func (w *waiter) failIfSuperseded() {
+// Streams counts the streams with an unanswered call.
+func (o *Order) Streams() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.lines)
+}
+
+// FailIfSuperseded turns the outcome of a complete call into an error if it has been superseded.
+func (w *Waiter) FailIfSuperseded() {
 	if w == nil {
 		return
 	}
@@ -95,9 +106,9 @@ func (w *waiter) failIfSuperseded() {
 	}
 }
 
-// finish calls the call's Finish, now or once the older calls have been answered. Call it after
-// failIfSuperseded.
-func (w *waiter) finish() {
+// Finish calls the call's Finish, now or once the older calls have been answered. Call it after
+// FailIfSuperseded.
+func (w *Waiter) Finish() {
 	l := w.line
 	l.order.mu.Lock()
 	if w.canceled && w.call.Err == nil {
@@ -107,9 +118,9 @@ func (w *waiter) finish() {
 		w.hold()
 		slow := l.supersede()
 		l.order.mu.Unlock()
-		for _, f := range slow {
-			f.giveUp()
-			f.Close()
+		for _, work := range slow {
+			work.GiveUp()
+			work.Close()
 		}
 		return
 	}
@@ -119,19 +130,19 @@ func (w *waiter) finish() {
 }
 
 // supersede marks each call that holds up more answers than frames may wait, and returns their
-// fanouts, each with a reference. The caller must cancel them, which takes other locks. A call that
-// is being submitted at this moment is missed, and found when the next answer has to wait.
-func (l *line) supersede() (slow []*fanout) {
+// work, each with a reference. The caller must cancel it, which takes other locks. A call that is
+// being submitted at this moment is missed, and found when the next answer has to wait.
+func (l *line) supersede() (slow []Work) {
 	n := l.Overdue()
 	if n == nil {
 		return nil
 	}
 	by := l.NewestHeld().Of.call.Frame.Supersedes()
 	for ; !n.Held; n = n.Newer {
-		if w := n.Of; w.fanout != nil {
+		if w := n.Of; w.work != nil {
 			w.supersededBy = by
-			w.fanout.refs.Add(1)
-			slow = append(slow, w.fanout)
+			w.work.Retain()
+			slow = append(slow, w.work)
 		}
 	}
 	return slow
@@ -139,7 +150,7 @@ func (l *line) supersede() (slow []*fanout) {
 
 // hold makes the call wait for older calls, at most until its own deadline: their deadlines may be
 // later.
-func (w *waiter) hold() {
+func (w *Waiter) hold() {
 	w.line.Hold(&w.node)
 	w.call.Alone = false
 	if !w.call.Deadline.IsZero() {
@@ -147,14 +158,14 @@ func (w *waiter) hold() {
 	}
 }
 
-// cancel answers the call with an error if it has to wait, now or later.
-func (w *waiter) cancel() {
+// Cancel answers the call with an error if it has to wait, now or later.
+func (w *Waiter) Cancel() {
 	if w != nil {
 		w.withdraw(errCanceled)
 	}
 }
 
-func (w *waiter) withdraw(err error) {
+func (w *Waiter) withdraw(err error) {
 	l := w.line
 	l.order.mu.Lock()
 	if !w.node.Held {
@@ -169,7 +180,7 @@ func (w *waiter) withdraw(err error) {
 }
 
 // fail replaces the outputs by an error.
-func (w *waiter) fail(err error) {
+func (w *Waiter) fail(err error) {
 	c := w.call
 	c.Outputs, c.Err = gate.Released(c.Outputs), err
 	if c.Choice != nil {
@@ -178,7 +189,7 @@ func (w *waiter) fail(err error) {
 }
 
 // unlink removes the call from its line; its answer leaves unchanged.
-func (w *waiter) unlink() {
+func (w *Waiter) unlink() {
 	l, c := w.line, w.call
 	if w.timer != nil {
 		w.timer.Stop()
@@ -203,13 +214,13 @@ func (w *waiter) unlink() {
 }
 
 // leave delivers the answer of w, and then, one by one, the answers that waited for it.
-func (l *line) leave(w *waiter) {
+func (l *line) leave(w *Waiter) {
 	for ; w != nil; w = l.next() {
 		l.deliver(w)
 	}
 }
 
-func (l *line) deliver(w *waiter) {
+func (l *line) deliver(w *Waiter) {
 	defer func() { // also if the owner panics: that costs only its own answer
 		l.order.mu.Lock()
 		defer l.order.mu.Unlock()
@@ -224,7 +235,7 @@ func (l *line) deliver(w *waiter) {
 }
 
 // next removes and returns the next call that can leave; nil: there is none.
-func (l *line) next() *waiter {
+func (l *line) next() *Waiter {
 	l.order.mu.Lock()
 	defer l.order.mu.Unlock()
 	w := l.Next().Request()
