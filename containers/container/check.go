@@ -42,21 +42,34 @@ func Check(ctx context.Context, m Model, rows, dim int) error {
 		rows = 1
 	}
 	for _, n := range slices.Compact([]int{1, rows}) {
-		if err := m.try(ctx, n, dim); err != nil {
+		if err := m.try(ctx, n, dim, false); err != nil {
 			return fmt.Errorf("container: model %q: %d rows: %w", m.Name, n, err)
+		}
+	}
+	if len(m.inputs()) > len(m.Inputs) {
+		if err := m.try(ctx, rows, dim, true); err != nil {
+			return fmt.Errorf("container: model %q: %d regions: %w", m.Name, rows, err)
 		}
 	}
 	return nil
 }
 
-// try computes a generated batch.
-func (m *Model) try(ctx context.Context, rows, dim int) error {
+// try computes a generated batch; regions: of a picture, in the inputs that have some.
+func (m *Model) try(ctx context.Context, rows, dim int, regions bool) error {
 	b := &Batch{Rows: rows, model: m, pool: tensor.NewPool(0)}
 	defer b.reset()
-	for _, spec := range m.Inputs {
+	for _, spec := range m.inputs() {
 		size := dim
-		if m.batched() {
+		switch {
+		case regions && spec.Image != nil && spec.Image.Regions:
+			b.cuts = append(b.cuts, cut{input: len(b.Inputs), of: make([]int, rows), ids: []PictureID{{number: 1}}})
+			size = 1
+		case m.batched():
 			size = rows
+		}
+		if spec.Regions != "" {
+			m.tryRegions(b, spec, regions)
+			continue
 		}
 		t, err := sample(spec, size, dim)
 		if err != nil {
@@ -76,6 +89,22 @@ func (m *Model) try(ctx context.Context, rows, dim int) error {
 		return errors.New("every row failed: " + string(b.failed[0].Message))
 	}
 	return nil
+}
+
+// tryRegions adds the input of regions to a generated batch.
+func (m *Model) tryRegions(b *Batch, spec tensor.Spec, present bool) {
+	t := tensor.Tensor{Name: spec.Name}
+	if present {
+		for i := range b.cuts {
+			if m.Inputs[b.cuts[i].input].Name == spec.Regions {
+				b.cuts[i].regions = len(b.Inputs)
+			}
+		}
+		whole := []float32{0, 0, 1, 0, 1, 1, 0, 1}
+		t, _ = tensor.FromSlice(tensor.Shape{b.Rows, 4, 2}, slices.Repeat(whole, b.Rows)) // it fits
+		t.Name = spec.Name
+	}
+	b.Inputs, b.present = append(b.Inputs, t), append(b.present, present)
 }
 
 // sample generates an input of small numbers, which every dtype can hold. first and dim are the

@@ -114,7 +114,7 @@ func (m *Model) feedback(b *Batch) (*Feedback, error) {
 		}
 	}
 	var err error
-	if f.Inputs, err = declared(tensors[0], m.Inputs); err == nil && tensors[1] != nil {
+	if f.Inputs, err = declared(tensors[0], m.inputs()); err == nil && tensors[1] != nil {
 		f.Outputs, err = declared(tensors[1], m.Outputs)
 	}
 	f.Truth = tensors[2]

@@ -118,7 +118,12 @@ func (b *Batch) gather(parts []*Batch) error {
 		}
 	}
 	whole := make([]tensor.Tensor, len(parts))
+	b.gatherCuts(parts)
 	for i := range first.Inputs {
+		if !first.present[i] {
+			b.Inputs, b.present = append(b.Inputs, first.Inputs[i]), append(b.present, false)
+			continue
+		}
 		for k, p := range parts {
 			whole[k] = p.Inputs[i]
 		}

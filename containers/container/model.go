@@ -28,7 +28,8 @@ type Model struct {
 	// request a classification, and an input's Format is the order of an image's dimensions. An
 	// input with an Image may also arrive as Bytes: a JPEG or PNG file for each row, of which the
 	// server has checked the header. Predict decodes and resizes the files, and calls
-	// [Batch.Refuse] for a row that it cannot decode. A model may have no inputs: each request is
+	// [Batch.Refuse] for a row that it cannot decode. With Image.Regions it also cuts regions out
+	// of them: see [Batch.Regions]. A model may have no inputs: each request is
 	// then one row, and [Batch.Rows] is all that says how many to return.
 	Inputs, Outputs []tensor.Spec
 	// Batched true means that the first dimension of all tensors is -1 and counts the rows of a
@@ -237,6 +238,9 @@ type Batch struct {
 	// Inputs are the declared inputs in order, with Rows as their first dimension. For a model
 	// that is not batched they have the shapes that the client sent, and an absent optional one
 	// has no Shape and no DType; see [Batch.Has].
+	// After them comes one more for each input whose Image has Regions, in their order: FP32
+	// [Rows, 4, 2], absent unless the rows are regions of that input, which then has as many rows
+	// as the batch has pictures; see [Batch.Regions].
 	Inputs []tensor.Tensor
 	// Deadline is the earliest deadline of the requests; zero if none has one.
 	Deadline time.Time
@@ -257,11 +261,12 @@ type Batch struct {
 	// names.
 	mappings []*mapping
 	regions  []region
+	cuts     []cut  // of pictures whose regions the rows are
 	placed   []bool // outputs
 	failed   []wire.RowError
 }
 
-// Has reports whether input i is present. Only optional inputs may be absent.
+// Has reports whether input i is present. Only optional ones, and those of regions, may be absent.
 func (b *Batch) Has(i int) bool { return b.present[i] }
 
 // Len is the number of requests in the batch.
@@ -387,8 +392,9 @@ func (b *Batch) load(now time.Time) error {
 	}
 	b.Inputs, b.present = b.Inputs[:0], b.present[:0]
 	at := 0 // index among the inputs present, which are in the order of the declaration
-	for i := range b.model.Inputs {
-		spec := &b.model.Inputs[i]
+	specs := b.model.inputs()
+	for i := range specs {
+		spec := &specs[i]
 		t := tensor.Tensor{Name: spec.Name}
 		here := at < len(h.Inputs) && string(h.Inputs[at].Name) == spec.Name
 		if here {
@@ -415,6 +421,9 @@ func (b *Batch) load(now time.Time) error {
 	if at < len(h.Inputs) {
 		return fmt.Errorf("container: batch %d has an input %.64q, which is not declared or out of order",
 			b.ID, h.Inputs[at].Name)
+	}
+	if len(specs) > len(b.model.Inputs) {
+		return b.readCuts()
 	}
 	return nil
 }
@@ -558,6 +567,6 @@ func (b *Batch) reset() {
 	if b.joint != nil {
 		b.joint.release()
 	}
-	b.joint, b.queued = nil, 0
+	b.joint, b.queued, b.cuts = nil, 0, nil
 	b.buffers, b.failed, b.Inputs, b.placed = b.buffers[:0], b.failed[:0], b.Inputs[:0], b.placed[:0]
 }

@@ -13,7 +13,8 @@ import (
 // dimension of all of them is 1. An error or a panic fails that row alone. The outputs are copied
 // when it returns, so it may reuse their memory. Rows of one batch must agree in the sizes that
 // are declared as -1. For a model that is not batched the inputs have the shapes that the client
-// sent. A model without inputs gets an empty list for each row.
+// sent. A model without inputs gets an empty list for each row. Where the rows are regions
+// ([Batch.Regions]), each gets the picture that it is a region of.
 func PerRow(
 	f func(ctx context.Context, row []tensor.Tensor) ([]tensor.Tensor, error),
 ) func(context.Context, *Batch) ([]tensor.Tensor, error) {
@@ -30,7 +31,12 @@ func PerRow(
 			row := make([]tensor.Tensor, len(rest))
 			for i := range rest {
 				var err error
-				if row[i], rest[i], err = rest[i].Cut(1); err != nil {
+				if picture := b.pictureOf(i, r); picture >= 0 {
+					row[i], err = rest[i].RowSlice(picture, picture+1)
+				} else if row[i] = rest[i]; b.Has(i) {
+					row[i], rest[i], err = rest[i].Cut(1)
+				}
+				if err != nil {
 					return nil, err
 				}
 			}

@@ -46,6 +46,7 @@ type session struct {
 	server *server
 	state  *linkState // state of its link, which it updates
 	log    *slog.Logger
+	number uint64 // unlike that of any other session of this process
 	conn   *zmtp.Conn
 	jobs   chan *Batch
 	ctx    context.Context // of Predict; ends with the session
@@ -96,7 +97,8 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address, token
 	if err != nil {
 		return err
 	}
-	n := &session{server: s, state: st, log: log, conn: conn, jobs: make(chan *Batch, maxSlots),
+	n := &session{server: s, state: st, log: log, number: lastSession.Add(1), conn: conn,
+		jobs: make(chan *Batch, maxSlots),
 		ended: make(chan error, 1), sharing: sharing{segments: make(map[int64]*mapping)}}
 	defer n.sharing.end()
 	var stop context.CancelFunc

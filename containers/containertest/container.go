@@ -41,6 +41,12 @@ type Model struct {
 	Grant func(rows int) Grant
 }
 
+// Pictures tells of which pictures the rows of a batch are regions.
+type Pictures struct {
+	Of  []int // for each row, the index of its picture
+	IDs []int
+}
+
 // A Grant is a grant to one of several servers that share the container.
 type Grant struct {
 	Delay     time.Duration // before the grant
@@ -52,11 +58,13 @@ type Grant struct {
 
 // A Batch is a batch that the container received. The test may retain it.
 type Batch struct {
-	N          int // counts from 1
-	ID         uint64
-	Rows       int
-	Inputs     []tensor.Tensor
-	Requests   []int // rows of each request; nil: one each
+	N        int // counts from 1
+	ID       uint64
+	Rows     int
+	Inputs   []tensor.Tensor
+	Requests []int // rows of each request; nil: one each
+	// Pictures has, by the name of an input whose rows are regions, the pictures that it has.
+	Pictures   map[string]Pictures
 	Parameters []string
 	Metadata   []string
 	Priority   []int
@@ -271,6 +279,12 @@ func (c *Container) handleBatch(f [][]byte) error {
 	}
 	for _, p := range h.Parameters {
 		b.Parameters = append(b.Parameters, string(p))
+	}
+	for _, p := range h.Pictures {
+		if b.Pictures == nil {
+			b.Pictures = make(map[string]Pictures)
+		}
+		b.Pictures[string(p.Input)] = Pictures{p.Of, p.IDs}
 	}
 	for _, m := range h.Metadata {
 		b.Metadata = append(b.Metadata, string(m))
