@@ -399,6 +399,9 @@ func (b *bench) random(m model) ([]item, error) {
 	}
 	size := 0
 	for _, s := range m.inputs {
+		if s.regions != "" {
+			continue // whole pictures
+		}
 		n, ok := openShape(s).Elements()
 		if !ok || n > maxRequest/max(wire(s).Size(), 1) {
 			return nil, unfit("--data sends what is in a file", "%s: a tensor of that at random would be too large", wants(s))
@@ -411,6 +414,10 @@ func (b *bench) random(m model) ([]item, error) {
 	for i := range items {
 		items[i] = item{name: m.route, rows: 1}
 		for _, s := range m.inputs {
+			if s.regions != "" {
+				items[i].inputs = append(items[i].inputs, tensor.Tensor{})
+				continue
+			}
 			t, err := randomTensor(r, wire(s), openShape(s))
 			if err != nil {
 				return nil, unfit("--data sends what is in a file", "%s: %v", wants(s), err)

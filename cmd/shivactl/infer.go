@@ -161,7 +161,7 @@ func canAsk(m model, o *inferOptions, scale float64, files []string) error {
 	case !none && len(files) == 0:
 		return usage("infer", "which file? - is standard input")
 	}
-	if o.draw != "" && (!detects(m) || len(m.inputs) != 1 || !m.inputs[0].files) {
+	if o.draw != "" && (!detects(m) || m.sole() != 0 || !m.inputs[0].files) {
 		return usage("infer", "--draw is for models that take a picture file and answer boxes, scores and labels, each ragged: %s does not", m.route)
 	}
 	for _, s := range m.inputs {
@@ -223,6 +223,13 @@ func (c *cli) askTogether(client *shiva.Client, m model, items []item, what requ
 		parts := make([]tensor.Tensor, len(items))
 		for j, it := range items {
 			parts[j] = it.inputs[i]
+		}
+		leftOut := func(t tensor.Tensor) bool { return t.Shape == nil }
+		if given := slices.IndexFunc(parts, func(t tensor.Tensor) bool { return !leftOut(t) }); given < 0 {
+			all.inputs = append(all.inputs, tensor.Tensor{})
+			continue
+		} else if s.regions != "" || slices.ContainsFunc(parts, leftOut) {
+			return nil, unfit("without --batch each file is a request of its own", "input %q, of %s, cannot be that of several files", s.Name, items[given].name)
 		}
 		if slices.ContainsFunc(parts, func(t tensor.Tensor) bool { return holdsFile(t, s) }) {
 			return nil, unfit("without --batch each file is a request of its own", "input %q of %s takes one picture file in a request", s.Name, m.route)

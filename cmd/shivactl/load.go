@@ -59,7 +59,7 @@ func (l *loader) load(arg string) (item, error) {
 }
 
 func (l *loader) loadText(it *item, text string) error {
-	if len(l.model.inputs) != 1 || l.model.inputs[0].DType != tensor.Bytes {
+	if l.model.sole() != 0 || l.model.inputs[0].DType != tensor.Bytes {
 		return unfit("without --text an argument is a file", "%s takes no text: %s", l.model.route, wants(l.model.inputs[0]))
 	}
 	t, err := tensor.FromStrings(tensor.Shape{}, []string{text})
@@ -125,10 +125,14 @@ func (l *loader) loadFile(it *item, path string) error {
 			}, func() []string { return sortedKeys(object) })
 		}
 	}
-	if len(inputs) > 1 {
+	sole := l.model.sole()
+	if sole < 0 {
 		return unfit("", "%s takes %d inputs: give NAME=FILE,NAME=FILE or a JSON object with the keys %s", l.model.route, len(inputs), inputNames(l.model))
 	}
 	return l.fill(it, func(s spec) (tensor.Tensor, bool, error) {
+		if s.Name != inputs[sole].Name {
+			return tensor.Tensor{}, false, nil
+		}
 		t, err := l.convert(file, s)
 		return t, true, err
 	}, func() []string { return nil })
@@ -249,7 +253,7 @@ func (it *item) countRows(m model) error {
 	it.rows = 1
 	first := true
 	for i, s := range m.inputs {
-		if !batched(s) {
+		if !batched(s) || it.inputs[i].Shape == nil || it.cuts(m, s) {
 			continue
 		}
 		n := it.inputs[i].Rows()
@@ -262,6 +266,12 @@ func (it *item) countRows(m model) error {
 		return unfit("", "it has no rows")
 	}
 	return nil
+}
+
+// cuts reports whether the rows are regions of the one picture of an input.
+func (it *item) cuts(m model, s spec) bool {
+	i := slices.IndexFunc(m.inputs, func(o spec) bool { return o.regions != "" && o.regions == s.Name })
+	return i >= 0 && it.inputs[i].Shape != nil
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/shivad/shivad/shiva"
@@ -22,6 +23,8 @@ type spec struct {
 	tensor.Spec
 	whole bool // the model takes a request as it is: no dimension counts rows
 	files bool // it takes files of pictures, which the model decodes
+	// The input of files whose regions it takes: each region is a row of one picture. "": none.
+	regions string
 }
 
 // declaration is the server's answer: the model metadata of the Predict Protocol V2.
@@ -74,7 +77,23 @@ func (d *declaration) model(route string) (model, error) {
 			*specs = append(*specs, spec{Spec: tensor.Spec{Name: t.Name, DType: dtype, Shape: t.Shape, Optional: t.Optional, Ragged: t.Ragged}, whole: m.whole, files: t.Image != ""})
 		}
 	}
+	for i := range m.inputs {
+		s := &m.inputs[i]
+		image, named := strings.CutSuffix(s.Name, tensor.RegionsSuffix)
+		if named && s.Optional && slices.ContainsFunc(m.inputs, func(o spec) bool { return o.Name == image && o.files }) {
+			s.regions = image
+		}
+	}
 	return m, nil
+}
+
+// sole returns the index of the input that a file without a name is for; -1: it needs one.
+func (m model) sole() int {
+	specs := make([]tensor.Spec, len(m.inputs))
+	for i, s := range m.inputs {
+		specs[i] = s.Spec
+	}
+	return tensor.Sole(specs)
 }
 
 // silent returns the only request that a model without inputs takes.
@@ -131,7 +150,7 @@ func holdsFile(t tensor.Tensor, s spec) bool {
 // fit gives t the full declared rank, or returns an error if the shape does not fit.
 func fit(t tensor.Tensor, s spec) (tensor.Tensor, error) {
 	switch {
-	case t.Shape.Fits(s.Shape), holdsFile(t, s):
+	case t.Shape.Fits(s.Shape), holdsFile(t, s), s.regions != "" && t.Shape.Fits(tensor.Shape{-1, 4, 2}):
 		return t, nil
 	case batched(s) && t.Shape.Fits(row(s)):
 		t.Shape = append(tensor.Shape{1}, t.Shape...)

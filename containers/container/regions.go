@@ -45,9 +45,9 @@ func (b *Batch) Regions(i int) (Regions, bool) {
 	return Regions{Of: c.of, IDs: c.ids, corners: b.Inputs[c.regions].Data}, true
 }
 
-// Corners returns the corners of a row's region, x and y in parts (0 to 1) of its picture, clockwise
-// from the one that becomes the top left. The server has made sure that they span a convex area
-// within the picture.
+// Corners returns the corners of a row's region, x and y in parts (0 to 1) of its picture,
+// clockwise from the one that becomes the top left. The server has made sure that they span a
+// convex area within the picture.
 func (r *Regions) Corners(row int) (corners [4][2]float32) {
 	for i := range corners {
 		for k := range corners[i] {
@@ -102,7 +102,8 @@ func (b *Batch) readCuts() error {
 	specs := b.model.inputs()
 	for k := len(b.model.Inputs); k < len(specs); k++ {
 		i := slices.IndexFunc(b.model.Inputs, func(s tensor.Spec) bool { return s.Name == specs[k].Regions })
-		at := slices.IndexFunc(b.header.Pictures, func(p wire.PictureHeader) bool { return string(p.Input) == specs[k].Regions })
+		at := slices.IndexFunc(b.header.Pictures,
+			func(p wire.PictureHeader) bool { return string(p.Input) == specs[k].Regions })
 		if b.present[k] != (at >= 0) {
 			return fmt.Errorf("container: batch %d has regions of input %q: %v; it tells of which pictures: %v",
 				b.ID, specs[i].Name, b.present[k], at >= 0)
@@ -111,7 +112,7 @@ func (b *Batch) readCuts() error {
 			continue
 		}
 		p, t := &b.header.Pictures[at], &b.Inputs[k]
-		if !t.Shape.Equal(tensor.Shape{b.Rows, 4, 2}) || len(b.Inputs[i].Shape) == 0 || b.Inputs[i].Shape[0] != len(p.IDs) {
+		if !t.Shape.Equal(tensor.Shape{b.Rows, 4, 2}) || b.Inputs[i].Rows() != len(p.IDs) {
 			return fmt.Errorf("container: batch %d of %d rows has %s %s of %d pictures, %s %s",
 				b.ID, b.Rows, t.Name, t.Shape, len(p.IDs), specs[i].Name, b.Inputs[i].Shape)
 		}

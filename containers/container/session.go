@@ -98,7 +98,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, a address, token
 		return err
 	}
 	n := &session{server: s, state: st, log: log, number: lastSession.Add(1), conn: conn,
-		jobs: make(chan *Batch, maxSlots),
+		jobs:  make(chan *Batch, maxSlots),
 		ended: make(chan error, 1), sharing: sharing{segments: make(map[int64]*mapping)}}
 	defer n.sharing.end()
 	var stop context.CancelFunc

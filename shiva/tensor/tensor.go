@@ -65,6 +65,22 @@ type Spec struct {
 // Takes reports whether a tensor of dtype d can be this input: Bytes are picture files.
 func (s Spec) Takes(d DType) bool { return d == s.DType || s.Image != nil && d == Bytes }
 
+// Sole returns the index of the input that a single value is for: the only one, or the only one
+// that is not optional. -1: there is none.
+func Sole(inputs []Spec) int {
+	sole := -1
+	for i := range inputs {
+		switch {
+		case len(inputs) > 1 && inputs[i].Optional:
+		case sole >= 0:
+			return -1
+		default:
+			sole = i
+		}
+	}
+	return sole
+}
+
 // The formats of images, named as in Triton's model configuration. The shape of one row lacks N,
 // the rows: FormatNHWC is [height, width, channels].
 const (

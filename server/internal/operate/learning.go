@@ -163,21 +163,23 @@ func fromJSON(text []byte, specs []tensor.Spec) ([]tensor.Tensor, error) {
 	return inputs, nil
 }
 
-// valuesByName splits an object of values by input; any other value is that of the only input.
+// valuesByName splits an object of values by input; any other value is that of the
+// only input.
 func valuesByName(text []byte, specs []tensor.Spec) (byName map[string]json.RawMessage, err error) {
+	sole := tensor.Sole(specs)
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		if err := jsonscan.Unmarshal(text, &byName); err != nil {
 			return nil, err
 		}
-		if _, isBytes := jsonscan.Unquote(byName["b64"]); !isBytes || len(specs) != 1 {
+		if _, isBytes := jsonscan.Unquote(byName["b64"]); !isBytes || sole < 0 {
 			return byName, nil
 		}
 	}
 	if len(specs) == 0 {
 		return nil, errors.New("expected {}, since the model takes no inputs")
 	}
-	if len(specs) != 1 {
+	if sole < 0 {
 		return nil, fmt.Errorf("expected an object with a value for each of the %d inputs", len(specs))
 	}
-	return map[string]json.RawMessage{specs[0].Name: text}, nil
+	return map[string]json.RawMessage{specs[sole].Name: text}, nil
 }

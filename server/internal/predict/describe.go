@@ -79,6 +79,23 @@ func (s *Service) Model(name, version string) (ModelMetadata, error) {
 	}, nil
 }
 
+// Sole returns the input that a body of a single tensor is for: the only one, or the only one that
+// is not optional. nil: there is none.
+func (m *ModelMetadata) Sole() *TensorMetadata {
+	var sole *TensorMetadata
+	for i := range m.Inputs {
+		in := &m.Inputs[i]
+		switch {
+		case len(m.Inputs) > 1 && in.Optional:
+		case sole != nil:
+			return nil
+		default:
+			sole = in
+		}
+	}
+	return sole
+}
+
 func metadata(specs []tensor.Spec) []TensorMetadata {
 	out := make([]TensorMetadata, len(specs))
 	for i, s := range specs {

@@ -56,10 +56,11 @@ func (s *Service) Input(model string, value []byte) (tensor.Tensor, error) {
 		}
 		return t, err
 	}
-	if n := len(target.Spec.Inputs); n != 1 {
-		return tensor.Tensor{}, fault.Invalid("a single value is only for models with one input; model %q has %d", model, n)
+	sole := tensor.Sole(target.Spec.Inputs)
+	if sole < 0 {
+		return tensor.Tensor{}, fault.Invalid("a single value is only for models with one input; model %q has %d", model, len(target.Spec.Inputs))
 	}
-	spec := target.Spec.Inputs[0]
+	spec := target.Spec.Inputs[sole]
 	t, err := input(value, spec.DType)
 	if err != nil {
 		return t, fault.Invalid("input %q: %w", spec.Name, err)

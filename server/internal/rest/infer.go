@@ -205,7 +205,8 @@ func (q *request) readRaw(b *body) error {
 	if err != nil {
 		return err
 	}
-	if len(m.Inputs) != 1 {
+	spec := m.Sole()
+	if spec == nil {
 		return fault.Invalid("a body without JSON (%s: 0) is for models with one input; model %q has %d", headLength, m.Name, len(m.Inputs))
 	}
 	if q.Values.Form = parameter.Bytes; strings.Contains(c.r.Header.Get("Accept"), "application/json") {
@@ -215,7 +216,6 @@ func (q *request) readRaw(b *body) error {
 	if err != nil {
 		return err
 	}
-	spec := &m.Inputs[0]
 	q.inputs = []input{{size: -1}}
 	in := &q.inputs[0]
 	in.Name, in.Buf, in.Data = spec.Name, buf, data
