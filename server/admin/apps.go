@@ -13,7 +13,7 @@ type App struct {
 	// Models are its links: "m" follows the default version, "m/2" is one version, "m/*" is every
 	// version with a live replica.
 	Models []string       `json:"models"`
-	Policy string         `json:"policy"`           // "" = single
+	Policy string         `json:"policy"`           // one of selection.Names; "" = single
 	Params map[string]any `json:"params,omitempty"` // of the policy
 	// SLO is the deadline of requests without one, such as "50ms"; "" = the model's.
 	SLO string `json:"slo,omitempty"`

@@ -85,7 +85,7 @@ server/build:
 server/layout:
 server/internal/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           shiva/nearest shiva/tensor | github.com/x448/float16
-server/internal/apps:       server/internal/composite server/internal/fault server/internal/wake shiva/backoff server/internal/gate server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva/jsontensor shiva/jsonscan shiva/tensor | github.com/anishathalye/porcupine
+server/internal/apps:       server/admin server/internal/composite server/internal/fault server/internal/wake shiva/backoff server/internal/gate server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva/jsontensor shiva/jsonscan shiva/tensor | github.com/anishathalye/porcupine
 server/internal/composite:  server/internal/gate server/internal/wake server/state scheduler scheduler/inorder shiva/nearest
 server/internal/pipelines:  server/admin server/internal/fault server/internal/gate scheduler scheduler/naming scheduler/setting shiva/nearest shiva/tensor
 server/internal/latest:     scheduler shiva/tensor

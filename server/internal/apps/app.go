@@ -11,27 +11,13 @@ import (
 
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/selection"
 )
 
 // A Definition is an application as operators write it.
-type Definition struct {
-	Name string `json:"name"`
-	// Models are its links: "m" follows the default version, "m/2" is one version, "m/*" all that
-	// have a live replica.
-	Models []string       `json:"models"`
-	Policy string         `json:"policy"`           // one of selection.Names; "" = single
-	Params map[string]any `json:"params,omitempty"` // of the policy
-	// SLO is the deadline of a request without one, as "50ms"; "" = the model's.
-	SLO string `json:"slo,omitempty"`
-	// Keep is how many frames of a stream may wait if its requests do not say; 0 = as each model is
-	// configured.
-	Keep setting.Keep `json:"keep,omitzero"`
-	// Default is the answer when no model has answered in time or none can: an object with the
-	// value of one row for each output, by name. Without a Default the answer is an error.
-	Default json.RawMessage `json:"default,omitempty"`
-}
+type Definition = admin.App
 
 // SplitLink returns the model and the version of a link, which is "name", "name/version" or
 // "name/*"; the version is "" for the default and "*" for all.

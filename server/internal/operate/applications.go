@@ -4,11 +4,9 @@ import (
 	"context"
 
 	"github.com/shivad/shivad/server/admin"
-	"github.com/shivad/shivad/server/internal/apps"
 )
 
-// Applications creates and changes applications in the admin door's types: an admin.App has the
-// fields of an apps.Definition.
+// Applications creates and changes applications.
 type Applications struct{ Store *Store }
 
 // List returns all applications, by name.
@@ -19,37 +17,36 @@ func (as Applications) List() ([]admin.App, error) {
 	}
 	var list []admin.App
 	for _, a := range as.Store.Apps().Apps() {
-		list = append(list, admin.App(a.Definition))
+		list = append(list, a.Definition)
 	}
 	return list, nil
 }
 
 // Check returns everything that is wrong with an application.
 func (as Applications) Check(a admin.App) error {
-	_, err := as.Store.Apps().Check(apps.Definition(a))
+	_, err := as.Store.Apps().Check(a)
 	return refusal(err)
 }
 
 // Create creates an application. It fails if the name is taken.
 func (as Applications) Create(ctx context.Context, a admin.App) (admin.App, error) {
-	made, err := as.Store.Apps().Create(ctx, apps.Definition(a))
+	made, err := as.Store.Apps().Create(ctx, a)
 	if err != nil {
 		return a, refusal(err)
 	}
-	return admin.App(made.Definition), nil
+	return made.Definition, nil
 }
 
 // Change modifies an application in one atomic step, which may call change several times.
 func (as Applications) Change(ctx context.Context, name string, change func(admin.App) (admin.App, error)) (admin.App, error) {
-	made, err := as.Store.Apps().Change(ctx, name, func(d *apps.Definition) error {
-		a, err := change(admin.App(*d))
-		*d = apps.Definition(a)
+	made, err := as.Store.Apps().Change(ctx, name, func(a *admin.App) (err error) {
+		*a, err = change(*a)
 		return err
 	})
 	if err != nil {
 		return admin.App{}, refusal(err)
 	}
-	return admin.App(made.Definition), nil
+	return made.Definition, nil
 }
 
 // Delete deletes an application and what its policy has learned.

@@ -28,7 +28,7 @@ func (ds Documents) Export() (admin.Document, error) {
 	d := admin.Document{Format: admin.DocumentFormat, Applications: []admin.App{}, Policies: []admin.PolicyState{}}
 	r, store := ds.Store.Apps(), ds.Store.State()
 	for _, a := range r.Apps() {
-		d.Applications = append(d.Applications, admin.App(a.Definition))
+		d.Applications = append(d.Applications, a.Definition)
 	}
 	learned, err := store.List("policy/")
 	if err != nil {
@@ -91,7 +91,7 @@ func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err e
 	}
 	seen := map[string]bool{}
 	for _, a := range d.Applications {
-		_, e, err := r.Entry(apps.Definition(a))
+		_, e, err := r.Entry(a)
 		if err != nil {
 			faults = append(faults, refusal(err).Error())
 		} else {
