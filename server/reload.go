@@ -62,6 +62,7 @@ func (s *Server) reload() (admin.Reloaded, error) {
 		return admin.Reloaded{}, &operate.Error{Status: http.StatusBadRequest, Text: "nothing was changed: " + err.Error()}
 	}
 	s.settings.Replace(c)
+	s.gate.Changed() // routes apply also while the store cannot be read
 	s.tracer.Follow(c.Traces.OneIn)
 	s.identities.Replace(c.Declarations())
 	s.gate.Newest().Resize(c.Limits.Latest())

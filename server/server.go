@@ -142,7 +142,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	}
 	s.store = operate.NewStore(cfg.State, around.store, s.limited("application"))
 	s.settings = operate.NewSettings(cfg, s.store, s.log)
-	s.gate = gate.New(gate.Config{Pool: s.pool, Latest: cfg.Limits.Latest(), Metrics: s.metrics, Tracer: s.tracer, Options: s.optionsOf})
+	s.gate = gate.New(gate.Config{Pool: s.pool, Latest: cfg.Limits.Latest(), Metrics: s.metrics, Tracer: s.tracer, Options: s.optionsOf, Redirects: s.redirects})
 	if err := s.newScheduler(); err != nil {
 		return nil, err
 	}
@@ -167,6 +167,29 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	return s, nil
 }
 
+// redirects are the routes of the configuration.
+func (s *Server) redirects() map[string]*gate.Redirect {
+	c := s.settings.File()
+	all := make(map[string]*gate.Redirect, len(c.Routes))
+	for name, r := range c.Routes {
+		d := c.Destination(name)
+		all[name] = &gate.Redirect{To: r.To, Model: d.Model, Version: d.Version, Latest: d.Latest, Values: d.Values, Own: d.Own}
+	}
+	return all
+}
+
+// routedLatest reports whether some route stands for the newest answers of a model: whoever asks
+// for it cannot know that only the second question finds one.
+func (s *Server) routedLatest(model string) bool {
+	c := s.settings.File()
+	for name := range c.Routes {
+		if d := c.Destination(name); d.Latest && d.Model == model {
+			return true
+		}
+	}
+	return false
+}
+
 // optionsOf returns the settings of a model that its route needs.
 func (s *Server) optionsOf(model string) gate.ModelOptions {
 	now := s.settings.Now()
@@ -174,7 +197,7 @@ func (s *Server) optionsOf(model string) gate.ModelOptions {
 	return gate.ModelOptions{
 		Deadline: m.Deadline, Keep: m.Keep, Cast: m.Cast, Pixels: int64(now.Limits.ImagePixels),
 		DefaultVersion: m.DefaultVersion, CacheBytes: int64(m.Cache), CacheTTL: m.CacheTTL,
-		Latest: gate.Latest{Always: m.Latest != setting.LatestAsked, Shared: m.Latest == setting.LatestShared},
+		Latest: gate.Latest{Always: m.Latest != setting.LatestAsked || s.routedLatest(model), Shared: m.Latest == setting.LatestShared},
 	}
 }
 

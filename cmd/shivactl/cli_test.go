@@ -87,6 +87,7 @@ var fakeStatus = admin.Status{
 	Readiness: admin.Readiness{State: "serving", Reason: "no live replica of iris", Missing: []string{"iris"}},
 	Listen:    admin.Addresses{TCP: []string{"[::]:6174", "unix:/run/shivad/shiva.sock"}, REST: []string{"[::]:8000"}, GRPC: []string{"[::]:8001"}, Containers: []string{"127.0.0.1:7000", "ipc:///run/x"}, V2: []string{"127.0.0.1:7002"}, Admin: "127.0.0.1:8002"},
 	Doors:     []admin.Door{{Name: "tcp", Connections: 1, InFlight: 12}, {Name: "rest", Connections: 2}},
+	Routes:    []admin.Route{{Name: "inference", To: `digits/latest, stream = "belt-3"`, Ready: true}, {Name: "info", To: "iris"}},
 	Clients: []admin.Client{
 		{Name: `identity "cam"`, Requests: 1200, Bytes: 3 << 20, Quotas: []admin.Quota{
 			{Quota: "requests_per_second", Limit: 100, Refused: 17, Since: 3},

@@ -20,7 +20,7 @@ func (c *cli) statusCommand() *cobra.Command {
 "clients": [{"name", "requests", "bytes", "quotas": [{"quota", "limit", "used", "refused", "refused_seconds"}]}],
 "payload_bytes": {"used", "limit", "refused"}, "shared_bytes": {"inputs", "used", "readable", "replaced", "limit", "outputs"},
 "queue": {"rows", "bytes", "oldest_row_seconds", "oldest_batch_seconds"},
-"models": [...], "state": {"at", "healthy", "since", "error"}, "sessions": [...], "processes": [...], "limits": {...}}
+"models": [...], "routes": [{"name", "to", "ready", "hides"}], "state": {"at", "healthy", "since", "error"}, "sessions": [...], "processes": [...], "limits": {...}}
 
 The exit code is 0 whenever the server answers, ready or not.
 `,
@@ -94,6 +94,9 @@ func (c *cli) printStatus(s admin.Status) error {
 
 	fmt.Fprintln(c.stdout)
 	if err := c.printHealth(s.Models); err != nil {
+		return err
+	}
+	if err := c.printRoutes(s.Routes); err != nil {
 		return err
 	}
 	if err := c.printClients(s.Clients); err != nil {
@@ -184,6 +187,24 @@ func (c *cli) printHealth(all []admin.Health) error {
 		}
 		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%d\t%d\t%s\n", name, h.Replicas, needed(h), h.Failing, h.Requests, share, slo,
 			h.Defaults, h.MissingVoices, h.NoMemory, age(h.OldestRow), age(h.OldestBatch), h.Streams, h.Superseded, millis(h.FrameAge))
+	}
+	fmt.Fprintln(w)
+	return w.Flush()
+}
+
+// printRoutes prints the names that stand for others.
+func (c *cli) printRoutes(all []admin.Route) error {
+	if len(all) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ROUTE\tREADY\tTO")
+	for _, r := range all {
+		ready := "no"
+		if r.Ready {
+			ready = "yes"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", r.Name, ready, r.To)
 	}
 	fmt.Fprintln(w)
 	return w.Flush()

@@ -67,10 +67,20 @@ type Status struct {
 	Regions   Regions   `json:"regions"`       // of clients' own shared memory
 	Queue     Queue     `json:"queue"`         // of all models
 	Models    []Health  `json:"models"`        // and applications
+	Routes    []Route   `json:"routes"`        // of the configuration
 	State     State     `json:"state"`
 	Sessions  []Session `json:"sessions"`  // of containers
 	Processes []Process `json:"processes"` // supervised ones
 	Limits    any       `json:"limits"`    // in effect, with the keys of [limits] in the file
+}
+
+// A Route is a name that stands for another one: a [route.NAME] of the configuration.
+type Route struct {
+	Name  string `json:"name"`
+	To    string `json:"to"`    // and the metadata that it adds to each request
+	Ready bool   `json:"ready"` // what it stands for is
+	// Hides is what no request reaches because the route has its name, in a sentence; "": nothing.
+	Hides string `json:"hides,omitempty"`
 }
 
 // Addresses are the addresses in use; for port 0 in the configuration, the port that was chosen.

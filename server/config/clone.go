@@ -19,6 +19,11 @@ func (c Config) Clone() Config {
 	}
 	c.Frigate.Models = maps.Clone(c.Frigate.Models)
 	c.Models = cloned(c.Models)
+	c.Routes = cloned(c.Routes)
+	for name, r := range c.Routes {
+		r.Metadata = cloned(r.Metadata) // the values are not written to
+		c.Routes[name] = r
+	}
 	c.Supervised = slices.Clone(c.Supervised)
 	for i := range c.Supervised {
 		p := &c.Supervised[i]

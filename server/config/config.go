@@ -41,8 +41,9 @@ type Config struct {
 	SharedMemory SharedMemory `toml:"shared_memory"`
 	Defaults     Policy       `toml:"defaults"`
 	// Models has the settings of each model, by name, for all of its versions. They are complete:
-	// settings that the file leaves out come from Defaults.
+	// settings that the file leaves out come from Defaults. Routes are names that stand for others.
 	Models map[string]Model `toml:"model"`
+	Routes Routes           `toml:"route"`
 	// Supervised are processes that the server starts and stops, and containers that it connects
 	// to.
 	Supervised []Container `toml:"container"`
@@ -637,6 +638,7 @@ func Default() Config {
 			StreamsPerClient: policy.Streams,
 		},
 		Models: map[string]Model{},
+		Routes: Routes{},
 	}
 	setDefaults(reflect.ValueOf(&c).Elem())
 	return c

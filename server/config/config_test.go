@@ -151,6 +151,14 @@ func fill(v reflect.Value, n *int) {
 		fill(reflect.ValueOf(&a).Elem(), n)
 		fill(reflect.ValueOf(&b).Elem(), n)
 		*x = map[string]Model{"digits": a, "odd.name x": b}
+	case *Routes:
+		*x = Routes{
+			"odd.name x": {To: "cells/latest", Metadata: map[string]any{"stream": "a \"b\n", "max_age_ms": 0.5, "wait": true}},
+			"plain": {To: "digits", Metadata: map[string]any{
+				"n": int64(*n), "x": 1e300, "y": 2.0, "odd key": []any{"a", int64(1)}, "t": map[string]any{"a b": "c"},
+			}},
+			"bare": {To: "digits", Metadata: map[string]any{}},
+		}
 	case *[]Container:
 		*x = make([]Container, 2)
 		for i := range *x {

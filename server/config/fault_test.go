@@ -89,7 +89,7 @@ connections = 1.5
 [server]
 required_models = "digits"
 `, []string{
-		`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, frigate, containers, admin, traces, tls, state, limits, shared_memory, defaults, model, container, model_file, model_folder, identity`,
+		`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, frigate, containers, admin, traces, tls, state, limits, shared_memory, defaults, model, route, container, model_file, model_folder, identity`,
 		`x.toml:4:1: tcp.listen: expected an address or a list of addresses, got the integer 6174`,
 		`x.toml:5:1: tcp.loops: expected an integer, got the string "two"`,
 		`x.toml:6:3: tcp.resync: expected true or false, got the integer 1`,
@@ -290,6 +290,62 @@ read_only = true
 		`x.toml:8:1: container[0].open_files: expected 0 to 1048576, got -1`,
 		`x.toml:9:1: container[0].processes: expected 0 to 1048576, got 2000000`,
 		`x.toml:10:3: container[1]: a user, privileges and limits have no meaning with address: that container is not a process of this server`,
+	}},
+	{"routes", `
+[model.cells]
+[[container]]
+name = "arm"
+command = ["x"]
+[route.cells]
+to = "belt/latest"
+[route.arm]
+to = "belt"
+[route.a]
+to = "b"
+[route.b]
+to = "c/latest"
+[route.c]
+to = "a"
+[route.self]
+to = "self/latest"
+[route."two/parts"]
+to = "belt"
+[route.nowhere]
+stream = "belt"
+[route.robot]
+to = "inner"
+max_age = 500
+max_age_ms = "soon"
+after = 3
+__token__ = "x"
+version = 1.5
+[route.inner]
+to = "belt/latest"
+[route.model]
+to = "belt/2"
+version = 3
+tank = "north"
+timeout_ms = -1
+odd = +inf
+when = 1979-05-27
+`, []string{
+		`x.toml:6:8: route.cells: hides the model "cells" of [model.cells]: requests for it would not reach the model; give the route another name`,
+		`x.toml:8:8: route.arm: hides the model "arm" of container[0]: requests for it would not reach the model; give the route another name`,
+		`x.toml:11:1: route.a.to: a cycle: a -> b -> c -> a`,
+		`x.toml:13:1: route.b.to: a cycle: b -> c -> a -> b`,
+		`x.toml:15:1: route.c.to: a cycle: c -> a -> b -> c`,
+		`x.toml:17:1: route.self.to: a cycle: self -> self`,
+		`x.toml:18:8: route."two/parts": "two/parts" has a '/', which separates model and version in a route`,
+		`x.toml:20:8: route.nowhere.to: missing: what the name stands for, as "cells" or "cells/latest"`,
+		`x.toml:24:1: route.robot.max_age: unknown key; known here: binary_data_output, max_age_ms, stream, timeout, timeout_ms, user, wait, version`,
+		`x.toml:25:1: route.robot.max_age_ms: expected a number of milliseconds above 0, got "soon"`,
+		`x.toml:26:1: route.robot.after: is of one request, and has no value that suits all of them`,
+		`x.toml:27:1: route.robot.__token__: is of one request, and has no value that suits all of them`,
+		`x.toml:28:1: route.robot.version: expected a string or an integer, got the float 1.5`,
+		`x.toml:33:1: route.model.version: 3 is not the version of to = "belt/2"`,
+		`x.toml:35:1: route.model.timeout_ms: expected a number of milliseconds above 0, got -1`,
+		`x.toml:36:1: route.model.odd: expected a value of JSON, got the float +Inf`,
+		`x.toml:37:1: route.model.when: expected a value of JSON, got the date or time 1979-05-27`,
 	}},
 	{"model files", `
 [[model_file]]

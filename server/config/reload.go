@@ -32,7 +32,7 @@ func (c Config) Adopt(next Config) (adopted Config, list []Change) {
 		m.Batched = c.Model(name).Batched
 		adopted.Models[name] = m
 	}
-	adopted.Identities = next.Identities
+	adopted.Identities, adopted.Routes = next.Identities, next.Routes
 	adopted.ModelFiles, adopted.ModelFolders = next.ModelFiles, next.ModelFolders
 	// Containers that the server connects to stay as they are: their changes wait for a restart.
 	called := func(p Container) bool { return p.Address != "" }
@@ -117,6 +117,9 @@ func (c Config) tables() (list []settingValue) {
 	}
 	for _, m := range c.ModelFolders {
 		list = append(list, settingValue{joinKey("model_folder", m.Path), reflect.ValueOf(m), false})
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Routes)) {
+		list = append(list, settingValue{joinKey("route", name), reflect.ValueOf(c.Routes[name]), false})
 	}
 	for _, i := range c.Identities {
 		list = append(list, settingValue{joinKey("identity", i.Name), reflect.ValueOf(i), false})

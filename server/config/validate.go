@@ -36,6 +36,7 @@ func (c Config) Validate() error {
 	c.validateServer(fs)
 	c.validateContainers(fs)
 	c.validateModelFiles(fs)
+	c.validateRoutes(fs)
 	c.validateLimits(fs)
 	c.validateListeners(fs)
 	c.validateTLS(fs)

@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"reflect"
@@ -37,6 +38,14 @@ func writeTable(b *bytes.Buffer, table string, v reflect.Value) {
 				name, m := joinKey(key, name), x[name]
 				b.WriteString("\n[" + name + "]\n")
 				writeTable(b, name, reflect.ValueOf(m))
+			}
+		case Routes:
+			for _, name := range slices.Sorted(maps.Keys(x)) {
+				b.WriteString("\n[" + joinKey(key, name) + "]\n")
+				tree := x[name].tree()
+				for _, k := range slices.Sorted(maps.Keys(tree)) {
+					b.WriteString(quoteKey(k) + " = " + anyTOML(tree[k]) + "\n")
+				}
 			}
 		case []Container:
 			writeTables(b, key, x)
@@ -110,6 +119,34 @@ func tomlValue(v reflect.Value) (string, bool) {
 	return "", false
 }
 
+// anyTOML returns the TOML of a value of a document.
+func anyTOML(value any) string {
+	switch v := value.(type) {
+	case string:
+		return quote(v)
+	case float64:
+		text := strings.ToLower(strconv.FormatFloat(v, 'f', -1, 64)) // "nan", "+inf"
+		if strings.Trim(text, "-0123456789") == "" {
+			text += ".0" // without a point it would be an integer
+		}
+		return text
+	case []any:
+		list := make([]string, len(v))
+		for i := range v {
+			list[i] = anyTOML(v[i])
+		}
+		return "[" + strings.Join(list, ", ") + "]"
+	case map[string]any:
+		pairs := make([]string, 0, len(v))
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			pairs = append(pairs, quoteKey(k)+" = "+anyTOML(v[k]))
+		}
+		return "{ " + strings.Join(pairs, ", ") + " }"
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
 func quoteList(list []string) string {
 	quoted := make([]string, len(list))
 	for i, s := range list {
@@ -167,6 +204,14 @@ func jsonTree(v reflect.Value) any {
 		out := make(map[string]any, len(x))
 		for name, m := range x {
 			out[name] = jsonTree(reflect.ValueOf(m))
+		}
+		return out
+	case Route:
+		return x.tree()
+	case Routes:
+		out := make(map[string]any, len(x))
+		for name, r := range x {
+			out[name] = r.tree()
 		}
 		return out
 	case []Container:

@@ -71,7 +71,8 @@ func (t *Table) list() []byte {
 			Models       []ModelStatus     `json:"models"`
 			Applications []CompositeStatus `json:"applications,omitempty"`
 			Pipelines    []CompositeStatus `json:"pipelines,omitempty"`
-		}{t.models(), t.all(Application), t.all(Pipeline)})
+			Routes       []RedirectStatus  `json:"routes,omitempty"`
+		}{t.models(), t.all(Application), t.all(Pipeline), t.listRedirects()})
 	})
 	return t.listed
 }
@@ -119,11 +120,19 @@ func (t *Table) all(kind Kind) []CompositeStatus {
 	return out
 }
 
-// Versions lists the versions of a model, the highest first; nil if there is no such model.
+// Versions lists the versions of a model that requests for a name may ask for, the highest first;
+// nil if there is no such model.
 func (v View) Versions(name string) []string {
+	table := v.table()
+	only := ""
+	if d := table.redirects[name]; d != nil {
+		name, only = d.Model, d.Version
+	}
 	var out []string
-	for _, t := range v.table().versions[name] {
-		out = append(out, t.ID.Version)
+	for _, t := range table.versions[name] {
+		if only == "" || t.ID.Version == only {
+			out = append(out, t.ID.Version)
+		}
 	}
 	return out
 }

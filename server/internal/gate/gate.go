@@ -36,8 +36,10 @@ type Config struct {
 	Pool    *tensor.Pool              // memory for cast inputs; nil = the garbage collector's
 	Latest  int64                     // most bytes of the newest answers of streams
 	Options func(string) ModelOptions // by model name; called when routes change, not per request
-	Metrics *metrics.Metrics          // where requests are counted, by model
-	Tracer  *trace.Tracer             // traces some requests; nil: none
+	// Redirects returns what else has names, by name; called when routes change. nil: nothing.
+	Redirects func() map[string]*Redirect
+	Metrics   *metrics.Metrics // where requests are counted, by model
+	Tracer    *trace.Tracer    // traces some requests; nil: none
 }
 
 // A Server says what clients may expect of it.

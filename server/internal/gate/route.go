@@ -96,6 +96,7 @@ type Table struct {
 	names      []string             // model names, sorted
 	byModel    map[string]*Target   // default version by model name
 	composites map[string]*Target   // by name
+	redirects  map[string]*Redirect // by name, in the place of what else has that name
 	unread     bool                 // the store has not been read: composites not known yet
 	awaited    func(string) string  // Config.Awaited
 
@@ -116,6 +117,9 @@ func (g *Gate) refresh() {
 		awaited:  g.server.Awaited,
 	}
 	t.visible = t.infer
+	if g.cfg.Redirects != nil {
+		t.redirects = g.cfg.Redirects()
+	}
 	models := g.sched.Models()
 	g.cfg.Metrics.Keep(g.present(t, models)) // before the new ones count
 	rows := make(map[scheduler.ModelID]*atomic.Int64)
@@ -311,7 +315,12 @@ func (t *Table) resolve(route, version string) (*Target, error) {
 // the default. A composite none of whose models has ever been connected has only a name, and no
 // target.
 func (v View) Target(name, version string) (*Target, error) {
-	target, err := v.Known(name, version)
+	t := v.table()
+	err := v.who.CheckSees(name)
+	if err != nil {
+		return nil, err
+	}
+	target, err := t.find(t.visible, name, version)
 	if err == nil && target.Composite != nil {
 		err = target.Composite.Unlinked()
 	}
@@ -321,19 +330,36 @@ func (v View) Target(name, version string) (*Target, error) {
 	return target, nil
 }
 
-// Known is Target, but also finds composites that have only a name.
-func (v View) Known(name, version string) (*Target, error) {
-	if err := v.who.CheckSees(name); err != nil {
+// Behind is Target for a name as clients have it: of a redirect, it finds what that stands for.
+func (v View) Behind(name, version string) (*Target, error) {
+	name, version, err := v.table().behind(name, version)
+	if err != nil {
 		return nil, err
 	}
+	return v.Target(name, version)
+}
+
+// Known is Behind, but also finds applications that have only a name.
+func (v View) Known(name, version string) (*Target, error) {
 	t := v.table()
+	name, version, err := t.behind(name, version)
+	if err == nil {
+		err = v.who.CheckSees(name)
+	}
+	if err != nil {
+		return nil, err
+	}
 	return t.find(t.visible, name, version)
 }
 
-// Asked is Target for a request for inference. OpenTarget returns the error for an application that
+// Asked is Behind for a request for inference. OpenTarget returns the error for an application that
 // has no models.
 func (v View) Asked(name, version string) (*Target, error) {
 	t := v.table()
+	name, version, err := t.behind(name, version)
+	if err != nil {
+		return nil, err
+	}
 	target, err := t.find(t.infer, name, version)
 	if err != nil {
 		if denied := v.who.Check(access.Infer, name); denied != nil {
@@ -430,7 +456,7 @@ func (t *Table) unknown(route string, w words) error {
 	if err := t.absent(name); err != nil {
 		return err
 	}
-	near := nearest.Names(name, t.sorted())
+	near := nearest.Names(name, t.askable())
 	if len(near) == 0 {
 		return fault.UnknownModel(name, "no model or application %q%s", name, t.known(w))
 	}
@@ -452,13 +478,21 @@ func (t *Table) absent(id string) error {
 // known lists the names if they are few enough to read.
 func (t *Table) known(w words) string {
 	const most = 8
-	switch all := t.sorted(); {
+	switch all := t.askable(); {
 	case len(all) == 0:
 		return "; no container has registered a model yet"
 	case len(all) <= most:
 		return "; registered: " + strings.Join(all, ", ")
 	}
 	return "; " + w.list + " lists all of them"
+}
+
+// askable lists the names that requests may have: those of models, composites and redirects,
+// sorted.
+func (t *Table) askable() []string {
+	all := slices.AppendSeq(t.sorted(), maps.Keys(t.redirects))
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // sorted lists the names of models and composites.

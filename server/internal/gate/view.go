@@ -20,6 +20,10 @@ func (v View) Who() *access.Identity { return v.who }
 // Names lists the names of models and composites, sorted.
 func (v View) Names() []string { return v.table().sorted() }
 
+// Askable lists all names that requests may have: those of models, composites and redirects,
+// sorted.
+func (v View) Askable() []string { return v.table().askable() }
+
 func (v View) table() *Table { return v.gate.table(v.who) }
 
 // An identityTable is a table derived from another for one identity.
@@ -52,6 +56,7 @@ func (t *Table) visibleTo(who *access.Identity) *Table {
 		unread:     t.unread,
 		awaited:    t.awaited,
 	}
+	v.redirects = v.redirectsOf(t.redirects)
 	for _, name := range t.sorted() {
 		if !who.Sees(name) {
 			continue

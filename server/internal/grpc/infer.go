@@ -78,6 +78,10 @@ func (d *Door) infer(w *wire.Stream, stream grpc.ServerStream) error {
 // ask submits a request that was complete at arrived, and waits for its answer. Before the request
 // is submitted, the answer gets its room in the outbox room.
 func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room predict.Outbox) (*reply, error) {
+	if r.Newest == nil && d.AsksNewest(r.Who, r.Model) {
+		r.Values, r.Parameters = parameter.Values{}, nil
+		r.fault = r.readParameters(parameter.Latest.Keys())
+	}
 	if err := r.complete(); err != nil {
 		d.Refused(err, arrived)
 		return nil, err

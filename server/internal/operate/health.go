@@ -106,6 +106,11 @@ func warnings(s admin.Status) []string {
 			}
 		}
 	}
+	for _, r := range s.Routes {
+		if r.Hides != "" {
+			say("route %q hides %s: requests for it go to %s", r.Name, r.Hides, r.To)
+		}
+	}
 	for _, p := range s.Processes {
 		if p.State == "crash loop" {
 			say("the process %s[%d] keeps ending, last with %s; its log says why", p.Name, p.Replica, p.LastExit)

@@ -127,7 +127,8 @@ func door() http.Handler {
 		Readiness: admin.Readiness{Ready: true, State: admin.Serving, Degraded: "a"}, State: admin.State{At: "redis://h/0", Error: "b"}, Doors: []admin.Door{{Name: "tcp"}},
 		Clients:  []admin.Client{{Name: "identity \"cam\"", Quotas: []admin.Quota{{Quota: "connections", Limit: 2, Used: 1, Refused: 1, Since: 1}}}},
 		Sessions: []admin.Session{{Model: "digits", Version: "1", RPC: "v4", Instance: "a", LastFailure: "b", Reason: "c", Arena: "inputs", Readable: 1, Outputs: 1, Replaced: 1, ReplacedFor: 1, Feedback: 1, FeedbackDropped: 1}},
-		Warnings: []string{"look"}, Models: []admin.Health{{Name: "digits", Version: "1", Durations: []admin.DurationClass{{Above: 0.005, UpTo: 0.01, Requests: 1}}}},
+		Warnings: []string{"look"}, Routes: []admin.Route{{Name: "robot", To: "digits/latest", Hides: "a model of this name"}},
+		Models:    []admin.Health{{Name: "digits", Version: "1", Durations: []admin.DurationClass{{Above: 0.005, UpTo: 0.01, Requests: 1}}}},
 		Processes: []admin.Process{{Name: "digits", PID: 1, State: "running", LastExit: "exit status 1", Log: []string{"line"}}},
 	}).Sources()
 	s.Trail = access.NewTrail(slog.New(slog.DiscardHandler))

@@ -156,6 +156,7 @@ func (r *Report) Status() admin.Status {
 		Regions:   clientRegions(r.Regions.Usage()),
 		Payload:   admin.Usage{Used: r.Pool.InUse(), Limit: r.Pool.Budget(), Refused: r.Pool.Refused()},
 		Models:    r.health(math.MaxInt),
+		Routes:    r.routes(),
 		State:     r.Store.Health(),
 		Sessions:  sessionDocuments(r.Sessions.List()),
 		Processes: processDocuments(r.Processes.List()),
@@ -178,6 +179,15 @@ func (r *Report) Status() admin.Status {
 	}
 	st.Warnings = append(append(warnings(st), expiring(r.Expiring())...), r.Files.Faults()...)
 	return st
+}
+
+// routes describes the routes of the configuration.
+func (r *Report) routes() []admin.Route {
+	out := []admin.Route{}
+	for _, d := range r.Gate.Redirects() {
+		out = append(out, admin.Route(d))
+	}
+	return out
 }
 
 // shared describes the memory that containers on this machine share.

@@ -3,6 +3,7 @@ package predict
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -64,19 +65,35 @@ type TensorMetadata struct {
 
 // Model describes a version of a model; "" is the default.
 func (s *Service) Model(name, version string) (ModelMetadata, error) {
-	t, err := s.view.Target(name, version)
+	t, err := s.view.Behind(name, version)
 	if err != nil {
 		return ModelMetadata{}, err
 	}
-	return ModelMetadata{
-		Name:       t.ID.Name,
+	m := ModelMetadata{
+		Name:       name,
 		Versions:   append([]string{}, s.view.Versions(name)...), // [] for an application
 		Platform:   t.Platform(),
 		Batched:    t.Unbatched(),
-		Inputs:     metadata(t.Spec.Inputs),
+		Inputs:     metadata(s.inputs(name, t)),
 		Outputs:    metadata(t.Spec.Outputs),
 		Properties: properties(t.Spec.Parameters),
-	}, nil
+	}
+	if d := s.view.Redirect(name); d != nil {
+		m.Properties = maps.Clone(m.Properties)
+		if m.Properties == nil {
+			m.Properties = make(map[string]string, 1)
+		}
+		m.Properties["route"] = d.To
+	}
+	return m, nil
+}
+
+// inputs returns what a request for that name, which leads to t, brings.
+func (s *Service) inputs(name string, t *gate.Target) []tensor.Spec {
+	if s.view.AsksNewest(name) {
+		return nil
+	}
+	return t.Spec.Inputs
 }
 
 // Sole returns the input that a body of a single tensor is for: the only one, or the only one that
@@ -187,16 +204,17 @@ type TransactionPolicy struct {
 
 // ModelConfig returns the configuration of a version of a model; "" is the default.
 func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
-	t, err := s.view.Target(name, version)
+	t, err := s.view.Behind(name, version)
 	if err != nil {
 		return ModelConfig{}, err
 	}
 	set := s.cfg.Settings(t.ID.Name)
+	inputs := s.inputs(name, t)
 	c := ModelConfig{
-		Name:     t.ID.Name,
+		Name:     name,
 		Platform: t.Platform(),
 		Backend:  "shivad",
-		Input:    tensorConfigs(t.Spec.Inputs, t.Spec.Batched()),
+		Input:    tensorConfigs(inputs, t.Spec.Batched()),
 		Output:   tensorConfigs(t.Spec.Outputs, t.Spec.Batched()),
 		Parameters: map[string]Parameter{
 			"version":           {t.ID.Version},
@@ -215,7 +233,7 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 		}
 	}
 	for i := range c.Input {
-		in := &t.Spec.Inputs[i]
+		in := &inputs[i]
 		c.Input[i].Format = cmp.Or(in.Format, formatNone)
 		if in.Image != nil {
 			c.Parameters["image."+in.Name] = Parameter{in.Image.String()}
@@ -227,7 +245,7 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 		}
 	}
 	c.VersionPolicy.Specific.Versions = []int64{}
-	for _, v := range s.view.Versions(t.ID.Name) {
+	for _, v := range s.view.Versions(name) {
 		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
 			c.VersionPolicy.Specific.Versions = append(c.VersionPolicy.Specific.Versions, n)
 		}
@@ -239,6 +257,9 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 			PriorityLevels:            parameter.Priorities,
 			DefaultPriorityLevel:      parameter.DefaultPriority,
 		}
+	}
+	if d := s.view.Redirect(name); d != nil {
+		c.Parameters["route"] = Parameter{d.To}
 	}
 	for key, value := range properties(t.Spec.Parameters) {
 		if _, taken := c.Parameters[key]; !taken {

@@ -124,7 +124,12 @@ func (d *Door) Infer(ctx context.Context, r *gate.Request, box Outbox) (a *Answe
 	defer Release(r)
 	model := d.gate.Unrouted()
 	r.Trace = d.gate.Follow(&r.Values, d.metrics.Name(), r.Arrived, nil)
-	target, err := d.gate.As(r.Who).Asked(r.Model, r.Version)
+	name := r.Model
+	_, err = d.gate.As(r.Who).Resolve(r)
+	var target *gate.Target
+	if err == nil {
+		target, err = d.gate.As(r.Who).Asked(r.Model, r.Version)
+	}
 	if err == nil {
 		if r.Newest == nil { // which no model answers
 			model = target.Metrics
@@ -139,7 +144,6 @@ func (d *Door) Infer(ctx context.Context, r *gate.Request, box Outbox) (a *Answe
 	outcome := gate.Outcome(err, choice)
 	d.metrics.Answered(model, outcome, time.Since(r.Arrived), timing.Queue, timing.Exec)
 	if followed := r.Trace; followed != nil {
-		name := r.Model
 		if err != nil {
 			followed.End(name, outcome.String(), err)
 		} else {

@@ -139,13 +139,16 @@ type IndexEntry struct {
 	Reason  string `json:"reason"`
 }
 
-// Index lists every version of every registered model, every application, and the models that Load
-// could start; with onlyReady, only those that are ready.
+// Index lists every version of every registered model, every application, every route of the
+// configuration, and the models that Load could start; with onlyReady, only those that are ready.
 func (s *Service) Index(onlyReady bool) []IndexEntry {
 	list := []IndexEntry{}
 	managed := s.managedNames()
 	seen := map[string]bool{}
 	for _, m := range s.view.Models() {
+		if s.view.Redirect(m.Name) != nil {
+			continue // no request reaches it
+		}
 		seen[m.Name] = true
 		e := IndexEntry{Name: m.Name, Version: m.Version, State: Ready}
 		if !m.Ready {
@@ -157,11 +160,22 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 		list = append(list, e)
 	}
 	for _, a := range s.view.Composites() {
+		if s.view.Redirect(a.Name) != nil {
+			continue
+		}
 		e := IndexEntry{Name: a.Name, State: Ready}
 		if !a.Ready {
 			e.State, e.Reason = Unavailable, "no container of the "+string(a.Kind)+"'s models is connected"
 		}
 		list = append(list, e)
+	}
+	for _, r := range s.view.Redirects() {
+		e := IndexEntry{Name: r.Name, State: Ready}
+		if !r.Ready {
+			e.State, e.Reason = Unavailable, "no container is connected of what the route stands for, "+r.To
+		}
+		list = append(list, e)
+		seen[r.Name] = true // a model of this name, if there is one, is hidden
 	}
 	for _, name := range managed {
 		if !seen[name] {

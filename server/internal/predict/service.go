@@ -66,7 +66,7 @@ func (s *Service) Ready() Readiness {
 // it, or one is started for them. "" is the default. It fails if there is no such model and none is
 // expected.
 func (s *Service) ModelReady(name, version string) (Readiness, error) {
-	t, err := s.view.Target(name, version)
+	t, err := s.view.Behind(name, version)
 	if errors.Is(err, scheduler.ErrUnavailable) { // the model is expected
 		return Readiness{Name: name, Error: fault.Text(err)}, nil
 	}
@@ -78,6 +78,12 @@ func (s *Service) ModelReady(name, version string) (Readiness, error) {
 		r.Error = fault.Text(scheduler.ErrUnavailable) + ": no container of it is connected"
 	}
 	return r, nil
+}
+
+// AsksNewest reports whether a caller's requests for a name ask for the newest answer of a stream,
+// although they do not say so.
+func (s *Service) AsksNewest(who *access.Identity, name string) bool {
+	return s.gate.As(who).AsksNewest(name)
 }
 
 // CheckAsked returns the error that a request for inference to that model would get, before its
@@ -93,8 +99,8 @@ func (s *Service) CheckAsked(name, version string) error {
 // A List names everything that is served. The protocol has no such path; the form is that of
 // KServe's servers.
 type List struct {
-	Models []string `json:"models"` // and applications, sorted
+	Models []string `json:"models"` // and applications and routes, sorted
 }
 
-// List returns the names of models and applications.
-func (s *Service) List() List { return List{append([]string{}, s.view.Names()...)} }
+// List returns the names of models, applications and routes of the configuration.
+func (s *Service) List() List { return List{append([]string{}, s.view.Askable()...)} }

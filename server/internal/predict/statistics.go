@@ -1,6 +1,8 @@
 package predict
 
 import (
+	"cmp"
+
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
@@ -55,8 +57,11 @@ func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 	list := StatisticsList{Models: []ModelStatistics{}}
 	if name != "" {
 		// The error names what does not exist.
-		if _, err := s.view.Target(name, version); err != nil {
+		if _, err := s.view.Behind(name, version); err != nil {
 			return list, err
+		}
+		if d := s.view.Redirect(name); d != nil { // its requests count under what it stands for
+			name, version = d.Model, cmp.Or(version, d.Version)
 		}
 	}
 	for _, t := range s.view.Targets() {

@@ -19,6 +19,9 @@ const headLength = "Inference-Header-Content-Length"
 
 // infer answers a request for inference.
 func (c *call) infer() error {
+	if c.door.predict.AsksNewest(c.who, c.model) {
+		return c.latest()
+	}
 	return c.run(&request{call: c, keys: parameter.HTTP.Keys()}, (*request).read)
 }
 

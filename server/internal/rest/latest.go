@@ -42,7 +42,7 @@ func (q *request) readLatest() error {
 			}
 		}
 		if len(q.inputs) > 0 {
-			return fault.Invalid("a question for the newest answer of a stream brings no inputs; POST them to /v2/models/%s/infer", c.model)
+			return fault.Invalid("a question for the newest answer of a stream brings no inputs, got %d", len(q.inputs))
 		}
 	}
 	q.Arrived = time.Now()

@@ -37,7 +37,7 @@ var (
 
 // keys returns the server's keys for messages with that namespace.
 func (l *loop) keys(namespace string) map[string]*parameter.Key {
-	if _, latest := l.door.gate.Latest(namespace); latest {
+	if l.door.gate.AsksNewest(namespace) {
 		return ofLatest
 	}
 	return parameters

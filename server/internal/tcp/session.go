@@ -438,24 +438,32 @@ func (s *session) charge(c *call, who *access.Identity) error {
 // route turns the message of c, whose inputs are complete, into a call, feedback or an error.
 func (s *session) route(c *call) (err error) {
 	cfg, m, q := s.loop.settings, c.message, &c.question
-	if q.names != nil && !q.Bridge {
-		if err := nameTensors(m.Tensors, q.names); err != nil {
-			return err
-		}
+	view := s.loop.door.gate.As(q.Who)
+	q.Model, q.Source, q.Arrived, q.Use = m.Namespace, s.id, c.arrived, &c.use
+	redirected, err := view.Resolve(&q.Request)
+	if err != nil {
+		return err
 	}
-	q.Model, q.Inputs = m.Namespace, m.Tensors
-	if c.shared != nil {
-		q.Inputs = slices.Concat(m.Tensors, c.shared.fetched)
-	}
-	q.Source, q.Arrived, q.Use = s.id, c.arrived, &c.use
-	if name, ok := s.loop.door.gate.As(q.Who).Latest(m.Namespace); ok {
+	if name, ok := view.Latest(q.Model); ok {
 		q.Model = name
 		q.AskNewest()
+	}
+	// A client that knows only the name of a redirect may send any constant bytes.
+	if !redirected || q.Newest == nil {
+		if q.names != nil && !q.Bridge {
+			if err := nameTensors(m.Tensors, q.names); err != nil {
+				return err
+			}
+		}
+		q.Inputs = m.Tensors
+		if c.shared != nil {
+			q.Inputs = slices.Concat(m.Tensors, c.shared.fetched)
+		}
 	}
 	if q.Stream != "" || q.Newest != nil {
 		q.Client = s.address()
 	}
-	if application, ok := s.loop.door.gate.As(q.Who).Updates(m.Namespace); ok {
+	if application, ok := view.Updates(q.Model); ok {
 		q.Model = application
 		c.feedback, err = s.loop.door.gate.OpenFeedback(&q.Request, nil)
 		return err

@@ -23,9 +23,15 @@ export function overview(page) {
     { name: 'Refused', class: 'number', cell: (c) => count(c.refused) },
   ], (c) => `${c.name} ${c.quota}`, 'No client was over a quota in the last minute.');
   const apps = applications(page), boxes = containers(page);
+  const routes = table('Routes', [
+    { name: 'Route', head: true, cell: (r) => r.name },
+    { name: 'State', node: () => dot((r) => (r.ready ? 'good' : 'bad'), (r) => (r.ready ? 'ready' : 'not ready')) },
+    { name: 'Stands for', cell: (r) => r.to },
+  ], (r) => r.name, '');
+  const routed = panel('Routes', routes);
   const node = el('div', { class: 'view' },
     el('h2', { class: 'hidden' }, 'Overview'), el('div', { class: 'tiles' }, ...tiles), warnings,
-    panel('Models', models), apps, boxes,
+    panel('Models', models), routed, apps, boxes,
     el('div', { class: 'columns' }, panel('Without a result, last minute', reasons), panel('Over a quota', clients)));
 
   node.update = ({ status, batches, history, now }) => {
@@ -52,6 +58,8 @@ export function overview(page) {
     show(warnings, status.warnings.length > 0);
     each(warnings, status.warnings, (w) => w, (w) => el('li', {}, w));
     models.fill(status.models.filter((m) => m.version).map((m) => ({ ...m, now: now?.get(`${m.name}/${m.version}`), batch: batches?.models.find((b) => b.name === m.name && b.version === m.version) })));
+    show(routed, status.routes.length > 0);
+    routes.fill(status.routes);
     reasons.fill(withoutResult((batches?.models ?? []).filter((b) => !b.ago_seconds)));
     clients.fill(status.clients.flatMap((c) => c.quotas.filter((q) => q.refused && q.refused_seconds <= 60).map((q) => ({ name: c.name, ...q }))));
     apps.update(page.state);
