@@ -28,7 +28,7 @@
 //
 // # Memory of the process
 //
-//   - The payload budget is limited by the memory of the process. memory.OfProcess takes the
+//   - The payload budget is limited by the memory of the process. capacity.Memory takes the
 //     smallest limit of the process's cgroups (v1 and v2), the machine and GOMEMLIMIT; three
 //     thirteenths of it, 56 MiB at least, stay free for the program, its heap and garbage. A
 //     default that does not fit is lowered, with a warning that has both figures; a configured

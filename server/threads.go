@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/processors"
+	"github.com/shivad/shivad/server/internal/capacity"
 	"github.com/shivad/shivad/server/internal/tcp"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
@@ -35,7 +35,7 @@ const threadsEvery = 10 * time.Second
 // returned function is called. Without such loops Go's own default is right, and follows by itself,
 // and the environment variable has its way in any case. It is for programs that do nothing but
 // serve, once: New does not call it.
-func FollowProcessors(c config.TCP) (stop func()) { return followProcessors(c, processors.Count) }
+func FollowProcessors(c config.TCP) (stop func()) { return followProcessors(c, capacity.Processors) }
 
 func followProcessors(c config.TCP, count func() int) (stop func()) {
 	loops := waitingLoops(c, count())

@@ -78,10 +78,10 @@ var bars = []bar{
 			and(0, "server/internal/operate/journal_limit.go", "if c.kinds[kind] < LogLinesASecond {", "if c.kinds[kind] < 1<<30 {", `the dropped lines to be counted`).
 			and(1, "cmd/shivad/internal/logqueue/logqueue.go", "if q.closed || len(q.waiting)+len(line) > mostBytes {", "for !q.closed && len(q.waiting)+len(line) > mostBytes {\n\t\tq.filled.Wait()\n\t}\n\tif q.closed {", `no line of it is lost|context deadline exceeded|answered, \d+ failed`)},
 	{"R24", "with a quota of one processor on a larger machine, threads, event loops and the shares of processes are those of one",
-		[]piece{test("TestCount|TestNobodyElseCounts", "./server/internal/processors"), test("TestFollowProcessors|TestWaitingLoops", "./server"), e2e("TestE2EProcessorsOfQuota")},
-		breaks("server/internal/processors/processors.go", "return max(1, int(math.Ceil(limit)))", "return max(1, int(math.Ceil(limit)), most)", `: 64, expected`).
+		[]piece{test("TestCount|TestNobodyElseCounts", "./server/internal/capacity"), test("TestFollowProcessors|TestWaitingLoops", "./server"), e2e("TestE2EProcessorsOfQuota")},
+		breaks("server/internal/capacity/processors.go", "return max(1, int(math.Ceil(limit)))", "return max(1, int(math.Ceil(limit)), most)", `: 64, expected`).
 			and(1, "server/threads.go", "if now := count() + loops; now != last {", "if now := count() + loops; now != last && last == 0 {", `threads for 5 processors`).
-			and(2, "server/internal/operate/scale.go", "processors.Count()}", "processors.Visible()}", `the process has a share of`)},
+			and(2, "server/internal/operate/scale.go", "capacity.Processors()}", "capacity.VisibleProcessors()}", `the process has a share of`)},
 	{"R25", "clients that ask again on each answer share batches: 0.95 of the possible rate; open loops and cameras are as late as without",
 		[]piece{program(regexp.MustCompile(`(?m)^(BROKEN.*| *(?:constant 120|20 \+ 1n).*(?: 8 clients|, 60 ms| 8 cameras).*)$`), "./bench/goodput", "-loops"),
 			program(lines, "./bench/callers", "-clients", "8,32", "-for", "2s")},

@@ -3,7 +3,7 @@ package config
 import (
 	"fmt"
 
-	"github.com/shivad/shivad/server/internal/memory"
+	"github.com/shivad/shivad/server/internal/capacity"
 )
 
 // besideBytes is the least memory that a process needs besides payloads: for the program itself,
@@ -21,9 +21,9 @@ func room(bytes int64) Bytes {
 // the machine and GOMEMLIMIT allow. lowered describes the change for the log; it is empty if there
 // was none. Only a default is lowered; a value that was set and does not fit is an error. Fit is
 // for programs that do nothing but serve: server.New does not call it.
-func (c Config) Fit() (fit Config, lowered string, err error) { return c.fitInto(memory.OfProcess()) }
+func (c Config) Fit() (fit Config, lowered string, err error) { return c.fitInto(capacity.Memory()) }
 
-func (c Config) fitInto(limit memory.Limit) (fit Config, lowered string, err error) {
+func (c Config) fitInto(limit capacity.Limit) (fit Config, lowered string, err error) {
 	have := room(limit.Bytes)
 	if c.Limits.PayloadBytes <= have {
 		return c, "", nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shivad/shivad/server/internal/memory"
+	"github.com/shivad/shivad/server/internal/capacity"
 )
 
 func TestFit(t *testing.T) {
@@ -36,7 +36,7 @@ func TestFit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fit, lowered, err := before.fitInto(memory.Limit{Bytes: c.bytes, Source: source})
+		fit, lowered, err := before.fitInto(capacity.Limit{Bytes: c.bytes, Source: source})
 		text := lowered
 		if err != nil {
 			text = err.Error()

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/capacity"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/processors"
 	"github.com/shivad/shivad/server/internal/unfinished"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -125,7 +125,7 @@ func (s Share) Grow(b *tensor.Buffer, n, size int) (*tensor.Buffer, error) {
 // free. A request of kilobytes can mean hundreds of milliseconds of unpacking. Two dozen such
 // requests took every processor in slices of 10 ms, and a small request alongside them took 50 to
 // 800 ms.
-var turns = make(chan struct{}, max(1, processors.Count()/2))
+var turns = make(chan struct{}, max(1, capacity.Processors()/2))
 
 // A Turn is a request's permission to unpack. The request takes one for each piece, of some 0.1 ms,
 // and returns it while it waits for its client.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/capacity"
 	"github.com/shivad/shivad/server/internal/metrics"
-	"github.com/shivad/shivad/server/internal/processors"
 )
 
 // A connection to a TLS address counts against the limits from its beginning. It has a goroutine
@@ -23,7 +23,7 @@ import (
 // turns limits handshakes to half of the processors, so that the other half serves clients. A
 // handshake takes up to two milliseconds of processor time (RSA): a thousand at once would occupy
 // every processor.
-var turns = make(chan struct{}, max(1, processors.Count()/2))
+var turns = make(chan struct{}, max(1, capacity.Processors()/2))
 
 // A wire is the connection that TLS reads and writes. During the handshake it takes a turn when
 // input has arrived, and gives the turn up before it waits for more input or for room to write: the

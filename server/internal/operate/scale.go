@@ -10,8 +10,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/access"
-	"github.com/shivad/shivad/server/internal/memory"
-	"github.com/shivad/shivad/server/internal/processors"
+	"github.com/shivad/shivad/server/internal/capacity"
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
@@ -26,7 +25,7 @@ type resources struct {
 	cores  int
 }
 
-var machine = sync.OnceValue(func() resources { return resources{memory.OfProcess().Bytes, processors.Count()} })
+var machine = sync.OnceValue(func() resources { return resources{capacity.Memory().Bytes, capacity.Processors()} })
 
 // A scaleState tells how many processes a container should have.
 type scaleState struct {

@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/processors"
+	"github.com/shivad/shivad/server/internal/capacity"
 )
 
 // threadVariables tell numeric libraries how many threads to start in a process. Each starts one
@@ -70,5 +70,5 @@ func (ps *Processes) Crowded() string {
 
 // share returns the share of each process of a container.
 func (ps *Processes) share(c config.Container) share {
-	return shareOf(c, ps.machine.cores, processors.Visible())
+	return shareOf(c, ps.machine.cores, capacity.VisibleProcessors())
 }

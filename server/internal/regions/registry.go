@@ -12,8 +12,8 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/server/internal/capacity"
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/processors"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -59,7 +59,7 @@ func (o regionID) compare(other regionID) int {
 // New makes an empty registry. Memory that the server takes in clients' files counts in the pool.
 func New(s Settings, pool *tensor.Pool) *Registry {
 	// One copy per processor at a time: each occupies a thread while it lasts.
-	g := &Registry{regions: make(map[regionID]*file), turns: make(chan struct{}, processors.Count()), pages: newAccounts(pool)}
+	g := &Registry{regions: make(map[regionID]*file), turns: make(chan struct{}, capacity.Processors()), pages: newAccounts(pool)}
 	g.settings.Store(&s)
 	return g
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/panjf2000/gnet/v2/pkg/logging"
 	"golang.org/x/sys/unix"
 
+	"github.com/shivad/shivad/server/internal/capacity"
 	"github.com/shivad/shivad/server/internal/listen"
-	"github.com/shivad/shivad/server/internal/processors"
 )
 
 // An engine runs the door's loops on gnet, which tells them which sockets have bytes to read. It
@@ -48,7 +48,7 @@ func newEngine(d *Door, loops int) (*engine, error) {
 	}
 	e := &engine{door: d, waiter: w, loops: make(map[gnet.EventLoop]*loop)}
 	e.client, err = gnet.NewClient(e,
-		gnet.WithNumEventLoop(cmp.Or(loops, DefaultLoops(processors.Count()))),
+		gnet.WithNumEventLoop(cmp.Or(loops, DefaultLoops(capacity.Processors()))),
 		gnet.WithTCPKeepAlive(time.Minute),
 		gnet.WithLogLevel(logging.ErrorLevel),
 		gnet.WithLogger(gnetLog{d.log}),

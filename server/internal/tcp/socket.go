@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/server/internal/capacity"
 	"github.com/shivad/shivad/server/internal/listen"
-	"github.com/shivad/shivad/server/internal/processors"
 	"github.com/shivad/shivad/server/internal/wake"
 )
 
@@ -29,7 +29,7 @@ type sockets struct {
 
 // newSockets starts the given number of loops; 0: one per processor.
 func newSockets(d *Door, loops int) *sockets {
-	loops = cmp.Or(loops, processors.Count())
+	loops = cmp.Or(loops, capacity.Processors())
 	s := &sockets{door: d, ended: make(chan struct{})}
 	for range loops {
 		requested, clock := make(chan struct{}, 1), time.NewTimer(0)

@@ -1,4 +1,4 @@
-package processors
+package capacity
 
 import (
 	"os"
@@ -6,11 +6,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-)
-
-const (
-	v1 = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
-	v2 = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n"
 )
 
 // TestCount: on a machine of 64 processors, the smallest bandwidth of the cgroup and those above it
@@ -42,26 +37,16 @@ func TestCount(t *testing.T) {
 		"version 2, none":             {unified("max 100000\n", "max 100000\n"), 64},
 		"nonsense":                    {unified("0 0\n", "much\n"), 64},
 	} {
-		root := t.TempDir()
-		for file, text := range c.files {
-			path := filepath.Join(root, file)
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got := under(root, 64); got != c.want {
+		if got := processorsUnder(tree(t, c.files), 64); got != c.want {
 			t.Errorf("%s: %d, expected %d", name, got, c.want)
 		}
 	}
-	if n := Count(); n < 1 || n > runtime.NumCPU() {
+	if n := Processors(); n < 1 || n > runtime.NumCPU() {
 		t.Errorf("this process may use %d of %d", n, runtime.NumCPU())
 	}
 }
 
-// TestNobodyElseCounts: production code asks Count, not the runtime, which knows no bandwidth.
+// TestNobodyElseCounts: production code asks Processors, not the runtime, which knows no bandwidth.
 func TestNobodyElseCounts(t *testing.T) {
 	for _, dir := range []string{"../../../server", "../../../cmd", "../../../containers", "../../../scheduler"} {
 		err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {

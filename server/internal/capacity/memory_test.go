@@ -1,4 +1,4 @@
-package memory
+package capacity
 
 import (
 	"os"
@@ -27,11 +27,11 @@ const (
 	meminfo = "MemTotal:       24683860 kB\nMemFree:        1 kB\n"
 	all     = 24683860 << 10
 	none    = "9223372036854771712\n" // of version 1
-	v1      = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n"
+	v1      = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n"
 	v2      = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n"
 )
 
-func TestLimits(t *testing.T) {
+func TestMemoryLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		files  map[string]string
 		bytes  int64
@@ -89,15 +89,15 @@ func TestLimits(t *testing.T) {
 		if c.source != "" {
 			c.files["proc/meminfo"] = meminfo
 		}
-		if l := under(tree(t, c.files)); l.Bytes != c.bytes || l.Source != c.source {
+		if l := memoryUnder(tree(t, c.files)); l.Bytes != c.bytes || l.Source != c.source {
 			t.Errorf("%s: %d, %q; expected %d, %q", name, l.Bytes, l.Source, c.bytes, c.source)
 		}
 	}
 }
 
 // The real files of this machine can be read, whatever they say.
-func TestOfProcess(t *testing.T) {
-	if l := OfProcess(); l.Bytes <= 0 || l.Source == "" {
+func TestMemory(t *testing.T) {
+	if l := Memory(); l.Bytes <= 0 || l.Source == "" {
 		t.Errorf("%d bytes, from %q", l.Bytes, l.Source)
 	}
 }

@@ -1,5 +1,4 @@
-// Package cgroup finds the cgroups of the process, whose files limit what it may have.
-package cgroup
+package capacity
 
 import (
 	"os"
@@ -8,10 +7,10 @@ import (
 	"strings"
 )
 
-// Walk calls visit for the process's cgroup of a controller, such as "memory", and for every cgroup
+// walk calls visit for the process's cgroup of a controller, such as "memory", and for every cgroup
 // above it that a mount shows, of both versions. root is "/", or the directory of a test's files.
 // dir is relative to root. A file that cannot be read shows nothing.
-func Walk(root, controller string, visit func(dir string, version int)) {
+func walk(root, controller string, visit func(dir string, version int)) {
 	cgroups, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	mounts := mountsOf(filepath.Join(root, "proc/self/mountinfo"))
 	for line := range strings.Lines(string(cgroups)) {

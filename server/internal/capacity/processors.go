@@ -1,7 +1,4 @@
-// Package processors finds out how many processors the process may use. Everything that is sized by
-// processors, such as threads, event loops, concurrent work and the shares of supervised processes,
-// is sized by [Count].
-package processors
+package capacity
 
 import (
 	"math"
@@ -10,21 +7,19 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-
-	"github.com/shivad/shivad/server/internal/cgroup"
 )
 
-// Count returns the number of processors that the process may use now: those of its affinity, or
+// Processors returns the number of processors that the process may use now: those of its affinity, or
 // fewer if the bandwidth of its cgroup, or of one above it, allows less. A part of a processor
 // counts as one, as in Go's own default for GOMAXPROCS: with a limit of 1.5, one thread would leave
-// a third unused. Unlike that default it may be 1. Count reads files, so do not call it for every
-// request.
-func Count() int { return under("/", runtime.NumCPU()) }
+// a third unused. Unlike that default it may be 1. Processors reads files, so do not call
+// it for every request.
+func Processors() int { return processorsUnder("/", runtime.NumCPU()) }
 
-// under returns the number according to the kernel's files below root, at most most.
-func under(root string, most int) int {
+// processorsUnder returns the number according to the kernel's files below root, at most most.
+func processorsUnder(root string, most int) int {
 	limit := float64(most)
-	cgroup.Walk(root, "cpu", func(dir string, version int) {
+	walk(root, "cpu", func(dir string, version int) {
 		if version == 2 {
 			// "QUOTA PERIOD" in microseconds; the quota "max" is none.
 			f := strings.Fields(read(root, dir, "cpu.max"))
@@ -54,5 +49,5 @@ func ratio(quota, period string) float64 {
 	return float64(q) / float64(p)
 }
 
-// Visible returns the number of processors that libraries see which know no bandwidth.
-func Visible() int { return runtime.NumCPU() }
+// VisibleProcessors returns the number of processors that libraries see which know no bandwidth.
+func VisibleProcessors() int { return runtime.NumCPU() }

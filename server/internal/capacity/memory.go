@@ -1,5 +1,8 @@
-// Package memory finds out how much memory the process may have.
-package memory
+// Package capacity finds out how much memory and how many processors the process may use: those of
+// the machine, or what its cgroups leave of them. Everything that is sized by processors, such as
+// threads, event loops, concurrent work and the shares of supervised processes, is sized by
+// [Processors].
+package capacity
 
 import (
 	"fmt"
@@ -9,8 +12,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
-
-	"github.com/shivad/shivad/server/internal/cgroup"
 )
 
 // A Limit is the maximum memory that the process may have, and its source.
@@ -19,11 +20,11 @@ type Limit struct {
 	Source string // a file of the kernel, or GOMEMLIMIT
 }
 
-// OfProcess returns the smallest of all limits: those of the process's cgroups and all above them,
+// Memory returns the smallest of all limits: those of the process's cgroups and all above them,
 // of either version, of the machine, and of GOMEMLIMIT. A file that cannot be read limits nothing.
-// OfProcess reads files, so do not call it for every request.
-func OfProcess() Limit {
-	l := under("/")
+// Memory reads files, so do not call it for every request.
+func Memory() Limit {
+	l := memoryUnder("/")
 	// The runtime's limit counts only if the variable is set: a program may have derived it from
 	// this function's result.
 	if n := debug.SetMemoryLimit(-1); os.Getenv("GOMEMLIMIT") != "" && n < l.Bytes {
@@ -32,11 +33,11 @@ func OfProcess() Limit {
 	return l
 }
 
-// under returns the limit according to the kernel's files below root.
-func under(root string) Limit {
+// memoryUnder returns the limit according to the kernel's files below root.
+func memoryUnder(root string) Limit {
 	l := Limit{Bytes: math.MaxInt64}
 	l.meminfo(filepath.Join(root, "proc/meminfo"))
-	cgroup.Walk(root, "memory", func(dir string, version int) {
+	walk(root, "memory", func(dir string, version int) {
 		if version == 2 {
 			l.file(root, filepath.Join(dir, "memory.max"))
 			l.file(root, filepath.Join(dir, "memory.high"))
