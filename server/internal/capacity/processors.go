@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Processors returns the number of processors that the process may use now: those of its affinity, or
-// fewer if the bandwidth of its cgroup, or of one above it, allows less. A part of a processor
+// Processors returns the number of processors that the process may use now: those of its affinity,
+// or fewer if the bandwidth of its cgroup, or of one above it, allows less. A part of a processor
 // counts as one, as in Go's own default for GOMAXPROCS: with a limit of 1.5, one thread would leave
-// a third unused. Unlike that default it may be 1. Processors reads files, so do not call
-// it for every request.
+// a third unused. Unlike that default it may be 1. Processors reads files, so do not call it for
+// every request.
 func Processors() int { return processorsUnder("/", runtime.NumCPU()) }
 
 // processorsUnder returns the number according to the kernel's files below root, at most most.
