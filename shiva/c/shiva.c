@@ -195,7 +195,9 @@ enum shiva_status shiva_part(struct shiva *s, const void *elements, size_t bytes
     return s->out.fault;
 }
 
-enum shiva_status shiva_end(struct shiva *s, const char *route, const char *metadata)
+/* conclude ends a request with its metadata, and a route of two parts. */
+static enum shiva_status conclude(struct shiva *s, const char *route, size_t n, const char *more,
+                                  const char *metadata)
 {
     uint32_t used = 0;
     size_t i;
@@ -216,10 +218,29 @@ enum shiva_status shiva_end(struct shiva *s, const char *route, const char *meta
     for (; used < s->out.metadata; used++)
         put(s, ' ');
     for (i = 0; i < s->out.route; i++)
-        put(s, (unsigned char)route[i]);
+        put(s, (unsigned char)(i < n ? route[i] : more[i - n]));
     flush(s);
     s->out.inside = 0;
     return s->out.fault;
+}
+
+enum shiva_status shiva_end(struct shiva *s, const char *route, const char *metadata)
+{
+    return conclude(s, route, s->out.route, NULL, metadata);
+}
+
+enum shiva_status shiva_latest(struct shiva *s, const char *model, const char *metadata)
+{
+    static const char step[] = "/latest";
+    uint32_t bytes = 0;
+    size_t n = 0;
+
+    while (model[n] != 0)
+        n++;
+    while (metadata != NULL && metadata[bytes] != 0)
+        bytes++;
+    shiva_begin(s, 0, n + sizeof step - 1, bytes);
+    return conclude(s, model, n, step, metadata);
 }
 
 /* Receiving. */

@@ -151,6 +151,16 @@ enum shiva_status shiva_part(struct shiva *s, const void *elements, size_t bytes
  */
 enum shiva_status shiva_end(struct shiva *s, const char *route, const char *metadata);
 
+/*
+ * shiva_latest sends a whole request: for the newest answer of a stream whose frames are sent to
+ * that model ("cells"), by whatever client. metadata is as in shiva_end, and names the stream if
+ * there are several; "wait" true waits for the next one. The answer is read as any other: its
+ * tensors are those of the model, and its metadata has "seq", "age_ms" and "skipped".
+ *
+ *     shiva_latest(&s, "cells", "{\"stream\":\"belt-3\",\"max_age_ms\":500}");
+ */
+enum shiva_status shiva_latest(struct shiva *s, const char *model, const char *metadata);
+
 /* The beginning of an answer. */
 struct shiva_answer {
     unsigned tensors;

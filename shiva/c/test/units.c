@@ -112,6 +112,29 @@ static void filling(void)
     }
 }
 
+/* The question for a newest answer is a message without tensors, as whole as its name allows. */
+static void newest(void)
+{
+    static const unsigned char cells[] = {6,   66,  11,  1,   0,   0,   0,   7,   0,   12,  103,
+                                          206, '{', '"', 'a', '"', ':', '1', '}', 'c', 'e', 'l',
+                                          'l', 's', '/', 'l', 'a', 't', 'e', 's', 't'};
+    unsigned char out[64], buffer[8];
+    char name[250];
+    struct memory m;
+    struct shiva s;
+
+    memory_init(&m, NULL, 0, out, sizeof out);
+    shiva_init(&s, memory_transport(&m), buffer, sizeof buffer);
+    CHECK(shiva_latest(&s, "cells", "{\"a\":1}") == SHIVA_OK);
+    CHECK(m.sent == sizeof cells && memcmp(out, cells, sizeof cells) == 0);
+    CHECK(shiva_latest(&s, "m", NULL) == SHIVA_OK);
+    CHECK(m.sent == sizeof cells + 12 + 8 && memcmp(out + sizeof cells + 12, "m/latest", 8) == 0);
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    CHECK(shiva_latest(&s, name, NULL) == SHIVA_LIMIT);
+    CHECK(m.sent == sizeof cells + 12 + 8);
+}
+
 /* Calls out of order, or unlike the announcement, are reported, and nothing more is sent. */
 static enum shiva_status misused(struct shiva *s, int how)
 {
@@ -538,6 +561,7 @@ int units(void)
 {
     sending();
     filling();
+    newest();
     misuse();
     receiving();
     unfitting();

@@ -73,6 +73,31 @@ def test_errors_are_typed(server: Server, kind: str) -> None:
     assert (e.value.code, e.value.retryable, e.value.id) == (429, True, 7)
 
 
+def test_the_newest_answer(server: Server) -> None:
+    server.handler = lambda m: Message(m.namespace, {"seq": 7})
+    asked = [
+        {"stream": "belt", "max_age_ms": 500},
+        {"user": "ann", "after": 7, "wait": True, "version": 2},
+        {"after": 0},
+    ]
+
+    async def of_asyncio() -> None:
+        async with AsyncClient(server.address) as client:
+            seen = await client.latest("cells", "belt", max_age=0.5)
+            await client.latest("cells", user="ann", after=seen, wait=True, version=2)
+            await client.latest("cells", after=0)
+
+    with Client(server.address) as client:
+        seen = client.latest("cells", "belt", max_age=0.5)
+        client.latest("cells", user="ann", after=seen, wait=True, version=2)
+        client.latest("cells", after=0)
+        asyncio.run(of_asyncio())
+        assert [(m.namespace, m.metadata) for m in server.seen] == [("cells/latest", one) for one in asked * 2]
+        server.handler = named
+        with pytest.raises(ValueError, match="without a seq"):
+            client.latest("cells", after=client.infer("m"))
+
+
 def test_errors_say_their_type_once() -> None:
     for message, want in [("not found: no model", "not found: no model"), ("no model", "NotFound: no model")]:
         assert str(shiva_client.NotFound({"type": "NotFound", "message": message})) == want

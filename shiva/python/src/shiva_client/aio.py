@@ -16,7 +16,7 @@ import numpy as np
 from .address import Address
 from .aio_link import AsyncLink
 from .errors import ClientClosed, Draining, ShivaError, Unauthenticated
-from .request import Answer, question
+from .request import Answer, newest, question
 from .retry import Pursuit
 from .servers import Servers, Settings, order, pick
 from .shared import note_names, unnamed
@@ -86,6 +86,14 @@ class AsyncClient:
             except Unauthenticated as error:
                 if not error.renewed:
                     raise
+
+    async def latest(
+        self, model: str, stream: str | None = None, *, user: str | None = None, max_age: float | None = None,
+        after: Answer | int | None = None, wait: bool = False, timeout: float | None = None, **metadata: Any,
+    ) -> Answer:
+        """The newest answer of a stream. See ``Client.latest``."""  # fmt: skip
+        asks = newest(stream, user, max_age, after, wait)
+        return await self.infer(model + "/latest", timeout=timeout, **asks, **metadata)
 
     async def submit(
         self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,

@@ -18,7 +18,7 @@ import numpy as np
 from .address import Address
 from .errors import ClientClosed, Draining, ShivaError, Unauthenticated
 from .link import Link
-from .request import Answer, question
+from .request import Answer, newest, question
 from .retry import Pursuit
 from .servers import Servers, Settings, order, pick
 from .shared import note_names, unnamed
@@ -126,6 +126,36 @@ class Client:
             except Unauthenticated as error:
                 if not error.renewed:
                     raise
+
+    def latest(
+        self, model: str, stream: str | None = None, *, user: str | None = None, max_age: float | None = None,
+        after: Answer | int | None = None, wait: bool = False, timeout: float | None = None, **metadata: Any,
+    ) -> Answer:
+        """The newest answer of a stream, whose frames any client sends to the model.
+
+            seen = client.latest("cells", "belt-3", max_age=0.5)
+            while True:
+                seen = client.latest("cells", "belt-3", after=seen, wait=True)
+
+        Its metadata has ``seq``, ``age_ms``, ``captured_at`` and ``skipped``.
+
+        Args:
+            model: a model or an application
+            stream: None: the only one that the model has
+            user: of the stream's frames; None: any
+            max_age: in seconds; an older answer is Unavailable, or with ``wait`` the next is waited
+                for
+            after: the last answer that the caller has, or its ``seq``: only a newer one will do
+            wait: for an answer that will do, until the timeout (DeadlineExceeded); without
+                ``after`` and ``max_age`` that is the answer to the next frame
+            timeout: in seconds; None: the server's default
+            metadata: other keys, such as ``version``
+
+        Raises:
+            NotFound: no such stream
+            Unavailable: no answer will do now, and ``wait`` is False
+        """  # fmt: skip
+        return self.infer(model + "/latest", timeout=timeout, **newest(stream, user, max_age, after, wait), **metadata)
 
     def submit(
         self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,

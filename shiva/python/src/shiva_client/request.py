@@ -40,6 +40,18 @@ def question(model: str, inputs: tuple[Any, ...], *, timeout: float | None, meta
     return message
 
 
+def newest(
+    stream: str | None, user: str | None, max_age: float | None, after: Answer | int | None, wait: bool
+) -> dict[str, Any]:
+    """The metadata of a question for the newest answer of a stream."""
+    if isinstance(after, Answer):
+        if "seq" not in after.metadata:
+            raise ValueError("after is an answer without a seq: it is not of a stream")
+        after = after.metadata["seq"]
+    age = None if max_age is None else max_age * 1000
+    return {"stream": stream, "user": user, "max_age_ms": age, "after": after, "wait": wait or None}
+
+
 def _array(name: str | int, value: Any) -> Array:
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise ValueError(f"input {name!r} has masked values, and models get no masks: pass .filled(a value for them)")
