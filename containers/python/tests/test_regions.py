@@ -235,6 +235,54 @@ def test_exif_is_first_and_jpegs_are_decoded_smaller(
             assert np.abs(pixels[1:-1, 1:-1].astype(int) - exact).mean() <= 3, (region, side, orientation)
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_smaller_jpeg_is_where_the_whole_one_is(decoder: str, orientation: int) -> None:
+    """Sides that are no multiples of 8: the last pixel of the smaller one lies partly beyond the
+    picture, and may come first when it is upright."""
+    upright = np.zeros((403, 645, 3), np.uint8) if orientation < 5 else np.zeros((645, 403, 3), np.uint8)
+    height, width = upright.shape[:2]
+    x, y = width // 2, height // 2
+    upright[:, x:, 0] = upright[y:, :, 1] = 250
+    back = {1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 8, 7: 7, 8: 6}[orientation]
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    data = file(PIL.Image.fromarray(np.ascontiguousarray(pictures._TURNS[back - 1](upright))), quality=95, exif=exif)
+    near = np.array([x - 40, y - 40, x + 40, y + 40]) / (width, height, width, height)
+    pixels, fit = Image("x", 10, 10, resize="stretch", regions=True).decode(data, near)
+    x0, y0, x1, y1 = fit.boxes(np.array([0, 0, 10, 10], np.float64))
+    wanted = [250 * (x1 - x) / (x1 - x0), 250 * (y1 - y) / (y1 - y0), 0]
+    assert np.abs(pixels.mean(axis=(0, 1)) - wanted).max() < 4  # a pixel of the picture is 3
+
+
+@pytest.mark.parametrize(
+    ("size", "orientation", "form", "step"),
+    [
+        ((64, 1024), 6, {"height": 256, "width": 16, "resize": "stretch"}, 4),
+        ((64, 512), 1, {"height": 64, "width": 64, "resize": "letterbox"}, 8),
+        ((64, 512), 1, {"height": 64, "width": 64, "resize": "crop"}, 1),
+        ((512, 512), 1, {"height": 64, "width": 64, "resize": "letterbox", "margin": 0.0}, 8),
+        ((512, 512), 1, {}, 1),
+    ],
+)
+def test_how_much_smaller_a_jpeg_is_decoded(
+    size: tuple[int, int], orientation: int, form: dict[str, Any], step: int
+) -> None:
+    """The function gets no fewer pixels than from the whole one."""
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    data = file(PIL.Image.fromarray(ramp(*size)), exif=exif)
+    assert Image("x", regions=True, **form).opened(data, [[0, 0, 1, 1]]).step == step
+    assert Image("x", regions=True, **form).opened(data, [[0, 0, 1, 1], [0.5, 0.5, 0.51, 0.51]]).step == 1
+
+
+def test_the_edge_of_a_picture_is_no_bar(decoder: str) -> None:
+    red = np.zeros((40, 50, 3), np.uint8)
+    red[:] = (250, 10, 20)
+    for corners in (np.array([[0, 0], [1, 0], [0.8, 1], [0.2, 1]]), np.array([[0, 0.3], [1, 0], [1, 1], [0, 0.6]])):
+        pixels, _ = Image("x", regions=True, fill=0).fit(red, corners)
+        assert (pixels == red[0, 0]).all()
+
+
 @pytest.mark.parametrize("channels", ["rgb", "bgr", "gray"])
 def test_channels_of_a_smaller_jpeg(decoder: str, channels: str) -> None:
     whole = np.zeros((256, 256, 3), np.uint8)
@@ -486,7 +534,11 @@ def test_a_lying_header_fails_its_batch_and_no_other(name: str) -> None:
 def read(inputs: list[tuple[str, str, list[int], bytes]], rows: int, of: list[int], ids: list[int]) -> Any:
     heads = [{"name": name, "datatype": kind, "shape": shape} for name, kind, shape, _ in inputs]
     head = json.dumps({"rows": rows, "inputs": heads, "pictures": {"x": {"of": of, "ids": ids}}}).encode()
-    return Batches(means()).read(Delivery(b"12345678", head, [data for *_, data in inputs], 0.0, 5))
+    batches = Batches(means())
+    try:
+        return batches.read(Delivery(b"12345678", head, [data for *_, data in inputs], 0.0, 5))
+    finally:
+        assert not batches._plans  # each has ids of its own
 
 
 CORNERS = ("x_regions", "FP32", [1, 4, 2], np.float32(stripe(0, 1)).tobytes())
@@ -514,6 +566,12 @@ CORNERS = ("x_regions", "FP32", [1, 4, 2], np.float32(stripe(0, 1)).tobytes())
 def test_frames_that_are_not_what_they_say(first: Any, corners: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         read([first, corners], 1, [0], [1])
+
+
+def test_a_header_with_ids_is_not_remembered() -> None:
+    (got,), batch, _ = read([("x", "BYTES", [1], texts(b"a")), CORNERS], 1, [0], [7])
+    assert [bytes(one) for one in got.pictures] == [b"a"]
+    assert (batch.rows, list(got.of), list(got.keys)) == (1, [0], [(5, "x", 7)])
 
 
 def test_pictures_in_shared_memory_are_read_where_they_are() -> None:

@@ -81,6 +81,7 @@ def test_boxes_in_regions_are_in_the_pixels_of_the_whole_picture(dots: Path) -> 
     """A detector of a file as the second of two: a large picture, of which it sees a part, also one
     that is turned. A row of a picture that cannot be decoded fails alone."""
     detector = made(dots)
+    assert detector.inputs[0].json()["image"]["regions"] is True
     picture = np.full((1200, 1600, 3), 225, np.uint8)
     wanted = {"red": (400, 300), "blue": (1000, 700)}
     for ink, at in zip((RED, BLUE), wanted.values(), strict=True):
