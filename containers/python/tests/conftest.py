@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from shiva_container import models, pictures
+from shiva_container.kept import KEPT
 
 DECODERS = {"simplejpeg": {"simplejpeg", "cv2"}, "cv2": {"cv2"}, "pillow": {"PIL.Image"}}
 
@@ -21,3 +22,9 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     load = pictures._module.__wrapped__
     monkeypatch.setattr(pictures, "_module", lambda name: load(name) if name in there else None)
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    yield
+    KEPT.free(float("inf"))
