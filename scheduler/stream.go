@@ -94,6 +94,7 @@ type stream struct {
 	sentSeq    int64  // the client's number of the newest frame sent
 	batch      *Batch // of all answers that are leaving; nil: they are of several
 	captured   int64  // earliest capture time of those frames
+	shown      int64  // newest capture time of a frame answered with outputs; never: none was
 	queued     int    // items in queues
 	served     int64  // when a frame was sent last
 	next       int64  // when the next interval of the model's StreamInterval begins
@@ -195,6 +196,7 @@ func (ss *streams) get(r *Request, most int, now int64) *stream {
 	ss.known++
 	key.client, key.name = strings.Clone(key.client), strings.Clone(key.name)
 	s := &stream{key: key, client: c, number: ss.known, turn: -1, seq: -1, served: now, next: now, active: now}
+	s.shown = never
 	s.recent.begin(now)
 	// A new stream joins half-way: it should not wait for all other streams, and clients that name
 	// a new stream in each frame must not keep other streams from their turn. The stream that has

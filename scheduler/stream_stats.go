@@ -12,6 +12,7 @@ import (
 // minute or so, or less for a new stream.
 type StreamStats struct {
 	Name       string
+	Client     string       // who sends it: see Frame; "" for that of a connection
 	Connection uint64       // not 0: the stream is that of a connection
 	Keep       setting.Keep // of its newest frame
 	Waiting    int          // frames without an answer, waiting or executing
@@ -24,6 +25,9 @@ type StreamStats struct {
 	// Worst time between the capture of an accepted frame and its arrival.
 	Late   time.Duration
 	Silent time.Duration // since its newest frame
+	// Newest is how long ago the newest frame that was answered with outputs was captured; below 0:
+	// none was.
+	Newest time.Duration
 }
 
 // Streams returns the streams of the model, at most the given number: first those that wait for
@@ -74,6 +78,12 @@ func (s *stream) stats(now int64) StreamStats {
 		Undated: a.undated + b.undated,
 		Age:     time.Duration(max(a.age, b.age)), Late: time.Duration(max(a.late, b.late)),
 	}
+	if s.client != nil {
+		t.Client = s.client.name
+	}
+	if t.Newest = -1; s.shown != never {
+		t.Newest = time.Duration(max(0, now-s.shown))
+	}
 	if t.Keep == 0 {
 		t.Keep = setting.KeepAll
 	}
@@ -123,4 +133,7 @@ func (s *stream) answered(now int64) {
 	n := s.recent.now(now)
 	n.answered++
 	n.age = max(n.age, now-s.captured)
+	if s.shown == never || s.captured > s.shown {
+		s.shown = s.captured
+	}
 }

@@ -69,6 +69,9 @@ func TestAgeSinceCapture(t *testing.T) {
 			if exact := tt.late < time.Hour; one.Late < tt.late || one.Age < tt.age || exact && (one.Late > tt.late || one.Age > tt.age) {
 				t.Errorf("late %v and %v old, expected %v and %v", one.Late, one.Age, tt.late, tt.age)
 			}
+			if want := time.Second - min(tt.captured, 0); tt.late < time.Hour && one.Newest != want {
+				t.Errorf("the newest answer is %v old, expected %v", one.Newest, want)
+			}
 		})
 	}
 }
@@ -83,7 +86,7 @@ func TestStreamWithoutAnswers(t *testing.T) {
 	for camera := range 4 {
 		c.frame(camera, setting.KeepLatest)
 	}
-	if one := c.model.Streams(1)[0]; one.Name != "camera 3" || one.Answered != 0 || one.Waiting != 1 || one.Frames != 1 {
+	if one := c.model.Streams(1)[0]; one.Name != "camera 3" || one.Answered != 0 || one.Waiting != 1 || one.Frames != 1 || one.Newest >= 0 {
 		t.Errorf("%+v", one)
 	}
 	w.Resume()

@@ -1,11 +1,14 @@
 package server
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +18,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -200,6 +204,78 @@ func TestLatestWhoMay(t *testing.T) {
 			case want == scheduler.ErrUnavailable && (remote == nil || remote.Type != shiva.Unavailable || strings.Contains(remote.Message, "127.0.0.1")):
 				t.Errorf("%s asks %s: %v", who, model, err)
 			}
+		}
+	}
+}
+
+// TestOperatorsSeeStreams: status tells which camera, how old its newest answer is and who waits for
+// it; the newest answers themselves are shown with the right to infer, to whoever may have them.
+func TestOperatorsSeeStreams(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		c.Identities = []config.Identity{
+			declared("line", "infer", "admin:read"), declared("robot", "infer"), declared("reader", "infer", "admin:read"),
+			declared("operator", "infer", "admin:write"), declared("blind", "admin:write"),
+		}
+	})
+	shown := func(who, path string) (code int, text string) {
+		code, text = (&guardedServer{Server: s}).http(t, s.Addrs().Admin.String(), tokenOf(who), http.MethodGet, path, "")
+		var b bytes.Buffer
+		if json.Compact(&b, []byte(text)) == nil {
+			text = b.String()
+		}
+		return code, text
+	}
+	g := newStage(t, s, "m", 1)
+	frame := func(seq int) {
+		t.Helper()
+		answer := make(chan error, 1)
+		go func() {
+			_, err := askAs(t, s, "line", frameOf("cam", seq).message(t, "m"))
+			answer <- err
+		}()
+		g.answer(0, int32(seq))
+		if err := <-answer; err != nil {
+			t.Fatal(err)
+		}
+	}
+	frame(1)
+	until := func(want ...string) {
+		t.Helper()
+		budgettest.Until(t, strings.Join(want, " "), func() bool {
+			_, text := shown("reader", "/v1/status")
+			return !slices.ContainsFunc(want, func(s string) bool { return !strings.Contains(text, s) })
+		})
+	}
+	// Nobody has asked: only the model's queue knows the camera.
+	until(`"model":"m","name":"cam","connection":false,"client":"127.0.0.1","identity":"","known":true,"age_seconds":`, `"waiting":0,"askers":[]`)
+	polls := make(chan error, 2)
+	for who, metadata := range map[string]string{"line": `{"stream":"cam","wait":true,"timeout_ms":60000}`, "robot": `{"stream":"far","wait":true,"timeout_ms":1000}`} {
+		go func() {
+			_, err := askAs(t, s, who, &shiva.Message{Namespace: "m/latest", Metadata: []byte(metadata)})
+			polls <- err
+		}()
+	}
+	until(`"name":"far","connection":false,"client":"","identity":"","known":false,"age_seconds":null,"waiting":1,"askers":["robot"]`, `"waiting":1,"askers":["line"]`)
+	if err := <-polls; err == nil || !strings.Contains(err.Error(), "far") {
+		t.Errorf("a stream that does not come: %v", err)
+	}
+	frame(2)
+	if err := <-polls; err != nil {
+		t.Error(err)
+	}
+	until(`"name":"cam","connection":false,"client":"127.0.0.1","identity":"line","known":true,"age_seconds":`, `"waiting":0,"answered":1,"failed":1,"evicted":0}`)
+	for who, want := range map[string]string{"line": `"data":[2,0]`, "operator": `"data":[2,0]`, "reader": `{"known":0,"answers":[]}`, "blind": "infer", "robot": "admin:read"} {
+		if _, text := shown(who, "/v1/models/m/latest"); !strings.Contains(text, want) {
+			t.Errorf("%s sees %s, expected %s", who, text, want)
+		}
+	}
+	if code, text := shown("operator", "/v1/models/n/latest"); code != http.StatusNotFound {
+		t.Errorf("no such model: %d %s", code, text)
+	}
+	_, text := shown("operator", "/metrics")
+	for _, want := range []string{"shivad_newest_streams 1", "shivad_newest_waiting 0", `shivad_newest_questions_total{result="answer"} 1`, `shivad_newest_questions_total{result="error"} 1`, "shivad_newest_evicted_total 0", "shivad_newest_limit_bytes 6.7"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q among the metrics", want)
 		}
 	}
 }

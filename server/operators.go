@@ -75,6 +75,7 @@ func (s *Server) manage() {
 
 // sources returns the data and the operations of the admin door.
 func (s *Server) sources() operate.Sources {
+	trials := operate.Trials{Gate: s.gate, Door: s.library}
 	return operate.Sources{
 		Version:      Version,
 		Await:        s.awaitOpen,
@@ -90,7 +91,8 @@ func (s *Server) sources() operate.Sources {
 		Documents:    operate.Documents{Store: s.store, Settings: s.settings, Log: s.log},
 		History:      s.history,
 		ClearCache:   s.gate.ClearCache,
-		Try:          operate.Trials{Gate: s.gate, Door: s.library}.Try,
+		Try:          trials.Try,
+		Newest:       trials.Newest,
 		Past:         s.past.Since,
 		Trail:        s.trail,
 		Journal:      s.journal,

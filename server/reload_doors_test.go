@@ -58,7 +58,7 @@ type inEffect struct {
 func (s *Server) inEffectNow(told config.Config) inEffect {
 	c := s.settings.Now()
 	e := inEffect{TCP: s.doors[0].listener.(*tcp.Door).Settings(), REST: s.doors[1].listener.(*rest.Door).Settings(), GRPC: s.doors[2].listener.(*grpc.Door).Settings(), Containers: s.containers.Listener().Settings(), Regions: s.regions.Settings(),
-		Pixels: c.Limits.ImagePixels, Early: c.Containers.ExpectedWithin, Latest: s.gate.Newest().Limit(), OneIn: s.tracer.OneIn(), Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
+		Pixels: c.Limits.ImagePixels, Early: c.Containers.ExpectedWithin, Latest: s.gate.Newest().Usage().Limit, OneIn: s.tracer.OneIn(), Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
 	if len(s.doors) > 3 {
 		e.Frigate = s.doors[3].listener.(*frigate.Door).Settings()
 	}

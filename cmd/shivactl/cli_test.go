@@ -105,6 +105,13 @@ var fakeStatus = admin.Status{
 		{Name: "digits", Version: "1", Replicas: 2, Failing: 1, Needed: 3, Load: 2.5, ReplicaRows: 400, QueueRows: 3, Requests: 1000, Judged: 1000, Failed: 25, Durations: []admin.DurationClass{{Above: 0.008, UpTo: 0.016, Requests: 900}, {Above: 0.016, UpTo: 0.032, Requests: 100}}, SLO: 0.1, InTime: 875, MissingVoices: 4, NoMemory: 1, OldestRow: 0.2, OldestBatch: 12, Streams: 4, Superseded: 4321, FrameAge: 0.43},
 		{Name: "app", Replicas: 2, Requests: 40, Judged: 40, SLO: 0.05, InTime: 30, Defaults: 10, MissingVoices: 4, Durations: []admin.DurationClass{}},
 	},
+	Newest: admin.Newest{Bytes: 3 << 20, Limit: 64 << 20, Streams: 3, Waiting: 13, Answered: 4000, Failed: 20, Evicted: 1},
+	Streams: []admin.Seen{
+		{Model: "digits", Name: "cam-9", Askers: []string{"robot"}, Waiting: 1},
+		{Model: "app", Name: "cam-3", Client: "10.0.0.4", Identity: "line", Known: true, Age: new(0.043), Waiting: 12, Askers: []string{"plc", "robot"}},
+		{Model: "digits", Name: "10.0.0.7:4711", Connection: true, Known: true, Age: new(61.5), Askers: []string{}},
+		{Model: "digits", Name: "cam-4", Client: "user ann", Known: true, Askers: []string{}},
+	},
 	State: admin.State{At: "redis://:xxxxx@10.0.0.9:6379/0", Since: time.Date(2026, 1, 2, 4, 4, 8, 0, time.UTC), Error: "connection refused"},
 	Sessions: []admin.Session{
 		{Model: "digits", Version: "1", Instance: "worker 1", Remote: "127.0.0.1:5555", RPC: "v4", State: "serving", Connected: 3600, Oldest: 12, Batches: 1234, Rows: 56789, Failures: 1, Pending: 2, Slots: 5, AtOnce: 4, Silent: 0.4, LastFailure: "IndexError: 3",

@@ -20,7 +20,9 @@ func (c *cli) statusCommand() *cobra.Command {
 "clients": [{"name", "requests", "bytes", "quotas": [{"quota", "limit", "used", "refused", "refused_seconds"}]}],
 "payload_bytes": {"used", "limit", "refused"}, "shared_bytes": {"inputs", "used", "readable", "replaced", "limit", "outputs"},
 "queue": {"rows", "bytes", "oldest_row_seconds", "oldest_batch_seconds"},
-"models": [...], "routes": [{"name", "to", "ready", "hides"}], "state": {"at", "healthy", "since", "error"}, "sessions": [...], "processes": [...], "limits": {...}}
+"models": [...], "routes": [{"name", "to", "ready", "hides"}], "newest": {"bytes", "limit", "streams", "waiting", "answered", "failed", "evicted"}, "streams": [{"model", "name",
+"connection", "client", "identity", "known", "age_seconds" (null: no answer), "waiting", "askers": [...]}],
+"state": {"at", "healthy", "since", "error"}, "sessions": [...], "processes": [...], "limits": {...}}
 
 The exit code is 0 whenever the server answers, ready or not.
 `,
@@ -87,6 +89,7 @@ func (c *cli) printStatus(s admin.Status) error {
 	fmt.Fprintf(w, "payload memory\t%s\n", memory)
 	fmt.Fprintf(w, "shared memory\t%s\n", sharedMemoryText(s.Shared))
 	fmt.Fprintf(w, "client regions\t%s\n", regionsText(s.Regions))
+	fmt.Fprintf(w, "newest answers\t%s\n", newestText(s.Newest))
 	fmt.Fprintf(w, "state\t%s\n", stateText(s.State, s.Started.Add(time.Duration(s.Uptime*float64(time.Second)))))
 	if err := w.Flush(); err != nil {
 		return err
@@ -97,6 +100,9 @@ func (c *cli) printStatus(s admin.Status) error {
 		return err
 	}
 	if err := c.printRoutes(s.Routes); err != nil {
+		return err
+	}
+	if err := c.printSeen(s.Streams); err != nil {
 		return err
 	}
 	if err := c.printClients(s.Clients); err != nil {

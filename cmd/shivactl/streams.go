@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -55,4 +57,56 @@ func (c *cli) printStreams(list admin.StreamList) error {
 		}
 	}
 	return w.Flush()
+}
+
+// printSeen lists streams, with an empty line below.
+func (c *cli) printSeen(all []admin.Seen) error {
+	if len(all) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	writeSeen(w, all)
+	fmt.Fprintln(w)
+	return w.Flush()
+}
+
+// writeSeen writes a line for each stream: how old its newest answer is, and who waits for it.
+func writeSeen(w io.Writer, all []admin.Seen) {
+	fmt.Fprintln(w, "STREAM\tOF\tFROM\tNEWEST ANSWER\tWAITED FOR BY")
+	for _, s := range all {
+		name, from, newest, waiting := abbreviate(s.Name), s.Client, "none", "-"
+		if user, ok := strings.CutPrefix(from, "user "); ok { // a text of the client's
+			from = "user " + abbreviate(user)
+		}
+		switch {
+		case s.Connection:
+			name, from = name+" (connection)", "-"
+		case s.Name == "":
+			name = "any"
+		}
+		switch {
+		case !s.Known:
+			from, newest = "nobody", "no frame has come"
+		case s.Age != nil:
+			newest = millis(*s.Age) + " old"
+		}
+		if s.Waiting > 0 {
+			if waiting = fmt.Sprint(s.Waiting); len(s.Askers) > 0 {
+				waiting += ": " + strings.Join(s.Askers, ", ")
+			}
+		}
+		if s.Identity != "" {
+			from += ", " + s.Identity
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", name, s.Model, from, newest, waiting)
+	}
+}
+
+// newestText tells what is kept of the newest answers of streams.
+func newestText(n admin.Newest) string {
+	text := fmt.Sprintf("%s of %s, %s, %s waiting", size(n.Bytes), size(n.Limit), plural(n.Streams, "stream"), plural(n.Waiting, "question"))
+	if n.Evicted > 0 {
+		text += fmt.Sprintf(", %s forgotten because of the limit", plural(int(n.Evicted), "stream"))
+	}
+	return text
 }

@@ -24,14 +24,15 @@ func (c *cli) topCommand() *cobra.Command {
 REQUESTS/S are those answered, FAILED/S of them those with an error. P50 and P99 are how long requests took, to about a
 quarter: the server counts them in classes that double. IN TIME is the share that had a result within the SLO, defaults
 apart; requests that their client withdrew (superseded by a newer frame, cancelled, or hung up) or got wrong do not count.
-WAITING are rows now, and the age of the oldest. Below are the identities and addresses that a quota has refused something
-to in the last minute. It ends with Ctrl-C, or after --count times. shivactl status and explain say more.
+WAITING are rows now, and the age of the oldest. Below are streams, how old their newest answers are and who waits for them
+(those that somebody waits for first, at most 20), and the identities and addresses that a quota has refused something to
+in the last minute. It ends with Ctrl-C, or after --count times. shivactl status and explain say more.
 
 With --json: a document each time: {"version", "ready", "reason", "uptime_seconds", "span_seconds", "warnings",
 "requests_per_second", "models": [{"name", "version" ("" of an application), "replicas", "failing", "queue_rows",
 "oldest_row_seconds", "requests_per_second", "failed_per_second", "p50_seconds", "p99_seconds", "in_time" (null as these two
 without requests), "streams", "frame_age_seconds"}], "clients": [{"name", "requests_per_second", "bytes_per_second", "over":
-[{"quota", "limit", "refused_per_second"}]}]}
+[{"quota", "limit", "refused_per_second"}]}], "streams": [as shivactl status shows them]}
 `,
 		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
 		PreRun: func(*cobra.Command, []string) { c.every = every },
@@ -90,6 +91,8 @@ type (
 		Requests float64     `json:"requests_per_second"`
 		Models   []topModel  `json:"models"`
 		Clients  []topClient `json:"clients"`
+
+		Streams []admin.Seen `json:"streams"`
 	}
 	topModel struct {
 		Name      string   `json:"name"`
@@ -127,7 +130,7 @@ func topOf(before, now *admin.Status) top {
 	span := max(now.Uptime-before.Uptime, 0.001)
 	t := top{
 		Version: now.Version, Ready: now.Readiness.Ready, Reason: now.Readiness.Reason, Uptime: now.Uptime, Span: span, Warnings: len(now.Warnings),
-		Models: []topModel{}, Clients: []topClient{},
+		Models: []topModel{}, Clients: []topClient{}, Streams: append([]admin.Seen{}, now.Streams...),
 	}
 	for _, h := range now.Models {
 		old := admin.Health{}
@@ -255,6 +258,10 @@ func (c *cli) printTop(t *top, s *admin.Status) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", name, replicas, waiting, rate(m.Requests), rate(m.Failed), durationText(m.P50), durationText(m.P99),
 			inTime, m.Streams, millis(m.FrameAge))
+	}
+	if len(t.Streams) > 0 {
+		fmt.Fprintln(w)
+		writeSeen(w, t.Streams)
 	}
 	if len(t.Clients) > 0 {
 		fmt.Fprintln(w)

@@ -38,6 +38,7 @@ func TestTopOf(t *testing.T) {
 				Durations: []admin.DurationClass{{Above: 0.004, UpTo: 0.008, Requests: 1000}, {Above: 0.008, UpTo: 0.016, Requests: 150}, {Above: 0.016, UpTo: 0.032, Requests: 50}}},
 			{Name: "again", Version: "1", Requests: 20, Judged: 20, InTime: 10, Durations: []admin.DurationClass{{Above: 0.25, UpTo: 0.5, Requests: 20}}},
 		},
+		Streams: []admin.Seen{{Model: "slow", Name: "cam-3", Client: "10.0.0.4", Known: true, Age: new(0.043), Waiting: 2, Askers: []string{"robot"}}},
 		Clients: []admin.Client{
 			{Name: "cam", Requests: 160, Bytes: 5096, Quotas: []admin.Quota{{Quota: "connections", Limit: 2, Refused: 5, Since: 63}, {Quota: "requests_per_second", Limit: 100, Refused: 30, Since: 0.5}, {Quota: "bytes_in_flight", Limit: 1 << 20}}},
 			{Name: "calm", Requests: 10},
@@ -58,6 +59,9 @@ slow/1             3, 1 FAILING  3 for 1.2s  100         5         13ms   31ms  
 again/1            0             0           10          0         350ms  500ms  50 %     0        -
 app (application)  0             -           2           0         1m4s   1m4s   100 %    0        -
 idle/1             1             0           0           0         -      -      -        0        -
+
+STREAM   OF    FROM      NEWEST ANSWER  WAITED FOR BY
+"cam-3"  slow  10.0.0.4  43ms old       2: robot
 
 OVER A QUOTA  REQUESTS/S  BYTES/S  QUOTA                LIMIT  REFUSED/S
 cam           30          2 KiB    requests_per_second  100    10

@@ -23,6 +23,9 @@
 //	DELETE /v1/models/{name}/cache         empties it: Cleared
 //	GET /v1/models/{name}/versions/{v}     Model
 //	GET /v1/models/{name}/streams          StreamList: streams of frames, by version
+//	GET /v1/models/{name}/latest           NewestList: the newest answer of each stream, with the
+//	                                       right to infer; identities without admin:write see those
+//	                                       of their own streams, or of models that share them
 //	GET /v1/history/{name}                 History: versions that served, and changes
 //	POST /v1/models/{name}/load            starts all containers of a model and waits until it is
 //	                                       ready, with the right load: Loaded; also .../unload

@@ -68,6 +68,8 @@ type Status struct {
 	Queue     Queue     `json:"queue"`         // of all models
 	Models    []Health  `json:"models"`        // and applications
 	Routes    []Route   `json:"routes"`        // of the configuration
+	Newest    Newest    `json:"newest"`        // answers of streams, for those who ask for them
+	Streams   []Seen    `json:"streams"`       // at most 20: first those that somebody waits for
 	State     State     `json:"state"`
 	Sessions  []Session `json:"sessions"`  // of containers
 	Processes []Process `json:"processes"` // supervised ones

@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/latest"
 	"github.com/shivad/shivad/server/internal/trace"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // Latest says how the newest answers of a model's streams are kept.
@@ -80,6 +81,36 @@ func (c *Call) keep() {
 		of.choice = &choice
 	}
 	n.Put(key, latest.Frame{Seq: f.Seq, Arrived: f.arrived, Captured: f.place.Captured, Skipped: f.Skipped, Version: c.Target.ID.Version, Of: of}, c.Outputs)
+}
+
+// A Newest is the newest answer of a stream as its client would get it.
+type Newest struct {
+	latest.Frame
+	Source  latest.Source
+	Target  *Target // that answered
+	Outputs []tensor.Tensor
+	Choice  *Choice // how an application answered; nil for a model
+}
+
+// NewestOf returns the newest answers of the streams of a model or application, at most that many,
+// and how many there are: those that the caller may ask for, or of all identities. It counts as a
+// question. release gives the outputs back.
+func (v View) NewestOf(name string, ofAll bool, most int) (list []Newest, all int, release func(), err error) {
+	target, err := v.Asked(name, "")
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	answers, all := target.newest.Answers(latest.Question{Identity: v.who.Name(), Any: ofAll || v.who == nil}, most)
+	for _, a := range answers {
+		of := a.Of.(*kept)
+		c := Call{Target: of.target, Squeeze: of.squeeze, Outputs: a.Outputs}
+		n := Newest{Frame: a.Frame, Source: a.Source, Target: of.target, Choice: of.choice, Outputs: slices.Clone(a.Outputs)}
+		for i := range n.Outputs {
+			n.Outputs[i].Name, n.Outputs[i].Shape = of.target.Spec.Outputs[i].Name, c.Shown(i)
+		}
+		list = append(list, n)
+	}
+	return list, all, func() { latest.Release(answers) }, nil
 }
 
 // source identifies the frame's stream for those who ask for its newest answer.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -33,13 +34,19 @@ func run(t *testing.T, s Settings, f func(*rig)) {
 		synctest.Wait()
 		g.store.Close(scheduler.ErrDraining)
 		synctest.Wait()
-		if bytes, streams := g.store.Bytes(); bytes != 0 || streams != 0 || g.pool.InUse() != 0 {
+		if bytes, streams := g.kept(); bytes != 0 || streams != 0 || g.pool.InUse() != 0 {
 			t.Errorf("after Close: %d bytes of %d streams, the pool has %d bytes in use", bytes, streams, g.pool.InUse())
 		}
 		if len(g.name.topics)+len(g.name.sources)+g.name.waiting > 0 {
 			t.Errorf("after Close: %d topics, %d streams, %d polls", len(g.name.topics), len(g.name.sources), g.name.waiting)
 		}
 	})
+}
+
+// kept returns how many bytes the answers count, and how many streams have one.
+func (g *rig) kept() (bytes int64, streams int) {
+	u := g.store.Usage()
+	return u.Bytes, u.Streams
 }
 
 // camera is a stream of identity "line", with frames of one value.
@@ -239,7 +246,7 @@ func TestNumbersBeginAgain(t *testing.T) {
 		for range 3 {
 			constant := g.ask(question("c", wait, after(9)))
 			g.put(camera("c"), 9)
-			if _, first := g.store.Bytes(); first > 1 {
+			if _, first := g.kept(); first > 1 {
 				g.put(camera("c"), 9)
 			}
 			g.got(constant, 9, nil)
@@ -338,7 +345,7 @@ func TestGone(t *testing.T) {
 		kept := func(want int) {
 			t.Helper()
 			synctest.Wait()
-			if bytes, streams := g.store.Bytes(); streams != want || (bytes == 0) != (want == 0) || (g.pool.InUse() == 0) != (want == 0) {
+			if bytes, streams := g.kept(); streams != want || (bytes == 0) != (want == 0) || (g.pool.InUse() == 0) != (want == 0) {
 				t.Errorf("after %s: expected %d streams, got %d with %d bytes, %d of the pool", time.Now().Format("04:05"), want, streams, bytes, g.pool.InUse())
 			}
 		}
@@ -374,9 +381,9 @@ func TestLimits(t *testing.T) {
 		for i := range 100 {
 			g.put(camera(fmt.Sprint(i)), int64(i))
 		}
-		all, _ := g.store.Bytes()
+		all, _ := g.kept()
 		g.store.Resize(all / 2)
-		if bytes, streams := g.store.Bytes(); bytes > all/2 || streams < 45 || streams > 50 {
+		if bytes, streams := g.kept(); bytes > all/2 || streams < 45 || streams > 50 {
 			t.Errorf("half of the memory: %d bytes of %d streams", bytes, streams)
 		}
 		g.got(g.ask(question("99")), 99, nil)
@@ -387,7 +394,7 @@ func TestLimits(t *testing.T) {
 		waiting := g.ask(question("big", wait))
 		g.put(camera("big"), 3)
 		g.got(waiting, 3, nil)
-		if bytes, _ := g.store.Bytes(); bytes > 100 {
+		if bytes, _ := g.kept(); bytes > 100 {
 			t.Errorf("the limit is 100, kept are %d bytes", bytes)
 		}
 	})
@@ -448,7 +455,7 @@ func TestNameIsGone(t *testing.T) {
 		g.got(waiting, 0, scheduler.ErrNotFound, `no model "cells"`)
 		g.got(g.ask(question("a", wait)), 0, scheduler.ErrNotFound, `no model "cells"`)
 		g.put(camera("a"), 2)
-		if bytes, streams := g.store.Bytes(); bytes+int64(streams) != 0 {
+		if bytes, streams := g.kept(); bytes+int64(streams) != 0 {
 			t.Errorf("%d bytes of %d streams are left", bytes, streams)
 		}
 		again := g.store.Name("cells", always)
@@ -519,8 +526,93 @@ func TestChurn(t *testing.T) {
 			t.Errorf("%d answers", sum)
 		}
 		time.Sleep(2 * time.Minute)
-		if bytes, left := g.store.Bytes(); bytes != 0 || left != 0 || g.pool.InUse() != 0 {
+		if bytes, left := g.kept(); bytes != 0 || left != 0 || g.pool.InUse() != 0 {
 			t.Errorf("%d bytes of %d streams are kept, %d of the pool", bytes, left, g.pool.InUse())
+		}
+	})
+}
+
+// Operators see who waits for what, the worst first, without asking for it themselves.
+func TestStates(t *testing.T) {
+	t.Parallel()
+	run(t, Settings{}, func(g *rig) {
+		shown := func(most int) (list []string) {
+			for _, s := range g.store.States(most) {
+				text := fmt.Sprintf("%s %s of %s: %d %v", s.Name, s.Stream, s.Client, s.Waiting, s.Askers)
+				if s.Kept {
+					text += fmt.Sprintf(", frame %d is %v old", s.Seq, time.Since(s.Captured))
+				}
+				list = append(list, text)
+			}
+			return list
+		}
+		g.got(g.ask(question("b")), 0, scheduler.ErrUnavailable, "yet")
+		g.put(camera("old"), 1)
+		time.Sleep(time.Second)
+		g.put(camera("new"), 1)
+		polls := []*reply{
+			g.ask(question("new", wait)), g.ask(question("new", wait, of("line"))),
+			g.ask(question("none", wait, of("plc"))), g.ask(question("none", wait, of("robot"))),
+		}
+		want := []string{
+			"cells none of : 2 [plc robot]", "cells new of 10.0.0.4: 2 [line], frame 1 is 0s old", "cells old of 10.0.0.4: 0 [], frame 1 is 1s old",
+		}
+		for most := range 4 {
+			if got := shown(most); !slices.Equal(got, want[:most]) {
+				t.Errorf("the first %d are %q, expected %q", most, got, want[:most])
+			}
+		}
+		if u := g.store.Usage(); u.Waiting != 4 || u.Streams != 2 || u.Answered != 0 || u.Failed != 1 || u.Limit != 1<<20 || u.Bytes == 0 {
+			t.Errorf("%+v", u)
+		}
+		time.Sleep(30 * time.Second) // the polls' time
+		for _, p := range polls {
+			<-p.done
+			p.Release()
+		}
+		if u := g.store.Usage(); u.Waiting != 0 || u.Failed != 5 {
+			t.Errorf("without questions: %+v", u)
+		}
+		for range 29 {
+			time.Sleep(time.Second)
+			shown(9) // does not make the server keep them
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := shown(9); len(got) > 0 {
+			t.Errorf("a minute after the streams: %q", got)
+		}
+	})
+}
+
+// Operators get the newest answers of the streams that they may see, in the order of their names.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	run(t, Settings{}, func(g *rig) {
+		if list, all := g.name.Answers(Question{Any: true}, 9); len(list)+all > 0 {
+			t.Errorf("%d of %d before any frame", len(list), all)
+		}
+		for i, stream := range []string{"c", "a", "b"} {
+			g.put(camera(stream), int64(i))
+		}
+		g.put(Source{Identity: "other", Stream: "d"}, 7)
+		for _, c := range []struct {
+			q    Question
+			most int
+			want string
+		}{
+			{Question{Any: true}, 9, "[a b c d] of 4"}, {Question{Any: true}, 2, "[a b] of 4"},
+			{Question{Identity: "line"}, 9, "[a b c] of 3"}, {Question{Identity: "other"}, 9, "[d] of 1"}, {Question{}, 9, "[] of 0"},
+		} {
+			list, all := g.name.Answers(c.q, c.most)
+			names := []string{}
+			for _, a := range list {
+				names = append(names, a.Source.Stream)
+			}
+			if got := fmt.Sprintf("%v of %d", names, all); got != c.want {
+				t.Errorf("%+v: %s, expected %s", c.q, got, c.want)
+			}
+			Release(list)
 		}
 	})
 }

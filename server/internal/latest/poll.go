@@ -72,6 +72,7 @@ func (n *Name) Ask(p *Poll) {
 	s.mu.Lock()
 	p.name = n
 	if !n.ask(p) {
+		s.count(p)
 		s.mu.Unlock()
 		p.Owner.Complete(p)
 		return
@@ -176,6 +177,7 @@ func (p *Poll) end(why func() error) {
 	}
 	p.refresh()
 	p.Err = why()
+	s.count(p)
 	p.leave()
 	s.mu.Unlock()
 	p.Owner.Complete(p)
@@ -188,12 +190,22 @@ func (p *Poll) refresh() {
 	}
 }
 
+// count counts p, which has its answer.
+func (s *Store) count(p *Poll) {
+	if p.Err != nil {
+		s.done.Failed++
+	} else {
+		s.done.Answered++
+	}
+}
+
 // tell ends the waiting of p with an answer or an error, which the telling goroutine passes on.
 func (s *Store) tell(p *Poll, a *Answer, err error) {
 	p.leave()
 	if p.Err = err; err == nil {
 		p.take(a)
 	}
+	s.count(p)
 	s.told = append(s.told, p)
 	s.wake()
 }

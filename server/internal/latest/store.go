@@ -28,6 +28,7 @@ type Store struct {
 	names   map[string]*Name
 	sources *list.List // of *source, the one whose frame was answered longest ago first
 	evicted time.Time  // when the limit last made the store forget a stream; zero: never
+	done    Usage      // the counts of what it has done
 	closed  error      // not nil: answers every poll
 	sweeper *time.Timer
 	due     bool // the sweeper is set
@@ -50,20 +51,6 @@ func (s *Store) Resize(bytes int64) {
 	gone := s.evict(nil)
 	s.mu.Unlock()
 	gone.release()
-}
-
-// Limit returns the bound.
-func (s *Store) Limit() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.limit
-}
-
-// Bytes returns how many bytes the answers count, and how many streams have one.
-func (s *Store) Bytes() (bytes int64, streams int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.bytes, s.sources.Len()
 }
 
 // Close forgets everything, and answers all polls, those that wait and those to come, with err.
@@ -238,6 +225,7 @@ func (s *Store) forget(src *source, gone released) released {
 func (s *Store) evict(gone released) released {
 	for s.bytes > s.limit {
 		s.evicted = time.Now()
+		s.done.Evicted++
 		gone = s.forget(s.sources.Front().Value.(*source), gone)
 	}
 	return gone

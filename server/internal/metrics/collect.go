@@ -93,6 +93,12 @@ var (
 	outputsDesc          = desc("container_output_bytes", "Shared memory that containers write outputs to, whole until their sessions end.")
 	unpackedDesc         = desc("unpacked_bytes", "Of the memory for payloads in use, the part of compressed requests that unpack to far more than their size.")
 	unpackLimitDesc      = desc("unpacked_limit_bytes", "Limit of the memory for compressed requests that unpack to far more than their size.")
+	newestBytesDesc      = desc("newest_bytes", "Memory of the newest answers of streams, with their bookkeeping.")
+	newestLimitDesc      = desc("newest_limit_bytes", "Limit of the memory of the newest answers of streams.")
+	newestStreamsDesc    = desc("newest_streams", "Streams that the server keeps the newest answer of.")
+	newestWaitingDesc    = desc("newest_waiting", "Questions that wait for the newest answer of a stream.")
+	newestAnswersDesc    = desc("newest_questions_total", "Questions for the newest answer of a stream, by what they got: answer, error.", "result")
+	newestEvictedDesc    = desc("newest_evicted_total", "Streams that were forgotten because the newest answers took more than their limit.")
 	modelFilesDesc       = desc("model_files", "Models whose files the server reads.")
 	faultyFilesDesc      = desc("model_files_faulty", "Of the models whose files the server reads, those that are not served as their files are; status says why.")
 	fileChangesDesc      = desc("model_file_changes_total", "Changes of model files: taken, kept (the old one serves, since the new one cannot), retired.", "result")
@@ -319,6 +325,13 @@ func (m *Metrics) collectSources(out collection, s *Sources, triton bool) {
 		for reason, n := range g.NoRegions {
 			out.counter(regionRefusalsDesc, n, reason)
 		}
+		out.gauge(newestBytesDesc, float64(g.Newest.Bytes))
+		out.gauge(newestLimitDesc, float64(g.Newest.Limit))
+		out.gauge(newestStreamsDesc, float64(g.Newest.Streams))
+		out.gauge(newestWaitingDesc, float64(g.Newest.Waiting))
+		out.counter(newestAnswersDesc, g.Newest.Answered, "answer")
+		out.counter(newestAnswersDesc, g.Newest.Failed, "error")
+		out.counter(newestEvictedDesc, g.Newest.Evicted)
 		out.gauge(modelFilesDesc, float64(g.ModelFiles))
 		out.gauge(faultyFilesDesc, float64(g.FaultyFiles))
 		for result, n := range g.FileChanges {

@@ -107,6 +107,11 @@
 //	                                        of clients which had no memory there
 //	region_refusals_total         {reason}  registrations refused: off, denied, missing (the
 //	                                        file), too_large, full, invalid
+//	newest_bytes, newest_limit_bytes        newest answers of streams, and the limit
+//	newest_streams                          streams with such an answer
+//	newest_waiting                          questions for one that wait
+//	newest_questions_total        {result}  questions by what they got: answer, error
+//	newest_evicted_total                    streams forgotten because of the limit
 //	payload_idle_bytes                      free for the next payloads; returned to the
 //	                                        system in time
 //	arena_bytes                             payloads, in use and free, in memory shared with

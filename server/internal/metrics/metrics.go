@@ -89,12 +89,20 @@ type ServerGauges struct {
 	RegionBytes  int64             // in these regions
 	RegionsMade  int64             // bytes that outputs have taken in files without memory there
 	NoRegions    map[string]uint64 // refused registrations, by reason
+	Newest       NewestGauges      // answers of streams
 	Sessions     int               // of containers
 	Restarts     map[string]int    // of the processes of each supervised container
 	StateUp      bool              // whether changes can be stored
 	ModelFiles   int               // models of files and folders
 	FaultyFiles  int               // of these, not served as their files are
 	FileChanges  map[string]uint64 // what has become of changed files
+}
+
+// NewestGauges is what is kept of the newest answers of streams, and who asked for them.
+type NewestGauges struct {
+	Bytes, Limit              int64
+	Streams, Waiting          int
+	Answered, Failed, Evicted uint64
 }
 
 // LearnedGauges says for how many users an application's policy has a learned state.

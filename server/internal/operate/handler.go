@@ -160,6 +160,7 @@ func (s Sources) routes() []route {
 		{path: "/v1/models/{name}", methods: methods{"GET": s.model, "PATCH": withBody(s.setModel)}},
 		{path: "/v1/models/{name}/explain", methods: methods{"GET": s.explain}},
 		{path: "/v1/models/{name}/streams", methods: methods{"GET": s.streams}},
+		{path: "/v1/models/{name}/latest", methods: methods{"GET": s.newest}},
 		{path: "/v1/models/{name}/cache", methods: methods{"GET": s.cache, "DELETE": s.clearCache}},
 		{path: "/v1/models/{name}/default_version", methods: methods{"PUT": withBody(s.setDefaultVersion)}},
 		{path: "/v1/models/{name}/versions", methods: methods{"GET": s.model}},

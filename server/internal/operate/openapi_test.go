@@ -129,6 +129,7 @@ func door() http.Handler {
 		Sessions: []admin.Session{{Model: "digits", Version: "1", RPC: "v4", Instance: "a", LastFailure: "b", Reason: "c", Arena: "inputs", Readable: 1, Outputs: 1, Replaced: 1, ReplacedFor: 1, Feedback: 1, FeedbackDropped: 1}},
 		Warnings: []string{"look"}, Routes: []admin.Route{{Name: "robot", To: "digits/latest", Hides: "a model of this name"}},
 		Models:    []admin.Health{{Name: "digits", Version: "1", Durations: []admin.DurationClass{{Above: 0.005, UpTo: 0.01, Requests: 1}}}},
+		Streams:  []admin.Seen{{Model: "digits", Name: "cam", Askers: []string{"robot"}, Waiting: 1}, {Model: "digits", Name: "a", Known: true, Age: new(1.5), Askers: []string{}}},
 		Processes: []admin.Process{{Name: "digits", PID: 1, State: "running", LastExit: "exit status 1", Log: []string{"line"}}},
 	}).Sources()
 	s.Trail = access.NewTrail(slog.New(slog.DiscardHandler))
@@ -236,6 +237,9 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		{"get", "/v1/models/{name}/cache", "/v1/models/no/cache", "", 404},
 		{"delete", "/v1/models/{name}/cache", "/v1/models/digits/cache", "", 200},
 		{"get", "/v1/models/{name}/explain", "/v1/models/digits/explain", "", 200},
+		{"get", "/v1/models/{name}/latest", "/v1/models/digits/latest?limit=3", "", 200},
+		{"get", "/v1/models/{name}/latest", "/v1/models/digits/latest?limit=0", "", 400},
+		{"get", "/v1/models/{name}/latest", "/v1/models/no/latest", "", 404},
 		{"get", "/v1/models/{name}/versions", "/v1/models/digits/versions", "", 200},
 		{"get", "/v1/models/{name}/versions/{version}", "/v1/models/digits/versions/1", "", 200},
 		{"get", "/v1/audit", "/v1/audit?limit=5", "", 200},
@@ -371,7 +375,7 @@ func TestTypesAreAsDescribed(t *testing.T) {
 		admin.Process{}, admin.Session{}, admin.Container{}, admin.Containers{}, admin.PolicyState{}, admin.Document{}, admin.Change{},
 		admin.Imported{}, admin.Usage{}, admin.State{}, admin.Status{}, admin.Cache{}, admin.ModelCache{}, admin.Cleared{},
 		admin.BatchList{}, admin.Batches{}, admin.InsightList{}, admin.Insight{}, admin.Batch{}, admin.Replica{}, admin.Measured{}, admin.Fitted{},
-		admin.WatchedAppList{}, admin.Tried{}, admin.TriedOutput{}, admin.History{}, admin.Event{}, admin.Audit{}, access.Entry{}, admin.Logs{}, admin.Reloaded{}, admin.Setting{},
+		admin.WatchedAppList{}, admin.Tried{}, admin.TriedOutput{}, admin.NewestList{}, admin.NewestAnswer{}, admin.History{}, admin.Event{}, admin.Audit{}, access.Entry{}, admin.Logs{}, admin.Reloaded{}, admin.Setting{},
 	} {
 		typ := reflect.TypeOf(v)
 		s, ok := d.Components.Schemas[typ.Name()]

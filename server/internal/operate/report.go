@@ -177,6 +177,7 @@ func (r *Report) Status() admin.Status {
 		st.Queue.OldestRow = max(st.Queue.OldestRow, stats.OldestWait.Seconds())
 		st.Queue.OldestBatch = max(st.Queue.OldestBatch, stats.OldestBatch.Seconds())
 	}
+	st.Newest, st.Streams = r.newest(), r.seen()
 	st.Warnings = append(append(warnings(st), expiring(r.Expiring())...), r.Files.Faults()...)
 	return st
 }
@@ -240,6 +241,7 @@ func (r *Report) Gauges() metrics.ServerGauges {
 		RegionBytes:  clients.Bytes,
 		RegionsMade:  clients.Made,
 		NoRegions:    clients.Refused,
+		Newest:       metrics.NewestGauges(r.Gate.Newest().Usage()),
 		Sessions:     r.Sessions.Count(),
 		Restarts:     r.Processes.Restarts(),
 		StateUp:      r.Store.Health().Healthy,

@@ -107,6 +107,9 @@ type Sources struct {
 	ClearCache func(model string) (entries, bytes int64, err error)
 	// Try asks a model for an operator, who wants to see what it answers.
 	Try func(context.Context, Trial) (admin.Tried, error)
+	// Newest shows the newest answers of a model's streams that an operator may see, no more than
+	// most.
+	Newest func(who *access.Identity, model string, most int) (admin.NewestList, error)
 	// Past returns how models did in the last minutes, after a time in seconds since 1970; nil:
 	// there is no past.
 	Past func(after float64) admin.Past

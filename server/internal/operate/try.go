@@ -61,7 +61,7 @@ func (t Trials) try(ctx context.Context, q Trial, arrived time.Time) (out admin.
 	}
 	defer a.Release()
 	out = admin.Tried{
-		Model: a.Model, Version: a.Version, Outputs: []admin.TriedOutput{}, Queue: a.Timing.Queue.Seconds(), Execute: a.Timing.Exec.Seconds(),
+		Model: a.Model, Version: a.Version, Queue: a.Timing.Queue.Seconds(), Execute: a.Timing.Exec.Seconds(),
 		Total: time.Since(arrived).Seconds(), Rows: a.Timing.BatchRows,
 	}
 	if c := a.Choice; c != nil {
@@ -71,12 +71,19 @@ func (t Trials) try(ctx context.Context, q Trial, arrived time.Time) (out admin.
 			out.Missing[m.Model] = m.Why
 		}
 	}
-	for _, o := range a.Outputs {
+	out.Outputs, err = outputs(a.Outputs)
+	return out, err
+}
+
+// outputs shows the outputs of an answer.
+func outputs(list []tensor.Tensor) (out []admin.TriedOutput, err error) {
+	out = []admin.TriedOutput{}
+	for _, o := range list {
 		shown := admin.TriedOutput{Name: o.Name, Datatype: o.DType.V2(), Shape: append([]int{}, o.Shape...)}
 		if shown.Data, shown.Elements, err = elements(o); err != nil {
 			return out, fmt.Errorf("output %q: %w", o.Name, err)
 		}
-		out.Outputs = append(out.Outputs, shown)
+		out = append(out, shown)
 	}
 	return out, nil
 }
