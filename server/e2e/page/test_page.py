@@ -19,6 +19,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import PATIENCE, TOKENS, TOP, Server, heldout, until
 from playwright.sync_api import Page, expect
+from shiva_client import Client
 
 Open = Callable[..., Page]
 expect.set_options(timeout=1000 * PATIENCE)
@@ -330,6 +331,51 @@ def test_try_draws_what_a_detector_found(open_page: Open, loaded: Server, tmp_pa
     }""")
     #              size    sides of the cat   a point  none   mask  outside of it  nothing
     assert seen == [640, 320, True, True, True, False, True, False, False]
+
+
+def test_newest_answers(open_page: Open, loaded: Server, tmp_path: Path) -> None:
+    """Who waits for a camera stands in the first view; its newest answer in that of the model, drawn without the picture."""
+    (tmp_path / "spotter.py").write_text(SPOTTER)
+    loaded.run(sys.executable, str(tmp_path / "spotter.py"))
+    until("the model", lambda: loaded.replicas("spotter"))
+    picture = cv2.imencode(".jpg", np.full((320, 640, 3), 255, "uint8"))[1]
+    page = open_page("#/model/spotter/1")
+    with Client(loaded.addresses["tcp"]) as camera, Client(loaded.addresses["tcp"]) as robot, Client(loaded.addresses["tcp"]) as plain:
+        waiting = robot.submit("spotter/latest", stream="dock <b>9</b>", wait=True, timeout=PATIENCE)
+        first = open_page("#/")
+        row = first.get_by_role("region", name="Streams").get_by_role("row", name="dock <b>9</b>")
+        expect(row).to_contain_text("no frame has come")
+        expect(row).to_contain_text("1: anonymous")
+        assert camera.infer("spotter", picture, stream="dock <b>9</b>", seq=7)["labels"].tolist() == ["cat", "dog"]
+        assert waiting.result().metadata["seq"] == 7
+        expect(row).to_contain_text("old")
+        expect(row).to_contain_text("anonymous")
+        assert "1: " not in row.inner_text()
+        box = page.locator("article", has=page.get_by_role("heading", name="dock <b>9</b>"))
+        expect(box).to_contain_text("frame 7")
+        drawing = box.locator("canvas")
+        expect(drawing).to_have_attribute("aria-label", "Found: cat 0.91, dog 0.50")
+        seen = drawing.evaluate("""(canvas) => {
+          const paper = canvas.getContext('2d'), inked = (x, y) => paper.getImageData(x, y, 1, 1).data[3] > 0;
+          return [canvas.width, inked(60, 100), inked(5, canvas.height - 5)];
+        }""")
+        assert seen[0] == 480 and seen[1:] == [True, False], f"{seen}: the cat is drawn, and no picture"
+        assert camera.infer("spotter", picture, stream="dock <b>9</b>", seq=8).metadata["seq"] == 8
+        expect(box).to_contain_text("frame 8")  # without being asked again
+        assert page.locator("main b").count() == 0
+        # An answer of another kind is shown as text.
+        plain.infer("digits", np.zeros((8, 8), "uint8"), stream="desk")
+        page.goto(f"{loaded.url}/#/model/digits/1")
+        until("the first question", lambda: loaded.ask("/v1/models/digits/latest", who="reader") is not None)
+        plain.infer("digits", np.zeros((8, 8), "uint8"), stream="desk", seq=3)
+        expect(page.get_by_role("region", name="Newest answer of desk")).to_contain_text("scores FP32 [10]: [")
+        found = Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+        # Whoever may not change the server sees the streams of no other identity.
+        own = open_page("#/model/digits/1", who="reader")
+        expect(own.get_by_role("heading", name="Streams", exact=True)).to_be_visible()
+        assert loaded.ask("/v1/models/digits/latest", who="reader") == {"known": 0, "answers": []}
+        assert not own.get_by_role("heading", name="Newest answers").is_visible()
 
 
 def test_shows(open_page: Open, loaded: Server) -> None:

@@ -129,7 +129,7 @@ func door() http.Handler {
 		Sessions: []admin.Session{{Model: "digits", Version: "1", RPC: "v4", Instance: "a", LastFailure: "b", Reason: "c", Arena: "inputs", Readable: 1, Outputs: 1, Replaced: 1, ReplacedFor: 1, Feedback: 1, FeedbackDropped: 1}},
 		Warnings: []string{"look"}, Routes: []admin.Route{{Name: "robot", To: "digits/latest", Hides: "a model of this name"}},
 		Models:    []admin.Health{{Name: "digits", Version: "1", Durations: []admin.DurationClass{{Above: 0.005, UpTo: 0.01, Requests: 1}}}},
-		Streams:  []admin.Seen{{Model: "digits", Name: "cam", Askers: []string{"robot"}, Waiting: 1}, {Model: "digits", Name: "a", Known: true, Age: new(1.5), Askers: []string{}}},
+		Streams:   []admin.Seen{{Model: "digits", Name: "cam", Askers: []string{"robot"}, Waiting: 1}, {Model: "digits", Name: "a", Known: true, Age: new(1.5), Askers: []string{}}},
 		Processes: []admin.Process{{Name: "digits", PID: 1, State: "running", LastExit: "exit status 1", Log: []string{"line"}}},
 	}).Sources()
 	s.Trail = access.NewTrail(slog.New(slog.DiscardHandler))

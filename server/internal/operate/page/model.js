@@ -5,6 +5,7 @@ import { count, plural, rate, share, title, took } from './format.js';
 import { plot } from './plots.js';
 import { change } from './actions.js';
 import { condition, withoutResult } from './overview.js';
+import { newest } from './newest.js';
 import { trial } from './try.js';
 
 const replicaStates = { live: 'good', failing: 'bad', suspect: 'bad', draining: 'warn' };
@@ -43,7 +44,7 @@ export function model(page, name, version) {
     { name: 'Silent', class: 'number wide', cell: (s) => took(s.silent_seconds) },
   ], (s) => s.name, 'No stream has sent a frame in the last minute.');
   const box = trial(page, name, version), whens = [0, 1].map(() => el('span', {}, 'last minute'));
-  const streamPanel = panel('Streams', streams);
+  const streamPanel = panel('Streams', streams), answers = newest(page, name);
   const actions = el('div', { class: 'actions' },
     action(page, 'Make it the default', `Requests that name ${name} without a version are answered by version ${version}.`, () => ({ method: 'PUT', path: `/v1/models/${encodeURIComponent(name)}/default_version`, body: { version }, done: `${name} now means version ${version}` })),
     action(page, 'Empty its cache', `All cached answers of ${name} are dropped.`, () => ({ method: 'DELETE', path: `/v1/models/${encodeURIComponent(name)}/cache`, done: 'The cache is empty' })),
@@ -60,7 +61,7 @@ export function model(page, name, version) {
   const ofAll = panel('Without a result', el('h3', {}, whens[1]), reasons);
   const node = el('div', { class: 'view' },
     el('div', { class: 'title' }, el('h2', {}, version ? title({ name, version }) : name), state, actions), facts, versions,
-    el('div', { class: 'columns' }, panel('What it does, and why', why), box),
+    el('div', { class: 'columns' }, panel('What it does, and why', why), box), answers,
     ...(version ? ofModels : [panel('Requests', el('div', { class: 'columns broad' }, latency, inTime, load))]), ...(version ? [ofAll] : []));
 
   node.update = ({ status, batches, models, containers, insight, history }) => {
@@ -106,7 +107,7 @@ export function model(page, name, version) {
     show(streamPanel, seen.known_streams > 0);
     streams.fill(seen.streams);
   };
-  node.close = () => [latency, inTime, load, queue, sizes, ...(profiles.kept?.values() ?? [])].forEach((p) => p.close());
+  node.close = () => [answers, latency, inTime, load, queue, sizes, ...(profiles.kept?.values() ?? [])].forEach((p) => p.close());
   return node;
 }
 

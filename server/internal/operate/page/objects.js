@@ -11,14 +11,39 @@ const inks = ['#c62828', '#2e7d32', '#2f55d4', '#a65300', '#8e24aa', '#00707a', 
 export function drawn(picture, outputs) {
   const found = objects(outputs);
   if (!found) return null;
+  const canvas = el('canvas', { class: 'found', role: 'img' });
   const scale = Math.min(1, mostSide / Math.max(picture.width, picture.height));
-  const canvas = el('canvas', { class: 'found', role: 'img', 'aria-label': said(found), width: Math.max(1, Math.round(picture.width * scale)), height: Math.max(1, Math.round(picture.height * scale)) });
+  paint(canvas, found, picture, scale, (paper) => paper.drawImage(picture, 0, 0, canvas.width, canvas.height));
+  return canvas;
+}
+
+// sketch is a canvas for objects without their picture, whose size is not known: it has room for
+// all that have been drawn so far.
+export function sketch() {
+  const canvas = el('canvas', { class: 'found sketch', role: 'img' });
+  const room = { width: 0, height: 0 };
+  canvas.draw = (found) => {
+    for (const { corners, points } of found) {
+      for (const [x, y] of [...corners, ...points]) {
+        room.width = Math.max(room.width, x);
+        room.height = Math.max(room.height, y);
+      }
+    }
+    const side = Math.max(room.width, room.height);
+    paint(canvas, found, { width: room.width || 4, height: room.height || 3 }, 480 / (side || 4));
+  };
+  return canvas;
+}
+
+function paint(canvas, found, { width, height }, scale, ground) {
+  canvas.width = Math.max(1, Math.round(width * scale)); // this clears it, too
+  canvas.height = Math.max(1, Math.round(height * scale));
+  canvas.setAttribute('aria-label', said(found));
   const paper = canvas.getContext('2d');
-  paper.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  ground?.(paper);
   for (const one of found) if (one.mask) paper.drawImage(tinted(one), 0, 0, canvas.width, canvas.height);
   for (const one of found) outline(paper, one, scale);
   for (const one of found) plate(paper, one, scale);
-  return canvas;
 }
 
 // objects are those of the first row, whose outputs are lists of the same length.

@@ -22,6 +22,14 @@ export function overview(page) {
     { name: 'Limit', class: 'number', cell: (c) => count(c.limit) },
     { name: 'Refused', class: 'number', cell: (c) => count(c.refused) },
   ], (c) => `${c.name} ${c.quota}`, 'No client was over a quota in the last minute.');
+  const seen = table('Streams', [
+    { name: 'Stream', head: true, cell: (s) => (s.connection ? `connection from ${s.name}` : s.name || 'any') },
+    { name: 'Of', cell: (s) => s.model },
+    { name: 'From', class: 'wide', cell: (s) => (s.known ? [!s.connection && s.client, s.identity].filter(Boolean).join(', ') || '–' : 'nobody') },
+    { name: 'Newest answer', class: 'number', cell: (s) => (s.known ? (s.age_seconds === null ? 'none' : `${took(s.age_seconds)} old`) : 'no frame has come') },
+    { name: 'Waited for by', cell: (s) => (s.waiting ? `${count(s.waiting)}: ${s.askers.join(', ')}` : '–') },
+  ], (s) => JSON.stringify([s.model, s.name, s.connection, s.client, s.identity]), '');
+  const streams = panel('Streams', seen);
   const apps = applications(page), boxes = containers(page);
   const routes = table('Routes', [
     { name: 'Route', head: true, cell: (r) => r.name },
@@ -31,7 +39,7 @@ export function overview(page) {
   const routed = panel('Routes', routes);
   const node = el('div', { class: 'view' },
     el('h2', { class: 'hidden' }, 'Overview'), el('div', { class: 'tiles' }, ...tiles), warnings,
-    panel('Models', models), routed, apps, boxes,
+    panel('Models', models), streams, routed, apps, boxes,
     el('div', { class: 'columns' }, panel('Without a result, last minute', reasons), panel('Over a quota', clients)));
 
   node.update = ({ status, batches, history, now }) => {
@@ -58,6 +66,8 @@ export function overview(page) {
     show(warnings, status.warnings.length > 0);
     each(warnings, status.warnings, (w) => w, (w) => el('li', {}, w));
     models.fill(status.models.filter((m) => m.version).map((m) => ({ ...m, now: now?.get(`${m.name}/${m.version}`), batch: batches?.models.find((b) => b.name === m.name && b.version === m.version) })));
+    show(streams, status.streams.length > 0);
+    seen.fill(status.streams);
     show(routed, status.routes.length > 0);
     routes.fill(status.routes);
     reasons.fill(withoutResult((batches?.models ?? []).filter((b) => !b.ago_seconds)));
