@@ -209,7 +209,7 @@ func TestLatestWhoMay(t *testing.T) {
 }
 
 // TestOperatorsSeeStreams: status tells which camera, how old its newest answer is and who waits
-// for it; the newest answers themselves are shown with the right to infer, to whoever may have them.
+// for it; the answers themselves are shown to whoever may have them.
 func TestOperatorsSeeStreams(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Identities = []config.Identity{

@@ -37,6 +37,7 @@ type call struct {
 	outboxBytes int            // in the session's outbox: reserved, then the answer's size
 	shared      *sharedTensors // nil: no tensor is in shared memory
 	phase       callPhase
+	timing      bool // of a parked call: the answer says where the time was spent
 }
 
 // work is what a call needs to open its request and to write its answer, and not while it is
@@ -139,7 +140,7 @@ func (l *loop) recycle(c *call) {
 // park submits a question that may wait for the newest answer of a stream. Thousands may, for
 // seconds each: while they do, they have a place in the line and little else.
 func (l *loop) park(c *call, q *gate.Poll) {
-	c.parked, c.metadata = q, bytes.Clone(c.question.Metadata)
+	c.parked, c.metadata, c.timing = q, bytes.Clone(c.question.Metadata), c.question.Timing
 	c.gate.Close()
 	l.recycle(c)
 	l.works.give(c.work)
@@ -152,6 +153,7 @@ func (l *loop) resume(c *call) {
 	c.work = l.works.take()
 	// The answer repeats some of it; it was read without an error before.
 	_ = c.question.parse(c.metadata, ofLatest)
+	c.question.Timing = c.timing // which a redirect may have set
 	c.parked.Attach(&c.gate)
 	c.parked = nil
 }
