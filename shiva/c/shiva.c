@@ -235,9 +235,10 @@ enum shiva_status shiva_latest(struct shiva *s, const char *model, const char *m
     uint32_t bytes = 0;
     size_t n = 0;
 
-    while (model[n] != 0)
+    /* With a bound, or the compiler makes it strlen. */
+    while (n <= 255 && model[n] != 0)
         n++;
-    while (metadata != NULL && metadata[bytes] != 0)
+    while (metadata != NULL && bytes < UINT32_MAX && metadata[bytes] != 0)
         bytes++;
     shiva_begin(s, 0, n + sizeof step - 1, bytes);
     return conclude(s, model, n, step, metadata);
