@@ -47,6 +47,14 @@ shed = false
 
 [model.rounded]
 cast = "nearest"
+
+[route.info]
+to = "cells/latest"
+[route.inference]
+to = "info"
+stream = "belt-3"
+[route.change-format]
+to = "inference"
 `)
 	cmd := exec.Command(python(t), "-m", "pytest", "-q", "-x", "server/e2e/python")
 	cmd.Env, cmd.Dir = s.env(), root(t)

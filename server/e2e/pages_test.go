@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +27,7 @@ import (
 //
 //	<!-- file NAME -->     a command below reads it by this name
 //	<!-- source PATH -->   it is this file of the tree
+//	<!-- serve PATH -->    it is this file, which the server has from here on
 //	<!-- variant NAME -->  the source before, by this name, with the block in the place of the line
 //	                       that begins with the same word as the block's last
 //	<!-- ready MODEL -->   the previous block started a container of this model; wait for it
@@ -149,6 +151,16 @@ func (p *page) run() {
 			p.own(argument, body)
 			p.source = body
 			continue
+		case "serve":
+			file := filepath.Join(root(p.t), argument)
+			if source, err := os.ReadFile(file); err != nil || string(source) != body {
+				p.t.Errorf("%s does not show %s as it is (%v)", p.name, argument, err)
+			}
+			p.t.Setenv("PATH", filepath.Dir(python(p.t))+":"+os.Getenv("PATH"))
+			p.server = startWith(p.t, []string{binary(p.t, "shivad"), "--config", file, "--log-format", "json", "--tcp", "127.0.0.1:0",
+				"--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--containers", "127.0.0.1:0"})
+			budgettest.Until(p.t, "the file's containers", func() bool { return p.server.get("/readyz", nil) == http.StatusOK })
+			continue
 		case "variant":
 			lines := strings.Split(strings.TrimSuffix(body, "\n"), "\n")
 			word, _, _ := strings.Cut(lines[len(lines)-1], " ")
@@ -163,7 +175,7 @@ func (p *page) run() {
 			continue
 		case "":
 		default:
-			p.t.Errorf("%s: the comment before a block says %q, which is none of file, source, variant and ready", p.name, does)
+			p.t.Errorf("%s: the comment before a block says %q, which is none of file, source, serve, variant and ready", p.name, does)
 		}
 		switch language {
 		case "sh":

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
+import subprocess
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,7 @@ import pytest
 import shiva_client
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
-from conftest import Server, Start
+from conftest import HERE, Server, Start
 
 import shiva
 
@@ -22,7 +25,7 @@ Ask = Callable[..., Awaitable[Any]]
 @pytest.fixture(scope="module", autouse=True)
 def models(server: Server, start: Start) -> None:
     start("reference_models.py")
-    server.wait_ready("describe/1", "detect/1", "switch-format/1", "level/1", "inspect/1", "rounded/1")
+    server.wait_ready("describe/1", "detect/1", "switch-format/1", "level/1", "inspect/1", "rounded/1", "cells/1")
 
 
 def talk(server: Server, talk: Callable[[Ask], Awaitable[None]]) -> None:
@@ -125,6 +128,48 @@ def test_an_answer_is_the_next_request(server: Server) -> None:
         assert {key: message.metadata[key] for key in metadata} == metadata
 
     talk(server, loop)
+
+
+def show(server: Server, *parts: int) -> None:
+    """A camera that shows pictures with so many parts."""
+    with shiva_client.Client(server.tcp) as client, client.stream("cells", "belt-3", keep="all") as stream:
+        for n in parts:
+            stream.push(np.full((2, 2, 3), n, np.uint8))
+            assert len(next(iter(stream)).answer["found"]) == n
+
+
+def test_the_example_clients_of_the_reference(server: Server) -> None:
+    """They ask three constant namespaces, which are routes to what the camera saw last."""
+
+    async def example(ask: Ask) -> None:
+        for n in 0, 3, 1:
+            await asyncio.to_thread(show, server, n)
+            info = await ask(namespace="info")
+            assert {"model_name", "model_version", "seq", "age_ms"} <= info.metadata.keys()
+            found = await ask(namespace="inference")
+            assert (found.namespace, found.tensors[0].shape, found.tensors[0].dtype) == ("inference", (n, 26), np.float32)
+            assert found.tensors[0].ravel().tolist() == list(range(26 * n))
+            bad = await ask(namespace="BAD")
+            assert (bad.namespace, bad.tensors, bad.metadata["type"]) == ("!error", [], "NotFound")
+            ident = "655ca7a6275359a19a9516d9"
+            changed = await ask(namespace="change-format", metadata={"id": ident})
+            assert (changed.namespace, changed.metadata["id"]) == ("change-format", ident)
+
+    talk(server, example)
+
+
+def test_the_example_client_in_cpp(server: Server, tmp_path: Path) -> None:
+    """It sends pictures and its last answer, and reads fields that must not come in pieces."""
+    program = tmp_path / "client"
+    subprocess.run(["c++", "-std=c++17", "-O1", "-o", program, HERE / "example_client.cpp"], check=True)
+    show(server, 2)
+    host, _, port = server.tcp.rpartition(":")
+    ran = subprocess.run([program, host, port, "50"], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, len(ran.stdout.splitlines())) == (0, 50), ran.stdout[-500:]
+    for line in ran.stdout.splitlines():
+        name, tensors, metadata = line.split(" ", 2)
+        assert (name, tensors) == ("inference", "1")
+        assert json.loads(metadata)["counter"] == 0
 
 
 def test_a_picture_divided_by_255(server: Server) -> None:
