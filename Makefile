@@ -178,8 +178,8 @@ bench: $(VENV)/ready ## against the limits of this machine (half an hour); BENCH
 clean: ## remove what the other targets made
 	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info") $(PYTHON_PACKAGES:=/build)
 
-programs: ## install what tests start: a Redis, stunnel, Chromium (as root on Debian, if they are missing)
-	@.ci/install redis-server stunnel=stunnel4 chromium-headless-shell
+programs: ## install what tests start: a Redis, an MQTT broker, stunnel, Chromium, a compiler for C++ (as root on Debian, if they are missing)
+	@.ci/install redis-server stunnel=stunnel4 chromium-headless-shell mosquitto mosquitto_sub=mosquitto-clients c++=g++
 
 $(VENV)/ready: .ci/venv .ci/requirements.txt $(PYTHON_PACKAGES:=/pyproject.toml)
 	.ci/venv $(VENV)

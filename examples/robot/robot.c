@@ -28,7 +28,7 @@ int main(void) {
     int server = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(server, (void *)&addr, sizeof addr)) return 1;
     send(server, question, sizeof question, 0);
-    take(server, head, sizeof head); // magic, bytes of metadata, tensors, bytes of name, two checksums
+    take(server, head, sizeof head); // magic, bytes of metadata, tensors, bytes of name, checksums
     if (head[8] == 1) take(server, tensor, sizeof tensor); // rank 2, float32, rows, 26 columns
     for (unsigned i = 0; i < number(tensor + 2); i++) {
         take(server, row, sizeof row);
