@@ -163,25 +163,25 @@ def resized(pixels: Array, height: int, width: int) -> Array:
 
 
 def warped(pixels: Array, back: Array, height: int, width: int, fill: int) -> Array:
-    """Pixels [height, width, channels] of places that are anywhere in others, bilinear.
+    """Pixels [height, width, channels] of places that are anywhere in others, bicubic.
 
     ``back`` [3, 3] is the perspective from places in them, where pixel 0 lies from 0 to 1, to
-    places in ``pixels``. What lies beyond those by more than half a pixel is ``fill``.
+    places in ``pixels``. What lies beyond those is ``fill``, but for one or two pixels at the edge.
     """
     corners = np.array([[0, 0, 1], [width, 0, 1], [width, height, 1], [0, height, 1]]) @ back.T
     places = corners[:, :2] / corners[:, 2:]
     least = places.min(0)
-    left, top = (max(0, min(int(low) - 2, size - 1)) for low, size in zip(least, pixels.shape[1::-1], strict=True))
-    right, bottom = (max(0, int(high) + 3) for high in places.max(0))
+    left, top = (max(0, min(int(low) - 3, size - 1)) for low, size in zip(least, pixels.shape[1::-1], strict=True))
+    right, bottom = (max(0, int(high) + 4) for high in places.max(0))
     part = pixels[top : max(bottom, top + 1), left : max(right, left + 1)]
     back = np.array([[1, 0, -left], [0, 1, -top], [0, 0, 1.0]]) @ back
     depth = part.shape[2]
     if (cv2 := _module("cv2")) is not None:
-        # The edge is repeated once, since half of a pixel there would be fill's otherwise.
-        edged = cv2.copyMakeBorder(np.ascontiguousarray(part), 1, 1, 1, 1, cv2.BORDER_REPLICATE)
+        # The edge is repeated, since a pixel there would be mixed with fill otherwise.
+        edged = cv2.copyMakeBorder(np.ascontiguousarray(part), 2, 2, 2, 2, cv2.BORDER_REPLICATE)
         centres = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])
-        matrix = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]]) @ back @ centres
-        flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+        matrix = np.array([[1, 0, 1.5], [0, 1, 1.5], [0, 0, 1]]) @ back @ centres
+        flags = cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP
         try:
             made = cv2.warpPerspective(edged, matrix, (width, height), flags=flags, borderValue=(fill,) * depth)
         except cv2.error as e:
@@ -190,7 +190,7 @@ def warped(pixels: Array, back: Array, height: int, width: int, fill: int) -> Ar
         pillow = _module("PIL.Image")
         picture = pillow.fromarray(np.ascontiguousarray(part[:, :, 0] if depth == 1 else part))
         numbers = (back / back[2, 2]).ravel()[:8].tolist()
-        kind, filter_ = pillow.Transform.PERSPECTIVE, pillow.Resampling.BILINEAR
+        kind, filter_ = pillow.Transform.PERSPECTIVE, pillow.Resampling.BICUBIC
         colour = fill if depth == 1 else (fill,) * depth
         made = np.asarray(picture.transform((width, height), kind, numbers, filter_, fillcolor=colour))
     shaped: Array = made.reshape(height, width, depth)

@@ -153,7 +153,7 @@ def cut(picture: Picture, place: Place, fill: int) -> Cut:
     """The pixels at a place, in as many as it has in ``picture.pixels``; ``fill`` beyond it.
 
     Those of an upright box are whole pixels of the picture, which are not copied. Others are
-    bilinear. A cut has at most as many pixels as the picture, so that corners of which two lie far
+    bicubic. A cut has at most as many pixels as the picture, so that corners of which two lie far
     from the others on almost one line take no more memory than it.
     """
     pixels, origin = picture.pixels, picture.origin
