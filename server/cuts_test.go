@@ -8,14 +8,17 @@ import (
 	"fmt"
 	"image"
 	"image/png"
+	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -102,7 +105,9 @@ func (c *cutter) fault(format string, args ...any) containertest.Reply {
 
 // aligned copies a tensor to memory of its own.
 func aligned(t tensor.Tensor) tensor.Tensor {
-	t, _ = tensor.Concat([]tensor.Tensor{t}, nil) // it has been checked
+	buf, _ := (*tensor.Pool)(nil).Get(len(t.Data)) // without a budget
+	copy(buf.Bytes(), t.Data)
+	t.Data, t.Buf = buf.Bytes(), nil
 	return t
 }
 
@@ -323,4 +328,210 @@ func checkCutters(t *testing.T, cutters []*cutter) {
 	if several == 0 || again == 0 {
 		t.Errorf("%d batches had several pictures, %d pictures several batches", several, again)
 	}
+}
+
+// cutAnswer returns an answer in words: the number of each row's picture, and the box around its
+// corners.
+func cutAnswer(number, corners tensor.Tensor, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	n, errN := tensor.Values[uint32](aligned(number))
+	c, errC := tensor.Values[float32](aligned(corners))
+	if err := errors.Join(errN, errC); err != nil || len(c) != 8*len(n) {
+		return fmt.Sprintf("%d numbers and %d coordinates, %v", len(n), len(c), err)
+	}
+	text := fmt.Sprint(len(number.Shape) > 0, " ")
+	for row, n := range n {
+		text += fmt.Sprintf("%d%v", n, [4]float32{c[8*row], c[8*row+1], c[8*row+4], c[8*row+5]})
+	}
+	return text
+}
+
+// TestRegionsAtTheDoors: regions are rows at every door, as a tensor of boxes or corners of any
+// type of numbers or as lists in metadata or parameters, with files and pixels; nothing of a
+// request is executed of which a region cannot be cut, and the error says which; no region is no
+// row.
+func TestRegionsAtTheDoors(t *testing.T) {
+	s := start(t, func(c *config.Config) { c.SharedMemory.Directory, c.Limits.ImagePixels = "/dev/shm", 200_000 })
+	host := new(cutter)
+	c, err := host.join(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	specs := slices.Clone(cutSpecs[0])
+	specs[0].Image = &tensor.Image{Channels: tensor.ChannelsGray}
+	plain, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "plain", Version: "1",
+		Inputs: specs, Outputs: cutSpecs[1], Answer: host.answer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	budgettest.Until(t, "the containers to serve", func() bool { return serves(s, "cut", "1") && serves(s, "plain", "1") })
+	client := dial(t, s)
+	pixels, file := numbered(t, 7)
+	picture := tensor.Tensor{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{len(file)}, Data: file}
+	raw := tensor.Tensor{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{1, 2, 4, 1}, Data: pixels}
+	two := tensor.Tensor{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{2, 2, 4, 1}, Data: slices.Concat(pixels, pixels)}
+	shiva := func(model, metadata string, inputs ...tensor.Tensor) string {
+		m, err := shiva.NewRequest(model, []byte(metadata), inputs...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := client.Do(t.Context(), m)
+		if err != nil {
+			return err.Error()
+		}
+		defer a.Release()
+		return cutAnswer(a.Tensors[0], a.Tensors[1], nil)
+	}
+	boxes := func(shape tensor.Shape, values ...float32) tensor.Tensor { return regionsOf(t, shape, values) }
+	doubles, err := tensor.FromSlice(tensor.Shape{1, 4}, []float64{0, 0, 0.5, 0.5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := tensor.FromSlice(tensor.Shape{1, 4}, []int64{0, 0, 1, 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	doubles.Name, whole.Name = "image_regions", "image_regions"
+	const both = "true 7[0 0 0.5 0.5]7[0.25 0 1 1]"
+	first := []float32{0, 0, 0.5, 0.5, 0.25, 0, 1, 1}
+	nan := float32(math.NaN())
+	for _, tc := range []struct{ what, got, want string }{
+		{"boxes", shiva("cut", "", picture, boxes(tensor.Shape{2, 4}, first...)), both},
+		{"of pixels", shiva("cut", "", raw, boxes(tensor.Shape{2, 4}, first...)), both},
+		{"corners", shiva("cut", "", picture, boxes(tensor.Shape{1, 4, 2}, 0.5, 0, 1, 0.5, 0.5, 1, 0, 0.5)), "true 7[0.5 0 0.5 1]"},
+		{"one box", shiva("cut", "", picture, boxes(tensor.Shape{4}, 0, 0, 1, 1)), "false 7[0 0 1 1]"},
+		{"one box of a picture among rows", shiva("cut", "", raw, boxes(tensor.Shape{4}, 0, 0, 1, 1)), "true 7[0 0 1 1]"},
+		{"doubles", shiva("cut", "", picture, doubles), "true 7[0 0 0.5 0.5]"},
+		{"integers", shiva("cut", "", picture, whole), "true 7[0 0 1 1]"},
+		{"by position", shiva("cut", "", tensor.Tensor{DType: picture.DType, Shape: picture.Shape, Data: picture.Data}, unnamed(boxes(tensor.Shape{2, 4}, first...))), both},
+		{"lists", shiva("cut", `{"image_regions":[[0,0,0.5,0.5],[0.25,0,1,1]],"k":1}`, picture), both},
+		{"lists of corners", shiva("cut", `{"image_regions":[[[0,0],[1,0],[1,1],[0,1]]]}`, picture), "true 7[0 0 1 1]"},
+		{"none", shiva("cut", "", picture, boxes(tensor.Shape{0, 4})), "true "},
+		{"an empty list", shiva("cut", `{"image_regions":[]}`, picture), "true "},
+		{"no regions", shiva("cut", "", picture), "false 7[-1 -1 -1 -1]"},
+		{"outside", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, -3, 0.5, 0.25, 7)), "true 7[0 0.5 0.25 1]"},
+		{"REST", cutREST(t, s, `"data":[[0,0,0.5,0.5],[0.25,0,1,1]]`, ""), both},
+		{"REST, a parameter", cutREST(t, s, "", `"parameters":{"image_regions":[[0,0,0.5,0.5],[0.25,0,1,1]]},`), both},
+		{"gRPC", cutGRPC(t, s, raw, boxes(tensor.Shape{2, 4}, first...)), both},
+		{"shared memory", cutShared(t, s, boxes(tensor.Shape{2, 4}, first...)), "true 1[0 0 0.5 0.5]1[0.25 0 1 1]"},
+
+		{"one of several is not a number", shiva("cut", "", picture, boxes(tensor.Shape{3, 4}, 0, 0, 1, 1, 0, nan, 1, 1, 1, 0, 0, 1)),
+			`invalid input: input "image_regions": row 1: a coordinate is not a number, or infinite (and 1 more rows cannot be cut)`},
+		{"turned inside out", shiva("cut", "", picture, boxes(tensor.Shape{1, 4, 2}, 0, 0, 0, 1, 1, 1, 1, 0)), `row 0: [[0, 0], [0, 1], [1, 1], [1, 0]] is empty or turned inside out`},
+		{"empty", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, 0.5, 0, 0.5, 1)), `row 0: [0.5, 0, 0.5, 1] is empty or turned inside out`},
+		{"nothing inside", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, 1, 0, 2, 1)), `row 0: [1, 0, 2, 1] is outside the picture`},
+		{"another shape", shiva("cut", "", picture, boxes(tensor.Shape{2, 3}, 0, 0, 1, 1, 0, 0)), `input "image_regions": expected FP32 [n, 4]`},
+		{"two pictures", shiva("cut", "", two, boxes(tensor.Shape{2, 4}, first...)), `input "image" has 2 pictures, but regions are of one`},
+		{"no picture", shiva("cut", "", boxes(tensor.Shape{2, 4}, first...)), `input "image" is missing`},
+		{"twice", shiva("cut", `{"image_regions":[[0,0,1,1]]}`, picture, boxes(tensor.Shape{2, 4}, first...)), `an input is given twice: "image", "image_regions"`},
+		{"texts", shiva("cut", `{"image_regions":"all"}`, picture), `input "image_regions"`},
+		{"too many pixels", shiva("cut", "", raw, boxes(tensor.Shape{30_000, 4}, slices.Repeat([]float32{0, 0, 1, 1}, 30_000)...)), `too large: input "image_regions": rows 0 to 25000 cut 200008 pixels out of a picture of 4 x 2, limits.image_pixels is 200000`},
+		{"a container that cannot", shiva("plain", "", picture, boxes(tensor.Shape{2, 4}, first...)), `model "plain" takes whole pictures only`},
+		{"a container that cannot, lists", shiva("plain", `{"image_regions":[[0,0,1,1]]}`, picture), `model "plain" takes whole pictures only`},
+	} {
+		refused := !strings.HasPrefix(tc.want, "true ") && !strings.HasPrefix(tc.want, "false ")
+		if tc.got != tc.want && (!refused || !strings.Contains(tc.got, tc.want)) {
+			t.Errorf("%s:\n got %s\nwant %s", tc.what, tc.got, tc.want)
+		}
+	}
+	for _, fault := range host.faults {
+		t.Error(fault)
+	}
+	for _, b := range c.Batches() {
+		if strings.Contains(strings.Join(b.Parameters, ""), "regions") {
+			t.Errorf("the container got the parameters %q", b.Parameters)
+		}
+	}
+	if m, err := s.predict.Model("cut", ""); err != nil || len(m.Inputs) != 2 || m.Inputs[1].Name != "image_regions" || !m.Inputs[1].Optional || m.Inputs[1].Datatype != "FP32" || !slices.Equal(m.Inputs[1].Shape, []int{-1, 4}) {
+		t.Errorf("the metadata is %+v, %v", m, err)
+	}
+}
+
+func unnamed(t tensor.Tensor) tensor.Tensor {
+	t.Name = ""
+	return t
+}
+
+func regionsOf(t *testing.T, shape tensor.Shape, values []float32) tensor.Tensor {
+	t.Helper()
+	r, err := tensor.FromSlice(shape, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Name = "image_regions"
+	return r
+}
+
+// cutREST asks for regions of the pixels of picture 7, in JSON; regions has the data of their
+// tensor, "": it is left out.
+func cutREST(t *testing.T, s *Server, regions, parameters string) string {
+	t.Helper()
+	if regions != "" {
+		regions = `,{"name":"image_regions","datatype":"FP32","shape":[2,4],` + regions + "}"
+	}
+	var a struct {
+		Outputs []struct {
+			Shape tensor.Shape
+			Data  []float64
+		}
+	}
+	err := newHTTP(t, s.Addrs().REST[0]).call("POST", "/v2/models/cut/infer",
+		`{`+parameters+`"inputs":[{"name":"image","datatype":"UINT8","shape":[1,2,4,1],"data":[7,0,0,0,0,0,0,0]}`+regions+`]}`, &a)
+	if err != nil || len(a.Outputs) != 2 {
+		return fmt.Sprint(err, a)
+	}
+	numbers := make([]uint32, len(a.Outputs[0].Data))
+	for i, n := range a.Outputs[0].Data {
+		numbers[i] = uint32(n)
+	}
+	corners := make([]float32, len(a.Outputs[1].Data))
+	for i, v := range a.Outputs[1].Data {
+		corners[i] = float32(v)
+	}
+	r := cutReply(numbers, corners)
+	return cutAnswer(r.Outputs[0], r.Outputs[1], nil)
+}
+
+func cutGRPC(t *testing.T, s *Server, inputs ...tensor.Tensor) string {
+	t.Helper()
+	q := &pb.ModelInferRequest{ModelName: "cut"}
+	for _, in := range inputs {
+		p := &pb.ModelInferRequest_InferInputTensor{Name: in.Name, Datatype: in.DType.V2()}
+		for _, n := range in.Shape {
+			p.Shape = append(p.Shape, int64(n))
+		}
+		q.Inputs, q.RawInputContents = append(q.Inputs, p), append(q.RawInputContents, in.Data)
+	}
+	a, err := newGRPC(t, s.Addrs().GRPC[0]).client.ModelInfer(t.Context(), q)
+	if err != nil {
+		return err.Error()
+	}
+	number := tensor.Tensor{DType: tensor.Uint32, Shape: tensor.Shape{int(a.Outputs[0].Shape[0])}, Data: a.RawOutputContents[0]}
+	corners := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{number.Shape[0], 4, 2}, Data: a.RawOutputContents[1]}
+	return cutAnswer(number, corners, nil)
+}
+
+// cutShared asks for regions of a picture that is in shared memory.
+func cutShared(t *testing.T, s *Server, regions tensor.Tensor) string {
+	t.Helper()
+	client, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String(), shiva.WithSharedMemory(1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.Shared(); err != nil {
+		t.Fatal(err)
+	}
+	data := make([]byte, 400*400)
+	data[0] = 1
+	a, err := client.Infer(t.Context(), "cut", tensor.Tensor{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{1, 400, 400, 1}, Data: data}, regions)
+	if err != nil {
+		return err.Error()
+	}
+	defer a.Release()
+	return cutAnswer(a.Tensors[0], a.Tensors[1], nil)
 }

@@ -29,9 +29,7 @@ func (c *Call) listed(r *Request, pool *tensor.Pool) (lists []tensor.Tensor, err
 		if err != nil {
 			return lists, inputError(&tensor.Spec{Name: string(key)}, err)
 		}
-		if t.Name = specs[i].Name + tensor.RegionsSuffix; len(t.Shape) == 1 && t.Shape[0] == 0 {
-			t.Shape = tensor.Shape{0, 4}
-		}
+		t.Name = specs[i].Name + tensor.RegionsSuffix
 		c.Own(t)
 		lists = append(lists, t)
 	}
@@ -76,11 +74,12 @@ func (c *Call) corners(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (c
 	rank := len(t.Shape)
 	box := 1 <= rank && rank <= 2 && t.Shape[rank-1] == 4
 	quad := 2 <= rank && rank <= 3 && t.Shape[rank-1] == 2 && t.Shape[rank-2] == 4
-	if !box && !quad || t.DType != tensor.Float32 && t.DType != tensor.Float64 {
+	none := rank == 1 && t.Shape[0] == 0 // what a list becomes that has no box
+	if !box && !quad && !none || t.DType == tensor.Bool || !tensor.Casts(t.DType, tensor.Float32) {
 		return t, false, fault.Invalid("input %q: expected %s [n, 4], each x_min, y_min, x_max, y_max in parts of the picture, or [n, 4, 2] corners, got %s %s",
 			spec.Name, tensor.Float32.V2(), t.DType, t.Shape)
 	}
-	if t.DType == tensor.Float64 { // numpy's default
+	if t.DType != tensor.Float32 { // numpy makes float64 of lists, and integers of [0, 0, 1, 1]
 		if t, err = tensor.CastNearest(t, tensor.Float32, pool); err != nil {
 			return t, false, inputError(spec, err)
 		}

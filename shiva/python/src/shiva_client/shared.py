@@ -269,8 +269,8 @@ def unnamed(message: Message, known: dict[str, list[str]]) -> Message | None:
         return None
     model = message.namespace
     if model in known:
-        if len(known[model]) == len(message.tensors):
-            message.metadata["__tensors__"] = known[model]
+        if len(message.tensors) <= len(known[model]):  # optional inputs at the end are left out
+            message.metadata["__tensors__"] = known[model][: len(message.tensors)]
         return None
     name, _, version = model.partition("/")
     return Message(f"v2/models/{name}/versions/{version}" if version else f"v2/models/{name}")
