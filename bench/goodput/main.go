@@ -73,45 +73,54 @@ func main() {
 			})
 			return broken, err
 		default:
-			return run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg)
+			return goodput{*onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg}.run(ctx)
 		}
 	})
 }
 
-func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jobs, profile int, loads, only, svg string) (broken []string, err error) {
+// goodput is the measurement of every strategy, by the flags of the same names.
+type goodput struct {
+	wire             bool
+	length           time.Duration
+	seed             uint64
+	jobs, profile    int
+	loads, only, svg string
+}
+
+func (g goodput) run(ctx context.Context) (broken []string, err error) {
 	profiles := sim.Profiles()
-	if profile > len(profiles) || profile < 0 {
-		return nil, fmt.Errorf("expected a profile from 1 to %d, got %d", len(profiles), profile)
+	if g.profile > len(profiles) || g.profile < 0 {
+		return nil, fmt.Errorf("expected a profile from 1 to %d, got %d", len(profiles), g.profile)
 	}
-	if profile > 0 {
-		profiles = profiles[profile-1 : profile]
+	if g.profile > 0 {
+		profiles = profiles[g.profile-1 : g.profile]
 	}
 	at := sim.Loads()
-	if loads != "" {
-		if at, err = parseLoads(loads); err != nil {
+	if g.loads != "" {
+		if at, err = parseLoads(g.loads); err != nil {
 			return nil, err
 		}
 	}
-	if onWire {
-		if profile == 0 {
+	if g.wire {
+		if g.profile == 0 {
 			profiles = profiles[1:2]
 		}
-		if loads == "" {
+		if g.loads == "" {
 			at = []float64{0.5, 0.8, 1.2, 1.5, 2, 5}
 		}
-		return wire(ctx, profiles[0], at, cmp.Or(length, 5*time.Second), seed, only)
+		return wire(ctx, profiles[0], at, cmp.Or(g.length, 5*time.Second), g.seed, g.only)
 	}
-	length = cmp.Or(length, 20*time.Second)
-	cells := sim.Cells(profiles, at, 2*time.Second, length, seed)
-	if profile == 0 {
-		cells = append(cells, sim.KindCells(at, 2*time.Second, length, seed)...)
+	g.length = cmp.Or(g.length, 20*time.Second)
+	cells := sim.Cells(profiles, at, 2*time.Second, g.length, g.seed)
+	if g.profile == 0 {
+		cells = append(cells, sim.KindCells(at, 2*time.Second, g.length, g.seed)...)
 	}
-	all, err := sim.RunAll(ctx, cells, jobs)
+	all, err := sim.RunAll(ctx, cells, g.jobs)
 	if err != nil {
 		return nil, err
 	}
-	if svg != "" {
-		if err := drawGoodput(ctx, svg, all); err != nil {
+	if g.svg != "" {
+		if err := drawGoodput(ctx, g.svg, all); err != nil {
 			return nil, err
 		}
 	}
@@ -122,10 +131,10 @@ func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jo
 		}
 		all = all[len(at):]
 	}
-	if profile > 0 {
+	if g.profile > 0 {
 		return broken, nil
 	}
-	more, err := loops(ctx, length, seed, jobs)
+	more, err := loops(ctx, g.length, g.seed, g.jobs)
 	return append(broken, more...), err
 }
 

@@ -34,12 +34,19 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := serve(ctx, strings.Split(*servers, ","), *a, *b, *noise, *most, flag.Args()); err != nil {
+	if err := (sleeper{*a, *b, *noise, *most}).serve(ctx, strings.Split(*servers, ","), flag.Args()); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func serve(ctx context.Context, servers []string, a, b time.Duration, noise float64, most int, declarations []string) error {
+// A sleeper takes a for a batch and b for each row of it, with a relative noise.
+type sleeper struct {
+	a, b  time.Duration
+	noise float64
+	most  int // rows of a batch; 0: the server's default
+}
+
+func (s sleeper) serve(ctx context.Context, servers, declarations []string) error {
 	if len(declarations) != 1 {
 		return fmt.Errorf("expected one model, got %d", len(declarations))
 	}
@@ -50,14 +57,14 @@ func serve(ctx context.Context, servers []string, a, b time.Duration, noise floa
 	var rows, batches atomic.Int64
 	defer func() { log.Printf("%d rows in %d batches", rows.Load(), batches.Load()) }()
 	return container.Serve(ctx, container.Model{
-		Name: name, Version: "1", Platform: "sleeper", Batched: new(true), MaxBatch: most, Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x},
+		Name: name, Version: "1", Platform: "sleeper", Batched: new(true), MaxBatch: s.most, Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x},
 		Predict: func(_ context.Context, batch *container.Batch) ([]tensor.Tensor, error) {
 			began := time.Now()
 			n := batch.Inputs[0].Rows()
 			rows.Add(int64(n))
 			batches.Add(1)
-			d := float64(a + b*time.Duration(n))
-			return batch.Inputs, sleepUntil(began.Add(time.Duration(d * max(0.2, 1+noise*rand.NormFloat64()))))
+			d := float64(s.a + s.b*time.Duration(n))
+			return batch.Inputs, sleepUntil(began.Add(time.Duration(d * max(0.2, 1+s.noise*rand.NormFloat64()))))
 		},
 	}, servers...)
 }

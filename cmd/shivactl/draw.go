@@ -118,11 +118,12 @@ func drawObjects(img *image.RGBA, found []object) error {
 		}
 		for i := 0; i < len(corners); i += 2 {
 			j := (i + 2) % len(corners)
-			line(img, corners[i], corners[i+1], corners[j], corners[j+1], thick, ink)
+			line(img, position{corners[i], corners[i+1]}, position{corners[j], corners[j+1]}, thick, ink)
 		}
 		for _, p := range f.points {
 			if p.seen >= 0.5 {
-				line(img, p.x, p.y, p.x, p.y, 2*thick, ink)
+				at := position{p.x, p.y}
+				line(img, at, at, 2*thick, ink)
 			}
 		}
 	}
@@ -132,15 +133,18 @@ func drawObjects(img *image.RGBA, found []object) error {
 	return nil
 }
 
+// A position is a place in a picture, in pixels.
+type position struct{ x, y float64 }
+
 // line draws a line of square dots. What is beyond the picture costs nothing.
-func line(img *image.RGBA, x0, y0, x1, y1 float64, thick int, ink color.RGBA) {
-	steps := math.Max(math.Abs(x1-x0), math.Abs(y1-y0))
+func line(img *image.RGBA, from, to position, thick int, ink color.RGBA) {
+	steps := math.Max(math.Abs(to.x-from.x), math.Abs(to.y-from.y))
 	if !(steps < 1<<20) {
 		return // a container may say anything, and NaN
 	}
 	for i := 0.0; i <= math.Max(steps, 1); i++ {
 		at := i / math.Max(steps, 1)
-		x, y := int(x0+(x1-x0)*at)-thick/2, int(y0+(y1-y0)*at)-thick/2
+		x, y := int(from.x+(to.x-from.x)*at)-thick/2, int(from.y+(to.y-from.y)*at)-thick/2
 		draw.Draw(img, image.Rect(x, y, x+thick, y+thick), image.NewUniform(ink), image.Point{}, draw.Src)
 	}
 }

@@ -71,47 +71,58 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 	}
 	queue := logqueue.New(stderr)
 	defer queue.Close(lastLinesLimit)
-	log, level := logger(cfg.Log, queue)
+	c := console{queue: queue, stdout: stdout, signals: signals}
+	c.log, c.level = logger(cfg.Log, queue)
 	if lowered != "" {
-		log.Warn("less memory for payloads than configured", "why", lowered)
+		c.log.Warn("less memory for payloads than configured", "why", lowered)
 	}
-	return serve(o, cfg, queue, log, level, stdout, signals)
+	return c.serve(o, cfg)
 }
 
 // lastLinesLimit bounds how long the end of the process waits for the reader of its log.
 const lastLinesLimit = time.Second
 
+// A console is what a process says, and what it is told.
+type console struct {
+	log     *slog.Logger // writes to queue
+	level   *slog.LevelVar
+	queue   *logqueue.Queue
+	stdout  io.Writer
+	signals <-chan os.Signal
+}
+
 // serve runs a server until a signal arrives or the server fails. SIGHUP makes it load the
 // configuration again.
-func serve(o options, cfg config.Config, queue *logqueue.Queue, log *slog.Logger, level *slog.LevelVar, stdout io.Writer, signals <-chan os.Signal) int {
+func (c console) serve(o options, cfg config.Config) int {
+	log := c.log
 	defer runtime.KeepAlive(tuneGC())
 	defer server.FollowProcessors(cfg.TCP)()
 	manager := fromEnvironment(log)
 	s, err := server.New(cfg, log)
 	var drain, after atomic.Int64
-	adopt := func(c config.Config) {
-		drain.Store(int64(c.Server.Drain))
-		after.Store(int64(afterDrain(c)))
+	adopt := func(cfg config.Config) {
+		drain.Store(int64(cfg.Server.Drain))
+		after.Store(int64(afterDrain(cfg)))
 	}
 	adopt(cfg)
 	if err == nil {
 		log = s.Log()
-		s.CountLogLosses(queue.Lost)
-		queue.Recovered(func(lines uint64) {
+		s.CountLogLosses(c.queue.Lost)
+		c.queue.Recovered(func(lines uint64) {
 			log.Warn("log lines were lost, because the reader of the log, or its disk, did not take them", "lines", lines)
 		})
 		limitHeap(cfg.Limits, s, log)
 		if o.file != "" || cfg.TLS.Cert != "" { // a reload also reads certificates that flags name
 			load := func() (config.Config, error) {
-				c, _, err := o.load()
-				if err == nil && c.Blank() {
+				cfg, _, err := o.load()
+				if err == nil && cfg.Blank() {
 					err = fmt.Errorf("%s is empty, as while it is being written: if you want the defaults, and no [[container]], leave a comment in it", o.file)
 				}
-				return c, err
+				return cfg, err
 			}
-			s.ReloadFrom(load, func(c config.Config) {
-				adopt(c)
-				_ = level.UnmarshalText([]byte(c.Log.Level)) // it has been validated
+			s.ReloadFrom(load, func(cfg config.Config) {
+				adopt(cfg)
+				_ = c.level.UnmarshalText([]byte(cfg.Log.Level)) // it has been validated
 			})
 		}
 		log.Debug("configuration", "effective", asText{cfg.Redacted()})
@@ -127,14 +138,14 @@ func serve(o options, cfg config.Config, queue *logqueue.Queue, log *slog.Logger
 	defer close(over)
 	go manager.watch(s.Ready, over) // not joined: a server that is stuck must still end
 	if o.models.files != nil || o.models.folders != nil {
-		go o.models.tell(s, stdout, over) // not joined: a reader of the output may be stuck
+		go o.models.tell(s, c.stdout, over) // not joined: a reader of the output may be stuck
 	}
 
 	code := exitOK
 wait:
 	for {
 		select {
-		case sig := <-signals:
+		case sig := <-c.signals:
 			if sig == syscall.SIGHUP {
 				go func() { // Shutdown waits for the reload
 					manager.say("RELOADING=1", "reloading")
@@ -161,7 +172,7 @@ wait:
 		select {
 		case err = <-stopped:
 			ended = true
-		case sig := <-signals:
+		case sig := <-c.signals:
 			if sig == syscall.SIGHUP {
 				continue // a shutdown needs no new settings
 			}

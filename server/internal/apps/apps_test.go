@@ -103,7 +103,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 				for try, r := range servers {
 					reply := []selection.Prediction{{Ask: selection.Ask{Model: models[0], Probability: 1}}}
 					outcome := selection.ByLosses(map[selection.Model]float64{models[0]: 0, models[1]: 1})
-					_, applied, err := r.Learn(t.Context(), a, "u", fmt.Sprintf("%d.%d", w, i), models, reply, outcome)
+					_, applied, err := r.Learn(t.Context(), a, models, Judged{"u", fmt.Sprintf("%d.%d", w, i), reply, outcome})
 					if err != nil || applied != (try == 0) {
 						t.Errorf("applied %t at try %d, error %v", applied, try, err)
 					}
@@ -150,7 +150,7 @@ func TestCandidatesChange(t *testing.T) {
 	}
 	for i := range 20 {
 		reply := []selection.Prediction{{Ask: selection.Ask{Model: m("a/1")[0], Probability: 1}}}
-		if _, _, err := r.Learn(t.Context(), a, "", fmt.Sprint(i), m("a/1", "b/1"), reply, selection.ByLosses(map[selection.Model]float64{m("a/1")[0]: 0, m("b/1")[0]: 1})); err != nil {
+		if _, _, err := r.Learn(t.Context(), a, m("a/1", "b/1"), Judged{"", fmt.Sprint(i), reply, selection.ByLosses(map[selection.Model]float64{m("a/1")[0]: 0, m("b/1")[0]: 1})}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -276,7 +276,7 @@ func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 	teach := func(app *App, id string, models ...selection.Model) selection.State {
 		t.Helper()
 		reply := []selection.Prediction{{Ask: selection.Ask{Model: a2, Probability: 1}}}
-		s, applied, err := r.Learn(t.Context(), app, "", id, models, reply, selection.ByLosses(map[selection.Model]float64{a: 0, a2: 0, b: 0.5, c: 1}))
+		s, applied, err := r.Learn(t.Context(), app, models, Judged{"", id, reply, selection.ByLosses(map[selection.Model]float64{a: 0, a2: 0, b: 0.5, c: 1})})
 		if err != nil || !applied {
 			t.Fatal(applied, err)
 		}

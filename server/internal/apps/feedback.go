@@ -193,7 +193,7 @@ func (f *feedback) apply(predictions []selection.Prediction, inputs []Inputs) (r
 	if a == nil {
 		return reply, fmt.Errorf("%w: application %q was deleted before its feedback was learned", scheduler.ErrNotFound, f.app.Name)
 	}
-	state, applied, err := r.Learn(ctx, a.App, f.user, f.id, a.models, predictions, outcome)
+	state, applied, err := r.Learn(ctx, a.App, a.models, Judged{f.user, f.id, predictions, outcome})
 	if err != nil {
 		return reply, err
 	}

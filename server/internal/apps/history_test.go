@@ -194,7 +194,7 @@ func (h *history) learn(user, id string) {
 		if now != "" {
 			old = []byte(now)
 		}
-		s, err := h.servers[0].teach(h.servers[0].App(learning), old, ab, given, outcome)
+		s, err := h.servers[0].teach(h.servers[0].App(learning), old, ab, Judged{Predictions: given, Outcome: outcome})
 		return learnedText(s), err == nil
 	}}
 	for began := h.now(); ; time.Sleep(time.Millisecond) {
@@ -207,7 +207,7 @@ func (h *history) learn(user, id string) {
 		var s selection.State
 		var applied bool
 		err := h.try(100*time.Millisecond, func(ctx context.Context) (err error) {
-			s, applied, err = r.Learn(ctx, r.App(learning), user, id, ab, given, outcome)
+			s, applied, err = r.Learn(ctx, r.App(learning), ab, Judged{user, id, given, outcome})
 			return err
 		})
 		if errors.Is(err, scheduler.ErrUnavailable) {

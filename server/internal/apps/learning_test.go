@@ -30,7 +30,7 @@ func policy(t *testing.T, r *Registry, name string) *App {
 func learn(t *testing.T, r *Registry, a *App, user, id string) selection.State {
 	t.Helper()
 	reply := []selection.Prediction{{Ask: selection.Ask{Model: ab[0], Probability: 0.5}}}
-	s, _, err := r.Learn(t.Context(), a, user, id, ab, reply, selection.ByLosses(map[selection.Model]float64{ab[0]: 0, ab[1]: 1}))
+	s, _, err := r.Learn(t.Context(), a, ab, Judged{user, id, reply, selection.ByLosses(map[selection.Model]float64{ab[0]: 0, ab[1]: 1})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestUnreadableIsNotWrittenOver(t *testing.T) {
 		t.Errorf("serving with what cannot be read: %+v (%v)", s, err)
 	}
 	reply := []selection.Prediction{{Ask: selection.Ask{Model: ab[0], Probability: 1}}}
-	_, _, err := r.Learn(t.Context(), a, "u", "", ab, reply, selection.ByLosses(map[selection.Model]float64{ab[0]: 0}))
+	_, _, err := r.Learn(t.Context(), a, ab, Judged{"u", "", reply, selection.ByLosses(map[selection.Model]float64{ab[0]: 0})})
 	if err == nil || !strings.Contains(err.Error(), "format 99") {
 		t.Errorf("learning over it: %v", err)
 	}

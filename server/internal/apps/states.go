@@ -187,25 +187,34 @@ func same(s selection.State, models []selection.Model) bool {
 		!slices.ContainsFunc(s.Models, func(arm selection.Arm) bool { return !slices.Contains(models, arm.Model) })
 }
 
-// Learn teaches the policy of a, for user, what became of a request, in one atomic step across all
-// servers. a is the application as it is now, which may have changed since the request, and models
-// are its current candidates. id names the feedback, "" if it has no name: feedback that was
-// learned with the same id before is not learned again, and applied is then false.
+// A Judged is a request of which it has become known how it went.
+type Judged struct {
+	User string
+	ID   string // names the feedback; "": it has no name
+
+	Predictions []selection.Prediction
+	Outcome     selection.Outcome
+}
+
+// Learn teaches the policy of a what became of a request, in one atomic step across all servers. a
+// is the application as it is now, which may have changed since the request, and models are its
+// current candidates. Feedback that was learned with the same id before is not learned again, and
+// applied is then false.
 //
 // A server that does not know of a change yet teaches the old policy, whose state is stored
 // alongside the new one's. For an application that has just been deleted it leaves a state, which
 // tidy deletes.
-func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []selection.Model, predictions []selection.Prediction, outcome selection.Outcome) (s selection.State, applied bool, err error) {
-	e, err := r.cfg.Store.Update(ctx, PolicyKey(a.Name, user), id, func(old []byte) ([]byte, error) {
+func (r *Registry) Learn(ctx context.Context, a *App, models []selection.Model, j Judged) (s selection.State, applied bool, err error) {
+	e, err := r.cfg.Store.Update(ctx, PolicyKey(a.Name, j.User), j.ID, func(old []byte) ([]byte, error) {
 		var err error
-		if s, err = r.teach(a, old, models, predictions, outcome); err != nil {
+		if s, err = r.teach(a, old, models, j); err != nil {
 			return nil, err
 		}
 		return json.Marshal(s)
 	})
 	r.states.noteRevision(e.Revision)
 	if errors.Is(err, state.ErrApplied) {
-		s, err = r.State(a, user, models)
+		s, err = r.State(a, j.User, models)
 		return s, false, err
 	}
 	return s, err == nil, composite.Stored(err)
@@ -213,7 +222,7 @@ func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []
 
 // teach returns the state that follows old. It runs in the store, on any goroutine and with the
 // store's locks held: a panic fails only this feedback.
-func (r *Registry) teach(a *App, old []byte, models []selection.Model, predictions []selection.Prediction, outcome selection.Outcome) (s selection.State, err error) {
+func (r *Registry) teach(a *App, old []byte, models []selection.Model, j Judged) (s selection.State, err error) {
 	defer func() {
 		if what := recover(); what != nil {
 			r.cfg.Log.Error("panic while learning from feedback", "application", a.Name, "panic", what, "stack", string(debug.Stack()))
@@ -231,7 +240,7 @@ func (r *Registry) teach(a *App, old []byte, models []selection.Model, predictio
 	if s, err = a.Selection.Migrate(s, models); err != nil {
 		return s, a.unaskable(err)
 	}
-	if s, err = a.Selection.Feedback(s, predictions, outcome); err != nil {
+	if s, err = a.Selection.Feedback(s, j.Predictions, j.Outcome); err != nil {
 		return s, fault.Invalid("application %q: %w", a.Name, err)
 	}
 	return s, nil

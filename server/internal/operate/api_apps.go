@@ -98,7 +98,7 @@ func (s Sources) forget(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.audit(r, "forget", "policy", name, before.Users, nil, nil)
+	s.audit(r, act{action: "forget", what: "policy", name: name, before: before.Users})
 	return s.Learning.Learned(name, "", true, mostUsers)
 }
 

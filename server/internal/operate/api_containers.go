@@ -24,7 +24,7 @@ func (s Sources) operate(do func(Operator, context.Context, string) error) handl
 		err = do(s.Containers, r.Context(), before.Name)
 		after, gone := s.findContainer(before.Name)
 		if err == nil || before.State != after.State || r.Context().Err() != nil {
-			s.audit(r, path.Base(r.URL.Path), "container", before.Name, before.State, after.State, err)
+			s.audit(r, act{path.Base(r.URL.Path), "container", before.Name, before.State, after.State, err})
 		}
 		return after, cmp.Or(err, gone)
 	}

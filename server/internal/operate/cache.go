@@ -39,6 +39,6 @@ func (s Sources) clearCache(r *http.Request) (any, error) {
 		return nil, refuse(http.StatusNotFound, "%v", err)
 	}
 	cleared := admin.Cleared{Name: c.Name, Entries: entries, Bytes: bytes}
-	s.audit(r, "clear", "cache", c.Name, cleared, nil, nil)
+	s.audit(r, act{action: "clear", what: "cache", name: c.Name, before: cleared})
 	return cleared, nil
 }

@@ -134,7 +134,7 @@ func (c collection[D]) make(r *http.Request, d D) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.audit(r, "create", c.what, *c.name(&d), nil, d, nil)
+	c.audit(r, act{action: "create", what: c.what, name: *c.name(&d), after: d})
 	return reply{status: http.StatusCreated, location: c.path + "/" + url.PathEscape(*c.name(&d)), body: d}, nil
 }
 
@@ -173,7 +173,7 @@ func (c collection[D]) change(r *http.Request, change func(D) (D, error)) (any, 
 	if err != nil {
 		return nil, err
 	}
-	c.audit(r, "change", c.what, *c.name(&after), before, after, nil)
+	c.audit(r, act{action: "change", what: c.what, name: *c.name(&after), before: before, after: after})
 	return after, nil
 }
 
@@ -229,7 +229,7 @@ func (c collection[D]) delete(r *http.Request) (any, error) {
 		err = c.of.Delete(r.Context(), *c.name(&d))
 	}
 	if err == nil {
-		c.audit(r, "delete", c.what, *c.name(&d), d, nil, nil)
+		c.audit(r, act{action: "delete", what: c.what, name: *c.name(&d), before: d})
 	}
 	return d, err
 }

@@ -353,15 +353,24 @@ func (s Sources) source(r *http.Request) access.Source {
 	return access.Source{Identity: who.Name(), Address: r.RemoteAddr, Door: "admin"}
 }
 
-// audit records a change: its author, and the values before and after; nil means none. err is the
-// error that stopped it part-way.
-func (s Sources) audit(r *http.Request, action, what, name string, before, after any, err error) {
-	e := access.Entry{Source: s.source(r), Action: action, What: what, Name: name, Before: access.AuditText(before), After: access.AuditText(after)}
-	if err != nil {
-		e.Error = err.Error()
+// An act is what an operator did to something.
+type act struct {
+	action, what, name string
+	before, after      any   // its values; nil: none
+	err                error // what stopped it part-way
+}
+
+// audit records an act and its author.
+func (s Sources) audit(r *http.Request, a act) {
+	e := access.Entry{
+		Source: s.source(r), Action: a.action, What: a.what, Name: a.name,
+		Before: access.AuditText(a.before), After: access.AuditText(a.after),
+	}
+	if a.err != nil {
+		e.Error = a.err.Error()
 	}
 	s.Trail.Add(e)
-	s.chronicle(r, what, name, before, after)
+	s.chronicle(r, a.what, a.name, a.before, a.after)
 }
 
 // chronicle records a change in the history of a model or an application.

@@ -64,7 +64,7 @@ func (s Sources) set(r *http.Request, settings map[string]*string) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	s.audit(r, "change", "model", name, before, after, nil)
+	s.audit(r, act{action: "change", what: "model", name: name, before: before, after: after})
 	if unknown != nil {
 		return admin.ModelVersions{Name: name, Versions: []admin.Model{}}, nil
 	}

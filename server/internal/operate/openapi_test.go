@@ -280,30 +280,36 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 			continue
 		}
 		tried[c.path+" "+c.method] = true
-		isAsDescribed(t, h, d, op, c.method, c.request, c.body, c.status)
+		op.tried(t, h, d, trial{c.method, c.request, c.body, c.status})
 	}
 	eventsAreAsDescribed(t, h, d)
 	tried["/v1/watch get"] = true
 	everyPathIsTried(t, d, tried)
 }
 
-// isAsDescribed sends a request, and compares it and its answer with the operation's description.
-func isAsDescribed(t *testing.T, h http.Handler, d *description, op operation, method, request, body string, status int) {
+// A trial is a request, and the status that it is to be answered with.
+type trial struct {
+	method, request, body string
+	status                int
+}
+
+// tried sends a request, and compares it and its answer with the operation's description.
+func (op operation) tried(t *testing.T, h http.Handler, d *description, c trial) {
 	t.Helper()
-	what := method + " " + request
-	if body != "" {
+	what := c.method + " " + c.request
+	if c.body != "" {
 		var sent any
-		if err := json.Unmarshal([]byte(body), &sent); err != nil {
+		if err := json.Unmarshal([]byte(c.body), &sent); err != nil {
 			t.Fatal(err)
 		}
 		for _, f := range d.fits("sent", op.RequestBody.Content["application/json"].Schema, sent) {
 			t.Errorf("%s: %s", what, f)
 		}
 	}
-	w, v := ask(t, h, strings.ToUpper(method), request, body)
+	w, v := ask(t, h, strings.ToUpper(c.method), c.request, c.body)
 	answer, ok := op.Responses[fmt.Sprint(w.Code)]
-	if w.Code != status || !ok {
-		t.Errorf("%s: expected %d, got %d %s; described: %t", what, status, w.Code, w.Body, ok)
+	if w.Code != c.status || !ok {
+		t.Errorf("%s: expected %d, got %d %s; described: %t", what, c.status, w.Code, w.Body, ok)
 		return
 	}
 	if content, ok := answer.Content["application/json"]; ok {

@@ -7,6 +7,6 @@ func (s Sources) reload(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.audit(r, "reload", "configuration", "", nil, done, nil)
+	s.audit(r, act{action: "reload", what: "configuration", after: done})
 	return done, nil
 }
