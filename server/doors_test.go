@@ -37,7 +37,7 @@ type way struct {
 	refuses map[tensor.DType]string
 }
 
-// A condition is a row of the table of errors, which shiva/README.md shows.
+// A condition is a row of the table of errors, which server/manual/errors.md shows.
 type condition struct {
 	kind      string // of Shiva
 	http      int

@@ -31,10 +31,10 @@ type LatestRequest struct {
 	Timeout time.Duration
 }
 
-// Latest returns the newest answer of a stream, of any client: see server/README.md for what is
-// kept. Its errors are those of Infer: ErrNotFound for a stream that has no answer, ErrUnavailable
-// for one that is too old or not newer than After, and ErrDeadlineExceeded if none came in time.
-// Any goroutine may call it, from Start until Shutdown.
+// Latest returns the newest answer of a stream, of any client: see server/manual/latest.md for what
+// is kept. Its errors are those of Infer: ErrNotFound for a stream that has no answer,
+// ErrUnavailable for one that is too old or not newer than After, and ErrDeadlineExceeded if none
+// came in time. Any goroutine may call it, from Start until Shutdown.
 func (s *Server) Latest(ctx context.Context, q *LatestRequest) (*Response, error) {
 	request, err := s.request(&Request{Name: q.Name, Version: q.Version, User: q.User, Timeout: q.Timeout})
 	if err != nil {

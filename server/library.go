@@ -55,8 +55,8 @@ type Request struct {
 	// Priority is 1 for the highest to 10 for the lowest; 0 is the default, 6.
 	Priority int
 	// Parameters is a JSON object, as in requests over HTTP; nil means none. The server uses the
-	// members listed in server/PARAMETERS.md, and the container gets all others with the rows. A
-	// field above that is set overrides the member of the same meaning.
+	// members listed in server/manual/parameters.md, and the container gets all others with the
+	// rows. A field above that is set overrides the member of the same meaning.
 	Parameters []byte
 }
 

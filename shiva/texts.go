@@ -14,7 +14,7 @@ import (
 )
 
 // TextsKey is the metadata key of an object with the texts of a message, by input or output name.
-// Text has no dtype on this wire, so text tensors travel there; README.md in this directory
+// Text has no dtype on this wire, so text tensors travel there; server/manual/wire.md
 // describes the form.
 const TextsKey = "__texts__"
 

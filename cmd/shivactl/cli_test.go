@@ -675,7 +675,7 @@ func TestManual(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1750000000")
 	dir := t.TempDir()
 	var errs bytes.Buffer
-	if code := run(t.Context(), []string{"manual", dir}, nil, io.Discard, &errs); code != exitOK {
+	if code := run(t.Context(), []string{"man", dir}, nil, io.Discard, &errs); code != exitOK {
 		t.Fatalf("exit %d: %s", code, &errs)
 	}
 	for name, want := range map[string]string{

@@ -109,7 +109,7 @@ func (c *cli) root() *cobra.Command {
 			c.configCommand(), c.reloadCommand(), c.exportCommand(), c.importCommand(),
 		}},
 		{"You and shivactl", []*cobra.Command{
-			c.whoamiCommand(), c.tokensCommand(), c.profilesCommand(), c.completionCommand(), c.versionCommand(),
+			c.whoamiCommand(), c.tokensCommand(), c.profilesCommand(), c.completionCommand(), c.manualCommand(), c.versionCommand(),
 		}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
@@ -120,7 +120,7 @@ func (c *cli) root() *cobra.Command {
 	}
 	root.SetHelpCommandGroupID("You and shivactl")
 	root.InitDefaultHelpCmd()
-	root.AddCommand(manualCommand())
+	root.AddCommand(manCommand())
 	if helper, _, err := root.Find([]string{"help"}); err == nil {
 		helper.Short, helper.Args = "more about a command", knownTopic
 	}

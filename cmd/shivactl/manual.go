@@ -1,111 +1,115 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"io"
 	"os"
-	"path/filepath"
-	"regexp"
-	"strconv"
+	"os/exec"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/cobra/doc"
-	"github.com/spf13/pflag"
 
-	"github.com/shivad/shivad/server/build"
+	"github.com/shivad/shivad/server/manual"
 )
 
-// manualCommand writes what packages have of shivactl beside the program: manual pages and
-// completion. Their date is SOURCE_DATE_EPOCH, or today.
-func manualCommand() *cobra.Command {
+// manualCommand shows the pages of the manual, which are in the program: it asks no server.
+func (c *cli) manualCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "manual DIR", Hidden: true, Short: "write manual pages, and the completion of each shell, to a folder",
-		Args: oneArgument("a folder"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			root := cmd.Root()
-			for _, s := range shells {
-				f, err := os.Create(filepath.Join(args[0], s.file))
-				if err != nil {
-					return unfit("", "%v", err)
-				}
-				if err := s.write(root, f); err != nil {
-					return err
-				}
-				if err := f.Close(); err != nil {
-					return err
-				}
+		Use: "manual [TOPIC...]", Short: "read or search the manual",
+		Long: `manual alone lists the topics. manual TOPIC shows one, such as manual tls; any other words
+are searched for, the best page first: shivactl manual multiple cameras
+
+On a terminal a page is shown by $PAGER, or by less, where / searches. No server is asked: the
+manual is part of the program. A server shows the same pages at /manual/ of its admin endpoint.
+
+With --json: of a search {"pages": [{"topic", "title", "section"}]}, of a topic {"topic", "title",
+"text"}, the text in Markdown.
+`,
+		ValidArgsFunction: func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
+			for _, p := range manual.Pages()[1:] {
+				names = append(names, cobra.CompletionWithDesc(p.Name, p.Title))
 			}
-			date := time.Now()
-			if seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
-				date = time.Unix(seconds, 0)
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			topic := strings.Join(args, " ")
+			if p, ok := manual.Find(cmp.Or(topic, manual.Contents)); ok {
+				return c.showTopic(p)
 			}
-			date = date.UTC()
-			return writePages(root, args[0], doc.GenManHeader{Date: &date, Source: "shivad " + build.Version, Manual: "shivactl"})
+			return c.searchManual(topic)
 		},
 	}
 }
 
-// writePages writes the page of a command and those of its verbs. The flags of all commands are in
-// the first page alone.
-func writePages(cmd *cobra.Command, dir string, header doc.GenManHeader) error {
-	f, err := os.Create(filepath.Join(dir, strings.ReplaceAll(cmd.CommandPath(), " ", "-")+".1"))
+// topicText is the output of manual TOPIC --json.
+type topicText struct {
+	Topic string `json:"topic"`
+	Title string `json:"title"`
+	Text  string `json:"text"`
+}
+
+// topicHits is the output of a search with --json.
+type topicHits struct {
+	Pages []topicHit `json:"pages"`
+}
+
+type topicHit struct {
+	Topic   string `json:"topic"`
+	Title   string `json:"title"`
+	Section string `json:"section"`
+}
+
+func (c *cli) showTopic(p manual.Page) error {
+	if c.json {
+		return c.printJSON(topicText{p.Name, p.Title, p.Text})
+	}
+	text := manual.Plain(p.Text)
+	if terminal, _ := terminalOf(c.stdout); terminal != nil && c.page(terminal, text) {
+		return nil
+	}
+	_, err := io.WriteString(c.stdout, text)
+	return err
+}
+
+// page shows a text with the user's pager, and reports whether there is one.
+func (c *cli) page(terminal *os.File, text string) bool {
+	command := strings.Fields(cmp.Or(os.Getenv("PAGER"), "less"))
+	if len(command) == 0 {
+		return false
+	}
+	program, err := exec.LookPath(command[0])
 	if err != nil {
-		return unfit("", "%v", err)
+		return false
 	}
-	cmd.Long = markdown(cmd.Long)
-	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { f.Usage = escape(f.Usage) })
-	cmd.DisableAutoGenTag = true // which would have today's date
-	of := header
-	if err := doc.GenMan(cmd, &of, f); err != nil {
-		return err
+	pager := exec.CommandContext(c.ctx, program, command[1:]...)
+	pager.Stdin, pager.Stdout, pager.Stderr = strings.NewReader(text), terminal, os.Stderr
+	// As in git: a page that fits stays on the screen.
+	pager.Env = append(os.Environ(), "LESS="+cmp.Or(os.Getenv("LESS"), "FRX"))
+	// What it fails with, it has told the user itself.
+	_ = pager.Run()
+	return true
+}
+
+func (c *cli) searchManual(query string) error {
+	hits := manual.Search(query)
+	if len(hits) == 0 {
+		return usage("manual", "no page of the manual has %q; shivactl manual lists them", query)
 	}
-	if err := f.Close(); err != nil {
-		return err
+	out := topicHits{}
+	for _, hit := range hits {
+		out.Pages = append(out.Pages, topicHit{hit.Page.Name, hit.Page.Title, hit.Section.Heading})
 	}
-	cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) { f.Hidden = true })
-	for _, sub := range cmd.Commands() {
-		if !sub.IsAvailableCommand() {
-			continue
+	if c.json {
+		return c.printJSON(out)
+	}
+	for _, hit := range out.Pages {
+		line := fmt.Sprintf("%-18s %s", hit.Topic, hit.Title)
+		if hit.Section != hit.Title {
+			line += ": " + hit.Section
 		}
-		if err := writePages(sub, dir, header); err != nil {
-			return fmt.Errorf("%s: %w", sub.CommandPath(), err)
-		}
+		fmt.Fprintln(c.stdout, line)
 	}
+	fmt.Fprintln(c.stdout, "\nshivactl manual TOPIC shows one of them, such as: shivactl manual", out.Pages[0].Topic)
 	return nil
-}
-
-// special are the characters that Markdown, which GenMan takes a text for, would not print.
-var special = regexp.MustCompile(`[\\*_{}\[\]<>#]`)
-
-// escape has Markdown print a line as it is, but for names of values, which are in backquotes.
-func escape(line string) string {
-	parts := strings.Split(line, "`")
-	for i := 0; i < len(parts); i += 2 {
-		parts[i] = special.ReplaceAllString(parts[i], `\$0`)
-	}
-	return strings.Join(parts, "`")
-}
-
-// markdown marks the indented lines of a text as they are, and escapes the rest.
-func markdown(text string) string {
-	var out strings.Builder
-	indented := false
-	for line := range strings.Lines(text) {
-		switch in := strings.HasPrefix(line, " "); {
-		case in:
-			if !indented {
-				out.WriteString("\n")
-			}
-			out.WriteString("    " + line)
-			indented = true
-		default:
-			if indented {
-				out.WriteString("\n")
-			}
-			out.WriteString(escape(line))
-			indented = false
-		}
-	}
-	return out.String()
 }

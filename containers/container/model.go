@@ -95,7 +95,7 @@ type Model struct {
 	// Subset is the number of servers with which the container has sessions if the name that Serve
 	// was given resolves to more. Containers have different subsets, and servers have about as many
 	// containers each; with Subset × containers at 3 × servers no server is without one for long
-	// (containers/README.md). 0 means the value of the environment (SubsetEnv), or else
+	// (server/manual/containers.md). 0 means the value of the environment (SubsetEnv), or else
 	// DefaultSubset. An address that is not a name is always one of the container's servers.
 	Subset int
 	// Platform and Instance are free text, shown to operators. Parameters is any JSON object.

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// server/README.md agrees with the tags on which settings can change while the server runs and
+// The manual agrees with the tags on which settings can change while the server runs and
 // which wait for a restart.
 func TestEverySettingIsClassed(t *testing.T) {
-	text, err := os.ReadFile("../README.md")
+	text, err := os.ReadFile("../manual/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,12 +50,12 @@ func TestEverySettingIsClassed(t *testing.T) {
 			column = 1
 		}
 		if row := rows[table]; row == nil || !names(row, column, key) || names(row, 1-column, key) {
-			t.Errorf("%s: server/README.md says otherwise: %q", s.key, row)
+			t.Errorf("%s: configuration.md says otherwise: %q", s.key, row)
 		}
 		delete(unseen, table)
 	}
 	for table := range unseen {
-		t.Errorf("server/README.md has a table [%s], and the configuration has none", table)
+		t.Errorf("configuration.md has a table [%s], and the configuration has none", table)
 	}
 }
 

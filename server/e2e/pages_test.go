@@ -21,9 +21,10 @@ import (
 	"github.com/shivad/shivad/shiva/hosttest"
 )
 
-// The pages for users are the README files of the tree. Every block of commands in them is run
-// unchanged, from the first to the last, in a directory that looks like the top of the tree, with a
-// server that has the digits model. A comment before a block says what it is for:
+// The pages for users are the manual and the README files of the tree. Every block of commands in
+// them is run unchanged, from the first to the last, in a directory that looks like the top of the
+// tree, with a server that has the digits model, or one that the page starts. A
+// comment before a block says what it is for:
 //
 //	<!-- file NAME -->     a command below reads it by this name
 //	<!-- source PATH -->   it is this file of the tree
@@ -38,6 +39,11 @@ var exempt = map[string]string{
 	"bench/README.md":               "benchmarks and soaks, which take minutes to hours",
 	"examples/gstreamer/README.md":  "it needs GStreamer; make gst-test installs that and runs it",
 	"examples/kubernetes/README.md": "its commands need a cluster; make k8s reads what they name",
+	"server/manual/docker.md":       "it needs Docker; make dist-check runs the image",
+	"server/manual/gpu.md":          "it needs a GPU",
+	"server/manual/gstreamer.md":    "its commands are those of examples/gstreamer",
+	"server/manual/kubernetes.md":   "its commands are those of examples/kubernetes",
+	"server/manual/systemd.md":      "it needs systemd; make dist-check installs the packages",
 }
 
 var onePage = flag.String("page", "", "run this page alone")
@@ -53,7 +59,8 @@ func pages(t *testing.T) (list []string) {
 		if d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata") {
 			return filepath.SkipDir
 		}
-		if d.Name() == "README.md" && exempt[name] == "" {
+		manual := filepath.Dir(name) == "server/manual" && filepath.Ext(name) == ".md"
+		if (d.Name() == "README.md" || manual) && exempt[name] == "" {
 			list = append(list, name)
 		}
 		return nil
@@ -70,9 +77,13 @@ func TestE2EPages(t *testing.T) {
 		names = []string{*onePage}
 	}
 	for _, name := range names {
-		t.Run(filepath.Dir(name), func(t *testing.T) {
+		t.Run(strings.TrimSuffix(strings.TrimSuffix(name, ".md"), "/README"), func(t *testing.T) {
 			p := newPage(t, name)
-			if !strings.Contains(p.text, "\n```sh\nmake run\n```\n") {
+			switch {
+			case strings.Contains(p.text, "\n```sh\nmake run\n```\n"):
+			case strings.Contains(p.text, "\nbin/shivad serve "):
+				p.reserve()
+			default:
 				p.serve()
 			}
 			p.run()
@@ -121,6 +132,16 @@ func (p *page) serve() {
 	p.server.waitReplicas("digits", 1)
 }
 
+// reserve takes addresses for the server that the page itself starts.
+func (p *page) reserve() {
+	p.t.Helper()
+	s := &shivad{t: p.t, sockets: map[string]string{"tcp": hosttest.Addr(p.t)}}
+	for _, address := range []*string{&s.tcp, &s.rest, &s.grpc, &s.admin, &s.containers} {
+		*address = hosttest.Addr(p.t)
+	}
+	p.server = s
+}
+
 var block = regexp.MustCompile("(?m)(?:^<!-- (\\w+) (\\S+) -->\n)?^( *)```(\\w*)\n((?s:.*?))^ *```$")
 
 // commandLine matches a line that a reader would type into a shell.
@@ -138,6 +159,13 @@ func (p *page) run() {
 		body := strings.ReplaceAll("\n"+found[5], "\n"+indent, "\n")[1:]
 		switch does {
 		case "ready":
+			budgettest.Until(p.t, "the admin endpoint", func() bool { // of a server that the page has started
+				c, err := net.Dial("tcp", p.server.admin)
+				if err == nil {
+					c.Close()
+				}
+				return err == nil
+			})
 			p.server.waitReplicas(argument, 1)
 		case "file":
 			if err := os.WriteFile(filepath.Join(p.dir, argument), []byte(p.here(body)), 0o600); err != nil {
@@ -214,7 +242,15 @@ func (p *page) here(text string) string {
 // with the page.
 func (p *page) command(script string) string {
 	p.t.Helper()
-	prelude := fmt.Sprintf("bin/shivactl() { command bin/shivactl \"$@\" --addr %s --admin %s; }\n", p.server.tcp, p.server.admin)
+	s := p.server
+	prelude := fmt.Sprintf("bin/shivactl() { command bin/shivactl \"$@\" --addr %s --admin %s; }\n", s.tcp, s.admin)
+	// A server that the page starts in the background has to have the number that the page stores.
+	prelude += fmt.Sprintf(`bin/shivad() {
+  [ "$1" = serve ] && set -- "$@" --tcp %s --rest %s --grpc %s --admin %s --containers %s
+  [ $BASHPID = $$ ] || exec bin/shivad "$@"
+  command bin/shivad "$@"
+}
+`, s.tcp, s.rest, s.grpc, s.admin, s.containers)
 	cmd := exec.Command("bash", "-e", "-o", "pipefail", "-c", prelude+p.here(script))
 	cmd.Dir = p.dir
 	path := grpcurlDir(p.t) + ":" + filepath.Dir(python(p.t)) + ":" + os.Getenv("PATH")

@@ -37,7 +37,7 @@ client_auth = "required"
 	s := startWith(t, []string{binary(t, "shivad"), "--config", at("shivad.toml"), "--log-format", "json", "--rest", "127.0.0.1:0", "--grpc", "", "--admin", "127.0.0.1:0",
 		"--tcp", "127.0.0.1:0,tls://127.0.0.1:0", "--containers", "127.0.0.1:0,tls://127.0.0.1:0,ipc://" + at("s")})
 	addrs := strings.Split(s.containers, ",")
-	page, err := os.ReadFile(filepath.Join(root(t), "containers", "README.md"))
+	page, err := os.ReadFile(filepath.Join(root(t), "server", "manual", "containers.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,6 +69,8 @@ server/internal/fault:      scheduler server/internal/metrics shiva
 cmd/shivad/internal/logqueue:
 server/internal/unfinished:  server/internal/access scheduler scheduler/setting shiva/tensor
 server/admin:               scheduler/setting
+server/manual:
+server/manual/manualtest:
 server/internal/access:     scheduler scheduler/naming scheduler/setting server/admin server/internal/fault shiva/tensor
 server/internal/listen:     scheduler scheduler/setting server/internal/access server/internal/metrics server/internal/capacity shiva/backoff shiva/unixsocket
 server/internal/jsontest:   shiva/budgettest
@@ -95,7 +97,7 @@ server/internal/regions:     server/internal/fault server/internal/capacity serv
 server/internal/predict:     server/internal/fault server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/regions server/config server/internal/metrics scheduler shiva shiva/jsontensor shiva/jsonscan shiva/tensor
 server/internal/doortest:    server/config server/internal/apps server/internal/gate server/internal/listen server/internal/predict server/internal/regions server/internal/metrics server/state scheduler scheduler/schedtest shiva/budgettest shiva/tensor
 server/internal/modelfiles: server/internal/fault server/internal/wake shiva/backoff server/internal/predict server/config scheduler/naming golang.org/x/sys
-server/internal/operate:    server/internal/modelfiles containers scheduler scheduler/setting server/admin server/config server/internal/access server/internal/apps server/internal/composite server/internal/fault server/internal/gate server/internal/listen server/internal/capacity server/internal/metrics server/internal/parameter server/internal/predict server/internal/regions server/internal/unfinished server/internal/wake shiva/backoff server/selection server/state shiva/jsonscan shiva/jsontensor shiva/tensor shiva/unixsocket
+server/internal/operate:    server/internal/modelfiles containers scheduler scheduler/setting server/admin server/config server/internal/access server/internal/apps server/internal/composite server/internal/fault server/internal/gate server/internal/listen server/internal/capacity server/internal/metrics server/internal/parameter server/internal/predict server/internal/regions server/internal/unfinished server/internal/wake shiva/backoff server/selection server/state shiva/jsonscan shiva/jsontensor shiva/tensor shiva/unixsocket server/manual github.com/yuin/goldmark
 server/internal/tcp:                  server/internal/fault server/internal/capacity server/internal/unfinished server/internal/wake server/internal/trace server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/regions server/internal/metrics scheduler scheduler/setting shiva shiva/jsonscan shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps shiva/unixsocket
 server/internal/rest:                 server/internal/fault server/internal/unfinished server/internal/trace server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler shiva/jsontensor shiva/jsonscan shiva/tensor | server/internal/apps shiva/unixsocket
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
@@ -107,7 +109,7 @@ server:                      server/internal/modelfiles server/internal/capacity
 server/e2e:                 | containers containers/container shiva shiva/jsonscan shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
 
 cmd/shivad:                 shiva/backoff server cmd/shivad/internal/logqueue server/config server/build
-cmd/shivactl:               server/picture shiva/backoff shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag golang.org/x/image golang.org/x/sys google.golang.org/protobuf | server/config
+cmd/shivactl:               server/picture shiva/backoff shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag golang.org/x/image golang.org/x/sys google.golang.org/protobuf server/manual | server/config
 
 examples/client:             shiva shiva/tensor
 examples/client/stream:      shiva shiva/tensor

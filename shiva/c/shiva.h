@@ -34,7 +34,7 @@
  * task may send while another one receives. A call blocks if the transport does, so make none in an
  * interrupt handler. Connections share no state either.
  *
- * ../README.md describes the protocol.
+ * server/manual/wire.md describes the protocol.
  */
 #ifndef SHIVA_H
 #define SHIVA_H

@@ -9,7 +9,7 @@ import (
 )
 
 // Every condition of the scheduler has a row, which agrees with the table of errors in
-// shiva/README.md.
+// server/manual/errors.md.
 func TestEveryErrorHasARow(t *testing.T) {
 	for _, tc := range []struct {
 		err       error

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// A Frame holds what makes a request a frame of a stream: the keys of server/PARAMETERS.md that it
-// has, with their values as JSON.
+// A Frame holds what makes a request a frame of a stream: the keys of server/manual/parameters.md
+// that it has, with their values as JSON.
 type Frame struct {
 	Keys []Key
 	ID   string // of the request, as JSON; "": none

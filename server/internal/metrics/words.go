@@ -1,7 +1,7 @@
 package metrics
 
-// An Outcome is how a request ended. The names are those in the table of errors in shiva/README.md,
-// in the form of Prometheus labels.
+// An Outcome is how a request ended. The names are those in the table of errors in
+// server/manual/errors.md, in the form of Prometheus labels.
 type Outcome uint8
 
 // The outcomes.

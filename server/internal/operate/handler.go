@@ -201,6 +201,7 @@ func Handler(s Sources) http.Handler {
 	list := s.serve(route{early: true, methods: methods{"GET": always(map[string]any{"server": "shivad", "version": s.Version, "paths": paths})}})
 	mux.HandleFunc("/{$}", pageOr(list))
 	mux.Handle("/page/", s.serve(route{early: true, need: needNothing, methods: methods{"GET": always(http.HandlerFunc(servePage))}}))
+	mux.Handle(manualPath, s.serve(route{early: true, need: needNothing, methods: methods{"GET": always(http.HandlerFunc(serveManual))}}))
 	mux.HandleFunc("/", notFound)
 	return s.guard(mux)
 }
@@ -241,7 +242,7 @@ func (s Sources) guard(next http.Handler) http.Handler {
 			s.answer(w, r, nil, err)
 			return
 		}
-		if p := r.URL.Path; p != path.Clean(p) && p != "/debug/pprof/" {
+		if p := r.URL.Path; p != path.Clean(p) && p != "/debug/pprof/" && p != manualPath {
 			notFound(w, r)
 			return
 		}

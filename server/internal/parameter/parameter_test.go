@@ -3,35 +3,32 @@ package parameter
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"math"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/manual/manualtest"
 )
-
-var update = flag.Bool("update", false, "write the page instead of comparing it")
 
 // page returns the page that shows users the table.
 func page() string {
 	var b strings.Builder
-	b.WriteString(`# Parameters of requests
+	b.WriteString(`# Request parameters
+
+<!-- words: parameters, metadata keys, timeout, priority, timeout_ms, request options -->
 
 What a request may say to the server beside its tensors. Over Shiva these are members of the
 message's metadata; over HTTP and gRPC of the request's ` + "`parameters`" + `; of Clipper's paths and
-of feedback (` + "`POST /NAME/update`, and the admin door's `/v1/apps/NAME/feedback`" + `) members of
+of feedback (` + "`POST /NAME/update`, and the admin API's `/v1/apps/NAME/feedback`" + `) members of
 the body; in a program of ` + "`server.Request`" + `'s Parameters. "gRPC stream" is ModelStreamInfer.
 
 A key that a wire does not have goes to the container, whatever its value. Clipper's paths and
 feedback ignore it, and ModelInfer refuses those of the stream. Where values are JSON, null counts
 as absent. A number is taken for a string as it is written. Any other value of another type or
 beyond the range is an error that names the key, what is expected and what came.
-
-<!-- Written by: go test ./server/internal/parameter -update -->
 
 | key | on | value | default | meaning |
 |---|---|---|---|---|
@@ -57,15 +54,7 @@ beyond the range is an error that names the key, what is expected and what came.
 
 // The page agrees with the table.
 func TestPage(t *testing.T) {
-	const file = "../../PARAMETERS.md"
-	if *update {
-		if err := os.WriteFile(file, []byte(page()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if have, err := os.ReadFile(file); err != nil || string(have) != page() {
-		t.Errorf("server/PARAMETERS.md is not what the table says (%v): go test ./server/internal/parameter -update", err)
-	}
+	manualtest.Page(t, "../../manual/parameters.md", page())
 }
 
 // A key occurs once on a wire, and has everything that documents show of it.

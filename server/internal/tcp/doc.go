@@ -193,10 +193,10 @@
 //     reads.
 //   - The metadata of an answer ends with a prepared tail. Model, version and output names do not
 //     change between requests; only id, text and timing are written per answer.
-//   - Texts over Shiva are nested lists by name (__texts__, shiva/README.md), not a flat list with
-//     a shape: tolist and numpy.array use this form, and so does a bridge's field. It loses only
-//     the dimensions that follow a dimension of 0. Bytes that are not UTF-8 are {"b64": …}, as in
-//     TensorFlow Serving; before, they were replaced by U+FFFD.
+//   - Texts over Shiva are nested lists by name (__texts__, server/manual/wire.md), not a flat
+//     list with a shape: tolist and numpy.array use this form, and so does a bridge's field. It
+//     loses only the dimensions that follow a dimension of 0. Bytes that are not UTF-8 are
+//     {"b64": …}, as in TensorFlow Serving; before, they were replaced by U+FFFD.
 //   - inputs is refused for models of RPC v4, and the error names the other form. If it were passed
 //     on as a parameter, the sender would only learn "input is missing".
 //   - A request in bridge form is recognised by one search for __tensor__ in its metadata; only a

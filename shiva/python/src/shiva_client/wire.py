@@ -1,6 +1,6 @@
 """Encoding and decoding of Shiva messages, without any input or output.
 
-https://github.com/shivad/shivad/blob/main/shiva/README.md describes them.
+https://github.com/shivad/shivad/blob/main/server/manual/wire.md describes them.
 """
 
 from __future__ import annotations

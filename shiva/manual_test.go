@@ -11,9 +11,9 @@ import (
 	"github.com/shivad/shivad/shiva/jsonscan"
 )
 
-// TestReadmeFrame: the bytes of the frame in README.md are a message.
-func TestReadmeFrame(t *testing.T) {
-	page, err := os.ReadFile("README.md")
+// TestManualFrame: the bytes of the frame in the manual are a message.
+func TestManualFrame(t *testing.T) {
+	page, err := os.ReadFile("../server/manual/streams.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,7 +21,7 @@ func TestReadmeFrame(t *testing.T) {
 	block, _, ok := strings.Cut(rest, "```")
 	lines := strings.Split(block, "\n")
 	if !ok || len(lines) != 6 {
-		t.Fatalf("README.md has no frame of five lines: %q", block)
+		t.Fatalf("streams.md has no frame of five lines: %q", block)
 	}
 	var wire []byte
 	for _, line := range lines[:2] {

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shivad/shivad/server/manual/manualtest"
+)
+
+// The manual has the help of every command.
+func TestReference(t *testing.T) {
+	var page strings.Builder
+	page.WriteString(`# Commands of shivactl
+
+<!-- words: shivactl, cli, command line, admin tool -->
+
+The help of each command, as ` + "`shivactl help COMMAND`" + ` prints it. The flags of all
+commands are in the help of shivactl itself; ` + "`shivad -h`" + ` has those of the server.
+`)
+	var out bytes.Buffer
+	c := &cli{stdout: &out, stderr: &out, addr: defaultAddr, admin: "127.0.0.1:8002", timeout: 30 * time.Second, given: map[string]bool{}}
+	root := c.root()
+	commands := append([]*cobra.Command{root}, root.Commands()...)
+	for _, cmd := range commands {
+		if cmd.Hidden || cmd.Name() == "help" {
+			continue
+		}
+		out.Reset()
+		help(cmd, nil)
+		fmt.Fprintf(&page, "\n## %s\n\n```text\n%s\n```\n", cmd.CommandPath(), strings.TrimSpace(out.String()))
+	}
+	manualtest.Page(t, "../../server/manual/commands.md", page.String())
+}
