@@ -38,6 +38,7 @@ import (
 var exempt = map[string]string{
 	"bench/README.md":               "benchmarks and soaks, which take minutes to hours",
 	"examples/gstreamer/README.md":  "it needs GStreamer; make gst-test installs that and runs it",
+	"examples/mqtt/README.md":       "it needs a broker; python/test_mqtt.py runs its program with one",
 	"examples/kubernetes/README.md": "its commands need a cluster; make k8s reads what they name",
 	"server/manual/docker.md":       "it needs Docker; make dist-check runs the image",
 	"server/manual/gpu.md":          "it needs a GPU",
