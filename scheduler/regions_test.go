@@ -138,7 +138,12 @@ func TestRegions(t *testing.T) {
 			}
 			model := addTo(t, s, benchID, cutSpec(), w).Model()
 			shared, alone := scheduler.NewPicture(), scheduler.NewPicture()
-			requests := []*scheduler.Request{cutRequest(t, pool, 1, alone, 0, 1), cutRequest(t, pool, 2, shared, 0, 7), cutRequest(t, pool, 2, shared, 20, 3),
+			// One is alone in its batch; then a picture comes again after another one; then they come in
+			// the other order.
+			requests := []*scheduler.Request{cutRequest(t, pool, 1, alone, 0, 1),
+				cutRequest(t, pool, 2, shared, 10, 1), cutRequest(t, pool, 1, alone, 10, 1), cutRequest(t, pool, 2, shared, 12, 1), cutRequest(t, pool, 1, alone, 12, 1),
+				cutRequest(t, pool, 1, alone, 14, 1), cutRequest(t, pool, 2, shared, 14, 1), cutRequest(t, pool, 1, alone, 16, 1), cutRequest(t, pool, 1, alone, 18, 1),
+				cutRequest(t, pool, 2, shared, 0, 7), cutRequest(t, pool, 2, shared, 20, 3),
 				cutRequest(t, pool, 3, scheduler.NewPicture(), 40, 2), cutRequest(t, pool, 4, 0, 0, 0), cutRequest(t, pool, 9, scheduler.NewPicture(), 60, 5)}
 			done := 0
 			for _, r := range requests {
@@ -148,7 +153,7 @@ func TestRegions(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got, want := model.Stats().QueueBytes, int64(pictureBytes*6+32*(7+3+2+5)); got != want {
+			if got, want := model.Stats().QueueBytes, int64(pictureBytes*(8+6)+32*(8+7+3+2+5)); got != want {
 				t.Errorf("%d bytes wait, expected %d", got, want)
 			}
 			for done < len(requests) && clock.Step() {
@@ -157,7 +162,7 @@ func TestRegions(t *testing.T) {
 				}
 			}
 			for i, r := range requests {
-				poison := name == "a value that fails" && i == 5
+				poison := name == "a value that fails" && r.Inputs[0].Data[0] == 9
 				if (r.Err != nil) != poison {
 					t.Errorf("request %d: %v", i, r.Err)
 				}
