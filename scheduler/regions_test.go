@@ -138,8 +138,8 @@ func TestRegions(t *testing.T) {
 			}
 			model := addTo(t, s, benchID, cutSpec(), w).Model()
 			shared, alone := scheduler.NewPicture(), scheduler.NewPicture()
-			// One is alone in its batch; then a picture comes again after another one; then they come in
-			// the other order.
+			// One is alone in its batch; then a picture comes again after another one; then they
+			// come in the other order.
 			requests := []*scheduler.Request{cutRequest(t, pool, 1, alone, 0, 1),
 				cutRequest(t, pool, 2, shared, 10, 1), cutRequest(t, pool, 1, alone, 10, 1), cutRequest(t, pool, 2, shared, 12, 1), cutRequest(t, pool, 1, alone, 12, 1),
 				cutRequest(t, pool, 1, alone, 14, 1), cutRequest(t, pool, 2, shared, 14, 1), cutRequest(t, pool, 1, alone, 16, 1), cutRequest(t, pool, 1, alone, 18, 1),
@@ -182,6 +182,40 @@ func TestRegions(t *testing.T) {
 				t.Errorf("%d bytes are out: %v", n, tensor.Outstanding(pool))
 			}
 		})
+	}
+}
+
+// TestBatchBytesOfRegions: each batch that has a row of a picture needs all of it, so batch_bytes
+// counts all of it.
+func TestBatchBytesOfRegions(t *testing.T) {
+	const most = 260
+	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", BatchBytes: most}})
+	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0)}
+	batches := 0
+	w.Model = func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+		batches++
+		bytes := 0
+		for i := range b.Parts[0].Inputs {
+			for p := range b.Pieces(i) {
+				bytes += len(p.Data)
+			}
+		}
+		if bytes > most {
+			t.Errorf("a batch of %d rows, of pictures %v, has %d bytes", b.Rows, b.Pictures, bytes)
+		}
+		out, err := cutModel(t, b)
+		return out, nil, err
+	}
+	model := addTo(t, s, benchID, cutSpec(), w).Model()
+	done, requests := 0, []*scheduler.Request{cutRequest(t, nil, 1, 1, 0, 5), cutRequest(t, nil, 2, 2, 0, 1), cutRequest(t, nil, 3, 3, 0, 1)}
+	for _, r := range requests {
+		r.Model, r.Owner = model, ownerFunc(func(*scheduler.Request) { done++ })
+		s.Submit(r)
+	}
+	for done < len(requests) && clock.Step() {
+	}
+	if done != len(requests) || batches != 4 {
+		t.Errorf("%d of %d requests are answered after %d batches", done, len(requests), batches)
 	}
 }
 
