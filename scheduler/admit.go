@@ -145,6 +145,14 @@ func (s *surplus) admit(rows int, rate, batch float64, now int64) bool {
 	return true
 }
 
+// Fastest returns how long a row takes at least on the fastest replica, by its optimistic times; 0:
+// nothing is known.
+func (m *Model) Fastest() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Duration(m.core.capacity.fastest)
+}
+
 // ahead counts the waiting rows that would be served before those of r.
 func (c *core) ahead(r *Request) int {
 	rows := c.trying

@@ -98,6 +98,14 @@ func (c *Call) As(first *Call) {
 	c.Squeeze, c.Bridge, c.form = first.Squeeze, first.Bridge, first.form
 }
 
+// GiveInputsUp releases what Arrange made for the inputs, which nobody reads any more. The tensors
+// that the request came with belong to its door until Close.
+func (c *Call) GiveInputsUp() {
+	c.owned = Released(c.owned)
+	clear(c.Inputs)
+	c.Inputs = nil
+}
+
 // Own hands references to tensors to the call, which Close releases.
 func (c *Call) Own(tensors ...tensor.Tensor) { c.owned = append(c.owned, tensors...) }
 
@@ -208,7 +216,15 @@ func (c *Call) spread(calls []*Call) []*Call {
 		return append(calls, c)
 	}
 	c.pass(atDoor, submitted)
-	return c.Fanout.Start(calls)
+	i := len(calls)
+	for calls = c.Fanout.Start(calls); i < len(calls); {
+		if inner := calls[i]; inner.Fanout != nil { // one composite asks another
+			calls = inner.spread(slices.Delete(calls, i, i+1))
+			continue
+		}
+		i++
+	}
+	return calls
 }
 
 // checkNoRows returns an error if the answer to zero rows has a size that the declaration leaves

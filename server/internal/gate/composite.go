@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"sync/atomic"
 
@@ -217,7 +218,9 @@ func (c *Choice) AppendMissing(b []byte) []byte {
 func (g *Gate) link(t *Table, rows map[scheduler.ModelID]*atomic.Int64) {
 	t.composites = make(map[string]*Target)
 	for _, kind := range g.composites {
-		for _, target := range kind.Link(g, t) {
+		targets := kind.Link(g, t)
+		t.composites = maps.Clone(t.composites) // a kind may keep the map that it got
+		for _, target := range targets {
 			g.fanning.Store(true)
 			target.Metrics = g.cfg.Metrics.Model(target.ID.Name, "")
 			target.Metrics.SetSLO(target.Deadline)
@@ -233,9 +236,9 @@ func (g *Gate) link(t *Table, rows map[scheduler.ModelID]*atomic.Int64) {
 // kind is what a target without a model of its own is.
 func (t *Target) kind() Kind { return t.Composite.Kind() }
 
-// Composite returns the target of a composite; nil if there is none of that name, or it is linked
-// later than the caller.
-func (t *Table) Composite(name string) *Target { return t.composites[name] }
+// Composites returns the targets of composites, by name, as far as they are linked. The map does not
+// change, and callers must not change it.
+func (t *Table) Composites() map[string]*Target { return t.composites }
 
 // Counted returns the metrics that count the request: once, under the name that it was sent to. It
 // is nil for a call that was not opened.

@@ -245,7 +245,7 @@ var ErrDraining = fmt.Errorf("%w: this server is shutting down; send the request
 
 // OpenTarget is Open for a door that has found the target itself, with [View.Asked].
 func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {
-	if g.draining.Load() {
+	if g.draining.Load() && r.Asker == nil { // what a composite has begun goes on
 		return ErrDraining
 	}
 	if r.Newest != nil {

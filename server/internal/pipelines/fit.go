@@ -20,6 +20,7 @@ type Plan struct {
 	Spec   scheduler.Spec // as clients see the pipeline
 	stages []step         // parallel to those of the pipeline
 	answer []member       // parallel to Spec.Outputs
+	asked  int            // stages that read the request
 }
 
 // A step is a stage with its model.
@@ -30,6 +31,12 @@ type step struct {
 	each   int // index of the output of Each, of the model of that stage; -1: none
 	boxes  int // index into feeds of the picture whose regions the elements are; -1: they are rows
 	filter siblings
+
+	first   bool   // it reads nothing but the request
+	makers  []int  // the stages that it reads, each once
+	readers int    // how many stages read it
+	asks    bool   // it reads the request, too
+	shown   []bool // by output of the model: it is in the answer
 }
 
 // siblings are the outputs that a filter reads, by index into those of the model; -1: not read.
@@ -50,9 +57,6 @@ const (
 	statusMember = ".status" // INT32 for each row: 0, or the code of its error
 	rowsMember   = ".rows"   // INT32 for each parent row: how many rows the stage has of it
 )
-
-// regionsSuffix ends the name of the input with the regions of a picture.
-const regionsSuffix = "_regions"
 
 // A member is one tensor of the answer.
 type member struct {
@@ -97,7 +101,31 @@ func (p *Pipeline) Fit(find func(model string) (*gate.Target, error)) (*Plan, er
 	if f.faults != nil {
 		return nil, fault.Invalid("pipeline %q: %s", p.Name, strings.Join(f.faults, "; "))
 	}
+	f.edges()
 	return f.Plan, nil
+}
+
+// edges notes who reads what, so that it is given up after the last one.
+func (f *fitter) edges() {
+	for i := range f.stages {
+		s := &f.stages[i]
+		s.shown = make([]bool, len(s.target.Spec.Outputs))
+		for _, from := range s.sources() {
+			s.asks = s.asks || from.stage == request
+			if from.stage != request && !slices.Contains(s.makers, from.stage) {
+				s.makers = append(s.makers, from.stage)
+				f.stages[from.stage].readers++
+			}
+		}
+		if s.first = len(s.makers) == 0; s.asks {
+			f.asked++
+		}
+	}
+	for _, m := range f.answer {
+		if m.kind == value || m.kind == lengths {
+			f.stages[m.stage].shown[m.output] = true
+		}
+	}
 }
 
 // A fitter collects what does not fit.
@@ -272,10 +300,12 @@ func (f *fitter) regions(s *step, out *tensor.Spec, element tensor.Shape) error 
 	}
 	specs := s.target.Spec.Inputs
 	for i := range s.feeds {
-		name := specs[s.feeds[i].input].Name + regionsSuffix
-		if specs[s.feeds[i].input].Image == nil || byName(specs, name) < 0 {
+		picture := specs[s.feeds[i].input].Name
+		at := slices.IndexFunc(specs, func(in tensor.Spec) bool { return in.Regions == picture })
+		if at < 0 {
 			continue
 		}
+		name := specs[at].Name
 		if _, given := s.Inputs[name]; given {
 			continue
 		}
@@ -348,6 +378,11 @@ func (f *fitter) inputs() {
 				in.Shape = append(tensor.Shape{-1}, in.Shape...)
 			}
 			in.Name, in.Optional = f.of.Inputs[fed.output], false
+			if in.Image != nil && in.Image.Regions {
+				whole := *in.Image // requests bring whole pictures, of which stages read regions
+				whole.Regions = false
+				in.Image = &whole
+			}
 			into := &f.Spec.Inputs[fed.output]
 			if first[fed.output] == nil {
 				first[fed.output], *into = s, in

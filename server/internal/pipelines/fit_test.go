@@ -20,7 +20,7 @@ func image() tensor.Spec {
 
 // regionsOf is what the server adds to the inputs of a model whose container cuts regions.
 func regionsOf(name string) tensor.Spec {
-	return tensor.Spec{Name: name + regionsSuffix, DType: tensor.Float32, Shape: tensor.Shape{-1, 4}, Optional: true}
+	return tensor.Spec{Name: name + tensor.RegionsSuffix, DType: tensor.Float32, Shape: tensor.Shape{-1, 4}, Optional: true, Regions: name}
 }
 
 // declared are the models of plates.

@@ -1,0 +1,175 @@
+package pipelines
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/fault"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/metrics"
+	"github.com/shivad/shivad/server/internal/parameter"
+)
+
+// A pipeline is a Pipeline as requests see it: its definition, and the models that its stages ask
+// now. Immutable, except for what it shares with the one before and after it.
+type pipeline struct {
+	*Pipeline
+	registry *Registry
+	gate     *gate.Gate
+	shared   *shared
+	target   *gate.Target   // as clients see it
+	plan     *Plan          // nil: it cannot serve
+	fault    error          // why it cannot
+	askers   []*gate.Target // by stage: who asks, as streams distinguish it
+
+	counting sync.Once
+	counts   []*metrics.Stage // by stage, set by counting: the gate gives the target its metrics later
+}
+
+// counted returns the counts of the stages; none if they are not counted.
+func (p *pipeline) counted() []*metrics.Stage {
+	p.counting.Do(func() {
+		var names []string
+		for i := range p.plan.stages {
+			names = append(names, p.plan.stages[i].Name)
+		}
+		p.counts = p.target.Metrics.Stages(names...)
+	})
+	return p.counts
+}
+
+// shared is what outlives a change of the models or of the definition.
+type shared struct {
+	tried atomic.Int64 // when a request last had no estimate count, in ns since 1970
+}
+
+// tryEvery is how often a request is served as if nothing were known of how long its stages take.
+// What is believed of them makes requests fail that are never executed, so a wrong belief of a late
+// stage would never be corrected: this bounds how long it lasts.
+const tryEvery = time.Second
+
+// tries reports whether a request that arrives now is one of those.
+func (s *shared) tries(now time.Time) bool {
+	last := s.tried.Load()
+	return now.UnixNano()-last >= int64(tryEvery) && s.tried.CompareAndSwap(last, now.UnixNano())
+}
+
+// link makes the pipeline of a definition, from the models that find returns.
+func (r *Registry) link(g *gate.Gate, defined *Pipeline, find func(model string) (*gate.Target, error)) *pipeline {
+	p := &pipeline{Pipeline: defined, registry: r, gate: g, shared: r.sharedOf(defined.Name)}
+	p.target = &gate.Target{ID: scheduler.ModelID{Name: p.Name}, Composite: p}
+	if p.plan, p.fault = defined.Fit(find); p.fault == nil {
+		t := p.target
+		t.Spec, t.Live, t.Serves, t.Pixels = p.plan.Spec, math.MaxInt, true, math.MaxInt64
+		for i := range p.plan.stages {
+			of := p.plan.stages[i].target
+			t.Live, t.Serves = min(t.Live, of.Live), t.Serves && of.Serves
+			t.Pixels = min(t.Pixels, of.Pixels)
+			p.askers = append(p.askers, &gate.Target{ID: scheduler.ModelID{Name: p.Name + "." + p.plan.stages[i].Name}, Composite: p})
+		}
+		first := p.plan.stages[0].target
+		t.Model, t.Deadline, t.Keep = first.Model, cmp.Or(p.slo, first.Deadline), cmp.Or(p.Keep, first.Keep)
+	}
+	p.target.Spec.Platform = "pipeline"
+	return p
+}
+
+// Kind implements gate.Composite.
+func (*pipeline) Kind() gate.Kind { return gate.Pipeline }
+
+// Status implements gate.Composite.
+func (p *pipeline) Status() gate.CompositeStatus {
+	s := gate.CompositeStatus{Kind: gate.Pipeline, Name: p.Name, Ready: p.target.Serves, Models: []string{}, Links: p.Models()}
+	if p.plan != nil {
+		for i := range p.plan.stages {
+			s.Models = append(s.Models, nameOf(p.plan.stages[i].target))
+		}
+	}
+	return s
+}
+
+func nameOf(t *gate.Target) string {
+	if t.Composite != nil {
+		return t.ID.Name
+	}
+	return t.ID.String()
+}
+
+// Unlinked implements gate.Composite.
+func (p *pipeline) Unlinked() error { return p.fault }
+
+// Open implements gate.Composite.
+func (p *pipeline) Open(c *gate.Call, q *gate.Request) error {
+	if p.fault != nil {
+		return p.fault
+	}
+	if q.Candidates != nil {
+		return fault.Invalid("%s is for applications, and %q is a pipeline", parameter.CandidateModels, p.Name)
+	}
+	if err := p.gate.Arrange(c, p.target, q); err != nil {
+		return err
+	}
+	c.Deadline = q.Arrived.Add(cmp.Or(q.Timeout, p.target.Deadline))
+	framed := *q
+	if framed.Asker == nil {
+		framed.Asker = &gate.Asker{Target: p.target}
+	}
+	framed.Keep = cmp.Or(q.Keep, p.Keep)
+	err := c.Enter(&framed)
+	if err == nil {
+		var r *run
+		if r, err = p.open(c, q); err == nil {
+			c.Fanout = r
+			return nil
+		}
+	}
+	c.Close()
+	return err
+}
+
+// fastest is at least what a request takes.
+func (p *pipeline) fastest() time.Duration {
+	if p.plan == nil {
+		return 0
+	}
+	rest := make([]time.Duration, len(p.plan.stages))
+	longest := time.Duration(0)
+	for i := len(rest) - 1; i >= 0; i-- {
+		takes := fastest(p.plan.stages[i].target)
+		if t := p.plan.stages[i].timeout; t > 0 {
+			takes = min(takes, t)
+		}
+		takes += rest[i]
+		longest = max(longest, takes)
+		for _, m := range p.plan.stages[i].makers {
+			rest[m] = max(rest[m], takes)
+		}
+	}
+	return longest
+}
+
+// fastest is at least what a row of a model takes; 0: nothing is known.
+func fastest(t *gate.Target) time.Duration {
+	if p, ok := t.Composite.(*pipeline); ok {
+		return p.fastest()
+	}
+	if t.Model == nil {
+		return 0
+	}
+	return t.Model.Fastest()
+}
+
+// unknown is the error for a stage's model that is not there.
+func unknown(model string) error {
+	name, version, versioned := strings.Cut(model, "/")
+	if versioned {
+		return fmt.Errorf("%w: no container of version %q of model %q has registered yet", scheduler.ErrUnavailable, version, name)
+	}
+	return fmt.Errorf("%w: no container of %q has registered yet, and no application or pipeline has the name", scheduler.ErrUnavailable, name)
+}

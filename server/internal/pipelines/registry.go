@@ -1,0 +1,288 @@
+package pipelines
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/composite"
+	"github.com/shivad/shivad/server/internal/fault"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/state"
+)
+
+// Config of a Registry.
+type Config struct {
+	Store state.Store
+	// Changed is called when pipelines were added, deleted or changed, by one goroutine at a time.
+	Changed func()
+	Log     *slog.Logger // nil is silent
+}
+
+// A Registry holds the pipelines of a server, as its store has them. Any goroutine may call any
+// method.
+type Registry struct {
+	cfg     Config
+	defined *composite.Definitions[*Pipeline]
+	linking atomic.Pointer[linking]
+
+	order composite.Order
+	lines lines
+
+	mu     sync.Mutex // guards all below
+	shares map[string]*shared
+	under  int           // requests that are not answered
+	none   chan struct{} // closed when there are none; nil: nobody waits for that
+}
+
+// A linking is the state of the models when the pipelines were linked to them.
+type linking struct {
+	gate  *gate.Gate
+	table *gate.Table
+	other map[string]*gate.Target // composites of other kinds
+	all   map[string]*pipeline
+}
+
+// Open reads the pipelines and follows their changes until Close. A store that cannot be reached
+// yet is followed as well.
+func Open(cfg Config) *Registry {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	r := &Registry{cfg: cfg, shares: make(map[string]*shared)}
+	r.linking.Store(&linking{table: new(gate.Table)})
+	r.defined = composite.New(composite.Config[*Pipeline]{
+		Store: cfg.Store, Key: "pipelines", Kind: gate.Pipeline, Log: cfg.Log,
+		Parse: func(value []byte) (string, *Pipeline, error) {
+			p, err := Parse(value)
+			if err != nil {
+				return "", nil, err
+			}
+			return p.Name, p, nil
+		},
+		Changed: func(gone []string) {
+			r.mu.Lock()
+			for _, name := range gone {
+				delete(r.shares, name)
+			}
+			r.mu.Unlock()
+			cfg.Changed()
+		},
+	})
+	r.defined.Follow()
+	return r
+}
+
+// Close stops following changes. It does not close the store.
+func (r *Registry) Close() { r.defined.Close() }
+
+// sharedOf returns what the pipelines of a name have in common.
+func (r *Registry) sharedOf(name string) *shared {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.shares[name]
+	if s == nil {
+		s = new(shared)
+		r.shares[name] = s
+	}
+	return s
+}
+
+// begun counts a request, until ended.
+func (r *Registry) begun() {
+	r.mu.Lock()
+	r.under++
+	r.mu.Unlock()
+}
+
+func (r *Registry) ended() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.under--; r.under == 0 && r.none != nil {
+		close(r.none)
+		r.none = nil
+	}
+}
+
+// Drain waits until no request is under way, or ctx ends. The gate must refuse further requests. It
+// must come before the scheduler's Drain, which would refuse what is left of a request.
+func (r *Registry) Drain(ctx context.Context) {
+	r.mu.Lock()
+	if r.under == 0 {
+		r.mu.Unlock()
+		return
+	}
+	if r.none == nil {
+		r.none = make(chan struct{})
+	}
+	none := r.none
+	r.mu.Unlock()
+	select {
+	case <-none:
+	case <-ctx.Done():
+	}
+}
+
+// Names implements gate.Composites.
+func (r *Registry) Names() (names []string, known bool) { return r.defined.Names() }
+
+// Link implements gate.Composites: it fits every pipeline to the models of t, to applications, and
+// to the other pipelines.
+func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
+	now := &linking{gate: g, table: t, other: t.Composites(), all: make(map[string]*pipeline)}
+	before := r.linking.Load()
+	for _, defined := range r.defined.All() {
+		p := r.linked(now, defined, nil)
+		if old := before.all[p.Name]; p.fault != nil && (old == nil || old.fault == nil || old.fault.Error() != p.fault.Error()) {
+			r.cfg.Log.Warn("a pipeline cannot serve requests", "pipeline", p.Name, "error", p.fault)
+		}
+		targets = append(targets, p.target)
+	}
+	r.linking.Store(now)
+	return targets
+}
+
+// linked links a pipeline, after those that its stages name. within are the names of pipelines that
+// are being linked.
+func (r *Registry) linked(now *linking, defined *Pipeline, within []string) *pipeline {
+	if p := now.all[defined.Name]; p != nil {
+		return p
+	}
+	within = append(within, defined.Name)
+	p := r.link(now.gate, defined, func(model string) (*gate.Target, error) { return r.find(now, model, within) })
+	now.all[p.Name] = p
+	return p
+}
+
+// find returns what a stage of a pipeline asks: a pipeline, an application or a model.
+func (r *Registry) find(now *linking, model string, within []string) (*gate.Target, error) {
+	if i := slices.Index(within, model); i >= 0 {
+		circle := append(slices.Clone(within[i:]), model)
+		return nil, fault.Invalid("pipelines %s contain one another in a circle", gate.Join(circle, strconv.Quote, " → "))
+	}
+	if inner := r.defined.Find(model); inner != nil {
+		p := r.linked(now, inner, within)
+		return p.target, p.fault
+	}
+	target := now.other[model]
+	if name, version, versioned := strings.Cut(model, "/"); versioned {
+		target = now.table.Target(name, version)
+	} else if target == nil {
+		target = now.table.Default(name)
+	}
+	switch {
+	case target == nil:
+		return nil, unknown(model)
+	case target.Composite != nil:
+		return target, target.Composite.Unlinked()
+	}
+	return target, nil
+}
+
+// All returns all pipelines, by name.
+func (r *Registry) All() []*Pipeline { return r.defined.All() }
+
+// Find returns the pipeline of that name; nil if there is none.
+func (r *Registry) Find(name string) *Pipeline { return r.defined.Find(name) }
+
+// Plan returns a pipeline as it serves now, or the error that its requests get.
+func (r *Registry) Plan(name string) (*Plan, error) {
+	p := r.linking.Load().all[name]
+	if p == nil {
+		return nil, r.Unknown(name)
+	}
+	return p.plan, p.fault
+}
+
+// Check reports what is wrong with a definition, by itself and against the current models. The error
+// wraps scheduler.ErrInvalidInput and lists all faults. A model that is not there yet is no fault:
+// then only the rest was checked.
+func (r *Registry) Check(d Definition) (*Pipeline, error) {
+	p, err := New(d)
+	if err != nil {
+		return nil, err
+	}
+	now := r.linking.Load()
+	if now.table.Versions(d.Name) != nil {
+		return nil, fault.Invalid("pipeline %q: there is a model of that name", d.Name)
+	}
+	if c := now.other[d.Name]; c != nil {
+		return nil, fault.Invalid("pipeline %q: there is an %s of that name", d.Name, c.Composite.Kind())
+	}
+	trial := &linking{gate: now.gate, table: now.table, other: now.other, all: make(map[string]*pipeline)}
+	_, err = p.Fit(func(model string) (*gate.Target, error) { return r.find(trial, model, []string{d.Name}) })
+	if err != nil && fault.Of(err).Err != scheduler.ErrUnavailable {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Create makes a pipeline. If the name is taken, the error wraps composite.ErrExists.
+func (r *Registry) Create(ctx context.Context, d Definition) (*Pipeline, error) {
+	return r.put(ctx, d, false)
+}
+
+// Put makes a pipeline or replaces it.
+func (r *Registry) Put(ctx context.Context, d Definition) (*Pipeline, error) {
+	return r.put(ctx, d, true)
+}
+
+func (r *Registry) put(ctx context.Context, d Definition, replace bool) (*Pipeline, error) {
+	p, e, err := r.Entry(d)
+	if err != nil {
+		return nil, err
+	}
+	return p, r.defined.Put(ctx, d.Name, e.Value, replace)
+}
+
+// Entry checks a definition and returns its entry for the store, for callers that write several at
+// once. They call Refresh afterwards.
+func (r *Registry) Entry(d Definition) (*Pipeline, state.Entry, error) {
+	p, err := r.Check(d)
+	if err != nil {
+		return nil, state.Entry{}, err
+	}
+	value, err := json.Marshal(p.Definition)
+	if err != nil {
+		return nil, state.Entry{}, fault.Invalid("pipeline %q: %w", d.Name, err)
+	}
+	return p, r.defined.Entry(d.Name, value), nil
+}
+
+// Refresh applies what is in the store now, without waiting for the watch.
+func (r *Registry) Refresh() { r.defined.Refresh() }
+
+// Change modifies a pipeline in one atomic step: change gets the current definition.
+func (r *Registry) Change(ctx context.Context, name string, change func(*Definition) error) (*Pipeline, error) {
+	var p *Pipeline
+	err := r.defined.Change(ctx, name, func(old []byte) ([]byte, error) {
+		var d Definition
+		if err := json.Unmarshal(old, &d); err != nil {
+			return nil, fmt.Errorf("pipeline %q: %w", name, err)
+		}
+		if err := change(&d); err != nil {
+			return nil, err
+		}
+		if d.Name != name {
+			return nil, fault.Invalid("pipeline %q cannot be renamed to %q: make a new one", name, d.Name)
+		}
+		var e state.Entry
+		var err error
+		p, e, err = r.Entry(d)
+		return e.Value, err
+	})
+	return p, err
+}
+
+// Delete deletes a pipeline. Requests that it has begun go on.
+func (r *Registry) Delete(ctx context.Context, name string) error { return r.defined.Delete(ctx, name) }
+
+// Unknown is the error for a name that no pipeline has.
+func (r *Registry) Unknown(name string) error { return r.defined.Unknown(name) }
