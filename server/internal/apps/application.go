@@ -227,9 +227,13 @@ func (a *application) fanOut(r *gate.Request) (*fanout, error) {
 	if r.Framed() {
 		keep = cmp.Or(keep, a.Keep)
 	}
+	asker := &a.asker
+	if r.Asker != nil && r.Asker.Picture != 0 { // a pipeline asks about regions of one picture
+		asker = &gate.Asker{Target: a.target, Picture: r.Asker.Picture}
+	}
 	for _, asked := range plan.Asks {
 		f.request = *r // opening a call modifies it
-		f.request.Timeout, f.request.Keep, f.request.Candidates, f.request.Asker, f.request.Use = timeout, keep, nil, &a.asker, nil
+		f.request.Timeout, f.request.Keep, f.request.Candidates, f.request.Asker, f.request.Use = timeout, keep, nil, asker, nil
 		f.ask(asked)
 	}
 	f.request = gate.Request{}

@@ -43,8 +43,9 @@ type fanout struct {
 	waiting atomic.Int32 // answering calls that are not complete; the last one finishes
 	refs    atomic.Int32 // as above
 
-	waiter *composite.Waiter // of a frame of a stream, once submitted; else nil
-	choice gate.Choice       // set by finish
+	// Of a frame of a stream, once submitted; else nil. A pipeline may cancel while it submits.
+	waiter atomic.Pointer[composite.Waiter]
+	choice gate.Choice // set by finish
 
 	request gate.Request // to the next model
 	answers []selection.Prediction
@@ -132,7 +133,7 @@ func (f *fanout) open(c *gate.Call) {
 // Start implements gate.Fanout.
 func (f *fanout) Start(calls []*gate.Call) []*gate.Call {
 	if f.call != nil {
-		f.waiter = f.app.registry.order.Join(f.call, &f.firstToAnswer().call, f)
+		f.waiter.Store(f.app.registry.order.Join(f.call, &f.firstToAnswer().call, f))
 	}
 	for i := range f.asks {
 		if f.asks[i].pick.Shadow {
@@ -178,7 +179,8 @@ func (f *fanout) Close() {
 	clear(f.missing[:cap(f.missing)])
 	f.asks, f.refused, f.answers, f.missing = f.asks[:0], f.refused[:0], f.answers[:0], f.missing[:0]
 	f.app, f.call, f.feedback, f.user, f.id, f.state = nil, nil, nil, "", "", selection.State{}
-	f.waiter, f.choice = nil, gate.Choice{}
+	f.waiter.Store(nil)
+	f.choice = gate.Choice{}
 	f.waiting.Store(0)
 	fanouts.Put(f)
 }
@@ -186,7 +188,7 @@ func (f *fanout) Close() {
 // Cancel implements gate.Fanout. The fanout is not closed yet, so it still owns the calls.
 func (f *fanout) Cancel() {
 	f.GiveUp()
-	f.waiter.Cancel()
+	f.waiter.Load().Cancel()
 }
 
 // Retain implements composite.Work.
@@ -266,13 +268,14 @@ func (f *fanout) finish(last *ask) {
 	} else {
 		f.fallBack(fault)
 	}
-	f.waiter.FailIfSuperseded()
+	waiter := f.waiter.Load()
+	waiter.FailIfSuperseded()
 	// Before the answer leaves. A superseded frame gets no feedback.
 	if f.id != "" && !errors.Is(c.Err, scheduler.ErrSuperseded) {
 		f.remember(f.predictions(), f.lessons())
 	}
-	if f.waiter != nil {
-		f.waiter.Finish()
+	if waiter != nil {
+		waiter.Finish()
 		return
 	}
 	c.Finish()

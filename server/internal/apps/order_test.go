@@ -271,7 +271,7 @@ func TestOrderWithoutAClient(t *testing.T) {
 		c.began = time.Now()
 		slow := c.send("app", 0, "slow")
 		held = c.send("app", 1, "fast")
-		held.Fanout.(*fanout).waiter.Cancel() // before the model's call, which then is complete
+		held.Fanout.(*fanout).waiter.Load().Cancel() // before the model's call, which then is complete
 		time.Sleep(100 * time.Millisecond)
 		c.send("app", 2, "fast")
 		time.Sleep(100 * time.Millisecond)

@@ -2,6 +2,7 @@ package apps
 
 import (
 	"cmp"
+	"sync/atomic"
 
 	"github.com/shivad/shivad/server/internal/composite"
 	"github.com/shivad/shivad/server/internal/fault"
@@ -15,7 +16,7 @@ import (
 type standIn struct {
 	app    *application
 	call   *gate.Call
-	waiter *composite.Waiter // of a frame of a stream, once submitted; else nil
+	waiter atomic.Pointer[composite.Waiter] // of a frame of a stream, once submitted; else nil
 }
 
 // openDefault answers a call with the default output; why is the error that it replaces.
@@ -45,15 +46,16 @@ func (a *application) openDefault(c *gate.Call, r *gate.Request, why error) erro
 }
 
 func (s *standIn) Start(calls []*gate.Call) []*gate.Call {
-	if s.waiter = s.app.registry.order.Join(s.call, s.call, nil); s.waiter != nil {
-		s.waiter.Finish()
+	waiter := s.app.registry.order.Join(s.call, s.call, nil)
+	if s.waiter.Store(waiter); waiter != nil {
+		waiter.Finish()
 	} else {
 		s.call.Finish()
 	}
 	return calls
 }
 
-func (s *standIn) Cancel()   { s.waiter.Cancel() }
+func (s *standIn) Cancel()   { s.waiter.Load().Cancel() }
 func (*standIn) Close()      {}
 func (*standIn) Voices() int { return 1 }
 
