@@ -35,7 +35,8 @@ type run struct {
 
 	refs   atomic.Int32
 	waiter *composite.Waiter // of a frame of a stream, once submitted; else nil
-	timer  *time.Timer       // ends waiting in lines at the deadline; nil: it does not wait. It has a reference
+	// timer ends waiting in lines at the deadline, and has a reference; nil: it does not wait.
+	timer *time.Timer
 
 	mu       sync.Mutex // guards all below
 	stages   []work     // parallel to those of the plan
@@ -116,7 +117,7 @@ func (p *pipeline) open(c *gate.Call, q *gate.Request) (*run, error) {
 		}
 	}
 	for i := range r.stages {
-		// Without rows, or without one that its model takes, it is done, and those after it can begin.
+		// A stage without calls is done, and those after it can begin.
 		if w := &r.stages[i]; w.missing == 0 && !w.lined && r.err == nil {
 			r.begin(i)
 		}
@@ -325,8 +326,8 @@ func (r *run) ready() int {
 	return -1
 }
 
-// queue makes a frame wait for a stage, for as long as the line wants. The caller has the lock, which
-// is released meanwhile.
+// queue makes a frame wait for a stage, for as long as the line wants. The caller has the lock,
+// which is released meanwhile.
 func (r *run) queue(i int) {
 	w := &r.stages[i]
 	w.begun, w.since = true, time.Now()
