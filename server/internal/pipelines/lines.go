@@ -78,8 +78,8 @@ func (ls *lines) join(key lineKey, e *entry) {
 	l.entries = append(l.entries, e)
 }
 
-// arrive notes that the inputs of an entry's stage are there. Its run has a unit of work pending for
-// it, which whoever gets its move takes over.
+// arrive notes that the inputs of an entry's stage are there. Its run has a unit of work pending
+// for it, which whoever gets its move takes over.
 func (ls *lines) arrive(e *entry) []move {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

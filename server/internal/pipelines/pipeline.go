@@ -29,7 +29,7 @@ type pipeline struct {
 	askers   []*gate.Target // by stage: who asks, as streams distinguish it
 
 	counting sync.Once
-	counts   []*metrics.Stage // by stage, set by counting: the gate gives the target its metrics later
+	counts   []*metrics.Stage // by stage, set by counting: the target gets its metrics later
 }
 
 // counted returns the counts of the stages; none if they are not counted.

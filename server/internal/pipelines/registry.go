@@ -201,9 +201,9 @@ func (r *Registry) Plan(name string) (*Plan, error) {
 	return p.plan, p.fault
 }
 
-// Check reports what is wrong with a definition, by itself and against the current models. The error
-// wraps scheduler.ErrInvalidInput and lists all faults. A model that is not there yet is no fault:
-// then only the rest was checked.
+// Check reports what is wrong with a definition, by itself and against the current models. The
+// error wraps scheduler.ErrInvalidInput and lists all faults. A model that is not there yet is no
+// fault: then only the rest was checked.
 func (r *Registry) Check(d Definition) (*Pipeline, error) {
 	p, err := New(d)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// begin makes the rows of a stage, and returns their calls, opened. Rows that have none are settled;
-// if there is no call at all, the stage is done. The caller has the lock.
+// begin makes the rows of a stage, and returns their calls, opened. Rows that have none are
+// settled; if there is no call at all, the stage is done. The caller has the lock.
 func (r *run) begin(i int) (calls []*gate.Call) {
 	w, s := &r.stages[i], &r.p.plan.stages[i]
 	w.begun, w.sent = true, math.MaxInt64
@@ -154,8 +154,8 @@ func (r *run) openRow(i, k int, q *gate.Request) error {
 	return r.p.gate.OpenTarget(&o.call, s.target, q)
 }
 
-// value returns what an input of a row gets, with a leading dimension of 1 for the row. It refers to
-// the memory of the request, or of the stage that made it.
+// value returns what an input of a row gets, with a leading dimension of 1 for the row. It refers
+// to the memory of the request, or of the stage that made it.
 func (r *run) value(fed *feed, i, k int) (t tensor.Tensor, err error) {
 	if fed.element {
 		o := &r.stages[i].rows[k]

@@ -19,10 +19,10 @@ import (
 
 // A run is a request on its way through a pipeline.
 //
-// It is driven by whoever completes one of its calls: what the answer makes possible begins at once,
-// on that goroutine. Work that is under way is counted in pending: each call that is not complete,
-// each stage that waits in a line, and each goroutine that drives the run. Whoever ends the last
-// one answers, so there is exactly one answer, and no call of the run is left then.
+// It is driven by whoever completes one of its calls: what the answer makes possible begins at
+// once, on that goroutine. Work that is under way is counted in pending: each call that is not
+// complete, each stage that waits in a line, and each goroutine that drives the run. Whoever ends
+// the last one answers, so there is exactly one answer, and no call of the run is left then.
 //
 // It owns its calls until the answer is made, and is counted by references: one is the outer call's
 // until Close, the others belong to those who are about to cancel or to drive it.
