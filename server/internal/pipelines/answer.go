@@ -58,7 +58,8 @@ func statusOf(err error) int32 {
 // joined returns an output of all rows of a stage, with a reference.
 func (r *run) joined(m member, spec *tensor.Spec) (tensor.Tensor, error) {
 	list := r.stages[m.stage].rows
-	flat := spec.Ragged != "" && spec.Ragged == spec.Name+rowsMember // of a model that is not batched
+	// Of a model that is not batched.
+	flat := spec.Ragged != "" && spec.Ragged == spec.Name+rowsMember
 	parts := make([]tensor.Tensor, 0, len(list))
 	for k := range list {
 		if o := &list[k]; o.err == nil {
