@@ -29,7 +29,7 @@ func TestE2EServeFile(t *testing.T) {
 	if err != nil || strings.Count(string(out), " red ") != 3 || strings.Count(string(out), " green ") != 2 || strings.Count(string(out), " blue ") != 2 {
 		t.Errorf("expected three red, two green and two blue dots, got %v\n%s", err, out)
 	}
-	// As the second of two models: what it finds in parts of the picture is where it is in the whole.
+	// As the second of two models: what it finds in parts of a picture is where it is in the whole.
 	cmd := exec.Command(python(t), "-c", `
 import os, sys
 import numpy as np
