@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+TOP = Path(__file__).parents[2]
+SOURCES = "https://github.com/shivad/shivad/blob/main/"
+"""Where the files lie that pages refer to. As a repo_url the site would ask its host for stars."""
 
 PART = re.compile(r"^## (.+)$|^- \[([^\]]+)\]\(([a-z0-9-]+\.md)\)", re.MULTILINE)
 WORDS = re.compile(r"<!--\s+words:\s+(.*?)\s+-->\n*", re.DOTALL)
@@ -34,16 +36,16 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def on_page_markdown(text: str, page: Any, config: Any, **_: Any) -> str:
+def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     if found := WORDS.search(text):
         page.meta["tags"] = [" ".join(word.split()) for word in found[1].split(",")]
         text = text.replace(found[0], "", 1)
 
     def outside(link: re.Match[str]) -> str:
         file = posixpath.normpath(posixpath.join("server/manual", link[2]))
-        if not (HERE.parent.parent / file).exists():
+        if not (TOP / file).exists():
             return link[0]  # mkdocs reports it
-        return f"{link[1]}{config.repo_url}/blob/main/{file}"
+        return f"{link[1]}{SOURCES}{file}"
 
     parts = FENCE.split(text)
     parts[::2] = [LINK.sub(outside, prose) for prose in parts[::2]]

@@ -18,7 +18,7 @@ func page() string {
 	var b strings.Builder
 	b.WriteString(`# Request parameters
 
-<!-- words: parameters, metadata keys, timeout, priority, timeout_ms, request options -->
+<!-- words: parameters, metadata keys, priority, request options -->
 
 What a request may say to the server beside its tensors. Over Shiva these are members of the
 message's metadata; over HTTP and gRPC of the request's ` + "`parameters`" + `; of Clipper's paths and
