@@ -120,6 +120,9 @@ func FuzzHello(f *testing.F) {
 	f.Add(containertest.Hello(containertest.Model{Name: "m", Version: "1", Feedback: true,
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 10}}}}))
+	f.Add(containertest.Hello(containertest.Model{Name: "m", Version: "1",
+		Inputs:  []tensor.Spec{{Name: "i", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 1}, Format: tensor.FormatNHWC, Image: &tensor.Image{Channels: "gray", Regions: true}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 10}}}}))
 	f.Add([]byte(`{"protocol":4,"model":"\u0000","version":"/"}`))
 	limits := Settings{}.withDefaults().Limits
 	f.Fuzz(func(t *testing.T, in []byte) {

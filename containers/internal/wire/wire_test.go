@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -16,7 +17,7 @@ import (
 func TestBatchHeader(t *testing.T) {
 	var h BatchHeader
 	text := ` {"rows" : 5, "new":{"x":[1,{"y":null}]}, "inputs":[{"name":"im\u00e4ge","datatype":"UINT8","shape":[5,8,8],"more":true},` +
-		`{"shape":[],"datatype":"BYTES","name":"é"}],"timeout_ms":48.5,"requests":[2,1,2],"parameters":[null,{"a":"}"},{}],"priority":[0,9,1],"traces":[null,"00-\u0061",null],"trace_states":[null,"a=\"",7]}` + "\n"
+		`{"shape":[],"datatype":"BYTES","name":"é"}],"timeout_ms":48.5,"requests":[2,1,2],"parameters":[null,{"a":"}"},{}],"priority":[0,9,1],"traces":[null,"00-\u0061",null],"trace_states":[null,"a=\"",7],"pictures":{"im\u00e4ge":{"more":[],"ids":[71,9007199254740992],"of":[0,0,1,0,1]}}}` + "\n"
 	for range 2 { // the memory is reused
 		if err := h.Parse([]byte(text)); err != nil {
 			t.Fatal(err)
@@ -30,6 +31,9 @@ func TestBatchHeader(t *testing.T) {
 		if len(h.Traces) != 3 || h.Traces[0] != nil || string(h.Traces[1]) != "00-a" {
 			t.Errorf("traces %q", h.Traces)
 		}
+		if len(h.Pictures) != 1 || string(h.Pictures[0].Input) != "imäge" || !reflect.DeepEqual(h.Pictures[0].Of, []int{0, 0, 1, 0, 1}) || !reflect.DeepEqual(h.Pictures[0].IDs, []int{71, 1 << 53}) {
+			t.Errorf("pictures %+v", h.Pictures)
+		}
 		if len(h.States) != 3 || h.States[0] != nil || string(h.States[1]) != `a="` || h.States[2] != nil {
 			t.Errorf("trace_states %q", h.States)
 		}
@@ -38,7 +42,7 @@ func TestBatchHeader(t *testing.T) {
 			t.Errorf("inputs %+v", h.Inputs)
 		}
 	}
-	if err := h.Parse([]byte(`{"rows":1,"inputs":[]}`)); err != nil || len(h.Requests) != 0 || len(h.Parameters) != 0 || len(h.Traces) != 0 || len(h.States) != 0 || h.Timeout != 0 || len(h.Inputs) != 0 {
+	if err := h.Parse([]byte(`{"rows":1,"inputs":[]}`)); err != nil || len(h.Requests) != 0 || len(h.Parameters) != 0 || len(h.Traces) != 0 || len(h.States) != 0 || len(h.Pictures) != 0 || h.Timeout != 0 || len(h.Inputs) != 0 {
 		t.Errorf("left over: %+v, %v", h, err)
 	}
 }
@@ -68,6 +72,9 @@ func TestBroken(t *testing.T) {
 		`{"rows":01}`: `expected "," or "}" at byte 9, got "1}"`, `{"rows":1.5}`: "whole", `{"rows":1e0}`: "", `{"rows":15e-1}`: "whole", `{"rows":-}`: "expected a whole number", `{"rows":9999999999999999999}`: "of 64 bits",
 		`{"rows":2,"requests":[1]}`: "1 rows in total, the batch has 2", `{"rows":2,"requests":[3]}`: "[3]", `{"rows":2,"requests":[0,2]}`: "[0 2]",
 		`{"rows":2,"requests":[-1,3]}`: "[-1 3]", `{"rows":2,"parameters":[null]}`: "1 parameters for 2", `{"rows":2,"priority":[1,2,3]}`: "3 priorities for 2", `{"rows":2,"traces":["00-a"]}`: "1 traces for 2", `{"rows":2,"trace_states":["a=b"]}`: "1 trace_states for 2",
+		`{"rows":2,"pictures":{"x":{"of":[0],"ids":[1]}}}`: "1 rows are of pictures, in a batch of 2", `{"rows":2,"pictures":{"x":{"of":[1,0],"ids":[1,2]}}}`: "row 0 is of picture 1",
+		`{"rows":2,"pictures":{"x":{"of":[0,-1],"ids":[1,2]}}}`: "row 1 is of picture -1", `{"rows":2,"pictures":{"x":{"of":[0,1],"ids":[1]}}}`: "2 pictures have 1 ids", `{"rows":1,"pictures":{"x":{"ids":[]}}}`: "0 rows are of pictures",
+		`{"rows":1,"pictures":[]}`: "expected an object", `{"rows":1,"pictures":{"x":[]}}`: "expected an object", `{"rows":1,"pictures":{}}`: "",
 		`{"rows":2,"traces":[null,null]}`: "", `{"rows":3,"traces":[null,null,null,null]}`: "4 traces for 3",
 		`{"rows":2,"traces":[null,null,]}`: "expected a value", `{"rows":2,"traces":[null,null,`: "the text ends", `{"rows":2,"traces":[null,nul,null]}`: "expected a value",
 		`{"rows":1,"inputs":[{"name":"x","datatype":"FP32"}]}`:              "without name, datatype or shape",
@@ -182,6 +189,7 @@ func TestAllocations(t *testing.T) {
 // meaning; no input makes it panic.
 func FuzzHeaders(f *testing.F) {
 	f.Add([]byte(`{"rows":2,"inputs":[{"name":"x","datatype":"FP32","shape":[2,8]}],"timeout_ms":48.5,"requests":[1,1],"parameters":[null,{}],"priority":[0,1],"traces":["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",null]}`))
+	f.Add([]byte(`{"rows":3,"inputs":[{"name":"image","datatype":"BYTES","shape":[2]},{"name":"image_regions","datatype":"FP32","shape":[3,4,2]}],"pictures":{"image":{"of":[0,0,1],"ids":[71,72]}}}`))
 	f.Add([]byte(`{"outputs":[{"name":"\u00e9","datatype":"BYTES","shape":[]}],"errors":[{"row":0,"message":"x\n"}]}`))
 	f.Add([]byte(`{"error":"\ud83d\ude00"}`))
 	f.Add([]byte(`{"application":"a","user":"u","rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,2]}],"outputs":[{"name":"y","datatype":"INT8","shape":[]}],"truth":[{"name":"y","datatype":"INT8","shape":[3]}],"label":[1],"loss":0.5}`))
@@ -193,8 +201,14 @@ func FuzzHeaders(f *testing.F) {
 				Rows     int
 				Timeout  float64 `json:"timeout_ms"`
 				Requests []int
+				Pictures map[string]struct{ Of, IDs []int }
 			}
 			same(t, in, &want)
+			for _, p := range b.Pictures {
+				if len(p.Of) != b.Rows || plain(in) && (!slices.Equal(want.Pictures[string(p.Input)].Of, p.Of) || !slices.Equal(want.Pictures[string(p.Input)].IDs, p.IDs)) {
+					t.Fatalf("%s: pictures %+v, encoding/json reads %+v", in, p, want.Pictures)
+				}
+			}
 			// encoding/json reads keys of another case and duplicate keys differently.
 			if plain(in) && (want.Rows != b.Rows || want.Timeout != b.Timeout || len(want.Requests) != len(b.Requests)) {
 				t.Fatalf("%s: %+v, encoding/json reads %+v", in, b, want)
@@ -235,7 +249,7 @@ func plain(in []byte) bool {
 	if bytes.ContainsAny(in, "\\") || !bytes.Equal(bytes.ToLower(in), in) && bytes.ContainsAny(in, "ROWTIMEQUSTſK") {
 		return false
 	}
-	for _, key := range []string{`"rows"`, `"timeout_ms"`, `"requests"`, `"error"`} {
+	for _, key := range []string{`"rows"`, `"timeout_ms"`, `"requests"`, `"error"`, `"pictures"`, `"of"`, `"ids"`} {
 		if bytes.Count(in, []byte(key)) > 1 {
 			return false
 		}
