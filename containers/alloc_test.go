@@ -31,7 +31,8 @@ func TestAllocations(t *testing.T) {
 		bytes := float64(after.TotalAlloc-before.TotalAlloc) / float64(runs)
 		t.Logf("%d bytes: %.2f allocations, %.0f bytes", size, allocs, bytes)
 		if allocs > 2 || bytes > 512 {
-			t.Errorf("a batch of %d bytes costs %.2f allocations of %.0f bytes together, expected at most 2 of 512", size, allocs, bytes)
+			t.Errorf("a batch of %d bytes costs %.2f allocations of %.0f bytes together, expected at most 2 of 512",
+				size, allocs, bytes)
 		}
 	}
 }

@@ -27,7 +27,8 @@ import (
 var benchSizes = []struct {
 	name      string
 	rows, row int
-}{{"rows=1/row=64B", 1, 64}, {"rows=64/row=64B", 64, 64}, {"rows=64/row=4KiB", 64, 4 << 10}, {"rows=1/row=6MiB", 1, 6 << 20}}
+}{{"rows=1/row=64B", 1, 64}, {"rows=64/row=64B", 64, 64}, {"rows=64/row=4KiB", 64, 4 << 10},
+	{"rows=1/row=6MiB", 1, 6 << 20}}
 
 // warmUps are the round trips before the measured ones: they fill pools and fault memory in.
 const warmUps = 10
@@ -236,7 +237,8 @@ func newNoop(tb testing.TB, transport string) *noopRig {
 		addr = "ipc://" + tb.TempDir() + "/s"
 	}
 	pool := tensor.NewPool(1 << 30)
-	sched, err := scheduler.New(scheduler.Config{Pool: pool, Default: scheduler.ModelConfig{Strategy: "static", ExecTimeout: time.Minute}})
+	sched, err := scheduler.New(scheduler.Config{Pool: pool,
+		Default: scheduler.ModelConfig{Strategy: "static", ExecTimeout: time.Minute}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -283,7 +285,8 @@ func (r *noopRig) request(rows, row int) *scheduler.Request {
 	m, _ := r.sched.Model(scheduler.ModelID{Name: "noop", Version: "1"})
 	return &scheduler.Request{
 		Model: m, Rows: rows, Owner: r,
-		Inputs: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{rows, row}, Data: written(rows * row)}},
+		Inputs: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{rows, row},
+			Data: written(rows * row)}},
 	}
 }
 
@@ -324,11 +327,13 @@ func benchArena(b *testing.B, transport string, asBytes bool) {
 	if transport == "ipc" {
 		addr = "ipc://" + b.TempDir() + "/s"
 	}
-	sched, err := scheduler.New(scheduler.Config{Pool: pool, Default: scheduler.ModelConfig{Strategy: "static", ExecTimeout: time.Minute}})
+	sched, err := scheduler.New(scheduler.Config{Pool: pool,
+		Default: scheduler.ModelConfig{Strategy: "static", ExecTimeout: time.Minute}})
 	if err != nil {
 		b.Fatal(err)
 	}
-	l, err := containers.Listen(containers.Config{Addrs: []string{addr}, Scheduler: sched, Pool: pool, Arena: a, Settings: containers.Settings{Bytes: asBytes}})
+	l, err := containers.Listen(containers.Config{Addrs: []string{addr}, Scheduler: sched, Pool: pool, Arena: a,
+		Settings: containers.Settings{Bytes: asBytes}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -61,8 +61,11 @@ func TestChurn(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	want := containers.Stats{Sessions: 1, Registered: 1, Accepted: uint64(4*each + 1), Ended: uint64(3 * each), Strangers: uint64(each)}
-	budgettest.Until(t, fmt.Sprintf("sessions to end, so that there are %+v", want), func() bool { return r.Stats() == want })
+	want := containers.Stats{Sessions: 1, Registered: 1, Accepted: uint64(4*each + 1), Ended: uint64(3 * each),
+		Strangers: uint64(each)}
+	budgettest.Until(t, fmt.Sprintf("sessions to end, so that there are %+v", want), func() bool {
+		return r.Stats() == want
+	})
 }
 
 func churn(i int) containertest.Model {
@@ -73,7 +76,9 @@ func churn(i int) containertest.Model {
 
 // TestCrowd: unregistered peers of one host displace each other, and no peer of another host.
 func TestCrowd(t *testing.T) {
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Limits: containers.Limits{Handshakes: 4}}})
+	r := newRig(t,
+		containers.Config{Addrs: []string{"tcp://127.0.0.1:0"},
+			Settings: containers.Settings{Limits: containers.Limits{Handshakes: 4}}})
 	from := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	elsewhere, err := from.Dial("tcp", r.Addrs()[0].String())
 	if err != nil {
@@ -98,7 +103,9 @@ func TestCrowd(t *testing.T) {
 // finds all connections taken, is told the limit; but only so many are told at a time, and the
 // others just end.
 func TestToldWhy(t *testing.T) {
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Limits: containers.Limits{Sessions: 9, Handshakes: 2}}})
+	r := newRig(t,
+		containers.Config{Addrs: []string{"tcp://127.0.0.1:0"},
+			Settings: containers.Settings{Limits: containers.Limits{Sessions: 9, Handshakes: 2}}})
 	const limit = "more than containers.handshakes = 2 connections waited to; raise containers.handshakes"
 	silent := dial(t, r)
 	budgettest.Until(t, "it to be accepted", func() bool { return r.Stats().Accepted == 1 })
@@ -146,7 +153,9 @@ func TestToldWhy(t *testing.T) {
 // TestTooMany: beyond the limits connections are refused, and unregistered ones are displaced by
 // new ones.
 func TestTooMany(t *testing.T) {
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Limits: containers.Limits{Sessions: 12, Handshakes: 4}}})
+	r := newRig(t,
+		containers.Config{Addrs: []string{"tcp://127.0.0.1:0"},
+			Settings: containers.Settings{Limits: containers.Limits{Sessions: 12, Handshakes: 4}}})
 	var silent []net.Conn
 	for range 10 {
 		silent = append(silent, dial(t, r))
@@ -201,14 +210,16 @@ func TestIPC(t *testing.T) {
 	if err := r.echoes(echoID); err != nil {
 		t.Error(err)
 	}
-	if _, err := containers.Listen(containers.Config{Scheduler: r.sched, Addrs: []string{"ipc://" + path}}); err == nil || !strings.Contains(err.Error(), "another server") {
+	if _, err := containers.Listen(containers.Config{Scheduler: r.sched, Addrs: []string{"ipc://" + path}}); err ==
+		nil || !strings.Contains(err.Error(), "another server") {
 		t.Errorf("a second server: %v", err)
 	}
 	file := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := containers.Listen(containers.Config{Scheduler: r.sched, Addrs: []string{"tcp://127.0.0.1:0", "ipc://" + file}}); err == nil || !strings.Contains(err.Error(), "not a socket") {
+	if _, err := containers.Listen(containers.Config{Scheduler: r.sched,
+		Addrs: []string{"tcp://127.0.0.1:0", "ipc://" + file}}); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("an ordinary file: %v", err)
 	}
 }

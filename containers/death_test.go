@@ -28,9 +28,10 @@ import (
 func TestDeathUnderLoad(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	begin := func() *containertest.Container {
-		c, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(func(b *containertest.Batch) containertest.Reply {
-			return containertest.Reply{Outputs: b.Inputs, Delay: time.Millisecond}
-		}))
+		c, err := containertest.Dial(t.Context(), r.Dialable()[0],
+			echo(func(b *containertest.Batch) containertest.Reply {
+				return containertest.Reply{Outputs: b.Inputs, Delay: time.Millisecond}
+			}))
 		if err != nil {
 			t.Error(err)
 			return nil
@@ -90,12 +91,17 @@ func TestDeathUnderLoad(t *testing.T) {
 // its request ends at its deadline, and after SIGCONT the container reconnects by itself.
 func TestStopped(t *testing.T) {
 	t.Parallel() // it mostly waits
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: 300 * time.Millisecond}})
+	r := newRig(t,
+		containers.Config{Addrs: []string{"tcp://127.0.0.1:0"},
+			Settings: containers.Settings{Heartbeat: 300 * time.Millisecond}})
 	cmd := spawn(t, "noop", r.Dialable()[0])
 	id := scheduler.ModelID{Name: "noop", Version: "1"}
 	in := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 1}, Data: []byte{7}}
 	r.stopWhileAsked(t, cmd, id, in, 50*time.Millisecond)
-	budgettest.Until(t, "the replica to be given up", func() bool { m, _ := r.sched.Model(id); return m.Replicas() == 0 })
+	budgettest.Until(t, "the replica to be given up", func() bool {
+		m, _ := r.sched.Model(id)
+		return m.Replicas() == 0
+	})
 	r.logs(t, "container gone", "model=noop/1", "silent for")
 	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -111,7 +117,8 @@ func TestStopped(t *testing.T) {
 // stopWhileAsked stops the only container of a model and sends it a request, which must end at its
 // deadline. That is long before the container counts as dead, unless this process is delayed that
 // long; then everything is repeated.
-func (r *rig) stopWhileAsked(t *testing.T, cmd *exec.Cmd, id scheduler.ModelID, in tensor.Tensor, timeout time.Duration) {
+func (r *rig) stopWhileAsked(t *testing.T, cmd *exec.Cmd, id scheduler.ModelID, in tensor.Tensor,
+	timeout time.Duration) {
 	t.Helper()
 	for {
 		r.wait(t, id, 1)
@@ -133,12 +140,16 @@ func (r *rig) stopWhileAsked(t *testing.T, cmd *exec.Cmd, id scheduler.ModelID, 
 
 // TestKilled: kill -9 is detected at once, by the end of the socket.
 func TestKilled(t *testing.T) {
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: time.Minute}})
+	r := newRig(t,
+		containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: time.Minute}})
 	cmd := spawn(t, "noop", r.Dialable()[0])
 	id := scheduler.ModelID{Name: "noop", Version: "1"}
 	r.wait(t, id, 1)
 	cmd.Process.Kill()
-	budgettest.Until(t, "the replica to be given up", func() bool { m, _ := r.sched.Model(id); return m.Replicas() == 0 })
+	budgettest.Until(t, "the replica to be given up", func() bool {
+		m, _ := r.sched.Model(id)
+		return m.Replicas() == 0
+	})
 }
 
 // TestV3TooManyRows: a batch whose answer would exceed the limits of the generation is not sent.
@@ -165,7 +176,9 @@ func TestV3TooManyRows(t *testing.T) {
 				sizes = binary.LittleEndian.AppendUint64(sizes, 1)
 				outputs = append(outputs, []byte("1"))
 			}
-			_ = p.Send(append([][]byte{nil, le32(1), f[3], binary.LittleEndian.AppendUint64(nil, uint64(len(sizes))), sizes}, outputs...)...)
+			_ = p.Send(
+				append([][]byte{nil, le32(1), f[3], binary.LittleEndian.AppendUint64(nil, uint64(len(sizes))), sizes},
+					outputs...)...)
 		}
 	}()
 	var wg sync.WaitGroup
@@ -173,7 +186,8 @@ func TestV3TooManyRows(t *testing.T) {
 		wg.Go(func() {
 			rows := 1 + 19*(i%2)
 			out, err := r.infer(id, floats(make([]float32, 4*rows)...))
-			if err != nil && (rows == 1 || !errors.Is(err, scheduler.ErrContainerFailed)) || err == nil && out[0].Rows() != rows {
+			if err != nil && (rows == 1 || !errors.Is(err, scheduler.ErrContainerFailed)) ||
+				err == nil && out[0].Rows() != rows {
 				t.Errorf("%d rows: %v, %v", rows, out, err)
 			}
 			for _, o := range out {
@@ -263,7 +277,8 @@ func (r *rig) askAs(owner panicking) {
 // session continues.
 func TestNoMemory(t *testing.T) {
 	r := newRig(t, containers.Config{})
-	c := r.join(t, echo(func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Outputs: b.Inputs} }))
+	c := r.join(t,
+		echo(func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Outputs: b.Inputs} }))
 	budgettest.Until(t, "the hello's memory to come back", func() bool { return r.pool.InUse() == 0 })
 	taken, err := r.pool.Get(int(r.pool.Budget()))
 	if err != nil {

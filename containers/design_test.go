@@ -26,10 +26,11 @@ func TestDesignExample(t *testing.T) {
 	one, _ := tensor.FromSlice(tensor.Shape{1, 2}, []float32{1.5, 2})
 	two, _ := tensor.FromSlice(tensor.Shape{2, 2}, []float32{3, 4, 5, -6})
 	now := time.Now()
-	b := &scheduler.Batch{ID: 0x0102030405060708, Rows: 3, Deadline: now.Add(48500 * time.Microsecond), Parts: []scheduler.Part{
-		{Inputs: []tensor.Tensor{one}, Rows: 1},
-		{Inputs: []tensor.Tensor{two}, Rows: 2, Parameters: []byte(`{"k":1}`)},
-	}}
+	b := &scheduler.Batch{ID: 0x0102030405060708, Rows: 3, Deadline: now.Add(48500 * time.Microsecond),
+		Parts: []scheduler.Part{
+			{Inputs: []tensor.Tensor{one}, Rows: 1},
+			{Inputs: []tensor.Tensor{two}, Rows: 2, Parameters: []byte(`{"k":1}`)},
+		}}
 	var o zmtp.Outgoing
 	if err := c.batch(&o, b, now); err != nil {
 		t.Fatal(err)
@@ -47,7 +48,9 @@ func TestDesignExample(t *testing.T) {
 	header, rest, _ := strings.Cut(rest, "`")
 	_, rest, _ = strings.Cut(rest, "| 3 | ")
 	data, _, _ := strings.Cut(rest, " (hex)")
-	m := message(t, []string{hex.EncodeToString([]byte("result")), "0807060504030201", hex.EncodeToString([]byte(`{"outputs"` + header)), strings.NewReplacer("`", "", " ", "").Replace(data)})
+	m := message(t,
+		[]string{hex.EncodeToString([]byte("result")), "0807060504030201",
+			hex.EncodeToString([]byte(`{"outputs"` + header)), strings.NewReplacer("`", "", " ", "").Replace(data)})
 	a, err := c.result(m, b)
 	if err != nil {
 		t.Fatal(err)

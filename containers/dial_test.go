@@ -62,7 +62,8 @@ func (o *oldContainer) call(t testing.TB, r *rig) (*containers.Dialer, net.Conn)
 	t.Helper()
 	d, err := containers.Dial(containers.DialConfig{
 		Name: "old", Addr: o.ear.Addr().String(), Model: oldID, Input: tensor.Float64,
-		Scheduler: r.sched, Pool: r.pool, WriteTimeout: 200 * time.Millisecond, Log: slog.New(slog.NewTextHandler(r.log, nil)),
+		Scheduler: r.sched, Pool: r.pool, WriteTimeout: 200 * time.Millisecond,
+		Log: slog.New(slog.NewTextHandler(r.log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +213,8 @@ func TestDialHostile(t *testing.T) {
 				r.logs(t, "container gone", tt.reason)
 				return
 			}
-			if _, err := r.sum(1, 2); err != nil && !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrUnavailable) {
+			if _, err := r.sum(1, 2); err != nil && !errors.Is(err, scheduler.ErrContainerLost) &&
+				!errors.Is(err, scheduler.ErrUnavailable) {
 				t.Errorf("got %v", err)
 			}
 			close(answered)
@@ -235,7 +237,8 @@ func TestDialHostile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.infer(oldID, in); !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrUnavailable) {
+		if _, err := r.infer(oldID, in); !errors.Is(err, scheduler.ErrContainerLost) &&
+			!errors.Is(err, scheduler.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
 		r.logs(t, "container gone", "rows has more than")
@@ -244,7 +247,8 @@ func TestDialHostile(t *testing.T) {
 		r := newRig(t, containers.Config{})
 		newOld(t).call(t, r)
 		big := make([]float64, 4<<20)
-		if _, err := r.sum(big...); !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrUnavailable) {
+		if _, err := r.sum(big...); !errors.Is(err, scheduler.ErrContainerLost) &&
+			!errors.Is(err, scheduler.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
 		r.logs(t, "container gone", "does not read a batch")
@@ -252,7 +256,8 @@ func TestDialHostile(t *testing.T) {
 	t.Run("stays away, and close does not wait", func(t *testing.T) {
 		nobody := hosttest.Refusing(t)
 		r := newRig(t, containers.Config{})
-		d, err := containers.Dial(containers.DialConfig{Name: "old", Addr: nobody, Model: oldID, Input: tensor.Float64, Scheduler: r.sched, Log: slog.New(slog.NewTextHandler(r.log, nil))})
+		d, err := containers.Dial(containers.DialConfig{Name: "old", Addr: nobody, Model: oldID, Input: tensor.Float64,
+			Scheduler: r.sched, Log: slog.New(slog.NewTextHandler(r.log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +272,8 @@ func TestDialHostile(t *testing.T) {
 // TestDialPanic: a panic of a request's owner affects no other request.
 func TestDialPanic(t *testing.T) {
 	t.Parallel() // it mostly waits
-	for name, do := range map[string]func(c net.Conn){"answer": sums, "end": func(c net.Conn) { question(c); c.Close() }} {
+	for name, do := range map[string]func(c net.Conn){"answer": sums,
+		"end": func(c net.Conn) { question(c); c.Close() }} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, containers.Config{})
 			o := newOld(t)
@@ -297,7 +303,8 @@ func TestDialPanic(t *testing.T) {
 func TestDialStuck(t *testing.T) {
 	t.Parallel() // it mostly waits
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
-	if err := r.sched.Configure("old", scheduler.ModelConfig{Objective: 10 * time.Millisecond, ExecTimeout: 50 * time.Millisecond}); err != nil {
+	if err := r.sched.Configure("old",
+		scheduler.ModelConfig{Objective: 10 * time.Millisecond, ExecTimeout: 50 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
 	o := newOld(t)

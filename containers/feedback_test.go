@@ -39,7 +39,8 @@ func lesson(values ...float32) *scheduler.Feedback {
 	truth, _ := tensor.FromSlice(tensor.Shape{1}, []int8{7})
 	truth.Name = "right"
 	return &scheduler.Feedback{Application: "app", User: `an"na`, Rows: len(values) / 4,
-		Inputs: []tensor.Tensor{x}, Outputs: []tensor.Tensor{y}, Truth: []tensor.Tensor{truth}, Label: []byte(`{"y":[1]}`), Loss: new(0.25)}
+		Inputs: []tensor.Tensor{x}, Outputs: []tensor.Tensor{y}, Truth: []tensor.Tensor{truth},
+		Label: []byte(`{"y":[1]}`), Loss: new(0.25)}
 }
 
 // next receives the next message that is not a heartbeat.
@@ -86,7 +87,8 @@ func TestFeedbackReachesThoseThatAsk(t *testing.T) {
 	row := floats(1, 2, 3, 4).Data
 	for _, p := range learners {
 		f := next(t, p)
-		if len(f) != 5 || string(f[0]) != "feedback" || string(f[1]) != head || !bytes.Equal(f[2], row) || !bytes.Equal(f[3], row) || !bytes.Equal(f[4], []byte{7}) {
+		if len(f) != 5 || string(f[0]) != "feedback" || string(f[1]) != head || !bytes.Equal(f[2], row) ||
+			!bytes.Equal(f[3], row) || !bytes.Equal(f[4], []byte{7}) {
 			t.Errorf("told %q", f)
 		}
 	}
@@ -128,7 +130,8 @@ func TestFeedbackIsBounded(t *testing.T) {
 	if string(f[0]) != "batch" {
 		t.Fatalf("got %q", f[0])
 	}
-	if err := p.Send([]byte("result"), f[1], []byte(`{"outputs":[{"name":"y","datatype":"FP32","shape":[1,4]}]}`), f[3]); err != nil {
+	if err := p.Send([]byte("result"), f[1], []byte(`{"outputs":[{"name":"y","datatype":"FP32","shape":[1,4]}]}`),
+		f[3]); err != nil {
 		t.Error(err)
 	}
 	if err := <-asked; err != nil {

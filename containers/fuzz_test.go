@@ -60,12 +60,14 @@ func FuzzSessionMessages(f *testing.F) {
 		}
 	}
 	id := "\x01\x00\x00\x00\x00\x00\x00\x00"
-	f.Add(join("result", id, `{"outputs":[{"name":"y","datatype":"FP32","shape":[2,1]}],"errors":[{"row":1,"message":"x"}]}`, "01234567"))
+	f.Add(join("result", id, `{"outputs":[{"name":"y","datatype":"FP32","shape":[2,1]}],"errors":[{"row":1,"message":"x"}]}`,
+		"01234567"))
 	f.Add(join("result", id, `{"error":"x"}`))
 	f.Add(join("heartbeat"))
 	f.Add(join("grant", `{"grant":17,"here":12,"elsewhere":20,"target":40}`))
 	f.Add(join("grant", `{"each":true}`))
-	f.Add(join("result", id, `{"outputs":[{"name":"y","datatype":"FP32","shape":[2,1]}],"together":36,"queued_ms":2.5}`, "01234567"))
+	f.Add(join("result", id, `{"outputs":[{"name":"y","datatype":"FP32","shape":[2,1]}],"together":36,"queued_ms":2.5}`,
+		"01234567"))
 	f.Add(join("feedback", `{"application":"a","rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1]}]}`, "0123"))
 	f.Add(join("hello", `{"protocol":4,"model":"m","version":"1","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}]}`))
 	limits := Settings{}.withDefaults().Limits
@@ -85,7 +87,8 @@ func FuzzSessionMessages(f *testing.F) {
 		four := &v4{limits: limits}
 		four.bind(registration{spec: spec, grants: true})
 		base := legacy{limits: limits}
-		for _, c := range []codec{four, &v3{base}, &v2{legacy: base}, &v2{legacy: base, floats: true}, &v1{legacy: base}} {
+		for _, c := range []codec{four, &v3{base}, &v2{legacy: base}, &v2{legacy: base, floats: true},
+			&v1{legacy: base}} {
 			got, err := c.parse(m)
 			if err != nil {
 				continue
@@ -115,13 +118,15 @@ func FuzzSessionMessages(f *testing.F) {
 // FuzzHello: an accepted registration has the properties that routes, logs and metrics rely on.
 func FuzzHello(f *testing.F) {
 	f.Add(containertest.Hello(containertest.Model{Name: "m", Version: "1", Instance: "é",
-		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
-		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 10}, Labels: []string{"é", ""}}}, Parameters: json.RawMessage(`{"a":1}`)}))
+		Inputs:     []tensor.Spec{{Name: "x", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
+		Outputs:    []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 10}, Labels: []string{"é", ""}}},
+		Parameters: json.RawMessage(`{"a":1}`)}))
 	f.Add(containertest.Hello(containertest.Model{Name: "m", Version: "1", Feedback: true,
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 10}}}}))
 	f.Add(containertest.Hello(containertest.Model{Name: "m", Version: "1",
-		Inputs:  []tensor.Spec{{Name: "i", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 1}, Format: tensor.FormatNHWC, Image: &tensor.Image{Channels: "gray", Regions: true}}},
+		Inputs: []tensor.Spec{{Name: "i", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 1},
+			Format: tensor.FormatNHWC, Image: &tensor.Image{Channels: "gray", Regions: true}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 10}}}}))
 	f.Add([]byte(`{"protocol":4,"model":"\u0000","version":"/"}`))
 	limits := Settings{}.withDefaults().Limits
@@ -140,7 +145,8 @@ func TestHelloTakesNoMemory(t *testing.T) {
 	for name, text := range map[string]string{
 		"inputs":     `"inputs":[` + strings.Repeat(`{},`, 80_000) + `{}]`,
 		"dimensions": `"inputs":[{"name":"x","datatype":"FP32","shape":[` + strings.Repeat(`1,`, 120_000) + `1]}]`,
-		"deep":       `"inputs":[` + strings.Repeat(`[`, 100) + strings.Repeat(`]`, 100) + strings.Repeat(`,{}`, 80_000) + `]`,
+		"deep": `"inputs":[` + strings.Repeat(`[`, 100) + strings.Repeat(`]`, 100) +
+			strings.Repeat(`,{}`, 80_000) + `]`,
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -159,7 +165,8 @@ func checkRegistration(t *testing.T, r registration) {
 			t.Fatalf("text %q", s)
 		}
 	}
-	if r.model.Name == "" || r.model.Version == "" || r.model.Name[0] == '!' || strings.Contains(r.model.Name+r.model.Version, "/") {
+	if r.model.Name == "" || r.model.Version == "" || r.model.Name[0] == '!' ||
+		strings.Contains(r.model.Name+r.model.Version, "/") {
 		t.Fatalf("model %+v", r.model)
 	}
 	if r.spec.Inputs == nil || len(r.spec.Outputs) == 0 || r.slots < 0 || r.spec.MaxBatch < 0 {

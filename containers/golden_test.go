@@ -99,11 +99,16 @@ func TestGolden(t *testing.T) {
 		dialect    Dialect
 		kinds      map[string]int
 	}{
-		{"v1", DialectV3, map[string]int{"register": 6, "predict_request": 10, "predict_response": 10, "feedback_request": 1, "feedback_response": 1}},
+		{"v1", DialectV3,
+			map[string]int{"register": 6, "predict_request": 10, "predict_response": 10, "feedback_request": 1, "feedback_response": 1}},
 		{"v1b", DialectV1b, map[string]int{"register": 5, "predict_request": 9, "predict_response": 9}},
-		{"v2", DialectV2, map[string]int{"heartbeat": 12, "heartbeat_reply": 10, "register": 11, "predict_request": 17, "predict_response": 17, "polyglot_metadata_request": 2}},
+		{"v2", DialectV2,
+			map[string]int{"heartbeat": 12, "heartbeat_reply": 10, "register": 11, "predict_request": 17,
+				"predict_response": 17, "polyglot_metadata_request": 2}},
 		{"v2a", DialectV2a, map[string]int{"heartbeat": 6, "heartbeat_reply": 6, "register": 5, "predict_request": 9, "predict_response": 9}},
-		{"v3", DialectV3, map[string]int{"heartbeat": 12, "heartbeat_reply": 10, "register": 11, "predict_request": 16, "predict_response": 16, "polyglot_metadata_request": 2}},
+		{"v3", DialectV3,
+			map[string]int{"heartbeat": 12, "heartbeat_reply": 10, "register": 11, "predict_request": 16,
+				"predict_response": 16, "polyglot_metadata_request": 2}},
 	} {
 		t.Run(tt.generation, func(t *testing.T) {
 			text, err := os.ReadFile("testdata/gen" + tt.generation[1:] + ".json")
@@ -157,7 +162,8 @@ func playGolden(t *testing.T, text []byte, generation string, dialect Dialect) (
 			in, err := c.parse(message(t, s.Frames))
 			hello = in.hello
 			want := scheduler.ModelID{Name: s.Decoded.Name, Version: s.Decoded.Version}
-			if err != nil || in.event != evHello || hello.model != want || hello.spec.Inputs[0].DType != legacyTypes[s.Decoded.InputType] || hello.spec.Adapter == nil {
+			if err != nil || in.event != evHello || hello.model != want ||
+				hello.spec.Inputs[0].DType != legacyTypes[s.Decoded.InputType] || hello.spec.Adapter == nil {
 				t.Fatalf("%s: %+v, %v", where, in, err)
 			}
 			c.bind(hello)
@@ -181,10 +187,12 @@ func playGolden(t *testing.T, text []byte, generation string, dialect Dialect) (
 				t.Errorf("%s: %v", where, err)
 				continue
 			}
-			if a.outputs[0].DType != hello.spec.Outputs[0].DType || !a.outputs[0].Shape.Equal(tensor.Shape{asked.Rows}) {
+			if a.outputs[0].DType != hello.spec.Outputs[0].DType ||
+				!a.outputs[0].Shape.Equal(tensor.Shape{asked.Rows}) {
 				t.Errorf("%s: %s %s, declared as %s", where, a.outputs[0].DType, a.outputs[0].Shape, hello.spec)
 			}
-			if got, want := outputs(t, a.outputs[0]), expected(t, hello.spec.Outputs[0].DType, s.Decoded.Outputs); !reflect.DeepEqual(got, want) {
+			if got, want := outputs(t, a.outputs[0]),
+				expected(t, hello.spec.Outputs[0].DType, s.Decoded.Outputs); !reflect.DeepEqual(got, want) {
 				t.Errorf("%s: %v, expected %v", where, got, want)
 			}
 		case "feedback_response":
@@ -286,7 +294,8 @@ func TestV3Rows(t *testing.T) {
 	c.bind(registration{spec: scheduler.Spec{Inputs: []tensor.Spec{{DType: tensor.Bytes}}}})
 	two, _ := tensor.FromStrings(tensor.Shape{2}, []string{"a", "bc"})
 	one, _ := tensor.FromStrings(tensor.Shape{1}, []string{"\x00"})
-	b := &scheduler.Batch{ID: 1, Rows: 3, Parts: []scheduler.Part{{Inputs: []tensor.Tensor{two}, Rows: 2}, {Inputs: []tensor.Tensor{one}, Rows: 1}}}
+	b := &scheduler.Batch{ID: 1, Rows: 3,
+		Parts: []scheduler.Part{{Inputs: []tensor.Tensor{two}, Rows: 2}, {Inputs: []tensor.Tensor{one}, Rows: 1}}}
 	var o zmtp.Outgoing
 	if err := c.batch(&o, b, time.Time{}); err != nil {
 		t.Fatal(err)
@@ -334,8 +343,12 @@ func TestV3Broken(t *testing.T) {
 		frames []string
 	}{
 		{"one row", []string{"", "01000000", "01000000", "1000000000000000", "01000000000000000100000000000000", "61"}},
-		{"count and frames differ", []string{"", "01000000", "01000000", "1800000000000000", "020000000000000001000000000000000100000000000000"[:48], "61"}},
-		{"sizes differ", []string{"", "01000000", "01000000", "1800000000000000", "020000000000000001000000000000000200000000000000", "61", "61"}},
+		{"count and frames differ",
+			[]string{"", "01000000", "01000000", "1800000000000000",
+				"020000000000000001000000000000000100000000000000"[:48], "61"}},
+		{"sizes differ",
+			[]string{"", "01000000", "01000000", "1800000000000000", "020000000000000001000000000000000200000000000000",
+				"61", "61"}},
 		{"empty header", []string{"", "01000000", "01000000", "0000000000000000", ""}},
 	} {
 		m := message(t, tt.frames)
@@ -374,7 +387,8 @@ func TestJoinedRows(t *testing.T) {
 	}{
 		{"ragged numbers", tensor.Int32, []scheduler.Part{numbers(2, 1, 2, 3, 4), numbers(1), numbers(1, 5)},
 			[]string{"0100000004000000020000000400000004000000", "0100000002000000030000000400000005000000"}, nil},
-		{"texts", tensor.Bytes, []scheduler.Part{texts("a", ""), texts("bc")}, []string{"04000000030000000100000002000000", "61000062" + "6300"}, nil},
+		{"texts", tensor.Bytes, []scheduler.Part{texts("a", ""), texts("bc")},
+			[]string{"04000000030000000100000002000000", "61000062" + "6300"}, nil},
 		{"one empty text", tensor.Bytes, []scheduler.Part{texts("")}, []string{"0400000001000000", "00"}, nil},
 		{"nothing but empty vectors", tensor.Int32, []scheduler.Part{numbers(1), numbers(1)}, nil, errNoContent},
 		{"a NUL", tensor.Bytes, []scheduler.Part{texts("a"), texts("b", "c\x00d")}, nil, errNUL},

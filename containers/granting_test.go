@@ -19,7 +19,8 @@ func atOnce(int) containertest.Grant { return containertest.Grant{} }
 func never(int) containertest.Grant { return containertest.Grant{Silent: true} }
 
 // granting is echo as a container that several servers share.
-func granting(grant func(rows int) containertest.Grant, answer func(*containertest.Batch) containertest.Reply) containertest.Model {
+func granting(grant func(rows int) containertest.Grant,
+	answer func(*containertest.Batch) containertest.Reply) containertest.Model {
 	m := echo(answer)
 	m.Grant = grant
 	return m
@@ -34,13 +35,16 @@ func TestGrantsAndNeverTakes(t *testing.T) {
 		model containertest.Model
 		want  error
 	}{
-		"grants and answers nothing":     {granting(atOnce, silent), scheduler.ErrContainerLost},
-		"is shared and grants nothing":   {granting(never, nil), scheduler.ErrUnavailable},
-		"has no other server, and hangs": {granting(func(int) containertest.Grant { return containertest.Grant{Alone: true, Delay: time.Hour} }, silent), scheduler.ErrContainerLost},
+		"grants and answers nothing":   {granting(atOnce, silent), scheduler.ErrContainerLost},
+		"is shared and grants nothing": {granting(never, nil), scheduler.ErrUnavailable},
+		"has no other server, and hangs": {granting(func(int) containertest.Grant {
+			return containertest.Grant{Alone: true, Delay: time.Hour}
+		}, silent), scheduler.ErrContainerLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
-				if err := r.sched.Configure(echoID.Name, scheduler.ModelConfig{ExecTimeout: 2 * time.Second}); err != nil {
+				if err := r.sched.Configure(echoID.Name,
+					scheduler.ModelConfig{ExecTimeout: 2 * time.Second}); err != nil {
 					t.Fatal(err)
 				}
 				bad := r.start(t, c.model)

@@ -43,19 +43,23 @@ func TestGrantMessages(t *testing.T) {
 		c.bind(registration{grants: true, spec: scheduler.Spec{Inputs: x, Outputs: x}})
 		in, err := c.parse(message(t, hexed("grant", body)))
 		got := in.grant
-		if err != nil || in.event != evGrant || (got.Each == nil) != (want.Each == nil) || got.Each != nil && *got.Each != *want.Each ||
-			got.Grant != want.Grant || got.Here != want.Here || got.Elsewhere != want.Elsewhere || got.Target != want.Target {
+		if err != nil || in.event != evGrant || (got.Each == nil) != (want.Each == nil) ||
+			got.Each != nil && *got.Each != *want.Each ||
+			got.Grant != want.Grant || got.Here != want.Here || got.Elsewhere != want.Elsewhere ||
+			got.Target != want.Target {
 			t.Errorf("%s is read as %+v, %v", body, got, err)
 		}
 	}
-	for _, body := range []string{``, `{}`, `[]`, `{"grant":-1}`, `{"grant":1.5}`, `{"grant":1,"here":-1}`, `{"grant":1,"elsewhere":-1}`, `{"grant":1,"target":-9}`,
+	for _, body := range []string{``, `{}`, `[]`, `{"grant":-1}`, `{"grant":1.5}`, `{"grant":1,"here":-1}`,
+		`{"grant":1,"elsewhere":-1}`, `{"grant":1,"target":-9}`,
 		`{"grant":18446744073709551616}`, `{"each":1}`, `{"grant":1,"x":"` + strings.Repeat("x", grantLimit) + `"}`} {
 		if _, err := c.parse(message(t, hexed("grant", body))); err == nil {
 			t.Errorf("%s is taken for a grant", body)
 		}
 	}
 	for want, o := range map[string]scheduler.Offer{
-		`{"rows":12,"due_ms":34.5,"age_ms":3.25}`: {Rows: 12, Due: 34500 * time.Microsecond, Age: 3250 * time.Microsecond},
+		`{"rows":12,"due_ms":34.5,"age_ms":3.25}`: {Rows: 12, Due: 34500 * time.Microsecond,
+			Age: 3250 * time.Microsecond},
 		`{"pass":17}`: {Grant: 17},
 	} {
 		var out zmtp.Outgoing
@@ -70,13 +74,15 @@ func TestGrantMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &scheduler.Batch{Rows: 1, Grant: scheduler.Grant{ID: 17, Best: 38, Left: 4}, Parts: []scheduler.Part{{Inputs: []tensor.Tensor{row}, Rows: 1}}}
+	b := &scheduler.Batch{Rows: 1, Grant: scheduler.Grant{ID: 17, Best: 38, Left: 4},
+		Parts: []scheduler.Part{{Inputs: []tensor.Tensor{row}, Rows: 1}}}
 	var out zmtp.Outgoing
 	if err := c.batch(&out, b, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	header, _ := hex.DecodeString(newLine(t).frames(t, &out)[2])
-	if end := `,"grant":17,"best":38,"left":4}`; !strings.HasSuffix(string(header), end) || !strings.Contains(page, end) {
+	if end := `,"grant":17,"best":38,"left":4}`; !strings.HasSuffix(string(header), end) ||
+		!strings.Contains(page, end) {
 		t.Errorf("the header is %s, expected %s at the end as in DESIGN.md", header, end)
 	}
 	var h wire.BatchHeader

@@ -228,7 +228,8 @@ func TestDeath(t *testing.T) {
 			t.Errorf("the death was noticed after %v", took)
 		}
 		if answers.Load() != 10 || len(dying.Batches()) == 0 || len(living.Batches()) == 0 {
-			t.Errorf("%d answers; %d batches went to the dying container, %d to the other", answers.Load(), len(dying.Batches()), len(living.Batches()))
+			t.Errorf("%d answers; %d batches went to the dying container, %d to the other", answers.Load(),
+				len(dying.Batches()), len(living.Batches()))
 		}
 	})
 }
@@ -237,7 +238,8 @@ func TestDeath(t *testing.T) {
 // container serves again.
 func TestDeathOfTheOnly(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		c := r.start(t, echo(func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Die: true} }))
+		c := r.start(t,
+			echo(func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Die: true} }))
 		err := r.echoes(echoID)
 		if !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrUnavailable) {
 			t.Errorf("got %v", err)
@@ -323,7 +325,8 @@ func TestShutdownTimeout(t *testing.T) {
 		r.start(t, echo(func(*containertest.Batch) containertest.Reply { return containertest.Reply{Silent: true} }))
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if err := r.echoes(echoID); !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrUnavailable) {
+			if err := r.echoes(echoID); !errors.Is(err, scheduler.ErrContainerLost) &&
+				!errors.Is(err, scheduler.ErrUnavailable) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -476,7 +479,8 @@ func TestV3Clock(t *testing.T) {
 			if err := p.Send(nil, le32(2)); err != nil {
 				t.Fatal(err)
 			}
-			if f, err := p.Receive(); err != nil || len(f) != 4 || !bytes.Equal(f[1], le32(3)) || !bytes.Equal(f[2], le32(2)) || !bytes.Equal(f[3], le32(0)) {
+			if f, err := p.Receive(); err != nil || len(f) != 4 || !bytes.Equal(f[1], le32(3)) ||
+				!bytes.Equal(f[2], le32(2)) || !bytes.Equal(f[3], le32(0)) {
 				t.Fatalf("a beat was answered with %q, %v", f, err)
 			}
 		}
@@ -531,7 +535,9 @@ func TestV3Serves(t *testing.T) {
 					outputs = append(outputs, out)
 				}
 				id8 := append(bytes.Clone(f[3]), 0, 0, 0, 0)
-				_ = p.Send(append([][]byte{nil, le32(1), id8, binary.LittleEndian.AppendUint64(nil, uint64(len(sizes))), sizes}, outputs...)...)
+				_ = p.Send(
+					append([][]byte{nil, le32(1), id8, binary.LittleEndian.AppendUint64(nil, uint64(len(sizes))),
+						sizes}, outputs...)...)
 			}
 		}()
 		for _, n := range []int{1, 3, 0} {

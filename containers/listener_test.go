@@ -66,7 +66,8 @@ func TestNoDescriptors(t *testing.T) {
 		}
 		mine, theirs := containertest.Pipe()
 		ear.conns <- theirs
-		c, err := containertest.Start(mine, containertest.Model{Name: "m", Version: "1", Inputs: specs("x"), Outputs: specs("y")})
+		c, err := containertest.Start(mine,
+			containertest.Model{Name: "m", Version: "1", Inputs: specs("x"), Outputs: specs("y")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +99,8 @@ func TestDisplaced(t *testing.T) {
 			l.fresh = append(l.fresh, &session{remote: remote})
 		}
 		oldest := l.fresh[c.want]
-		if got := l.displaceLocked(); got != oldest || len(l.fresh) != len(c.fresh)-1 || slices.Contains(l.fresh, got) || l.counts.Displaced != 1 {
+		if got := l.displaceLocked(); got != oldest || len(l.fresh) != len(c.fresh)-1 ||
+			slices.Contains(l.fresh, got) || l.counts.Displaced != 1 {
 			t.Errorf("of %q %s is displaced, %d are left", c.fresh, got.remote, len(l.fresh))
 		}
 	}

@@ -20,7 +20,8 @@ type moment struct {
 
 var eventNames = map[string]event{
 	"heartbeat": evHeartbeat, "hello": evHello, "result": evResult, "draining": evDraining,
-	"send": evSend, "answered": evAnswered, "said": evMessage, "pause": evPause, "retire": evRetire, "drained": evDrained, "refused": evRefused,
+	"send": evSend, "answered": evAnswered, "said": evMessage, "pause": evPause, "retire": evRetire,
+	"drained": evDrained, "refused": evRefused,
 }
 
 // The clocks of containers with a heartbeat of a second. The deaf ones answer no PING.

@@ -18,7 +18,8 @@ import (
 // restarted, even if it is a child of the command.
 func TestKill(t *testing.T) {
 	t.Parallel() // it mostly waits
-	for _, c := range []struct{ network, addr string }{{"tcp", "127.0.0.1:0"}, {"tcp", "[::1]:0"}, {"unix", t.TempDir() + "/s"}} {
+	for _, c := range []struct{ network, addr string }{{"tcp", "127.0.0.1:0"}, {"tcp", "[::1]:0"},
+		{"unix", t.TempDir() + "/s"}} {
 		t.Run(c.network+" "+c.addr, func(t *testing.T) {
 			ear, err := net.Listen(c.network, c.addr)
 			if err != nil {

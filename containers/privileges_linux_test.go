@@ -171,7 +171,8 @@ func TestReadOnly(t *testing.T) {
 	t.Parallel() // it mostly waits
 	s, lines := tried(t, containers.Privileges{ReadOnly: true, NewPrivileges: true})
 	const no = "permission denied"
-	want(t, lines, "create "+no, "truncate "+no, "remove "+no, "move "+no, "shm "+no, "device done", "open done", "large done", "NoNewPrivs: 1")
+	want(t, lines, "create "+no, "truncate "+no, "remove "+no, "move "+no, "shm "+no, "device done", "open done",
+		"large done", "NoNewPrivs: 1")
 	if err := os.WriteFile(filepath.Join(t.TempDir(), "file"), nil, 0o600); err != nil {
 		t.Errorf("this process cannot write: %v", err)
 	}
@@ -179,7 +180,8 @@ func TestReadOnly(t *testing.T) {
 	syscall.Kill(s.Status()[0].PID, syscall.SIGKILL)
 	budgettest.Until(t, "the process to tell again", func() bool {
 		lines = s.Status()[0].LastLines
-		return s.Status()[0].Restarts > 0 && len(lines) > 0 && lines[len(lines)-1] == "end" && slices.Index(lines, "end") < len(lines)-1
+		return s.Status()[0].Restarts > 0 && len(lines) > 0 && lines[len(lines)-1] == "end" &&
+			slices.Index(lines, "end") < len(lines)-1
 	})
 	want(t, lines[slices.Index(lines, "end"):], "create "+no, "truncate "+no, "open done")
 }
@@ -207,7 +209,8 @@ func TestUser(t *testing.T) {
 // TestLimits: each limit holds from the first instruction on.
 func TestLimits(t *testing.T) {
 	_, lines := tried(t, containers.Privileges{Memory: 1 << 30, FileBytes: 50_000, OpenFiles: 64})
-	want(t, lines, "Max data size 1073741824 1073741824 bytes", "Max file size 50000 50000 bytes", "Max open files 64 64 files", "open done", "large file too large")
+	want(t, lines, "Max data size 1073741824 1073741824 bytes", "Max file size 50000 50000 bytes",
+		"Max open files 64 64 files", "open done", "large file too large")
 	// The rights that another user's limits require are in the status where they are missing.
 	cmd := child("confined")
 	cmd.Args = []string{"/bin/cat", "/proc/self/limits"}

@@ -24,7 +24,8 @@ func TestSharedPicture(t *testing.T) {
 	batches, held := 0, 0
 	go func() { // ends with ctx
 		served <- container.Serve(ctx, container.Model{
-			Name: "cut", Version: "1", Batched: new(true), Inputs: []tensor.Spec{cutIn}, Outputs: cutOut, MaxBatch: 2, Slots: 3, Concurrency: 3,
+			Name: "cut", Version: "1", Batched: new(true), Inputs: []tensor.Spec{cutIn}, Outputs: cutOut, MaxBatch: 2,
+			Slots: 3, Concurrency: 3,
 			Log: slog.New(slog.DiscardHandler),
 			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
 				mu.Lock()
@@ -55,7 +56,8 @@ func TestSharedPicture(t *testing.T) {
 		done := make(chan struct{})
 		q := r.regions(t, in, 6, ownerFunc(func(q *scheduler.Request) {
 			for _, out := range q.Outputs {
-				if values, err := tensor.Values[int32](out); err != nil || len(values) != 6 || values[5] != int32(v)<<8+int32(v) {
+				if values, err := tensor.Values[int32](out); err != nil || len(values) != 6 ||
+					values[5] != int32(v)<<8+int32(v) {
 					t.Errorf("the answer is %v, %v", values, err)
 				}
 				out.Release()

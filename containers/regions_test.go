@@ -13,8 +13,9 @@ import (
 )
 
 var (
-	cutIn = tensor.Spec{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 1}, Format: tensor.FormatNHWC,
-		Image: &tensor.Image{Channels: tensor.ChannelsGray, Regions: true}}
+	cutIn = tensor.Spec{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 1},
+		Format: tensor.FormatNHWC,
+		Image:  &tensor.Image{Channels: tensor.ChannelsGray, Regions: true}}
 	cutOut = []tensor.Spec{{Name: "y", DType: tensor.Int32, Shape: tensor.Shape{-1}}}
 	cutID  = scheduler.ModelID{Name: "cut", Version: "1"}
 )
@@ -31,8 +32,9 @@ func (r *rig) regions(t testing.TB, picture tensor.Tensor, regions int, owner sc
 	if !ok {
 		t.Fatal("no such model")
 	}
-	return &scheduler.Request{Model: m, Inputs: []tensor.Tensor{picture, corners}, Rows: regions, Deadline: time.Now().Add(30 * time.Second),
-		Rare: &scheduler.Rare{Picture: scheduler.NewPicture()}, Owner: owner}
+	return &scheduler.Request{Model: m, Inputs: []tensor.Tensor{picture, corners}, Rows: regions,
+		Deadline: time.Now().Add(30 * time.Second),
+		Rare:     &scheduler.Rare{Picture: scheduler.NewPicture()}, Owner: owner}
 }
 
 type ownerFunc func(*scheduler.Request)
@@ -93,9 +95,12 @@ func TestRegionsRefused(t *testing.T) {
 		"needs batched = true": func(m *containertest.Model) {
 			m.Batched, m.Inputs[0].Shape = new(false), tensor.Shape{-1, -1, 1}
 		},
-		"has no resize and the shape [-1, 8, -1, 1]": func(m *containertest.Model) { m.Inputs[0].Shape = tensor.Shape{-1, 8, -1, 1} },
+		"has no resize and the shape [-1, 8, -1, 1]": func(m *containertest.Model) {
+			m.Inputs[0].Shape = tensor.Shape{-1, 8, -1, 1}
+		},
 		`the server adds it for the regions of input \"image\"`: func(m *containertest.Model) {
-			m.Inputs = append(m.Inputs, tensor.Spec{Name: "image_regions", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}})
+			m.Inputs = append(m.Inputs,
+				tensor.Spec{Name: "image_regions", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}})
 		},
 		"inputs, with those that the server adds for regions": func(m *containertest.Model) {
 			m.Inputs = append(m.Inputs, manySpecs(254)...)
@@ -103,7 +108,8 @@ func TestRegionsRefused(t *testing.T) {
 	} {
 		m := containertest.Model{Name: "cut", Version: "1", Inputs: []tensor.Spec{cutIn}, Outputs: cutOut}
 		change(&m)
-		if _, err := containertest.Join(r, m); err == nil || !strings.Contains(err.Error(), strings.ReplaceAll(want, `\"`, `"`)) {
+		if _, err := containertest.Join(r, m); err == nil ||
+			!strings.Contains(err.Error(), strings.ReplaceAll(want, `\"`, `"`)) {
 			t.Errorf("%v, expected %q", err, want)
 		}
 	}
@@ -112,7 +118,8 @@ func TestRegionsRefused(t *testing.T) {
 func manySpecs(n int) []tensor.Spec {
 	specs := make([]tensor.Spec, n)
 	for i := range specs {
-		specs[i] = tensor.Spec{Name: strings.Repeat("x", 1+i%100) + strings.Repeat("y", i/100), DType: tensor.Int8, Shape: tensor.Shape{-1}}
+		specs[i] = tensor.Spec{Name: strings.Repeat("x", 1+i%100) + strings.Repeat("y", i/100), DType: tensor.Int8,
+			Shape: tensor.Shape{-1}}
 	}
 	return specs
 }

@@ -29,7 +29,8 @@ func TestStrangers(t *testing.T) {
 		"another namespace": {syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}, "no such file"},
 		"another namespace of users": {syscall.SysProcAttr{
 			Cloneflags:  syscall.CLONE_NEWUSER,
-			UidMappings: []syscall.SysProcIDMap{{HostID: 0, Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: 0, Size: 1}},
+			UidMappings: []syscall.SysProcIDMap{{HostID: 0, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{HostID: 0, Size: 1}},
 		}, "permission denied"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,18 +83,19 @@ func TestElsewhere(t *testing.T) {
 		local, remote   net.Addr
 		requests, offer bool
 	}{
-		"a Unix socket":                 {unix, unix, true, true},
-		"not requested":                 {unix, unix, false, false},
-		"loopback":                      {tcp("127.0.0.1"), tcp("127.0.0.1"), true, true},
-		"two loopback addresses":        {tcp("127.0.0.1"), tcp("127.0.0.2"), true, true},
-		"loopback of IPv6":              {tcp("::1"), tcp("::1"), true, true},
-		"the same address":              {tcp("192.0.2.2"), tcp("192.0.2.2"), true, true},
-		"the same address, not asked":   {tcp("192.0.2.2"), tcp("192.0.2.2"), false, false},
-		"another address":               {tcp("192.0.2.2"), tcp("192.0.2.3"), true, false},
-		"another address of IPv6":       {tcp("2001:db8::1"), tcp("2001:db8::2"), true, false},
-		"from elsewhere to loopback":    {tcp("127.0.0.1"), tcp("192.0.2.3"), true, false},
-		"from loopback to elsewhere":    {tcp("192.0.2.3"), tcp("127.0.0.1"), true, false},
-		"an address of no known family": {&net.IPAddr{IP: net.IPv4(127, 0, 0, 1)}, &net.IPAddr{IP: net.IPv4(127, 0, 0, 1)}, true, false},
+		"a Unix socket":               {unix, unix, true, true},
+		"not requested":               {unix, unix, false, false},
+		"loopback":                    {tcp("127.0.0.1"), tcp("127.0.0.1"), true, true},
+		"two loopback addresses":      {tcp("127.0.0.1"), tcp("127.0.0.2"), true, true},
+		"loopback of IPv6":            {tcp("::1"), tcp("::1"), true, true},
+		"the same address":            {tcp("192.0.2.2"), tcp("192.0.2.2"), true, true},
+		"the same address, not asked": {tcp("192.0.2.2"), tcp("192.0.2.2"), false, false},
+		"another address":             {tcp("192.0.2.2"), tcp("192.0.2.3"), true, false},
+		"another address of IPv6":     {tcp("2001:db8::1"), tcp("2001:db8::2"), true, false},
+		"from elsewhere to loopback":  {tcp("127.0.0.1"), tcp("192.0.2.3"), true, false},
+		"from loopback to elsewhere":  {tcp("192.0.2.3"), tcp("127.0.0.1"), true, false},
+		"an address of no known family": {&net.IPAddr{IP: net.IPv4(127, 0, 0, 1)},
+			&net.IPAddr{IP: net.IPv4(127, 0, 0, 1)}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mine, theirs := containertest.Pipe()
@@ -105,7 +107,8 @@ func TestElsewhere(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Close()
-			hello, err := json.Marshal(wire.HelloMessage{Protocol: wire.Version, Model: "sharing", Version: "1", Batched: new(true), Arena: c.requests,
+			hello, err := json.Marshal(wire.HelloMessage{Protocol: wire.Version, Model: "sharing", Version: "1",
+				Batched: new(true), Arena: c.requests,
 				Inputs:  []wire.TensorMessage{{Name: "x", Datatype: "UINT8", Shape: []int{-1, mib}}},
 				Outputs: []wire.TensorMessage{{Name: "y", Datatype: "UINT8", Shape: []int{-1}}}})
 			if err != nil {

@@ -176,11 +176,14 @@ func TestSharingLies(t *testing.T) {
 		budgettest.Until(t, "the region to be free", func() bool { return l.out[4096] == 0 })
 	}
 	for _, at := range []string{
-		fmt.Sprintf("%d,%d,1", l.no, end), fmt.Sprintf("%d,%d,1", l.no, end+64), fmt.Sprintf("%d,-64,1", l.no), fmt.Sprintf("%d,0,1", l.no),
-		fmt.Sprintf("%d,4161,1", l.no), fmt.Sprintf("%d,4160,%d", l.no, end), fmt.Sprintf("%d,4160,-1", l.no), fmt.Sprintf("%d,4160,0", l.no),
+		fmt.Sprintf("%d,%d,1", l.no, end), fmt.Sprintf("%d,%d,1", l.no, end+64), fmt.Sprintf("%d,-64,1", l.no),
+		fmt.Sprintf("%d,0,1", l.no),
+		fmt.Sprintf("%d,4161,1", l.no), fmt.Sprintf("%d,4160,%d", l.no, end), fmt.Sprintf("%d,4160,-1", l.no),
+		fmt.Sprintf("%d,4160,0", l.no),
 		fmt.Sprintf("%d,9223372036854775744,64", l.no), fmt.Sprintf("%d,4160,9223372036854775807", l.no),
 		"99999,4160,1", "-1,4160,1", "0,4160,1",
-		fmt.Sprintf("%d,4160,1,%d,4224,1", l.no, l.no), fmt.Sprintf("%d,4160", l.no), fmt.Sprintf("%d,4160,1.5", l.no), fmt.Sprintf("%d,4160,2", l.no),
+		fmt.Sprintf("%d,4160,1,%d,4224,1", l.no, l.no), fmt.Sprintf("%d,4160", l.no), fmt.Sprintf("%d,4160,1.5", l.no),
+		fmt.Sprintf("%d,4160,2", l.no),
 	} {
 		asked := r.later(t)
 		l.answer(l.receive(wire.Batch), y+`,"at":[`+at+`]}`, nil)
@@ -233,7 +236,8 @@ func answersWithInputs(t *testing.T, r *rig, l *liar, y string) {
 	for _, c := range []struct {
 		ahead, size int
 		right       bool
-	}{{0, 1, true}, {mib - 1, 1, true}, {-1, 1, false}, {mib, 1, false}, {mib - 1, 2, false}, {0, 0, false}, {1, math.MaxInt, false}, {2 * mib, 1, false}} {
+	}{{0, 1, true}, {mib - 1, 1, true}, {-1, 1, false}, {mib, 1, false}, {mib - 1, 2, false}, {0, 0, false},
+		{1, math.MaxInt, false}, {2 * mib, 1, false}} {
 		asked := r.later(t)
 		b := l.receive(wire.Batch)
 		var h wire.BatchHeader
@@ -268,9 +272,11 @@ func TestScribbler(t *testing.T) {
 			r.wait(t, sharingID, 1)
 			first := r.later(t)
 			if b := l.receive(wire.Batch); c.counts {
-				l.answer(b, `{"name":"y","datatype":"UINT8","shape":[40000]},{"name":"n","datatype":"INT32","shape":[1]}`, make([]byte, 40000), []byte{0x40, 0x9c, 0, 0})
+				l.answer(b, `{"name":"y","datatype":"UINT8","shape":[40000]},{"name":"n","datatype":"INT32","shape":[1]}`,
+					make([]byte, 40000), []byte{0x40, 0x9c, 0, 0})
 			} else {
-				l.answer(b, `{"name":"y","datatype":"BYTES","shape":[1]}`, append([]byte{0x40, 0x9c, 0, 0}, make([]byte, 40000)...))
+				l.answer(b, `{"name":"y","datatype":"BYTES","shape":[1]}`,
+					append([]byte{0x40, 0x9c, 0, 0}, make([]byte, 40000)...))
 			}
 			if a := <-first; a.err != nil {
 				t.Fatal(a.err)
@@ -289,7 +295,8 @@ func TestScribbler(t *testing.T) {
 			var outs string
 			word := l.out[4160+64:] // the count, or the length of the string
 			if c.counts {
-				outs = fmt.Sprintf(`{"name":"n","datatype":"INT32","shape":[1],"at":[%d,4224,4]},{"name":"y","datatype":"UINT8","shape":[100],"at":[%d,8256,100]}`, l.no, l.no)
+				outs = fmt.Sprintf(`{"name":"n","datatype":"INT32","shape":[1],"at":[%d,4224,4]},{"name":"y","datatype":"UINT8","shape":[100],"at":[%d,8256,100]}`,
+					l.no, l.no)
 			} else {
 				outs = fmt.Sprintf(`{"name":"y","datatype":"BYTES","shape":[1],"at":[%d,4224,104]}`, l.no)
 			}
@@ -441,7 +448,8 @@ func TestReplacementInWork(t *testing.T) {
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
 	go func() { // ends with ctx
 		served <- container.Serve(ctx, container.Model{
-			Name: "sharing", Version: "1", Batched: new(true), Inputs: spec, Outputs: spec, MaxBatch: 1, Concurrency: 2, Log: slog.New(slog.DiscardHandler),
+			Name: "sharing", Version: "1", Batched: new(true), Inputs: spec, Outputs: spec, MaxBatch: 1, Concurrency: 2,
+			Log: slog.New(slog.DiscardHandler),
 			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
 				x := b.Inputs[0]
 				if v := x.Data[0]; v > 0 {
@@ -551,12 +559,14 @@ func TestOutputsShow(t *testing.T) {
 	segments(mib)
 	first := int64(len(l.out))
 	number := l.no
-	if i, u := r.session(t), a.Usage(); i.Outputs != first || i.Replaced != 0 || u.Outputs != first || r.pool.InUse() < first {
+	if i, u := r.session(t), a.Usage(); i.Outputs != first || i.Replaced != 0 || u.Outputs != first ||
+		r.pool.InUse() < first {
 		t.Errorf("session %+v, usage %+v, %d bytes in use; the segment has %d", i, u, r.pool.InUse(), first)
 	}
 	segments(3 * mib)
 	both := first + int64(len(l.out))
-	if i, u := r.session(t), a.Usage(); i.Outputs != both || i.Replaced != first || i.ReplacedFor <= 0 || u.Outputs != both {
+	if i, u := r.session(t), a.Usage(); i.Outputs != both || i.Replaced != first || i.ReplacedFor <= 0 ||
+		u.Outputs != both {
 		t.Errorf("session %+v, usage %+v; the segments have %d and %d", i, u, first, len(l.out))
 	}
 	l.send(wire.Arena, wire.ArenaMessage{Unmapped: number})
@@ -640,7 +650,8 @@ func TestSharingPlaces(t *testing.T) {
 			t.Fatalf("%s: %v", b[2], err)
 		}
 		if at := head.Inputs[0].At; !slices.Equal(at, []int64{segment.Number, offset, int64(size)}) || len(b[3]) > 0 {
-			t.Fatalf("the input is at %v with a frame of %d bytes; it lies in segment %d at %d", at, len(b[3]), segment.Number, offset)
+			t.Fatalf("the input is at %v with a frame of %d bytes; it lies in segment %d at %d", at, len(b[3]),
+				segment.Number, offset)
 		}
 		if got := l.in[segment.Number][offset:][:size]; !bytes.Equal(got, in.Data) {
 			t.Errorf("the container reads % x..., expected % x", got[:8], in.Data[:8])

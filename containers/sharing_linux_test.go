@@ -136,9 +136,11 @@ func TestPassedOn(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { // ends with ctx
 		served <- container.Serve(ctx, container.Model{
-			Name: "sharing", Version: "1", Batched: new(true), Inputs: x, Outputs: outputs, Log: slog.New(slog.DiscardHandler),
+			Name: "sharing", Version: "1", Batched: new(true), Inputs: x, Outputs: outputs,
+			Log: slog.New(slog.DiscardHandler),
 			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
-				half := tensor.Tensor{Name: "half", DType: tensor.Uint8, Shape: tensor.Shape{1, mib / 2}, Data: b.Inputs[0].Data[mib/2:]}
+				half := tensor.Tensor{Name: "half", DType: tensor.Uint8, Shape: tensor.Shape{1, mib / 2},
+					Data: b.Inputs[0].Data[mib/2:]}
 				return []tensor.Tensor{half, b.Inputs[0]}, nil
 			},
 		}, r.Dialable()[0])
@@ -193,7 +195,8 @@ func TestGathered(t *testing.T) {
 	r, _ := newSharedRig(t, containers.Config{})
 	spawn(t, "sharing", r.Dialable()[0])
 	r.shares(t)
-	if err := r.sched.Configure(sharingID.Name, scheduler.ModelConfig{Strategy: "static", MaxBatch: 8, Delay: 50 * time.Millisecond}); err != nil {
+	if err := r.sched.Configure(sharingID.Name,
+		scheduler.ModelConfig{Strategy: "static", MaxBatch: 8, Delay: 50 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
 	const requests = 16
@@ -223,7 +226,8 @@ func TestInputsReadOnly(t *testing.T) {
 		served := make(chan error, 1)
 		go func() { // ends with ctx
 			served <- container.Serve(ctx, container.Model{
-				Name: "sharing", Version: "1", Batched: new(true), Inputs: spec, Outputs: spec, WritableInputs: writable, Log: slog.New(slog.DiscardHandler),
+				Name: "sharing", Version: "1", Batched: new(true), Inputs: spec, Outputs: spec,
+				WritableInputs: writable, Log: slog.New(slog.DiscardHandler),
 				Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
 					for i := range b.Inputs[0].Data {
 						b.Inputs[0].Data[i]++

@@ -53,7 +53,8 @@ func serveShared() {
 		fmt.Fprintln(os.Stderr, err)
 		return
 	}
-	l, err := containers.Listen(containers.Config{Addrs: []string{os.Getenv(benchAddrEnv)}, Scheduler: sched, Pool: pool, Arena: a})
+	l, err := containers.Listen(containers.Config{Addrs: []string{os.Getenv(benchAddrEnv)}, Scheduler: sched,
+		Pool: pool, Arena: a})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return
@@ -70,7 +71,8 @@ func serveShared() {
 			return
 		}
 		q := &scheduler.Request{Model: m, Rows: 1, Deadline: time.Now().Add(time.Minute),
-			Inputs: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, mib}, Data: b.Bytes(), Buf: b}}}
+			Inputs: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, mib}, Data: b.Bytes(),
+				Buf: b}}}
 		clear(b.Bytes())
 		if err := sched.Infer(context.Background(), q); err == nil {
 			q.Outputs[0].Release()

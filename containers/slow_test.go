@@ -23,7 +23,9 @@ func (r *rig) slowly(t *testing.T, slots int) (p *containertest.Peer, ask func()
 	const row = 1 << 17 // floats
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{row}}}
 	p = r.peer(t)
-	if err := p.Send([]byte("hello"), containertest.Hello(containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec, Slots: slots})); err != nil {
+	if err := p.Send([]byte("hello"),
+		containertest.Hello(containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec,
+			Slots: slots})); err != nil {
 		t.Fatal(err)
 	}
 	synctest.Wait()
@@ -46,7 +48,9 @@ func (r *rig) slowly(t *testing.T, slots int) (p *containertest.Peer, ask func()
 			}
 			if string(f[0]) == "batch" {
 				time.Sleep(100 * time.Microsecond)
-				if err := p.Send([]byte("result"), f[1], fmt.Appendf(nil, `{"outputs":[{"name":"x","datatype":"FP32","shape":[%d]}]}`, row), f[3]); err != nil {
+				if err := p.Send([]byte("result"), f[1],
+					fmt.Appendf(nil, `{"outputs":[{"name":"x","datatype":"FP32","shape":[%d]}]}`, row),
+					f[3]); err != nil {
 					t.Fatal(err)
 				}
 				return
@@ -63,7 +67,8 @@ func TestSlowReader(t *testing.T) {
 		r.Close()
 		const heartbeat = 100 * time.Millisecond
 		var err error
-		r.Listener, err = containers.Listen(containers.Config{Scheduler: r.sched, Pool: r.pool, Settings: containers.Settings{Heartbeat: heartbeat}, Log: slog.New(slog.NewTextHandler(r.log, nil))})
+		r.Listener, err = containers.Listen(containers.Config{Scheduler: r.sched, Pool: r.pool,
+			Settings: containers.Settings{Heartbeat: heartbeat}, Log: slog.New(slog.NewTextHandler(r.log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +147,8 @@ func TestCrawl(t *testing.T) {
 			const ready = "\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 			v1 := []byte("\x01\x00\x01\x05crawl\x01\x011\x00\x012")
 			// ZMTP 3.0 has no PING.
-			if _, err := mine.Write(bytes.Join([][]byte{zmtpGreeting(), {4, byte(len(ready))}, []byte(ready), v1}, nil)); err != nil {
+			if _, err := mine.Write(bytes.Join([][]byte{zmtpGreeting(), {4, byte(len(ready))}, []byte(ready), v1},
+				nil)); err != nil {
 				t.Fatal(err)
 			}
 			go io.Copy(io.Discard, mine)

@@ -29,7 +29,8 @@ func TestSubsetMessages(t *testing.T) {
 	if r, err := hello(`{"size":16,"servers":500}`); err != nil || r.subset != (Subset{16, 500}) {
 		t.Errorf("%+v, %v", r.subset, err)
 	}
-	for _, bad := range []string{`{}`, `{"size":0,"servers":5}`, `{"size":6,"servers":5}`, `{"size":-1,"servers":5}`, `{"size":1,"servers":9999999}`, `[]`, `"x"`} {
+	for _, bad := range []string{`{}`, `{"size":0,"servers":5}`, `{"size":6,"servers":5}`, `{"size":-1,"servers":5}`,
+		`{"size":1,"servers":9999999}`, `[]`, `"x"`} {
 		if _, err := hello(bad); err == nil {
 			t.Errorf("a subset %s is taken", bad)
 		}

@@ -122,7 +122,8 @@ func TestSupervise(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	lines := strings.Join(st[0].LastLines, "\n")
-	if !strings.Contains(lines, "serving tcp://127.0.0.1:1,ipc:///x a=b") || !strings.Contains(lines, strings.Repeat("x", 4096)+"...") || len(lines) > 4300 {
+	if !strings.Contains(lines, "serving tcp://127.0.0.1:1,ipc:///x a=b") ||
+		!strings.Contains(lines, strings.Repeat("x", 4096)+"...") || len(lines) > 4300 {
 		t.Errorf("lines of %d bytes: %.300s", len(lines), lines)
 	}
 	syscall.Kill(st[0].PID, syscall.SIGKILL)
@@ -183,7 +184,10 @@ func TestNoProgram(t *testing.T) {
 // TestEndsByItself: a process that ends by itself is restarted, although its exit status is 0.
 func TestEndsByItself(t *testing.T) {
 	s, _ := supervise(t, child("finishing"))
-	budgettest.Until(t, "it to run again", func() bool { p := s.Status()[0]; return p.Restarts > 0 && len(p.LastLines) > 1 })
+	budgettest.Until(t, "it to run again", func() bool {
+		p := s.Status()[0]
+		return p.Restarts > 0 && len(p.LastLines) > 1
+	})
 	if p := s.Status()[0]; p.LastLines[0] != "done" || p.LastExit != "status 0" {
 		t.Errorf("status %+v", p)
 	}
@@ -472,7 +476,8 @@ func TestOutputFlood(t *testing.T) {
 		}
 	}
 	if most := 50 * (2 + int(time.Since(began).Seconds())); logged > most || logged+dropped != written {
-		t.Errorf("%d lines are logged and %d counted, expected at most %d, and %d together", logged, dropped, most, written)
+		t.Errorf("%d lines are logged and %d counted, expected at most %d, and %d together", logged, dropped, most,
+			written)
 	}
 }
 

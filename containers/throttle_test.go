@@ -34,7 +34,8 @@ func TestLogFlood(t *testing.T) {
 			}
 			return n
 		}
-		if up, down := count("registered", "model=flood/1"), count("gone", "model=flood/1", "reason="); up != 10 || down != 10 {
+		if up, down := count("registered", "model=flood/1"),
+			count("gone", "model=flood/1", "reason="); up != 10 || down != 10 {
 			t.Errorf("%d registrations and %d ends are logged, expected the first 10 of each", up, down)
 		}
 		if count("registered", "model=echo/1") != 1 {

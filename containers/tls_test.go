@@ -34,7 +34,8 @@ func TestUnfinishedHandshakes(t *testing.T) {
 	for _, first := range []string{"", "\x16", "\x16\x03\x01\x02\x00\x01", "GET / HTTP/1.1\r\n\r\n"} {
 		r := newRig(t, containers.Config{
 			Addrs: []string{"tls://127.0.0.1:0"}, Secure: trusted(t),
-			Settings: containers.Settings{HandshakeTimeout: 50 * time.Millisecond, Limits: containers.Limits{Handshakes: handshakes}},
+			Settings: containers.Settings{HandshakeTimeout: 50 * time.Millisecond,
+				Limits: containers.Limits{Handshakes: handshakes}},
 		})
 		for range 3 * handshakes {
 			c, err := net.Dial("tcp", strings.TrimPrefix(r.Addrs()[0].String(), "tls://"))
@@ -44,7 +45,10 @@ func TestUnfinishedHandshakes(t *testing.T) {
 			defer c.Close()
 			_, _ = io.WriteString(c, first)
 		}
-		budgettest.Until(t, "all to be ended", func() bool { s := r.Stats(); return s.Strangers == 3*handshakes && s.Sessions == 0 })
+		budgettest.Until(t, "all to be ended", func() bool {
+			s := r.Stats()
+			return s.Strangers == 3*handshakes && s.Sessions == 0
+		})
 		r.Close()
 	}
 }
@@ -53,7 +57,8 @@ func TestUnfinishedHandshakes(t *testing.T) {
 // of this machine where there is no other.
 func TestAddressesOfTLS(t *testing.T) {
 	secure := trusted(t)
-	if _, err := containers.Listen(containers.Config{Addrs: []string{"tls://127.0.0.1:0"}, Scheduler: newRig(t, containers.Config{}).sched}); err == nil || !strings.Contains(err.Error(), `address "tls://127.0.0.1:0" needs Config.Secure`) {
+	if _, err := containers.Listen(containers.Config{Addrs: []string{"tls://127.0.0.1:0"},
+		Scheduler: newRig(t, containers.Config{}).sched}); err == nil || !strings.Contains(err.Error(), `address "tls://127.0.0.1:0" needs Config.Secure`) {
 		t.Errorf("without a handshake: %v", err)
 	}
 	alone := newRig(t, containers.Config{Addrs: []string{"tls://:0"}, Secure: secure})
@@ -65,10 +70,12 @@ func TestAddressesOfTLS(t *testing.T) {
 	if got := alone.Dialable(); len(got) != 1 || got[0] != "tls://127.0.0.1:"+port {
 		t.Errorf("alone: %q", got)
 	}
-	if got := newRig(t, containers.Config{Addrs: []string{"tls://:0", "tcp://127.0.0.1:0"}, Secure: secure}).Dialable(); len(got) != 1 || !strings.HasPrefix(got[0], "tcp://") {
+	if got := newRig(t, containers.Config{Addrs: []string{"tls://:0", "tcp://127.0.0.1:0"}, Secure: secure}).
+		Dialable(); len(got) != 1 || !strings.HasPrefix(got[0], "tcp://") {
 		t.Errorf("beside a plain one: %q", got)
 	}
-	if _, err := containers.Dial(containers.DialConfig{Name: "old", Addr: "tls://127.0.0.1:1"}); err == nil || !strings.Contains(err.Error(), "speaks no TLS") {
+	if _, err := containers.Dial(containers.DialConfig{Name: "old", Addr: "tls://127.0.0.1:1"}); err == nil ||
+		!strings.Contains(err.Error(), "speaks no TLS") {
 		t.Errorf("a container of v0: %v", err)
 	}
 }

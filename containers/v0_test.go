@@ -38,7 +38,8 @@ func TestGoldenV0(t *testing.T) {
 	if err := json.Unmarshal(text, &steps); err != nil {
 		t.Fatal(err)
 	}
-	dtypes := map[int]tensor.DType{1: tensor.Int32, 2: tensor.Float64, 3: tensor.Uint8, 4: tensor.Int32, 5: tensor.Float64, 6: tensor.Uint8, 7: tensor.Bytes}
+	dtypes := map[int]tensor.DType{1: tensor.Int32, 2: tensor.Float64, 3: tensor.Uint8, 4: tensor.Int32,
+		5: tensor.Float64, 6: tensor.Uint8, 7: tensor.Bytes}
 	requests, answers := 0, 0
 	for _, s := range steps {
 		want, err := hex.DecodeString(s.Bytes)

@@ -154,7 +154,9 @@ func TestV4Errors(t *testing.T) {
 		reply func(b *containertest.Batch) containertest.Reply
 		want  string
 	}{
-		{"error", func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Error: "out of \"luck\""} }, `out of "luck"`},
+		{"error", func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Error: "out of \"luck\""}
+		}, `out of "luck"`},
 		{"row error", func(b *containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: b.Inputs, Rows: map[int]string{0: "too dark"}}
 		}, "too dark"},
@@ -238,24 +240,28 @@ func TestV4Strays(t *testing.T) {
 	}
 }
 
+// helloWith is a valid hello with some members changed.
+func helloWith(t *testing.T, change string) string {
+	t.Helper()
+	base := map[string]any{"protocol": 4, "model": "m", "version": "1",
+		"inputs":  []any{map[string]any{"name": "x", "datatype": "FP32", "shape": []int{-1, 4}}},
+		"outputs": []any{map[string]any{"name": "y", "datatype": "FP32", "shape": []int{-1}}}}
+	var with map[string]any
+	if err := json.Unmarshal([]byte(change), &with); err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range with {
+		base[k] = v
+	}
+	text, _ := json.Marshal(base)
+	return string(text)
+}
+
 // TestV4Registration: each invalid registration is refused with a reason, which is sent and
 // logged.
 func TestV4Registration(t *testing.T) {
 	r := newRig(t, containers.Config{})
-	hello := func(change string) string {
-		base := map[string]any{"protocol": 4, "model": "m", "version": "1",
-			"inputs":  []any{map[string]any{"name": "x", "datatype": "FP32", "shape": []int{-1, 4}}},
-			"outputs": []any{map[string]any{"name": "y", "datatype": "FP32", "shape": []int{-1}}}}
-		var with map[string]any
-		if err := json.Unmarshal([]byte(change), &with); err != nil {
-			t.Fatal(err)
-		}
-		for k, v := range with {
-			base[k] = v
-		}
-		text, _ := json.Marshal(base)
-		return string(text)
-	}
+	hello := func(change string) string { return helloWith(t, change) }
 	input := func(name, datatype, shape string) string {
 		return hello(fmt.Sprintf(`{"inputs":[{"name":%s,"datatype":%s,"shape":%s}]}`, name, datatype, shape))
 	}
@@ -283,9 +289,11 @@ func TestV4Registration(t *testing.T) {
 		{"parameters type", hello(`{"parameters":[1]}`), "expected a JSON object"},
 		{"no inputs", hello(`{"inputs":null}`), "no inputs declared; an empty list declares a model without any"},
 		{"no outputs", hello(`{"outputs":null}`), "0 outputs declared"},
-		{"many inputs", hello(`{"inputs":[` + strings.Repeat(`{"name":"x","datatype":"FP32","shape":[-1]},`, 255) + `{}]}`), "256 inputs or outputs declared, expected at most 255"},
+		{"many inputs", hello(`{"inputs":[` + strings.Repeat(`{"name":"x","datatype":"FP32","shape":[-1]},`, 255) + `{}]}`),
+			"256 inputs or outputs declared, expected at most 255"},
 		{"nameless", input(`""`, `"FP32"`, `[-1]`), "no name"},
-		{"twice", hello(`{"inputs":[{"name":"x","datatype":"FP32","shape":[-1]},{"name":"x","datatype":"FP32","shape":[-1]}]}`), "declared twice"},
+		{"twice", hello(`{"inputs":[{"name":"x","datatype":"FP32","shape":[-1]},{"name":"x","datatype":"FP32","shape":[-1]}]}`),
+			"declared twice"},
 		{"datatype", input(`"x"`, `"float32"`, `[-1]`), `"float32"`},
 		{"no shape", input(`"x"`, `"FP32"`, `null`), "no shape"},
 		{"shape", input(`"x"`, `"FP32"`, `[-1,-2]`), "[-1 -2]"},
@@ -297,25 +305,34 @@ func TestV4Registration(t *testing.T) {
 		{"mixed batch dimension", input(`"x"`, `"FP32"`, `[4]`), "could mean two things: declare batched = false"},
 		{"batched, mixed", hello(`{"batched":true,"inputs":[{"name":"x","datatype":"FP32","shape":[4]}]}`), "it declares batched = true, but 1 of its 2"},
 		{"optional rows", hello(`{"inputs":[{"name":"x","datatype":"FP32","shape":[-1],"optional":true}]}`), "needs batched = false"},
-		{"optional output", hello(`{"batched":false,"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"optional":true}]}`), "only inputs can be"},
+		{"optional output", hello(`{"batched":false,"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"optional":true}]}`),
+			"only inputs can be"},
 		{"ragged input", hello(`{"inputs":[{"name":"x","datatype":"FP32","shape":[-1],"ragged":"x"}]}`), "only outputs can be"},
 		{"ragged by nothing", hello(`{"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"ragged":"n"}]}`), `ragged with counts in "n", which must be another output`},
 		{"ragged by itself", hello(`{"outputs":[{"name":"y","datatype":"INT32","shape":[-1],"ragged":"y"}]}`), `ragged with counts in "y", which must be another output`},
-		{"ragged by floats", hello(`{"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"ragged":"n"},{"name":"n","datatype":"FP32","shape":[-1]}]}`), "INT32 or INT64"},
-		{"ragged and open", hello(`{"outputs":[{"name":"y","datatype":"FP32","shape":[-1,-1],"ragged":"n"},{"name":"n","datatype":"INT32","shape":[-1]}]}`), "all dimensions but the first"},
-		{"ragged and not batched", hello(`{"batched":false,"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"ragged":"n"},{"name":"n","datatype":"INT32","shape":[-1]}]}`), "the model is not batched"},
+		{"ragged by floats", hello(`{"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"ragged":"n"},{"name":"n","datatype":"FP32","shape":[-1]}]}`),
+			"INT32 or INT64"},
+		{"ragged and open", hello(`{"outputs":[{"name":"y","datatype":"FP32","shape":[-1,-1],"ragged":"n"},{"name":"n","datatype":"INT32","shape":[-1]}]}`),
+			"all dimensions but the first"},
+		{"ragged and not batched", hello(`{"batched":false,"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"ragged":"n"},{"name":"n","datatype":"INT32","shape":[-1]}]}`),
+			"the model is not batched"},
 		{"format", input(`"x"`, `"FP32"`, `[-1,2,2,3],"format":"NHWC"`), `input "x" has format "NHWC", expected FORMAT_NHWC or FORMAT_NCHW`},
 		{"format of no image", input(`"x"`, `"FP32"`, `[-1,2,3],"format":"FORMAT_NHWC"`), "expected 3 dimensions beside that of rows, got 2"},
 		{"format of an output", output(`"FP32"`, `[-1,2,2,3],"format":"FORMAT_NHWC"`), "which only inputs can have"},
 		{"image of floats", input(`"x"`, `"FP32"`, `[-1,2,2,3],"format":"FORMAT_NHWC","image":{"channels":"rgb"}`), "pictures are UINT8"},
 		{"image without a format", input(`"x"`, `"UINT8"`, `[-1,2,2,3],"image":{"channels":"rgb"}`), `image: pictures are UINT8 of 3 dimensions`},
 		{"image of no channels", input(`"x"`, `"UINT8"`, `[-1,2,2,3],"format":"FORMAT_NHWC","image":{}`), `channels "", expected rgb, bgr or gray`},
-		{"gray image of colours", input(`"x"`, `"UINT8"`, `[-1,2,2,3],"format":"FORMAT_NHWC","image":{"channels":"gray"}`), "have 1 channels, shape [2, 2, 3] of one says 3"},
+		{"gray image of colours", input(`"x"`, `"UINT8"`, `[-1,2,2,3],"format":"FORMAT_NHWC","image":{"channels":"gray"}`),
+			"have 1 channels, shape [2, 2, 3] of one says 3"},
 		{"image of planes", input(`"x"`, `"UINT8"`, `[-1,2,2,3],"format":"FORMAT_NCHW","image":{"channels":"bgr"}`), "of format FORMAT_NCHW have 3 channels, shape [2, 2, 3] of one says 2"},
-		{"resize", input(`"x"`, `"UINT8"`, `[-1,-1,-1,3],"format":"FORMAT_NHWC","image":{"channels":"rgb","resize":"squeeze"}`), `resize "squeeze", expected stretch, letterbox or crop`},
-		{"resize to nothing", input(`"x"`, `"UINT8"`, `[-1,-1,-1,3],"format":"FORMAT_NHWC","image":{"channels":"rgb","resize":"stretch"}`), "resize to 0 x 0 pixels, expected 1 to 65535"},
-		{"resize of one size", input(`"x"`, `"UINT8"`, `[-1,2,2,3],"format":"FORMAT_NHWC","image":{"channels":"rgb","resize":"stretch","height":2,"width":2}`), "has no -1 for height and width"},
-		{"a size and no resize", input(`"x"`, `"UINT8"`, `[-1,2,2,3],"format":"FORMAT_NHWC","image":{"channels":"rgb","height":2}`), "needs resize stretch, letterbox or crop"},
+		{"resize", input(`"x"`, `"UINT8"`, `[-1,-1,-1,3],"format":"FORMAT_NHWC","image":{"channels":"rgb","resize":"squeeze"}`),
+			`resize "squeeze", expected stretch, letterbox or crop`},
+		{"resize to nothing", input(`"x"`, `"UINT8"`, `[-1,-1,-1,3],"format":"FORMAT_NHWC","image":{"channels":"rgb","resize":"stretch"}`),
+			"resize to 0 x 0 pixels, expected 1 to 65535"},
+		{"resize of one size", input(`"x"`, `"UINT8"`, `[-1,2,2,3],"format":"FORMAT_NHWC","image":{"channels":"rgb","resize":"stretch","height":2,"width":2}`),
+			"has no -1 for height and width"},
+		{"a size and no resize", input(`"x"`, `"UINT8"`, `[-1,2,2,3],"format":"FORMAT_NHWC","image":{"channels":"rgb","height":2}`),
+			"needs resize stretch, letterbox or crop"},
 		{"image of an output", output(`"UINT8"`, `[-1,2,2,3],"image":{"channels":"rgb"}`), `output "y" is an image, which only inputs can be`},
 		{"labels of an input", input(`"x"`, `"FP32"`, `[-1,2],"labels":["a","b"]`), "which only outputs can have"},
 		{"labels of texts", output(`"BYTES"`, `[-1,2],"labels":["a","b"]`), "need a datatype that can be ranked; it is BYTES"},
@@ -347,7 +364,8 @@ func (r *rig) refuses(t *testing.T, hello, want string) {
 		t.Fatal(err)
 	}
 	var refused struct{ Error string }
-	if err := json.Unmarshal(f[1], &refused); err != nil || string(f[0]) != "refused" || !strings.Contains(refused.Error, want) {
+	if err := json.Unmarshal(f[1], &refused); err != nil || string(f[0]) != "refused" ||
+		!strings.Contains(refused.Error, want) {
 		t.Errorf("answered %q, expected refused with %q", f, want)
 	}
 }

@@ -95,7 +95,9 @@ func (r *rig) waiting() (n int) {
 // know how to wait is refused.
 func TestWaitsForPlace(t *testing.T) {
 	var refusals []string
-	cfg := containers.Config{Refused: func(i containers.SessionInfo, err error) { refusals = append(refusals, i.Model.String()) }}
+	cfg := containers.Config{Refused: func(i containers.SessionInfo, err error) {
+		refusals = append(refusals, i.Model.String())
+	}}
 	bubbleWith(t, cfg, func(t *testing.T, r *rig) {
 		first := r.start(t, echo(nil))
 		c := r.apply(t, wider())
@@ -105,7 +107,8 @@ func TestWaitsForPlace(t *testing.T) {
 		r.apply(t, old).told(t, "register it as another version", "refused")
 		time.Sleep(10 * time.Minute)
 		c.told(t, "", "wait")
-		if i := r.Sessions()[1]; i.State != "waiting" || !strings.Contains(i.Waiting, "this replica declares") || !i.Registered.IsZero() {
+		if i := r.Sessions()[1]; i.State != "waiting" || !strings.Contains(i.Waiting, "this replica declares") ||
+			!i.Registered.IsZero() {
 			t.Errorf("shown as %+v", i)
 		}
 		first.Close()

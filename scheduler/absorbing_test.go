@@ -87,7 +87,9 @@ func TestNoAbsorbingState(t *testing.T) {
 				wg.Go(func() {
 					for i := range work {
 						c := cells[turn(i)]
-						c.Replica = func(r *scheduler.Replica) { scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18))) }
+						c.Replica = func(r *scheduler.Replica) {
+							scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18)))
+						}
 						r, err := sim.Run(c, sim.Strategies()[0])
 						if err != nil {
 							t.Error(err)
@@ -116,7 +118,8 @@ func TestNoAbsorbingState(t *testing.T) {
 			close(work)
 			wg.Wait()
 			mean := sum / float64(many)
-			t.Logf("%s, %d profiles: %.3f of the oracle in the mean, %.3f in the worst case, %d below %g", p.Name, many, mean, worst, below, learnShare)
+			t.Logf("%s, %d profiles: %.3f of the oracle in the mean, %.3f in the worst case, %d below %g", p.Name, many,
+				mean, worst, below, learnShare)
 			if unlucky > (many+49)/50 {
 				t.Errorf("%s: %d of %d profiles have less than %g of the oracle", p.Name, unlucky, many, learnLuck)
 			}
@@ -135,8 +138,10 @@ func TestNoAbsorbingStateShared(t *testing.T) {
 	sum, many := 0.0, cmp.Or(*beliefs, budgettest.Rounds(5))
 	for i := range many {
 		rng := rand.New(rand.NewPCG(uint64(i), 19))
-		f := sim.Fleet{Servers: 2 + 2*(i%2), Grants: true, Delay: 100 * time.Microsecond, Jitter: 50 * time.Microsecond, Serve: 20 * time.Microsecond}
-		f.Cell = sim.Cell{Profile: sim.Profiles()[1], Load: []float64{1.2, 2, 1.5}[i%3], Light: 2 * time.Second, Warm: 40 * time.Second, Length: learnLength / 2, Seed: uint64(i)}
+		f := sim.Fleet{Servers: 2 + 2*(i%2), Grants: true, Delay: 100 * time.Microsecond, Jitter: 50 * time.Microsecond,
+			Serve: 20 * time.Microsecond}
+		f.Cell = sim.Cell{Profile: sim.Profiles()[1], Load: []float64{1.2, 2, 1.5}[i%3], Light: 2 * time.Second,
+			Warm: 40 * time.Second, Length: learnLength / 2, Seed: uint64(i)}
 		good := func() float64 {
 			r, err := sim.RunFleet(f, sim.Strategies()[0])
 			if err != nil {

@@ -22,13 +22,14 @@ func TestAdmission(t *testing.T) {
 	var last *scheduler.OverloadedError
 	submit := func(n int, slo time.Duration) {
 		for range n {
-			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now().Add(slo), Owner: ownerFunc(func(r *scheduler.Request) {
-				if errors.As(r.Err, &last) {
-					refused++
-				} else if r.Err != nil {
-					late++
-				}
-			})})
+			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now().Add(slo),
+				Owner: ownerFunc(func(r *scheduler.Request) {
+					if errors.As(r.Err, &last) {
+						refused++
+					} else if r.Err != nil {
+						late++
+					}
+				})})
 		}
 	}
 	submit(100, 20*time.Millisecond)
@@ -70,11 +71,12 @@ func TestFloodStarvesNobody(t *testing.T) {
 		submit := func(source uint64) {
 			modest := source == 0
 			sent[modest]++
-			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Source: source, Deadline: clock.Now().Add(50 * time.Millisecond), Owner: ownerFunc(func(r *scheduler.Request) {
-				if r.Err == nil {
-					served[modest]++
-				}
-			})})
+			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Source: source,
+				Deadline: clock.Now().Add(50 * time.Millisecond), Owner: ownerFunc(func(r *scheduler.Request) {
+					if r.Err == nil {
+						served[modest]++
+					}
+				})})
 		}
 		steps := 4000
 		if !budgettest.Whole() {
@@ -117,12 +119,13 @@ func newAdmission(t *testing.T, cfg scheduler.ModelConfig, w *schedtest.Worker) 
 
 func (a *admission) submit(n, priority int, within time.Duration) {
 	for range n {
-		a.s.Submit(&scheduler.Request{Model: a.model, Inputs: rowOf(a.t, 1), Rows: 1, Priority: priority, Deadline: a.clock.Now().Add(within), Owner: ownerFunc(func(r *scheduler.Request) {
-			var o *scheduler.OverloadedError
-			if errors.As(r.Err, &o) && o.Limit == "deadline" {
-				a.refused++
-			}
-		})})
+		a.s.Submit(&scheduler.Request{Model: a.model, Inputs: rowOf(a.t, 1), Rows: 1, Priority: priority,
+			Deadline: a.clock.Now().Add(within), Owner: ownerFunc(func(r *scheduler.Request) {
+				var o *scheduler.OverloadedError
+				if errors.As(r.Err, &o) && o.Limit == "deadline" {
+					a.refused++
+				}
+			})})
 	}
 }
 
@@ -143,7 +146,8 @@ func TestAdmissionOfTheUnknown(t *testing.T) {
 		known   int
 		refuses bool
 	}{{2, false}, {40, true}} {
-		a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
+		a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1},
+			&schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
 		a.teach(c.known)
 		known := a.model.Stats().Replicas[0].Batches
 		if known > 15 != c.refuses || a.refused > 0 {
@@ -158,7 +162,8 @@ func TestAdmissionOfTheUnknown(t *testing.T) {
 // TestAdmissionWithAnIdleReplica: nothing is refused by prediction while a replica is idle, here
 // because it is too slow for the waiting rows.
 func TestAdmissionWithAnIdleReplica(t *testing.T) {
-	a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
+	a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1},
+		&schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
 	slow := &schedtest.Worker{Clock: a.clock, Exec: schedtest.Linear(60*time.Millisecond, 0)}
 	addTo(t, a.s, benchID, rowsSpec, slow)
 	for range 40 { // both are needed
@@ -179,7 +184,8 @@ func TestAdmissionWithAnIdleReplica(t *testing.T) {
 // TestAdmissionLooksAhead: a prediction counts the rows that would be served before the request,
 // but no rows with later deadlines or a lower priority.
 func TestAdmissionLooksAhead(t *testing.T) {
-	a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
+	a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1},
+		&schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
 	a.teach(40)
 	a.submit(200, 5, time.Second)
 	if a.submit(1, 5, 100*time.Millisecond); a.refused > 0 {
@@ -196,7 +202,8 @@ func TestAdmissionLooksAhead(t *testing.T) {
 // TestBatchBytes: batch_bytes bounds a batch by the bytes of its own rows, not of earlier rows of
 // that shape: texts differ in length.
 func TestBatchBytes(t *testing.T) {
-	s, _ := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", Slots: 1, BatchBytes: 100}})
+	s, _ := newVirtual(t,
+		scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", Slots: 1, BatchBytes: 100}})
 	texts := []tensor.Spec{{Name: "s", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}
 	var got []int
 	w := &schedtest.Worker{Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
@@ -216,7 +223,8 @@ func TestBatchBytes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Submit(&scheduler.Request{Model: model, Inputs: []tensor.Tensor{in}, Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {})})
+		s.Submit(&scheduler.Request{Model: model, Inputs: []tensor.Tensor{in}, Rows: 1,
+			Owner: ownerFunc(func(*scheduler.Request) {})})
 	}
 	for w.Answer() == nil {
 	}
@@ -237,17 +245,19 @@ func TestDisplacementIsBounded(t *testing.T) {
 		patient int
 		gets    bool
 	}{{0, true}, {50, true}, {100, false}} {
-		a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
+		a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1},
+			&schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
 		a.teach(40)
 		a.submit(120, 0, 90*time.Millisecond)
 		a.submit(c.patient, 0, time.Hour)
 		var err error
 		for range 20 { // of another source; some are admitted as surplus
-			a.s.Submit(&scheduler.Request{Model: a.model, Inputs: rowOf(t, 1), Rows: 1, Source: 7, Deadline: a.clock.Now().Add(95 * time.Millisecond), Owner: ownerFunc(func(r *scheduler.Request) {
-				if err == nil {
-					err = r.Err
-				}
-			})})
+			a.s.Submit(&scheduler.Request{Model: a.model, Inputs: rowOf(t, 1), Rows: 1, Source: 7,
+				Deadline: a.clock.Now().Add(95 * time.Millisecond), Owner: ownerFunc(func(r *scheduler.Request) {
+					if err == nil {
+						err = r.Err
+					}
+				})})
 		}
 		if refused := errors.Is(err, scheduler.ErrOverloaded); refused == c.gets {
 			t.Errorf("behind %d patient rows of the heaviest source: refused is %t (%v)", c.patient, refused, err)
@@ -272,7 +282,8 @@ func TestAdmissionRecovers(t *testing.T) {
 	const within = 30 * time.Second
 	for source := range uint64(20) {
 		for range 250 {
-			a.s.Submit(&scheduler.Request{Model: a.model, Inputs: rowOf(t, 1), Rows: 1, Source: 1 + source, Deadline: a.clock.Now().Add(within), Owner: ownerFunc(func(*scheduler.Request) {})})
+			a.s.Submit(&scheduler.Request{Model: a.model, Inputs: rowOf(t, 1), Rows: 1, Source: 1 + source,
+				Deadline: a.clock.Now().Add(within), Owner: ownerFunc(func(*scheduler.Request) {})})
 		}
 	}
 	for i := range 600 {

@@ -26,7 +26,8 @@ func TestAIMD(t *testing.T) {
 		}
 		s.learn(rows, limit, c.took)
 		if got := s.limit(&p); got != c.want {
-			t.Fatalf("step %d: after a batch of %d rows in %d ms up to %d rows, want %d", i, rows, c.took/ms, got, c.want)
+			t.Fatalf("step %d: after a batch of %d rows in %d ms up to %d rows, want %d", i, rows, c.took/ms, got,
+				c.want)
 		}
 	}
 }

@@ -39,7 +39,8 @@ func newVirtual(t testing.TB, cfg scheduler.Config) (*scheduler.Scheduler, *sche
 	return s, clock
 }
 
-func addTo(t testing.TB, s *scheduler.Scheduler, id scheduler.ModelID, spec scheduler.Spec, w scheduler.Worker) *scheduler.Replica {
+func addTo(t testing.TB, s *scheduler.Scheduler, id scheduler.ModelID, spec scheduler.Spec,
+	w scheduler.Worker) *scheduler.Replica {
 	t.Helper()
 	rep, err := s.AddReplica(id, spec, w, scheduler.ReplicaOptions{})
 	if err != nil {
@@ -51,7 +52,8 @@ func addTo(t testing.TB, s *scheduler.Scheduler, id scheduler.ModelID, spec sche
 // TestRefusals: invalid requests and the texts of their errors.
 func TestRefusals(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{QueueRows: 128, QueueBytes: 10_000}})
-	model := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0)}).Model()
+	model := addTo(t, s, benchID, rowsSpec,
+		&schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0)}).Model()
 	single := scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{4}}}}
 	one := addTo(t, s, scheduler.ModelID{Name: "one", Version: "1"}, single, &schedtest.Worker{}).Model()
 	short := rowOf(t, 1)
@@ -61,14 +63,16 @@ func TestRefusals(t *testing.T) {
 		want error
 		text string
 	}{
-		"no model":       {scheduler.Request{Rows: 1}, scheduler.ErrNotFound, "names no model"},
-		"no rows":        {scheduler.Request{Model: model, Inputs: rowOf(t, 1)}, scheduler.ErrInvalidInput, "got 0"},
-		"no inputs":      {scheduler.Request{Model: model, Rows: 1}, scheduler.ErrInvalidInput, "no inputs"},
-		"other rows":     {scheduler.Request{Model: model, Inputs: rowOf(t, 2), Rows: 3}, scheduler.ErrInvalidInput, "[2, 4]"},
-		"short data":     {scheduler.Request{Model: model, Inputs: short, Rows: 1}, scheduler.ErrInvalidInput, "got 3"},
-		"priority":       {scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Priority: 10}, scheduler.ErrInvalidInput, "got 10"},
-		"too many rows":  {scheduler.Request{Model: model, Inputs: rowOf(t, 129), Rows: 129}, scheduler.ErrTooLarge, "queue_rows is 128"},
-		"past":           {scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now()}, scheduler.ErrDeadlineExceeded, "had passed"},
+		"no model":   {scheduler.Request{Rows: 1}, scheduler.ErrNotFound, "names no model"},
+		"no rows":    {scheduler.Request{Model: model, Inputs: rowOf(t, 1)}, scheduler.ErrInvalidInput, "got 0"},
+		"no inputs":  {scheduler.Request{Model: model, Rows: 1}, scheduler.ErrInvalidInput, "no inputs"},
+		"other rows": {scheduler.Request{Model: model, Inputs: rowOf(t, 2), Rows: 3}, scheduler.ErrInvalidInput, "[2, 4]"},
+		"short data": {scheduler.Request{Model: model, Inputs: short, Rows: 1}, scheduler.ErrInvalidInput, "got 3"},
+		"priority": {scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Priority: 10},
+			scheduler.ErrInvalidInput, "got 10"},
+		"too many rows": {scheduler.Request{Model: model, Inputs: rowOf(t, 129), Rows: 129}, scheduler.ErrTooLarge, "queue_rows is 128"},
+		"past": {scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now()},
+			scheduler.ErrDeadlineExceeded, "had passed"},
 		"rows unbatched": {scheduler.Request{Model: one, Inputs: rowOf(t, 2), Rows: 2}, scheduler.ErrInvalidInput, "one row per request, got 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,22 +101,26 @@ func TestAnswersAreChecked(t *testing.T) {
 		errs    []scheduler.RowError
 		text    string // "": it fits
 	}{
-		"fits":      {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 4)} }, nil, ""},
-		"none":      {func() []tensor.Tensor { return nil }, nil, "answered with 0"},
-		"rows":      {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 1, 4)} }, nil, "[1, 4] for a batch of 2"},
-		"dtype":     {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Int8, 2, 4)} }, nil, "got int8"},
-		"shape":     {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 5)} }, nil, "got [2, 5]"},
-		"data":      {func() []tensor.Tensor { return []tensor.Tensor{short()} }, nil, "got 7"},
-		"row error": {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 4)} }, []scheduler.RowError{{Row: 2}}, "row 2 in a batch of 2 rows"},
+		"fits":  {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 4)} }, nil, ""},
+		"none":  {func() []tensor.Tensor { return nil }, nil, "answered with 0"},
+		"rows":  {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 1, 4)} }, nil, "[1, 4] for a batch of 2"},
+		"dtype": {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Int8, 2, 4)} }, nil, "got int8"},
+		"shape": {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 5)} }, nil, "got [2, 5]"},
+		"data":  {func() []tensor.Tensor { return []tensor.Tensor{short()} }, nil, "got 7"},
+		"row error": {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 4)} },
+			[]scheduler.RowError{{Row: 2}}, "row 2 in a batch of 2 rows"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, clock := newVirtual(t, scheduler.Config{})
-			w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0), Model: func(*scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
-				return c.outputs(), c.errs, nil
-			}}
+			w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0),
+				Model: func(*scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+					return c.outputs(), c.errs, nil
+				}}
 			s.Configure("m", scheduler.ModelConfig{Strategy: "static", Retry: new(bool)})
-			r := ask(t, s, clock, &scheduler.Request{Model: addTo(t, s, benchID, rowsSpec, w).Model(), Inputs: rowOf(t, 2), Rows: 2})
-			if (r.Err == nil) != (c.text == "") || r.Err != nil && (!errors.Is(r.Err, scheduler.ErrContainerFailed) || !strings.Contains(r.Err.Error(), c.text)) {
+			r := ask(t, s, clock,
+				&scheduler.Request{Model: addTo(t, s, benchID, rowsSpec, w).Model(), Inputs: rowOf(t, 2), Rows: 2})
+			if (r.Err == nil) != (c.text == "") || r.Err != nil &&
+				(!errors.Is(r.Err, scheduler.ErrContainerFailed) || !strings.Contains(r.Err.Error(), c.text)) {
 				t.Errorf("got %v, want %q", r.Err, c.text)
 			}
 			for _, o := range r.Outputs {
@@ -128,13 +136,15 @@ func TestAnswersAreChecked(t *testing.T) {
 // A row that was wrong itself is its request's fault, and not the container's.
 func TestInvalidRow(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{})
-	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0), Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
-		outputs, _, err := schedtest.Echo(b)
-		return outputs, []scheduler.RowError{{Message: "no picture", Invalid: true}}, err
-	}}
+	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0),
+		Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+			outputs, _, err := schedtest.Echo(b)
+			return outputs, []scheduler.RowError{{Message: "no picture", Invalid: true}}, err
+		}}
 	model := addTo(t, s, benchID, rowsSpec, w).Model()
 	r := ask(t, s, clock, &scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1})
-	if !errors.Is(r.Err, scheduler.ErrInvalidInput) || errors.Is(r.Err, scheduler.ErrContainerFailed) || !strings.HasSuffix(r.Err.Error(), "row 0: no picture") {
+	if !errors.Is(r.Err, scheduler.ErrInvalidInput) || errors.Is(r.Err, scheduler.ErrContainerFailed) ||
+		!strings.HasSuffix(r.Err.Error(), "row 0: no picture") {
 		t.Error(r.Err)
 	}
 	if n := model.Stats().Outcomes[scheduler.OutcomeInvalidInput]; n != 1 {
@@ -146,12 +156,15 @@ func TestInvalidRow(t *testing.T) {
 func TestReplicasAgreeOnImages(t *testing.T) {
 	s, _ := newVirtual(t, scheduler.Config{})
 	spec := func(i *tensor.Image) scheduler.Spec {
-		return scheduler.Spec{Outputs: rowSpec, Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 2, 2, 3}, Format: tensor.FormatNHWC, Image: i}}}
+		return scheduler.Spec{Outputs: rowSpec,
+			Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 2, 2, 3},
+				Format: tensor.FormatNHWC, Image: i}}}
 	}
 	addTo(t, s, benchID, spec(&tensor.Image{Channels: tensor.ChannelsRGB}), &schedtest.Worker{})
 	addTo(t, s, benchID, spec(&tensor.Image{Channels: tensor.ChannelsRGB}), &schedtest.Worker{})
 	for _, other := range []*tensor.Image{nil, {Channels: tensor.ChannelsBGR}} {
-		if _, err := s.AddReplica(benchID, spec(other), &schedtest.Worker{}, scheduler.ReplicaOptions{}); err == nil || !strings.Contains(err.Error(), "rgb pictures") {
+		if _, err := s.AddReplica(benchID, spec(other), &schedtest.Worker{}, scheduler.ReplicaOptions{}); err == nil ||
+			!strings.Contains(err.Error(), "rgb pictures") {
 			t.Errorf("%v: %v", other, err)
 		}
 	}
@@ -177,7 +190,8 @@ func TestReplicasAgreeOnLabels(t *testing.T) {
 		{spec(), "outputs x uint8 [-1, 4]"},
 	} {
 		_, err := s.AddReplica(benchID, tt.declared, &schedtest.Worker{}, scheduler.ReplicaOptions{})
-		if err == nil || !strings.Contains(err.Error(), "[-1, 4], labels (2); this replica declares") || !strings.HasSuffix(err.Error(), tt.want+"; register it as another version, or stop the 2 that serve this one") {
+		if err == nil || !strings.Contains(err.Error(), "[-1, 4], labels (2); this replica declares") ||
+			!strings.HasSuffix(err.Error(), tt.want+"; register it as another version, or stop the 2 that serve this one") {
 			t.Errorf("other labels: %v, want %q and the cure in the end", err, tt.want)
 		}
 	}
@@ -232,7 +246,8 @@ func TestRegistration(t *testing.T) {
 		"mixture":   {Inputs: rowSpec, Outputs: []tensor.Spec{{Name: "y", DType: tensor.Int8, Shape: tensor.Shape{3}}}},
 		"maximum":   {Inputs: rowSpec, MaxBatch: -1},
 	} {
-		if _, err := s.AddReplica(benchID, spec, &schedtest.Worker{}, scheduler.ReplicaOptions{}); !errors.Is(err, scheduler.ErrInvalidInput) {
+		if _, err := s.AddReplica(benchID, spec, &schedtest.Worker{}, scheduler.ReplicaOptions{}); !errors.Is(err,
+			scheduler.ErrInvalidInput) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -243,7 +258,8 @@ func TestRegistration(t *testing.T) {
 // forgotten, with a call of ModelChanged.
 func TestNamesComeAndGo(t *testing.T) {
 	changed := make(map[*scheduler.Model]int)
-	s, clock := newVirtual(t, scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: func(m *scheduler.Model) { changed[m]++ }}})
+	s, clock := newVirtual(t,
+		scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: func(m *scheduler.Model) { changed[m]++ }}})
 	id := func(i int) scheduler.ModelID { return scheduler.ModelID{Name: fmt.Sprint("m", i), Version: "1"} }
 	served := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{}).Model()
 	var first *scheduler.Model
@@ -261,15 +277,18 @@ func TestNamesComeAndGo(t *testing.T) {
 	if m, ok := s.Model(benchID); !ok || m != served {
 		t.Error("a model with a replica was forgotten")
 	}
-	for i, want := range map[int]bool{0: false, 2*scheduler.MaxAbsent - 1: false, 2 * scheduler.MaxAbsent: true, 3*scheduler.MaxAbsent - 1: true} {
+	for i, want := range map[int]bool{0: false, 2*scheduler.MaxAbsent - 1: false, 2 * scheduler.MaxAbsent: true,
+		3*scheduler.MaxAbsent - 1: true} {
 		if _, ok := s.Model(id(i)); ok != want {
 			t.Errorf("model %d of %d is known: %v, want %v", i, 3*scheduler.MaxAbsent, ok, want)
 		}
 	}
 	if changed[first] != 3 {
-		t.Errorf("%d calls of ModelChanged for a model that was added, lost its replica and was forgotten, want 3", changed[first])
+		t.Errorf("%d calls of ModelChanged for a model that was added, lost its replica and was forgotten, want 3",
+			changed[first])
 	}
-	if r := ask(t, s, clock, &scheduler.Request{Model: first, Inputs: rowOf(t, 1), Rows: 1}); !errors.Is(r.Err, scheduler.ErrUnavailable) {
+	if r := ask(t, s, clock, &scheduler.Request{Model: first, Inputs: rowOf(t, 1), Rows: 1}); !errors.Is(r.Err,
+		scheduler.ErrUnavailable) {
 		t.Errorf("a request to a forgotten model: %v", r.Err)
 	}
 }
@@ -282,8 +301,9 @@ func TestConfigIsChecked(t *testing.T) {
 		cfg  scheduler.ModelConfig
 		want []string
 	}{
-		"zero":              {scheduler.ModelConfig{}, nil},
-		"negative":          {scheduler.ModelConfig{MaxBatch: -1, Delay: -time.Second}, []string{"max_batch: expected 0 to 16777216, got -1", "delay: expected 0s to 24h, got -1s"}},
+		"zero": {scheduler.ModelConfig{}, nil},
+		"negative": {scheduler.ModelConfig{MaxBatch: -1, Delay: -time.Second},
+			[]string{"max_batch: expected 0 to 16777216, got -1", "delay: expected 0s to 24h, got -1s"}},
 		"strategy":          {scheduler.ModelConfig{Strategy: "fastest"}, []string{`"fastest"`, "deadline, aimd, quantile, static"}},
 		"unreachable":       {scheduler.ModelConfig{MaxBatch: 100, QueueRows: 50}, []string{"100", "50"}},
 		"bytes":             {scheduler.ModelConfig{BatchBytes: 100, QueueBytes: 50}, []string{"100", "50"}},
@@ -308,7 +328,8 @@ func TestConfigIsChecked(t *testing.T) {
 		}
 	}
 	// Models in the map do not inherit, since a setting may be invalid with another strategy.
-	cfg := scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", Pad: true, Shed: &no}, Models: map[string]scheduler.ModelConfig{"m": {Strategy: "deadline"}}}
+	cfg := scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", Pad: true, Shed: &no},
+		Models: map[string]scheduler.ModelConfig{"m": {Strategy: "deadline"}}}
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -320,7 +341,8 @@ func TestConfigureWhileRunning(t *testing.T) {
 	w := &schedtest.Worker{}
 	model := addTo(t, s, benchID, rowsSpec, w).Model()
 	for range 9 {
-		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {})})
+		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1,
+			Owner: ownerFunc(func(*scheduler.Request) {})})
 	}
 	if err := s.Configure("m", scheduler.ModelConfig{Strategy: "static", MaxBatch: 3, Slots: 1}); err != nil {
 		t.Fatal(err)
@@ -344,7 +366,8 @@ func TestConfigureWhileRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	if st := model.Stats(); st.Config.Strategy != "aimd" || st.Replicas[0].Limit != 1 {
-		t.Errorf("with the strategy %s a batch may have up to %d rows, want 1 with aimd", st.Config.Strategy, st.Replicas[0].Limit)
+		t.Errorf("with the strategy %s a batch may have up to %d rows, want 1 with aimd", st.Config.Strategy,
+			st.Replicas[0].Limit)
 	}
 }
 
@@ -365,7 +388,9 @@ func TestMixedModels(t *testing.T) {
 			if m, ok := s.Model(id); ok {
 				r.Model = m
 			} else {
-				r.Model = addTo(t, s, id, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Duration(i+1)*time.Millisecond, 0)}).Model()
+				r.Model = addTo(t, s, id, rowsSpec,
+					&schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Duration(i+1)*time.Millisecond, 0)}).
+					Model()
 			}
 		}
 		rs = append(rs, r)
@@ -394,7 +419,8 @@ func TestExecutionOfPipelinedBatches(t *testing.T) {
 	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(exec, 0)}
 	model := addTo(t, s, benchID, rowsSpec, w).Model()
 	for range 200 {
-		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {})})
+		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1,
+			Owner: ownerFunc(func(*scheduler.Request) {})})
 		most = max(most, len(w.Pending()))
 	}
 	for model.Stats().Requests > 0 {
@@ -419,9 +445,11 @@ func TestDelivering(t *testing.T) {
 		Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: 3, Slots: 1},
 		Hooks:   scheduler.Hooks{Delivering: func() func() { note("begins"); return func() { note("over") } }},
 	})
-	model := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0)}).Model()
+	model := addTo(t, s, benchID, rowsSpec,
+		&schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0)}).Model()
 	for range 4 { // one goes out at once, the others wait for it
-		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) { note("answer") })})
+		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1,
+			Owner: ownerFunc(func(*scheduler.Request) { note("answer") })})
 	}
 	for model.Stats().Requests > 0 {
 		clock.Step()
@@ -442,18 +470,20 @@ func TestSlowReplica(t *testing.T) {
 	good := 0
 	const n = 20000
 	for range n {
-		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now().Add(40 * time.Millisecond), Owner: ownerFunc(func(r *scheduler.Request) {
-			if r.Err == nil {
-				good++
-			}
-		})})
+		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1,
+			Deadline: clock.Now().Add(40 * time.Millisecond), Owner: ownerFunc(func(r *scheduler.Request) {
+				if r.Err == nil {
+					good++
+				}
+			})})
 		// 3,333 a second; the fast one alone does 3,500 at best.
 		clock.Advance(300 * time.Microsecond)
 	}
 	clock.Advance(time.Second)
 	_, f := fast.Sent()
 	_, l := slow.Sent()
-	t.Logf("%d of %d in time; %d rows by the fast replica, %d by the slow one: %+v", good, n, f, l, model.Stats().Replicas)
+	t.Logf("%d of %d in time; %d rows by the fast replica, %d by the slow one: %+v", good, n, f, l,
+		model.Stats().Replicas)
 	if good < n*99/100 || l < n/50 {
 		t.Errorf("%d of %d in time, %d rows by the slow replica", good, n, l)
 	}

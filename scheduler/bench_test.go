@@ -57,7 +57,8 @@ func newLoop(tb testing.TB) *loop {
 		}
 		l.outs[n] = out
 	}
-	sched, err := scheduler.New(scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: benchBatch}})
+	sched, err := scheduler.New(scheduler.Config{
+		Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: benchBatch}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -75,14 +76,15 @@ func newLoop(tb testing.TB) *loop {
 		}
 	})
 	tb.Cleanup(func() { sched.Close(); close(work); wg.Wait() })
-	rep, err := sched.AddReplica(benchID, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-		if l.direct {
-			answer(b)
-		} else {
-			work <- b
-		}
-		return nil
-	}), scheduler.ReplicaOptions{})
+	rep, err := sched.AddReplica(benchID, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec},
+		scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			if l.direct {
+				answer(b)
+			} else {
+				work <- b
+			}
+			return nil
+		}), scheduler.ReplicaOptions{})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -200,7 +202,8 @@ func BenchmarkRequestRatio(b *testing.B) {
 	b.ReportMetric(float64(cpu[1])/per, "cpu-ns/chan")
 	b.ReportMetric(float64(cpu[0])/float64(cpu[1]), "cpu-x-chan")
 	if ratio := float64(cpu[0]) / float64(cpu[1]); ratio > mostHandOvers {
-		b.Errorf("a request takes as much processor time as %.2f hand-overs through a channel and back, want at most %v", ratio, mostHandOvers)
+		b.Errorf("a request takes as much processor time as %.2f hand-overs through a channel and back, want at most %v",
+			ratio, mostHandOvers)
 	}
 }
 
@@ -217,11 +220,13 @@ func BenchmarkWaiting(b *testing.B) {
 		return m.HeapAlloc
 	}
 	for b.Loop() {
-		s, rep := start(b, &schedtest.Worker{}, scheduler.Config{Default: scheduler.ModelConfig{QueueRows: n, MaxBatch: 1, Slots: 1}})
+		s, rep := start(b, &schedtest.Worker{},
+			scheduler.Config{Default: scheduler.ModelConfig{QueueRows: n, MaxBatch: 1, Slots: 1}})
 		rs := make([]*scheduler.Request, n)
 		inputs, deadline := rowOf(b, 1), time.Now().Add(time.Hour)
 		for i := range rs {
-			rs[i] = &scheduler.Request{Model: rep.Model(), Inputs: inputs, Rows: 1, Source: uint64(i % 100), Deadline: deadline, Owner: ownerFunc(func(*scheduler.Request) {})}
+			rs[i] = &scheduler.Request{Model: rep.Model(), Inputs: inputs, Rows: 1, Source: uint64(i % 100),
+				Deadline: deadline, Owner: ownerFunc(func(*scheduler.Request) {})}
 		}
 		before := heap()
 		for _, r := range rs {
@@ -296,7 +301,8 @@ func BenchmarkRefused(b *testing.B) {
 	})
 	submit := func(n int, source uint64, within time.Duration) {
 		for range n {
-			s.Submit(&scheduler.Request{Model: rep.Model(), Inputs: rowOf(b, 1), Rows: 1, Source: source, Deadline: clock.Now().Add(within), Owner: owner})
+			s.Submit(&scheduler.Request{Model: rep.Model(), Inputs: rowOf(b, 1), Rows: 1, Source: source,
+				Deadline: clock.Now().Add(within), Owner: owner})
 		}
 	}
 	for range 40 {
@@ -306,7 +312,8 @@ func BenchmarkRefused(b *testing.B) {
 	submit(120, 1, 90*time.Millisecond)
 	submit(60_000, 1, time.Hour)
 	submit(100, 2, 50*time.Millisecond)
-	r := &scheduler.Request{Model: rep.Model(), Inputs: rowOf(b, 1), Rows: 1, Source: 2, Deadline: clock.Now().Add(50 * time.Millisecond), Owner: owner}
+	r := &scheduler.Request{Model: rep.Model(), Inputs: rowOf(b, 1), Rows: 1, Source: 2,
+		Deadline: clock.Now().Add(50 * time.Millisecond), Owner: owner}
 	refused = 0
 	b.ResetTimer()
 	for b.Loop() {

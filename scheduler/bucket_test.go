@@ -22,7 +22,8 @@ func TestBucketOfSplitRequest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &scheduler.Request{Model: rep.Model(), Inputs: []tensor.Tensor{in}, Rows: rows, Owner: ownerFunc(func(*scheduler.Request) {})}
+		r := &scheduler.Request{Model: rep.Model(), Inputs: []tensor.Tensor{in}, Rows: rows,
+			Owner: ownerFunc(func(*scheduler.Request) {})}
 		if within > 0 {
 			r.Deadline = clock.Now().Add(within)
 		}
@@ -58,7 +59,9 @@ func TestMixedRows(t *testing.T) {
 		var requests []*scheduler.Request
 		for width := range 2 {
 			in := tensor.Tensor{DType: tensor.Uint8, Shape: tensor.Shape{1, width + 1}, Data: make([]byte, width+1)}
-			requests = append(requests, &scheduler.Request{Model: rep.Model(), Inputs: []tensor.Tensor{in}, Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {})})
+			requests = append(requests,
+				&scheduler.Request{Model: rep.Model(), Inputs: []tensor.Tensor{in}, Rows: 1,
+					Owner: ownerFunc(func(*scheduler.Request) {})})
 		}
 		s.Submit(requests...)
 		if got := w.Pending(); len(got) != 1 || got[0] != want {

@@ -29,7 +29,9 @@ func TestCallersFromAnyBelief(t *testing.T) {
 				sum := 0.0
 				for i := range many {
 					l.Seed = uint64(i)
-					l.Replica = func(r *scheduler.Replica) { scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18))) }
+					l.Replica = func(r *scheduler.Replica) {
+						scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18)))
+					}
 					r, err := sim.RunLoops(l, scheduler.ModelConfig{})
 					if err != nil {
 						t.Fatal(err)
@@ -55,7 +57,8 @@ func TestCallersOfServersFromAnyBelief(t *testing.T) {
 	for _, p := range sim.Kinds()[:2] { // linear, constant 120 ms
 		for _, clients := range []int{2, 8} {
 			for i := range max(*beliefs, 4) {
-				l := sim.Loops{Profile: p, Clients: clients, Servers: 2, Delay: 50 * time.Microsecond, Warm: 30 * time.Second, Length: 10 * time.Second, Seed: uint64(i)}
+				l := sim.Loops{Profile: p, Clients: clients, Servers: 2, Delay: 50 * time.Microsecond,
+					Warm: 30 * time.Second, Length: 10 * time.Second, Seed: uint64(i)}
 				l.Replica = func(r *scheduler.Replica) { scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18))) }
 				r, err := sim.RunLoops(l, scheduler.ModelConfig{})
 				if err != nil {

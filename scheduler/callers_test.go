@@ -9,7 +9,8 @@ import (
 func TestDelayClasses(t *testing.T) {
 	for class := 1; class < delayClasses-1; class++ {
 		edge, before := delayEdge(class), delayEdge(class-1)
-		if edge <= before || delayClass(edge) != class || delayClass(before+1) != class || delayClass(edge+1) != class+1 {
+		if edge <= before || delayClass(edge) != class || delayClass(before+1) != class ||
+			delayClass(edge+1) != class+1 {
 			t.Errorf("class %d ends at %d, the one before at %d: %d is in class %d, %d in %d",
 				class, edge, before, edge, delayClass(edge), before+1, delayClass(before+1))
 		}

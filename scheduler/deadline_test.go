@@ -63,7 +63,8 @@ func TestDeadlineAgainstAllWindows(t *testing.T) {
 		case !ok:
 			t.Fatalf("seed %d: nothing picked, but the best rate is %v", seed, best)
 		case w.rows > limit || w.rows > q.rowsFrom(w.at) || w.room < w.rows:
-			t.Fatalf("seed %d: %d rows, room for %d, of at most %d and %d", seed, w.rows, w.room, limit, q.rowsFrom(w.at))
+			t.Fatalf("seed %d: %d rows, room for %d, of at most %d and %d", seed, w.rows, w.room, limit,
+				q.rowsFrom(w.at))
 		default:
 			got := rate(q.rows-q.rowsFrom(w.at), w.rows)
 			share := 0.9999
@@ -71,7 +72,8 @@ func TestDeadlineAgainstAllWindows(t *testing.T) {
 				share = 0.7
 			}
 			if got < share*best || got == 0 {
-				t.Fatalf("seed %d: got %d rows from %d at rate %v, the best one is %v", seed, w.rows, q.rows-q.rowsFrom(w.at), got, best)
+				t.Fatalf("seed %d: got %d rows from %d at rate %v, the best one is %v", seed, w.rows,
+					q.rows-q.rowsFrom(w.at), got, best)
 			}
 		}
 	}

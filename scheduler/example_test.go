@@ -25,7 +25,8 @@ func Example() {
 		}
 		return inputs, err
 	})
-	rep, err := s.AddReplica(scheduler.ModelID{Name: "double", Version: "1"}, scheduler.Spec{Inputs: numbers, Outputs: numbers}, double, scheduler.ReplicaOptions{})
+	rep, err := s.AddReplica(scheduler.ModelID{Name: "double", Version: "1"},
+		scheduler.Spec{Inputs: numbers, Outputs: numbers}, double, scheduler.ReplicaOptions{})
 	if err != nil {
 		panic(err)
 	}

@@ -26,7 +26,8 @@ func NewPicker(n int, spread func() time.Duration) *Picker {
 	}
 	p.plan = plan{max: 128, objective: int64(time.Second), shed: true, prof: &p.prof}
 	for i := range n {
-		it := &item{req: &Request{Rows: 1}, hi: 1, place: place{seq: uint64(i), deadline: int64(50*time.Millisecond+spread()) - int64(n-i)*1000}}
+		it := &item{req: &Request{Rows: 1}, hi: 1,
+			place: place{seq: uint64(i), deadline: int64(50*time.Millisecond+spread()) - int64(n-i)*1000}}
 		p.items = append(p.items, it)
 		p.q.insert(it)
 	}

@@ -52,18 +52,20 @@ func (tr trouble) run(t testing.TB) (res troubleResult) {
 	start := clock.Now()
 	var model *scheduler.Model
 	for i := range max(1, tr.replicas) {
-		w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(20*time.Millisecond, 200*time.Microsecond), Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
-			if tr.above > 0 && b.Rows > tr.above && (tr.mends == 0 || clock.Now().Sub(start) < tr.mends) {
-				return nil, nil, errors.New("out of memory")
-			}
-			for _, p := range b.Parts {
-				if p.Inputs[0].Data[0] == 1 {
-					return nil, nil, errors.New("a row is bad")
+		w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(20*time.Millisecond, 200*time.Microsecond),
+			Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+				if tr.above > 0 && b.Rows > tr.above && (tr.mends == 0 || clock.Now().Sub(start) < tr.mends) {
+					return nil, nil, errors.New("out of memory")
 				}
-			}
-			return schedtest.Echo(b)
-		}}
-		rep, err := s.AddReplica(benchID, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, w, scheduler.ReplicaOptions{Label: fmt.Sprint(i)})
+				for _, p := range b.Parts {
+					if p.Inputs[0].Data[0] == 1 {
+						return nil, nil, errors.New("a row is bad")
+					}
+				}
+				return schedtest.Echo(b)
+			}}
+		rep, err := s.AddReplica(benchID, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, w,
+			scheduler.ReplicaOptions{Label: fmt.Sprint(i)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +150,8 @@ func TestFailures(t *testing.T) {
 		// 365/s, and 3.6 at 1990.
 		{"above 8, then never", trouble{rate: much, above: 8, mends: 5 * time.Second}, 0.47},
 		{"above 1", trouble{rate: 40, above: 1}, 0.97},
-		{"above 32, not tried again", trouble{rate: 1100, above: 32, cfg: scheduler.ModelConfig{Retry: new(bool)}}, 0.90},
+		{"above 32, not tried again", trouble{rate: 1100, above: 32, cfg: scheduler.ModelConfig{Retry: new(bool)}},
+			0.90},
 		{"above 16, tight", trouble{rate: 500, above: 16, slo: 70 * time.Millisecond}, 0.90},
 		{"1 % poison", trouble{rate: 700, poison: 0.01}, 0.82},
 		{"1 % poison, half the load", trouble{rate: 350, poison: 0.01}, 0.95},
@@ -173,7 +176,8 @@ func TestFailures(t *testing.T) {
 			t.Logf("%.3f of %d good rows are answered, each second %v; %d of %d poison rows got the error; %d of %d batches failed",
 				r.share(), r.offered, r.seconds, r.blamed, r.poison, r.failed, r.batches)
 			if r.share() < c.good {
-				t.Errorf("%.3f of %d good rows are answered, want %.2f; each second %v", r.share(), r.offered, c.good, r.seconds)
+				t.Errorf("%.3f of %d good rows are answered, want %.2f; each second %v", r.share(), r.offered, c.good,
+					r.seconds)
 			}
 			if r.bad > 0 && *tr.retries() {
 				t.Errorf("%d good rows got the container's error", r.bad)

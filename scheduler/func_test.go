@@ -52,7 +52,8 @@ func TestFunc(t *testing.T) {
 			}
 			return inputs, nil
 		})
-		rep, err := s.AddReplica(scheduler.ModelID{Name: "double", Version: "1"}, scheduler.Spec{Inputs: numbers, Outputs: numbers}, f, scheduler.ReplicaOptions{Concurrency: 4})
+		rep, err := s.AddReplica(scheduler.ModelID{Name: "double", Version: "1"},
+			scheduler.Spec{Inputs: numbers, Outputs: numbers}, f, scheduler.ReplicaOptions{Concurrency: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +80,8 @@ func TestFunc(t *testing.T) {
 		}
 		for value, says := range map[float32]string{-1: "too small", -2: "panic: far too small", -3: "outputs", -4: "runtime.Goexit"} {
 			_, err := ask(value)
-			if !errors.Is(err, scheduler.ErrContainerFailed) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), ".go:") {
+			if !errors.Is(err, scheduler.ErrContainerFailed) || !strings.Contains(err.Error(), says) ||
+				strings.Contains(err.Error(), ".go:") {
 				t.Errorf("%v: %v", value, err)
 			}
 		}

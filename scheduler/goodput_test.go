@@ -73,7 +73,8 @@ func TestPaperCollapses(t *testing.T) {
 		s := cell("aimd", c.load)
 		s.shed = &no
 		if r := s.run(t); r.share() < c.least || r.share() > c.most {
-			t.Errorf("load %v: %.3f of what was offered was answered in time, want %v to %v", c.load, r.share(), c.least, c.most)
+			t.Errorf("load %v: %.3f of what was offered was answered in time, want %v to %v", c.load, r.share(),
+				c.least, c.most)
 		}
 	}
 }
@@ -83,13 +84,20 @@ func TestPaperCollapses(t *testing.T) {
 func TestGoodputProfiles(t *testing.T) {
 	budgettest.OneGoroutine(t)
 	for name, s := range map[string]simulation{
-		"fixed cost":    {a: 5 * time.Millisecond, b: 50 * time.Microsecond, noise: 0.1, slo: 20 * time.Millisecond, replicas: 1},
-		"small and few": {a: 500 * time.Microsecond, b: 200 * time.Microsecond, noise: 0.1, slo: 20 * time.Millisecond, replicas: 1},
-		"four replicas": {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.05, slo: 30 * time.Millisecond, replicas: 4},
-		"four at once":  {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.05, slo: 30 * time.Millisecond, replicas: 1, concurrency: 4},
-		"two of two":    {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.2, slo: 50 * time.Millisecond, replicas: 2, concurrency: 2},
-		"noisy":         {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.2, slo: 50 * time.Millisecond, replicas: 1},
-		"bursts":        {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.05, slo: 50 * time.Millisecond, replicas: 1, bursts: true},
+		"fixed cost": {a: 5 * time.Millisecond, b: 50 * time.Microsecond, noise: 0.1, slo: 20 * time.Millisecond,
+			replicas: 1},
+		"small and few": {a: 500 * time.Microsecond, b: 200 * time.Microsecond, noise: 0.1, slo: 20 * time.Millisecond,
+			replicas: 1},
+		"four replicas": {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.05, slo: 30 * time.Millisecond,
+			replicas: 4},
+		"four at once": {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.05, slo: 30 * time.Millisecond,
+			replicas: 1, concurrency: 4},
+		"two of two": {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.2, slo: 50 * time.Millisecond,
+			replicas: 2, concurrency: 2},
+		"noisy": {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.2, slo: 50 * time.Millisecond,
+			replicas: 1},
+		"bursts": {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.05, slo: 50 * time.Millisecond,
+			replicas: 1, bursts: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.strategy, s.warm, s.length, s.seed = "deadline", 2*time.Second, 10*time.Second, 3
@@ -110,7 +118,8 @@ func TestGoodputProfiles(t *testing.T) {
 				if c.load > 1 {
 					share *= c.load // of the capacity
 				}
-				t.Logf("load %.1f: %.3f, batch %.1f, p50 %v, %v, %v", c.load, share, r.meanBatch, r.p50, r.stats.Outcomes, r.stats.Closed)
+				t.Logf("load %.1f: %.3f, batch %.1f, p50 %v, %v, %v", c.load, share, r.meanBatch, r.p50,
+					r.stats.Outcomes, r.stats.Closed)
 				if s.bursts && c.load > 1 {
 					c.least = 0.65 // half of the time the load is only 0.3 of the capacity
 				}

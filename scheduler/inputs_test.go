@@ -71,7 +71,8 @@ func TestModelWithoutInputs(t *testing.T) {
 				}
 			}
 			x := rowOf(t, 1)
-			if r := ask(t, s, clock, &scheduler.Request{Model: model, Rows: 1, Inputs: x}); !errors.Is(r.Err, scheduler.ErrInvalidInput) {
+			if r := ask(t, s, clock, &scheduler.Request{Model: model, Rows: 1, Inputs: x}); !errors.Is(r.Err,
+				scheduler.ErrInvalidInput) {
 				t.Errorf("a request with an input: %v", r.Err)
 			}
 		})

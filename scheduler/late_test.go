@@ -16,7 +16,8 @@ func (c *stuckClock) Now() time.Time                                  { return c
 func (c *stuckClock) AfterFunc(time.Duration, func()) scheduler.Timer { return stuckTimer{} }
 func (c *stuckClock) ask(s *scheduler.Scheduler, m *scheduler.Model, t *testing.T, within time.Duration) *error {
 	err := errors.New("not answered")
-	r := &scheduler.Request{Model: m, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(r *scheduler.Request) { err = r.Err })}
+	r := &scheduler.Request{Model: m, Inputs: rowOf(t, 1), Rows: 1,
+		Owner: ownerFunc(func(r *scheduler.Request) { err = r.Err })}
 	if within > 0 {
 		r.Deadline = c.now.Add(within)
 	}
@@ -55,7 +56,8 @@ func TestExpiredRowsAreNotSent(t *testing.T) {
 				t.Fatal(err)
 			}
 			if *first != nil || !errors.Is(*second, scheduler.ErrDeadlineExceeded) || len(a.Pending()) > 0 {
-				t.Errorf("a replica became free: %v and %v, then batches of %v rows were sent", *first, *second, a.Pending())
+				t.Errorf("a replica became free: %v and %v, then batches of %v rows were sent", *first, *second,
+					a.Pending())
 			}
 
 			third := clock.ask(s, rep.Model(), t, 0)
@@ -103,7 +105,8 @@ func TestExecutionAfterAStall(t *testing.T) {
 	model := addTo(t, s, benchID, rowsSpec, w).Model()
 	submit := func(n int) {
 		for range n {
-			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {})})
+			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1,
+				Owner: ownerFunc(func(*scheduler.Request) {})})
 		}
 	}
 	answer := func(after time.Duration) {
@@ -134,7 +137,8 @@ func TestExecutionAfterAStall(t *testing.T) {
 // TestLostBatch: a batch that a container forgets is given up after the execution timeout,
 // although the container answers all later ones. It costs a slot and nothing else.
 func TestLostBatch(t *testing.T) {
-	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{ExecTimeout: time.Second, MaxBatch: 1, Slots: 2}})
+	s, clock := newVirtual(t,
+		scheduler.Config{Default: scheduler.ModelConfig{ExecTimeout: time.Second, MaxBatch: 1, Slots: 2}})
 	var out []*scheduler.Batch
 	answer := func() {
 		for len(out) > 0 {
@@ -144,14 +148,16 @@ func TestLostBatch(t *testing.T) {
 			b.Complete(outputs, nil)
 		}
 	}
-	forgetful := addTo(t, s, benchID, rowsSpec, scheduler.WorkerFunc(func(b *scheduler.Batch) error { out = append(out, b); return nil }))
+	forgetful := addTo(t, s, benchID, rowsSpec,
+		scheduler.WorkerFunc(func(b *scheduler.Batch) error { out = append(out, b); return nil }))
 	answers := 0
 	submit := func() *error {
 		err := errors.New("not answered")
-		s.Submit(&scheduler.Request{Model: forgetful.Model(), Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(r *scheduler.Request) {
-			err = r.Err
-			answers++
-		})})
+		s.Submit(&scheduler.Request{Model: forgetful.Model(), Inputs: rowOf(t, 1), Rows: 1,
+			Owner: ownerFunc(func(r *scheduler.Request) {
+				err = r.Err
+				answers++
+			})})
 		return &err
 	}
 	submit()
@@ -166,11 +172,14 @@ func TestLostBatch(t *testing.T) {
 		answer()
 	}
 	if state := forgetful.Model().Stats().Replicas[0]; answers != 10 || state.State != "live" || state.InFlight != 1 {
-		t.Fatalf("%d answers, the replica is %s with %d batches, want 10 and one batch lost of a live one", answers, state.State, state.InFlight)
+		t.Fatalf("%d answers, the replica is %s with %d batches, want 10 and one batch lost of a live one", answers,
+			state.State, state.InFlight)
 	}
 	clock.Advance(100 * time.Millisecond)
-	if state := forgetful.Model().Stats().Replicas[0]; state.State != "live" || state.InFlight != 0 || state.GivenUp != 1 {
-		t.Errorf("the container is %s with %d batches and %d given up, a second after it was sent the one that it forgot", state.State, state.InFlight, state.GivenUp)
+	if state := forgetful.Model().Stats().Replicas[0]; state.State != "live" || state.InFlight != 0 ||
+		state.GivenUp != 1 {
+		t.Errorf("the container is %s with %d batches and %d given up, a second after it was sent the one that it forgot",
+			state.State, state.InFlight, state.GivenUp)
 	}
 	if !errors.Is(*lost, scheduler.ErrContainerLost) {
 		t.Errorf("the request in it is answered %v", *lost)

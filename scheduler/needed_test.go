@@ -21,7 +21,8 @@ func TestNeeded(t *testing.T) {
 	for _, rate := range rates {
 		s, clock := newVirtual(t, scheduler.Config{})
 		add := func() *scheduler.Replica {
-			return addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(10*time.Millisecond, time.Millisecond)})
+			return addTo(t, s, benchID, rowsSpec,
+				&schedtest.Worker{Clock: clock, Exec: schedtest.Linear(10*time.Millisecond, time.Millisecond)})
 		}
 		model := add().Model()
 		if n := model.Stats().Need.Replicas; n != 0 {
@@ -30,7 +31,8 @@ func TestNeeded(t *testing.T) {
 		arrive := func(seconds int) (inTime float64) {
 			good := 0
 			for range seconds * rate {
-				s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now().Add(100 * time.Millisecond),
+				s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1,
+					Deadline: clock.Now().Add(100 * time.Millisecond),
 					Owner: ownerFunc(func(r *scheduler.Request) {
 						if r.Err == nil {
 							good++
@@ -146,7 +148,8 @@ func TestNeededAfterStep(t *testing.T) {
 			})
 			crowd.clock.Advance(2 * time.Minute)
 			// A replica that registers and leaves does not count as a request.
-			addTo(t, crowd.sched, benchID, rowsSpec, &schedtest.Worker{Clock: crowd.clock, Exec: c.exec}).Remove(errors.New("gone"))
+			addTo(t, crowd.sched, benchID, rowsSpec, &schedtest.Worker{Clock: crowd.clock, Exec: c.exec}).
+				Remove(errors.New("gone"))
 			crowd.clock.Advance(10 * time.Second)
 			seconds := 0
 			span := 20 * time.Second
@@ -227,7 +230,8 @@ func TestNeededWithoutAnswers(t *testing.T) {
 	silent := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock})
 	ask := func(m *scheduler.Model, rows int) {
 		for range rows {
-			s.Submit(&scheduler.Request{Model: m, Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now().Add(100 * time.Millisecond), Owner: ownerFunc(func(*scheduler.Request) {})})
+			s.Submit(&scheduler.Request{Model: m, Inputs: rowOf(t, 1), Rows: 1,
+				Deadline: clock.Now().Add(100 * time.Millisecond), Owner: ownerFunc(func(*scheduler.Request) {})})
 			clock.Advance(time.Millisecond)
 		}
 	}
@@ -236,7 +240,8 @@ func TestNeededWithoutAnswers(t *testing.T) {
 		t.Errorf("nothing was answered, and %+v", n)
 	}
 	silent.Remove(errors.New("gone"))
-	known := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(10*time.Millisecond, time.Millisecond)})
+	known := addTo(t, s, benchID, rowsSpec,
+		&schedtest.Worker{Clock: clock, Exec: schedtest.Linear(10*time.Millisecond, time.Millisecond)})
 	ask(known.Model(), 1500)
 	known.Remove(errors.New("gone"))
 	clock.Advance(2 * time.Minute)
@@ -253,7 +258,8 @@ func TestNeededWithoutAnswers(t *testing.T) {
 // their frames in each stream_interval, and without one a single replica, however many frames they
 // send, and whether or not requests arrive besides. The replicas needed keep the promise.
 func TestCamerasNeed(t *testing.T) {
-	batches, rows := schedtest.Linear(50*time.Millisecond, 50*time.Millisecond), schedtest.Linear(0, 200*time.Millisecond)
+	batches, rows := schedtest.Linear(50*time.Millisecond, 50*time.Millisecond),
+		schedtest.Linear(0, 200*time.Millisecond)
 	for _, tt := range []struct {
 		exec     func(rows int) time.Duration
 		interval time.Duration
@@ -284,24 +290,30 @@ func TestCamerasNeed(t *testing.T) {
 			answered = 0
 			for i := range seconds * tt.fps {
 				for _, camera := range tt.cameras {
-					s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: done, Frame: &scheduler.Frame{Stream: string(camera), Keep: 1}, Deadline: clock.Now().Add(time.Second)})
+					s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: done,
+						Frame:    &scheduler.Frame{Stream: string(camera), Keep: 1},
+						Deadline: clock.Now().Add(time.Second)})
 				}
 				if i%tt.fps == 0 {
-					s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: done, Deadline: clock.Now().Add(time.Second)})
+					s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: done,
+						Deadline: clock.Now().Add(time.Second)})
 				}
 				clock.Advance(time.Second / time.Duration(tt.fps))
 			}
 		}
 		film(30)
-		if n := model.Stats().Need; n.Replicas != tt.replicas || n.Arriving > 1.1*tt.arriving || n.Arriving < 0.9*tt.arriving {
-			t.Errorf("an answer each %v at %d frames/s: need %+v, expected %d replicas for %.1f rows/s", tt.interval, tt.fps, n, tt.replicas, tt.arriving)
+		if n := model.Stats().Need; n.Replicas != tt.replicas || n.Arriving > 1.1*tt.arriving ||
+			n.Arriving < 0.9*tt.arriving {
+			t.Errorf("an answer each %v at %d frames/s: need %+v, expected %d replicas for %.1f rows/s", tt.interval,
+				tt.fps, n, tt.replicas, tt.arriving)
 		}
 		for range tt.replicas - 1 {
 			add()
 		}
 		film(30)
 		if promised := 30 * int(tt.arriving-1); answered < promised {
-			t.Errorf("an answer each %v at %d frames/s: %d replicas gave %d of %d answers", tt.interval, tt.fps, tt.replicas, answered, promised)
+			t.Errorf("an answer each %v at %d frames/s: %d replicas gave %d of %d answers", tt.interval, tt.fps,
+				tt.replicas, answered, promised)
 		}
 	}
 }
@@ -311,13 +323,15 @@ func TestCamerasNeed(t *testing.T) {
 func TestClosedLoopNeedsNoMore(t *testing.T) {
 	for _, clients := range []int{1, 2} {
 		s, clock := newVirtual(t, scheduler.Config{})
-		model := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(50*time.Millisecond, 50*time.Millisecond)}).Model()
+		model := addTo(t, s, benchID, rowsSpec,
+			&schedtest.Worker{Clock: clock, Exec: schedtest.Linear(50*time.Millisecond, 50*time.Millisecond)}).Model()
 		var ask func(*scheduler.Request)
 		ask = func(last *scheduler.Request) {
 			if last != nil && last.Err != nil {
 				return
 			}
-			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(ask), Deadline: clock.Now().Add(time.Second)})
+			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(ask),
+				Deadline: clock.Now().Add(time.Second)})
 		}
 		for range clients {
 			ask(nil)
@@ -333,7 +347,8 @@ func TestClosedLoopNeedsNoMore(t *testing.T) {
 // TestCallersNeed: clients that ask again on each answer need as many replicas as answer them
 // within the objective, 100 ms, and no more of them when there are more.
 func TestCallersNeed(t *testing.T) {
-	slow, accelerator := schedtest.Linear(20*time.Millisecond, time.Millisecond), schedtest.Linear(120*time.Millisecond, 0)
+	slow, accelerator := schedtest.Linear(20*time.Millisecond, time.Millisecond),
+		schedtest.Linear(120*time.Millisecond, 0)
 	off := false
 	for _, c := range []struct {
 		name     string
@@ -361,12 +376,15 @@ func TestCallersNeed(t *testing.T) {
 			}
 			model, over := add().Model(), false
 			submit := func(source uint64, owner ownerFunc) {
-				s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Source: source, Owner: owner, Deadline: clock.Now().Add(c.deadline)})
+				s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Source: source, Owner: owner,
+					Deadline: clock.Now().Add(c.deadline)})
 			}
 			var ask func(source uint64)
 			ask = func(source uint64) {
 				if !over {
-					submit(source, func(*scheduler.Request) { clock.AfterFunc(300*time.Microsecond, func() { ask(source) }) })
+					submit(source, func(*scheduler.Request) {
+						clock.AfterFunc(300*time.Microsecond, func() { ask(source) })
+					})
 				}
 			}
 			for i := range c.clients {

@@ -17,16 +17,19 @@ func TestRecentPast(t *testing.T) {
 	ask := func(n int) {
 		rs := make([]*scheduler.Request, n)
 		for i := range rs {
-			rs[i] = &scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {})}
+			rs[i] = &scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1,
+				Owner: ownerFunc(func(*scheduler.Request) {})}
 		}
 		s.Submit(rs...)
 	}
 	check := func(when string, submitted uint64, peak int, least, most time.Duration) {
 		t.Helper()
 		st := model.Stats()
-		if st.Recent.Submitted != submitted || st.Recent.Outcomes[scheduler.OutcomeOK] != submitted || st.Recent.Peak != peak || st.Recent.Rows != submitted ||
+		if st.Recent.Submitted != submitted || st.Recent.Outcomes[scheduler.OutcomeOK] != submitted ||
+			st.Recent.Peak != peak || st.Recent.Rows != submitted ||
 			st.Span < least || st.Span > most || st.Ago != 0 {
-			t.Errorf("%s: in the last %v %d requests were accepted, at most %d at a time, in batches of %d rows, %v; want %d, %d, and %v to %v", when, st.Span,
+			t.Errorf("%s: in the last %v %d requests were accepted, at most %d at a time, in batches of %d rows, %v; want %d, %d, and %v to %v",
+				when, st.Span,
 				st.Recent.Submitted, st.Recent.Peak, st.Recent.Rows, st.Recent.Outcomes, submitted, peak, least, most)
 		}
 	}
@@ -41,8 +44,10 @@ func TestRecentPast(t *testing.T) {
 		clock.Advance(second)
 	}
 	st := model.Stats()
-	if n := st.Recent.Submitted; n != 2*uint64(st.Span/second) || n < 100 || n > 120 || st.Recent.Peak != 2 || st.Span > 60*second {
-		t.Errorf("later: in the last %v %d requests, at most %d at a time, want two a second", st.Span, n, st.Recent.Peak)
+	if n := st.Recent.Submitted; n != 2*uint64(st.Span/second) || n < 100 || n > 120 || st.Recent.Peak != 2 ||
+		st.Span > 60*second {
+		t.Errorf("later: in the last %v %d requests, at most %d at a time, want two a second", st.Span, n,
+			st.Recent.Peak)
 	}
 	if st.Submitted != 30+2*71 || st.Peak != 30 {
 		t.Errorf("in all %d requests, at most %d at a time", st.Submitted, st.Peak)

@@ -51,7 +51,8 @@ func TestProfileForgetsTheFirst(t *testing.T) {
 	}
 	p.learn(1, 5*ms, 0)
 	if p.typical(1) != float64(5*ms) || p.planned(1) > 7*ms {
-		t.Errorf("after the second the median is %v and the plan %v, want 5 ms and a margin", p.typical(1), p.planned(1))
+		t.Errorf("after the second the median is %v and the plan %v, want 5 ms and a margin", p.typical(1),
+			p.planned(1))
 	}
 }
 
@@ -90,8 +91,10 @@ func TestProfileFollowsDrift(t *testing.T) {
 			batch(32, factor)
 		}
 		for _, n := range []int{8, 32, 64} {
-			if want := float64((5*ms + ms/2*int64(n)) * factor / 10); !near(p.typical(n), want, 0.1) || !near(float64(p.planned(n)), want, 0.3) {
-				t.Errorf("factor %d, %d rows: median %.2f ms, plan %.2f ms, want about %.2f", factor, n, p.typical(n)/1e6, float64(p.planned(n))/1e6, want/1e6)
+			if want := float64((5*ms + ms/2*int64(n)) * factor / 10); !near(p.typical(n), want, 0.1) ||
+				!near(float64(p.planned(n)), want, 0.3) {
+				t.Errorf("factor %d, %d rows: median %.2f ms, plan %.2f ms, want about %.2f", factor, n,
+					p.typical(n)/1e6, float64(p.planned(n))/1e6, want/1e6)
 			}
 		}
 	}
@@ -279,7 +282,8 @@ func TestClassesAreInOrder(t *testing.T) {
 	for q := range 40 {
 		n := roundSize(q)
 		if quarterOf(n) != q || classOf(n) == classOf(n+1) || n > 1 && classOf(n) == classOf(n-1) {
-			t.Fatalf("%d is the round size %d, but of class %d, beside %d and %d", n, q, classOf(n), classOf(n-1), classOf(n+1))
+			t.Fatalf("%d is the round size %d, but of class %d, beside %d and %d", n, q, classOf(n), classOf(n-1),
+				classOf(n+1))
 		}
 	}
 }

@@ -77,8 +77,10 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 		t: t, rng: rng, clock: schedtest.NewClock(), pool: tensor.NewPool(0),
 		id: scheduler.ModelID{Name: "m", Version: "1"},
 		spec: scheduler.Spec{
-			Inputs:   []tensor.Spec{{Name: "x", DType: tensor.Uint32, Shape: tensor.Shape{-1, -1}}, {Name: "s", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
-			Outputs:  []tensor.Spec{{Name: "x", DType: tensor.Uint32, Shape: tensor.Shape{-1, -1}}, {Name: "s", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
+			Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint32, Shape: tensor.Shape{-1, -1}},
+				{Name: "s", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
+			Outputs: []tensor.Spec{{Name: "x", DType: tensor.Uint32, Shape: tensor.Shape{-1, -1}},
+				{Name: "s", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
 			MaxBatch: []int{0, 1, 7, 32}[rng.IntN(4)],
 		},
 		open:    make(map[*scheduler.Request]*chaosOwner),
@@ -327,7 +329,8 @@ func (c *chaos) request() *scheduler.Request {
 		if _, ok := c.keeps[name]; !ok || c.rng.IntN(20) == 0 {
 			c.keeps[name] = c.rng.IntN(4)
 		}
-		r.Frame = &scheduler.Frame{Stream: name, Keep: setting.Keep(c.keeps[name]), Seq: int64(o.first), Connection: connectionOf(camera)}
+		r.Frame = &scheduler.Frame{Stream: name, Keep: setting.Keep(c.keeps[name]), Seq: int64(o.first),
+			Connection: connectionOf(camera)}
 	}
 	c.open[r] = o
 	return r

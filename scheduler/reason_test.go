@@ -34,11 +34,16 @@ func TestReasonsNameTheBound(t *testing.T) {
 		config  scheduler.ModelConfig
 		want    scheduler.CloseReason
 	}{
-		{"steps of 16", 200, 10 * time.Second, steps, scheduler.ModelConfig{Objective: time.Second, MaxBatch: 40}, scheduler.CloseRate},
-		{"max_batch", 41, 10 * time.Second, linear, scheduler.ModelConfig{Objective: time.Second, MaxBatch: 8}, scheduler.CloseFull},
-		{"objective", 200, 10 * time.Second, linear, scheduler.ModelConfig{Objective: 10 * time.Millisecond}, scheduler.CloseObjective},
-		{"deadlines", 200, 30 * time.Millisecond, linear, scheduler.ModelConfig{Objective: time.Second}, scheduler.CloseDeadline},
-		{"bytes", 41, 10 * time.Second, linear, scheduler.ModelConfig{Objective: time.Second, BatchBytes: 40}, scheduler.CloseBytes},
+		{"steps of 16", 200, 10 * time.Second, steps, scheduler.ModelConfig{Objective: time.Second, MaxBatch: 40},
+			scheduler.CloseRate},
+		{"max_batch", 41, 10 * time.Second, linear, scheduler.ModelConfig{Objective: time.Second, MaxBatch: 8},
+			scheduler.CloseFull},
+		{"objective", 200, 10 * time.Second, linear, scheduler.ModelConfig{Objective: 10 * time.Millisecond},
+			scheduler.CloseObjective},
+		{"deadlines", 200, 30 * time.Millisecond, linear, scheduler.ModelConfig{Objective: time.Second},
+			scheduler.CloseDeadline},
+		{"bytes", 41, 10 * time.Second, linear, scheduler.ModelConfig{Objective: time.Second, BatchBytes: 40},
+			scheduler.CloseBytes},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			clock := schedtest.NewClock()
@@ -46,7 +51,8 @@ func TestReasonsNameTheBound(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			rep, err := sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec},
+			rep, err := sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"},
+				scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec},
 				&schedtest.Worker{Clock: clock, Exec: c.exec}, scheduler.ReplicaOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -66,7 +72,8 @@ func TestReasonsNameTheBound(t *testing.T) {
 					return
 				}
 				sched.Submit(&scheduler.Request{Model: rep.Model(), Inputs: []tensor.Tensor{in}, Rows: 1,
-					Deadline: clock.Now().Add(c.slo), Owner: anotherRequest(func() { clock.AfterFunc(time.Millisecond, submit) })})
+					Deadline: clock.Now().Add(c.slo),
+					Owner:    anotherRequest(func() { clock.AfterFunc(time.Millisecond, submit) })})
 			}
 			for range c.clients {
 				submit()
@@ -74,7 +81,8 @@ func TestReasonsNameTheBound(t *testing.T) {
 			clock.Advance(length)
 			stats := rep.Model().Stats()
 			if got := stats.Closed[c.want]; 2*got < stats.Batches {
-				t.Errorf("%d of %d batches have the reason %q, want most; all are %v", got, stats.Batches, c.want, stats.Closed)
+				t.Errorf("%d of %d batches have the reason %q, want most; all are %v", got, stats.Batches, c.want,
+					stats.Closed)
 			}
 			sched.Close()
 		})

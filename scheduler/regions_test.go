@@ -15,8 +15,9 @@ import (
 
 // cutSpec declares a model of pictures with regions.
 func cutSpec() scheduler.Spec {
-	image := tensor.Spec{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 1}, Format: tensor.FormatNHWC,
-		Image: &tensor.Image{Channels: tensor.ChannelsGray, Regions: true}}
+	image := tensor.Spec{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 1},
+		Format: tensor.FormatNHWC,
+		Image:  &tensor.Image{Channels: tensor.ChannelsGray, Regions: true}}
 	return scheduler.Spec{Inputs: []tensor.Spec{image, tensor.RegionsOf("image")},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Int32, Shape: tensor.Shape{-1}}}, MaxBatch: 4}
 }
@@ -89,8 +90,10 @@ func cutModel(t *testing.T, b *scheduler.Batch) ([]tensor.Tensor, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !p.Inputs[0].Shape.Equal(tensor.Shape{1, 10, 10, 1}) || len(corners) != 8*p.Rows || pictures[p.Picture].Data[0] != p.Inputs[0].Data[0] {
-			t.Errorf("a part of %d rows has %v and %v, and is of picture %d", p.Rows, p.Inputs[0].Shape, p.Inputs[1].Shape, p.Picture)
+		if !p.Inputs[0].Shape.Equal(tensor.Shape{1, 10, 10, 1}) || len(corners) != 8*p.Rows ||
+			pictures[p.Picture].Data[0] != p.Inputs[0].Data[0] {
+			t.Errorf("a part of %d rows has %v and %v, and is of picture %d", p.Rows, p.Inputs[0].Shape,
+				p.Inputs[1].Shape, p.Picture)
 		}
 		for row := range p.Rows {
 			rows = append(rows, 1000*int32(p.Inputs[0].Data[0])+int32(corners[8*row]))
@@ -141,10 +144,13 @@ func TestRegions(t *testing.T) {
 			// One is alone in its batch; then a picture comes again after another one; then they
 			// come in the other order.
 			requests := []*scheduler.Request{cutRequest(t, pool, 1, alone, 0, 1),
-				cutRequest(t, pool, 2, shared, 10, 1), cutRequest(t, pool, 1, alone, 10, 1), cutRequest(t, pool, 2, shared, 12, 1), cutRequest(t, pool, 1, alone, 12, 1),
-				cutRequest(t, pool, 1, alone, 14, 1), cutRequest(t, pool, 2, shared, 14, 1), cutRequest(t, pool, 1, alone, 16, 1), cutRequest(t, pool, 1, alone, 18, 1),
+				cutRequest(t, pool, 2, shared, 10, 1), cutRequest(t, pool, 1, alone, 10, 1),
+				cutRequest(t, pool, 2, shared, 12, 1), cutRequest(t, pool, 1, alone, 12, 1),
+				cutRequest(t, pool, 1, alone, 14, 1), cutRequest(t, pool, 2, shared, 14, 1),
+				cutRequest(t, pool, 1, alone, 16, 1), cutRequest(t, pool, 1, alone, 18, 1),
 				cutRequest(t, pool, 2, shared, 0, 7), cutRequest(t, pool, 2, shared, 20, 3),
-				cutRequest(t, pool, 3, scheduler.NewPicture(), 40, 2), cutRequest(t, pool, 4, 0, 0, 0), cutRequest(t, pool, 9, scheduler.NewPicture(), 60, 5)}
+				cutRequest(t, pool, 3, scheduler.NewPicture(), 40, 2), cutRequest(t, pool, 4, 0, 0, 0),
+				cutRequest(t, pool, 9, scheduler.NewPicture(), 60, 5)}
 			done := 0
 			for _, r := range requests {
 				r.Model, r.Owner = model, ownerFunc(func(*scheduler.Request) { done++ })
@@ -207,7 +213,9 @@ func TestBatchBytesOfRegions(t *testing.T) {
 		return out, nil, err
 	}
 	model := addTo(t, s, benchID, cutSpec(), w).Model()
-	done, requests := 0, []*scheduler.Request{cutRequest(t, nil, 1, 1, 0, 5), cutRequest(t, nil, 2, 2, 0, 1), cutRequest(t, nil, 3, 3, 0, 1)}
+	done, requests := 0,
+		[]*scheduler.Request{cutRequest(t, nil, 1, 1, 0, 5), cutRequest(t, nil, 2, 2, 0, 1),
+			cutRequest(t, nil, 3, 3, 0, 1)}
 	for _, r := range requests {
 		r.Model, r.Owner = model, ownerFunc(func(*scheduler.Request) { done++ })
 		s.Submit(r)
@@ -294,13 +302,16 @@ func TestRegionsDeclared(t *testing.T) {
 		"which are rows: that needs batched = true": change(func(s *scheduler.Spec) {
 			s.Batching, s.Inputs[0].Shape = scheduler.BatchingNone, tensor.Shape{-1, -1, 1}
 		}),
-		"has no resize and the shape [-1, 8, 8, 1]": change(func(s *scheduler.Spec) { s.Inputs[0].Shape = tensor.Shape{-1, 8, 8, 1} }),
-		"no input is declared as image_regions":     change(func(s *scheduler.Spec) { s.Inputs = s.Inputs[:1] }),
+		"has no resize and the shape [-1, 8, 8, 1]": change(func(s *scheduler.Spec) {
+			s.Inputs[0].Shape = tensor.Shape{-1, 8, 8, 1}
+		}),
+		"no input is declared as image_regions": change(func(s *scheduler.Spec) { s.Inputs = s.Inputs[:1] }),
 		`has regions of "other"`: change(func(s *scheduler.Spec) {
 			s.Inputs = append(s.Inputs, tensor.RegionsOf("other"))
 		}),
 	} {
-		if _, err := s.AddReplica(benchID, spec, &schedtest.Worker{}, scheduler.ReplicaOptions{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := s.AddReplica(benchID, spec, &schedtest.Worker{}, scheduler.ReplicaOptions{}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, expected %q", err, want)
 		}
 	}

@@ -69,7 +69,8 @@ func TestHoldOff(t *testing.T) {
 	}
 	for _, want := range []int64{100 * ms, 200 * ms, 400 * ms} {
 		if r.sound() || r.heldOff() != 7+want {
-			t.Errorf("after %d failures sound is %t and it is held off for %d, want %d", r.failures, r.sound(), r.heldOff()-7, want)
+			t.Errorf("after %d failures sound is %t and it is held off for %d, want %d", r.failures, r.sound(),
+				r.heldOff()-7, want)
 		}
 		r.judge(errors.New("out of memory"))
 	}

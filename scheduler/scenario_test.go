@@ -69,7 +69,8 @@ func difference(want, got string) string {
 			if i < len(w) {
 				wanted = w[i]
 			}
-			return fmt.Sprintf("line %d, after\n%s\nwant %q\ngot  %q", i+1, strings.Join(g[max(0, i-6):i], "\n"), wanted, g[i])
+			return fmt.Sprintf("line %d, after\n%s\nwant %q\ngot  %q", i+1, strings.Join(g[max(0, i-6):i], "\n"),
+				wanted, g[i])
 		}
 	}
 	return "the story goes on after what happened"
@@ -106,7 +107,9 @@ func newStory(t *testing.T) *story {
 	}
 	s.start = s.clock.Now()
 	sched, err := scheduler.New(scheduler.Config{Clock: s.clock, Hooks: scheduler.Hooks{
-		BatchClosed: func(_ scheduler.ModelID, _ int, reason scheduler.CloseReason, _ time.Duration) { s.reason = reason },
+		BatchClosed: func(_ scheduler.ModelID, _ int, reason scheduler.CloseReason, _ time.Duration) {
+			s.reason = reason
+		},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -166,18 +169,23 @@ func (s *story) state() {
 	}
 }
 
-// do executes one command.
-func (s *story) do(line string) error {
-	words := strings.Fields(line)
-	args := make(map[string]string)
-	var names []string
-	for _, w := range words[1:] {
+// arguments returns the words of a command: names, and values by their keys.
+func arguments(words []string) (names []string, args map[string]string) {
+	args = make(map[string]string)
+	for _, w := range words {
 		if k, v, ok := strings.Cut(w, "="); ok {
 			args[k] = v
 		} else {
 			names = append(names, w)
 		}
 	}
+	return names, args
+}
+
+// do executes one command.
+func (s *story) do(line string) error {
+	words := strings.Fields(line)
+	names, args := arguments(words[1:])
 	number := func(key string, otherwise int) int {
 		if v, ok := args[key]; ok {
 			n, err := strconv.Atoi(v)
@@ -198,8 +206,10 @@ func (s *story) do(line string) error {
 	if words[0] == "config" {
 		no := false
 		cfg := scheduler.ModelConfig{
-			Strategy: args["strategy"], MaxBatch: number("max_batch", 0), Objective: duration("objective"), Delay: duration("delay"),
-			QueueRows: number("queue_rows", 0), QueueBytes: int64(number("queue_bytes", 0)), ExecTimeout: duration("execution_timeout"), Slots: number("slots", 0), BatchBytes: int64(number("batch_bytes", 0)),
+			Strategy: args["strategy"], MaxBatch: number("max_batch", 0), Objective: duration("objective"),
+			Delay:     duration("delay"),
+			QueueRows: number("queue_rows", 0), QueueBytes: int64(number("queue_bytes", 0)),
+			ExecTimeout: duration("execution_timeout"), Slots: number("slots", 0), BatchBytes: int64(number("batch_bytes", 0)),
 			Pad: args["pad"] == "true",
 		}
 		if args["retry"] == "false" {
@@ -225,12 +235,14 @@ func (s *story) do(line string) error {
 	switch words[0] {
 	case "replica":
 		return s.register(names[0], number("batch", 0), scheduler.ReplicaOptions{
-			Label: names[0], Slots: number("slots", 0), Concurrency: number("concurrency", 0), Serial: args["serial"] == "true", Returns: duration("returns"),
+			Label: names[0], Slots: number("slots", 0), Concurrency: number("concurrency", 0),
+			Serial: args["serial"] == "true", Returns: duration("returns"),
 		})
 	case "teach":
 		return s.teach(names[0], rep, names[1:])
 	case "submit":
-		s.frame = scheduler.Frame{Stream: args["stream"], Keep: setting.Keep(number("keep", 0)), Connection: uint64(number("connection", 0))}
+		s.frame = scheduler.Frame{Stream: args["stream"], Keep: setting.Keep(number("keep", 0)),
+			Connection: uint64(number("connection", 0))}
 		s.submit(names, number("rows", 1), number("width", 1), number("priority", 0), number("source", 0), duration("deadline"))
 		s.frame = scheduler.Frame{}
 	case "end":
@@ -335,7 +347,8 @@ func (s *story) submit(names []string, rows, width, priority, source int, deadli
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		r := &scheduler.Request{Model: s.model, Inputs: []tensor.Tensor{in}, Rows: rows, Priority: priority, Source: uint64(source), Owner: s}
+		r := &scheduler.Request{Model: s.model, Inputs: []tensor.Tensor{in}, Rows: rows, Priority: priority,
+			Source: uint64(source), Owner: s}
 		if s.frame.Stream != "" {
 			f := s.frame
 			f.Seq = int64(number)

@@ -26,14 +26,18 @@ type sharedOne struct {
 func newShared(t *testing.T, slots int) *sharedOne {
 	x := &sharedOne{t: t, clock: schedtest.NewClock()}
 	var err error
-	x.sched, err = scheduler.New(scheduler.Config{Clock: x.clock, Default: scheduler.ModelConfig{ExecTimeout: 10 * time.Second}})
+	x.sched, err = scheduler.New(scheduler.Config{Clock: x.clock,
+		Default: scheduler.ModelConfig{ExecTimeout: 10 * time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(x.sched.Close)
-	x.worker = &schedtest.Worker{Clock: x.clock, Seen: func(b *scheduler.Batch) { x.grants = append(x.grants, b.Grant) }}
+	x.worker = &schedtest.Worker{Clock: x.clock,
+		Seen: func(b *scheduler.Batch) { x.grants = append(x.grants, b.Grant) }}
 	x.rep, err = x.sched.AddReplica(benchID, rowsSpec, x.worker, scheduler.ReplicaOptions{
-		Slots: slots, Offer: func(o scheduler.Offer) { x.offers = append(x.offers, o) }, Silent: func(reason error) { x.silent = reason }})
+		Slots: slots, Offer: func(o scheduler.Offer) { x.offers = append(x.offers, o) }, Silent: func(reason error) {
+			x.silent = reason
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +47,8 @@ func newShared(t *testing.T, slots int) *sharedOne {
 
 // ask submits a row with a deadline; 0: none.
 func (x *sharedOne) ask(within time.Duration) {
-	r := &scheduler.Request{Model: x.rep.Model(), Inputs: rowOf(x.t, 1), Rows: 1, Owner: ownerFunc(func(r *scheduler.Request) { x.errs = append(x.errs, r.Err) })}
+	r := &scheduler.Request{Model: x.rep.Model(), Inputs: rowOf(x.t, 1), Rows: 1,
+		Owner: ownerFunc(func(r *scheduler.Request) { x.errs = append(x.errs, r.Err) })}
 	if within > 0 {
 		r.Deadline = x.clock.Now().Add(within)
 	}
@@ -221,7 +226,8 @@ func TestOfferWaitsForCallers(t *testing.T) {
 	askFrom := func(sources ...uint64) {
 		for _, source := range sources {
 			x.clock.Advance(200 * time.Microsecond)
-			x.sched.Submit(&scheduler.Request{Model: x.rep.Model(), Inputs: rowOf(t, 1), Rows: 1, Source: source, Owner: ownerFunc(func(*scheduler.Request) {})})
+			x.sched.Submit(&scheduler.Request{Model: x.rep.Model(), Inputs: rowOf(t, 1), Rows: 1, Source: source,
+				Owner: ownerFunc(func(*scheduler.Request) {})})
 		}
 	}
 	execute := func(rows int, meanwhile ...uint64) {

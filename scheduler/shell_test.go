@@ -57,12 +57,13 @@ func TestExpiryIsPrompt(t *testing.T) {
 		for i := range 100 {
 			deadline := time.Now().Add(time.Duration(1+i*7%50) * time.Millisecond)
 			wg.Add(1)
-			s.Submit(&scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1, Deadline: deadline, Owner: ownerFunc(func(r *scheduler.Request) {
-				defer wg.Done()
-				if !time.Now().Equal(deadline) || !errors.Is(r.Err, scheduler.ErrDeadlineExceeded) {
-					t.Errorf("answered %v off its deadline: %v", time.Since(deadline), r.Err)
-				}
-			})})
+			s.Submit(&scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1, Deadline: deadline,
+				Owner: ownerFunc(func(r *scheduler.Request) {
+					defer wg.Done()
+					if !time.Now().Equal(deadline) || !errors.Is(r.Err, scheduler.ErrDeadlineExceeded) {
+						t.Errorf("answered %v off its deadline: %v", time.Since(deadline), r.Err)
+					}
+				})})
 		}
 		wg.Wait()
 		s.Close()
@@ -77,12 +78,13 @@ func TestDrain(t *testing.T) {
 		s, rep := start(t, w, scheduler.Config{})
 		told := 0
 		submit := func(want error) {
-			s.Submit(&scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(r *scheduler.Request) {
-				told++
-				if !errors.Is(r.Err, want) {
-					t.Errorf("answered %v, want %v", r.Err, want)
-				}
-			})})
+			s.Submit(&scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1,
+				Owner: ownerFunc(func(r *scheduler.Request) {
+					told++
+					if !errors.Is(r.Err, want) {
+						t.Errorf("answered %v, want %v", r.Err, want)
+					}
+				})})
 		}
 		for range 10 {
 			submit(nil)
@@ -96,7 +98,8 @@ func TestDrain(t *testing.T) {
 		if err := s.Drain(t.Context()); err != nil || told != 11 {
 			t.Errorf("Drain: %v, with %d of 11 owners told", err, told)
 		}
-		if _, err := s.AddReplica(benchID, rowsSpec, w, scheduler.ReplicaOptions{}); !errors.Is(err, scheduler.ErrDraining) {
+		if _, err := s.AddReplica(benchID, rowsSpec, w, scheduler.ReplicaOptions{}); !errors.Is(err,
+			scheduler.ErrDraining) {
 			t.Errorf("AddReplica while draining: %v", err)
 		}
 		s.Close()
@@ -111,12 +114,13 @@ func TestCloseAnswersAll(t *testing.T) {
 		s, rep := start(t, w, scheduler.Config{})
 		told := 0
 		for range 10 {
-			s.Submit(&scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1, Deadline: time.Now().Add(time.Hour), Owner: ownerFunc(func(r *scheduler.Request) {
-				told++
-				if !errors.Is(r.Err, scheduler.ErrDraining) {
-					t.Errorf("answered %v", r.Err)
-				}
-			})})
+			s.Submit(&scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1,
+				Deadline: time.Now().Add(time.Hour), Owner: ownerFunc(func(r *scheduler.Request) {
+					told++
+					if !errors.Is(r.Err, scheduler.ErrDraining) {
+						t.Errorf("answered %v", r.Err)
+					}
+				})})
 		}
 		s.Close()
 		if told != 10 {
@@ -134,13 +138,15 @@ func TestInferGivesUp(t *testing.T) {
 		s, rep := start(t, &schedtest.Worker{}, scheduler.Config{})
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if err := s.Infer(ctx, &scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1}); !errors.Is(err, scheduler.ErrCanceled) {
+		if err := s.Infer(ctx, &scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1}); !errors.Is(err,
+			scheduler.ErrCanceled) {
 			t.Errorf("got %v", err)
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
-		if err := s.Infer(ctx, &scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1}); err == nil || time.Since(began) != time.Second {
+		if err := s.Infer(ctx, &scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1}); err == nil ||
+			time.Since(began) != time.Second {
 			t.Errorf("got %v after %v", err, time.Since(began))
 		}
 		s.Close()
@@ -207,12 +213,14 @@ func TestPanics(t *testing.T) {
 	told := 0
 	var rs []*scheduler.Request
 	for i := range 5 {
-		rs = append(rs, &scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {
-			told++
-			if i%2 == 1 {
-				panic(fmt.Sprint("owner ", i))
-			}
-		})})
+		rs = append(rs,
+			&scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1,
+				Owner: ownerFunc(func(*scheduler.Request) {
+					told++
+					if i%2 == 1 {
+						panic(fmt.Sprint("owner ", i))
+					}
+				})})
 	}
 	s.Submit(rs...)
 	for range 10 {
@@ -253,7 +261,8 @@ func TestConcurrent(t *testing.T) {
 				}
 			}
 		})
-		rep, err := s.AddReplica(benchID, rowsSpec, scheduler.WorkerFunc(func(b *scheduler.Batch) error { work <- b; return nil }), scheduler.ReplicaOptions{})
+		rep, err := s.AddReplica(benchID, rowsSpec,
+			scheduler.WorkerFunc(func(b *scheduler.Batch) error { work <- b; return nil }), scheduler.ReplicaOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -337,7 +346,8 @@ func TestBlamelessFailure(t *testing.T) {
 		}
 		r := &scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1}
 		err = s.Infer(t.Context(), r)
-		if !errors.Is(err, tt.want) || tt.want != scheduler.ErrContainerFailed && errors.Is(err, scheduler.ErrContainerFailed) {
+		if !errors.Is(err, tt.want) || tt.want != scheduler.ErrContainerFailed &&
+			errors.Is(err, scheduler.ErrContainerFailed) {
 			t.Errorf("failed with %v: %v", tt.err, err)
 		}
 		s.Close()
@@ -347,16 +357,18 @@ func TestBlamelessFailure(t *testing.T) {
 // TestAlone: Request.Alone is set for an answer that no other answer follows: that of a batch of
 // one request, and a single expiry.
 func TestAlone(t *testing.T) {
-	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: 2, Slots: 1}})
+	s, clock := newVirtual(t,
+		scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: 2, Slots: 1}})
 	w := &schedtest.Worker{}
 	model := addTo(t, s, benchID, rowsSpec, w).Model()
 	var got []bool
 	ask := func(n, rows int, within time.Duration) {
 		rs := make([]*scheduler.Request, n)
 		for i := range rs {
-			rs[i] = &scheduler.Request{Model: model, Inputs: rowOf(t, rows), Rows: rows, Deadline: clock.Now().Add(within), Owner: ownerFunc(func(r *scheduler.Request) {
-				got = append(got, r.Alone)
-			})}
+			rs[i] = &scheduler.Request{Model: model, Inputs: rowOf(t, rows), Rows: rows,
+				Deadline: clock.Now().Add(within), Owner: ownerFunc(func(r *scheduler.Request) {
+					got = append(got, r.Alone)
+				})}
 		}
 		s.Submit(rs...)
 	}

@@ -100,7 +100,8 @@ func (s simulation) run(t testing.TB) simResult {
 			d := float64(s.a) + float64(s.b)*float64(rows)
 			return time.Duration(d * max(0.2, 1+s.noise*rng.NormFloat64()))
 		}}
-		rep, err := sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, w,
+		rep, err := sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"},
+			scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, w,
 			scheduler.ReplicaOptions{Label: fmt.Sprint(i), Concurrency: s.concurrency})
 		if err != nil {
 			t.Fatal(err)

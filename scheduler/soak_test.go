@@ -100,7 +100,9 @@ func (s *soak) replicas(rng *rand.Rand, stop chan struct{}) {
 				return schedtest.Echo(b)
 			},
 		}
-		rep, err := s.sched.AddReplica(s.id, scheduler.Spec{Inputs: soakSpec, Outputs: soakSpec, MaxBatch: 1 + random(32)}, w, scheduler.ReplicaOptions{})
+		rep, err := s.sched.AddReplica(s.id,
+			scheduler.Spec{Inputs: soakSpec, Outputs: soakSpec, MaxBatch: 1 + random(32)}, w,
+			scheduler.ReplicaOptions{})
 		if err != nil {
 			s.t.Error(err)
 			return
@@ -169,8 +171,10 @@ func (s *soak) client(rng *rand.Rand, stop chan struct{}) {
 				binary.NativeEndian.PutUint32(buf.Bytes()[4*k:], next+uint32(k))
 			}
 			r := &scheduler.Request{
-				Model: m, Rows: rows, Priority: rng.IntN(3), Source: rng.Uint64N(5), Owner: &soakOwner{s: s, first: next, pending: &pending},
-				Inputs:   []tensor.Tensor{{Name: "x", DType: tensor.Uint32, Shape: tensor.Shape{rows, width}, Data: buf.Bytes(), Buf: buf}},
+				Model: m, Rows: rows, Priority: rng.IntN(3), Source: rng.Uint64N(5),
+				Owner: &soakOwner{s: s, first: next, pending: &pending},
+				Inputs: []tensor.Tensor{{Name: "x", DType: tensor.Uint32, Shape: tensor.Shape{rows, width},
+					Data: buf.Bytes(), Buf: buf}},
 				Deadline: time.Now().Add(time.Duration(1+rng.IntN(20)) * time.Millisecond),
 			}
 			next += uint32(rows * width)
@@ -256,6 +260,7 @@ func TestThroughputWhileDeadlinesFire(t *testing.T) {
 		s.warm = 6 * time.Second
 	}
 	if late := s.run(t); late.share() < 0.98*early.share() {
-		t.Errorf("%.3f of what was offered was answered in time after %v, %.3f after %v", early.share(), 2*time.Second, late.share(), s.warm)
+		t.Errorf("%.3f of what was offered was answered in time after %v, %.3f after %v", early.share(), 2*time.Second,
+			late.share(), s.warm)
 	}
 }

@@ -16,7 +16,8 @@ import (
 // answer.
 func TestStatsNameTheSick(t *testing.T) {
 	clock := schedtest.NewClock()
-	sched, err := scheduler.New(scheduler.Config{Clock: clock, Default: scheduler.ModelConfig{ExecTimeout: time.Second}})
+	sched, err := scheduler.New(scheduler.Config{Clock: clock,
+		Default: scheduler.ModelConfig{ExecTimeout: time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,8 @@ func TestStatsNameTheSick(t *testing.T) {
 	}
 	model := func(name string) (*schedtest.Worker, *scheduler.Replica) {
 		w := &schedtest.Worker{Clock: clock}
-		rep, err := sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, w,
+		rep, err := sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"},
+			scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, w,
 			scheduler.ReplicaOptions{Label: name + "-1", Concurrency: 1, Slots: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +51,8 @@ func TestStatsNameTheSick(t *testing.T) {
 	clock.Advance(2 * time.Second)
 	s := badReplica.Model().Stats()
 	r := s.Replicas[0]
-	if s.Live != 1 || s.Failing != 1 || r.State != scheduler.ReplicaFailing || r.Failed != 3 || r.LastFailed != 2*time.Second ||
+	if s.Live != 1 || s.Failing != 1 || r.State != scheduler.ReplicaFailing || r.Failed != 3 ||
+		r.LastFailed != 2*time.Second ||
 		r.LastError == nil || !strings.Contains(r.LastError.Error(), "no kernel image") {
 		t.Errorf("live %d, failing %d, replica %+v", s.Live, s.Failing, r)
 	}
@@ -69,12 +72,14 @@ func TestStatsNameTheSick(t *testing.T) {
 	submit(hungReplica, 5*time.Second)
 	clock.Advance(300 * time.Millisecond)
 	if s := hungReplica.Model().Stats(); s.OldestWait != 400*time.Millisecond || s.OldestBatch != 500*time.Millisecond {
-		t.Errorf("the oldest row waits for %v and the oldest batch for %v, want 400ms and 500ms", s.OldestWait, s.OldestBatch)
+		t.Errorf("the oldest row waits for %v and the oldest batch for %v, want 400ms and 500ms", s.OldestWait,
+			s.OldestBatch)
 	}
 	clock.Advance(600 * time.Millisecond)
 	s = hungReplica.Model().Stats()
 	r = s.Replicas[0]
-	if r.State != scheduler.ReplicaSuspect || r.OldestBatch != 1100*time.Millisecond || r.LastError == nil || !strings.Contains(r.LastError.Error(), "execution_timeout") {
+	if r.State != scheduler.ReplicaSuspect || r.OldestBatch != 1100*time.Millisecond || r.LastError == nil ||
+		!strings.Contains(r.LastError.Error(), "execution_timeout") {
 		t.Errorf("after the execution timeout: %+v", r)
 	}
 	for hung.Answer() == nil {

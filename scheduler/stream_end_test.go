@@ -12,7 +12,8 @@ import (
 // connection is closed and its last frame is answered. A stream that any connection may name lasts
 // a minute.
 func TestConnectionStreamEnds(t *testing.T) {
-	c := newCameras(t, 3, scheduler.ModelConfig{MaxBatch: 1, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
+	c := newCameras(t, 3, scheduler.ModelConfig{MaxBatch: 1, Slots: 1},
+		&schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
 	send := func(camera int, connection uint64) {
 		r := c.request(1, 2, uint32(camera), uint32(c.sent[camera]))
 		r.Frame = &scheduler.Frame{Stream: "10.0.0.7:5001", Connection: connection, Keep: 1, Seq: -1}
@@ -47,7 +48,8 @@ func TestConnectionStreamEnds(t *testing.T) {
 	expect("a minute later", 0)
 	for camera, want := range []int{2, 1, 1} {
 		if c.shown[camera] != want || c.done[camera] != 3 {
-			t.Errorf("of source %d %d frames were executed and %d answered, expected %d and 3", camera, c.shown[camera], c.done[camera], want)
+			t.Errorf("of source %d %d frames were executed and %d answered, expected %d and 3", camera, c.shown[camera],
+				c.done[camera], want)
 		}
 	}
 	send(1, 1)

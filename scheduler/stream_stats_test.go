@@ -13,18 +13,22 @@ import (
 // Statistics of streams show operators how many frames arrive and are answered, and how old the
 // frames are.
 func TestStreamStats(t *testing.T) {
-	c := newCameras(t, 2, scheduler.ModelConfig{MaxBatch: 1, Slots: 1, Keep: setting.KeepLatest}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
+	c := newCameras(t, 2, scheduler.ModelConfig{MaxBatch: 1, Slots: 1, Keep: setting.KeepLatest},
+		&schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
 	c.film(30, 50*time.Second, 0, nil)
 	list, s := c.model.Streams(10), c.model.Stats()
-	if len(list) != 2 || int(s.Frames) != c.sent[0]+c.sent[1] || s.FramesAnswered < 490 || s.FramesAnswered > 510 || s.FramesAnswered+s.Outcomes[scheduler.OutcomeSuperseded] != s.Frames {
+	if len(list) != 2 || int(s.Frames) != c.sent[0]+c.sent[1] || s.FramesAnswered < 490 || s.FramesAnswered > 510 ||
+		s.FramesAnswered+s.Outcomes[scheduler.OutcomeSuperseded] != s.Frames {
 		t.Fatalf("%d streams, %d frames, %d answered, outcomes %v", len(list), s.Frames, s.FramesAnswered, s.Outcomes)
 	}
 	oldest := time.Duration(0)
 	for _, one := range list {
 		second := one.Span.Seconds()
 		frames, answered := float64(one.Frames)/second, float64(one.Answered)/second
-		if one.Span > time.Minute || frames < 28 || frames > 31 || answered < 4.5 || answered > 5.5 || one.Keep != setting.KeepLatest ||
-			one.Age < 100*time.Millisecond || one.Age > 250*time.Millisecond || one.Late != 0 || one.Frames-one.Answered-one.Superseded > 2 {
+		if one.Span > time.Minute || frames < 28 || frames > 31 || answered < 4.5 || answered > 5.5 ||
+			one.Keep != setting.KeepLatest ||
+			one.Age < 100*time.Millisecond || one.Age > 250*time.Millisecond || one.Late != 0 ||
+			one.Frames-one.Answered-one.Superseded > 2 {
 			t.Errorf("%+v", one)
 		}
 		oldest = max(oldest, one.Age)
@@ -57,7 +61,8 @@ func TestAgeSinceCapture(t *testing.T) {
 		{-1 << 62, 1<<61 - 1, 1<<61 - 1}, // at least
 	} {
 		t.Run(fmt.Sprint(tt.captured), func(t *testing.T) {
-			c := newCameras(t, 1, scheduler.ModelConfig{}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
+			c := newCameras(t, 1, scheduler.ModelConfig{},
+				&schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
 			r := c.request(1, 2, 0, 0)
 			if r.Frame = (&scheduler.Frame{Stream: "cam"}); tt.captured != 0 {
 				r.Frame.Captured = c.clock.Now().Add(tt.captured)
@@ -66,7 +71,8 @@ func TestAgeSinceCapture(t *testing.T) {
 			c.sched.Submit(r)
 			c.clock.Advance(time.Second)
 			one := c.model.Streams(1)[0]
-			if exact := tt.late < time.Hour; one.Late < tt.late || one.Age < tt.age || exact && (one.Late > tt.late || one.Age > tt.age) {
+			if exact := tt.late < time.Hour; one.Late < tt.late || one.Age < tt.age ||
+				exact && (one.Late > tt.late || one.Age > tt.age) {
 				t.Errorf("late %v and %v old, expected %v and %v", one.Late, one.Age, tt.late, tt.age)
 			}
 			if want := time.Second - min(tt.captured, 0); tt.late < time.Hour && one.Newest != want {
@@ -86,7 +92,8 @@ func TestStreamWithoutAnswers(t *testing.T) {
 	for camera := range 4 {
 		c.frame(camera, setting.KeepLatest)
 	}
-	if one := c.model.Streams(1)[0]; one.Name != "camera 3" || one.Answered != 0 || one.Waiting != 1 || one.Frames != 1 || one.Newest >= 0 {
+	if one := c.model.Streams(1)[0]; one.Name != "camera 3" || one.Answered != 0 || one.Waiting != 1 ||
+		one.Frames != 1 || one.Newest >= 0 {
 		t.Errorf("%+v", one)
 	}
 	w.Resume()
@@ -104,7 +111,8 @@ func BenchmarkStreamStats(b *testing.B) {
 	model := addTo(b, sched, benchID, rowsSpec, &schedtest.Worker{}).Model()
 	for i := range 1024 {
 		sched.Submit(&scheduler.Request{
-			Model: model, Inputs: rowOf(b, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {}), Frame: &scheduler.Frame{Stream: fmt.Sprint("cam-", i)},
+			Model: model, Inputs: rowOf(b, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {}),
+			Frame: &scheduler.Frame{Stream: fmt.Sprint("cam-", i)},
 		})
 	}
 	b.Run("list", func(b *testing.B) {

@@ -104,7 +104,8 @@ func (c *cameras) request(rows, width int, row ...uint32) *scheduler.Request {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return &scheduler.Request{Model: c.model, Inputs: []tensor.Tensor{in}, Rows: rows, Owner: c, Deadline: c.clock.Now().Add(c.within)}
+	return &scheduler.Request{Model: c.model, Inputs: []tensor.Tensor{in}, Rows: rows, Owner: c,
+		Deadline: c.clock.Now().Add(c.within)}
 }
 
 // Complete counts an answer.
@@ -116,8 +117,10 @@ func (c *cameras) Complete(r *scheduler.Request) {
 	camera, frame := int(x[0]), int(x[1])
 	c.done[camera]++
 	if r.Err != nil {
-		fault := errors.Is(r.Err, scheduler.ErrContainerFailed) || errors.Is(r.Err, scheduler.ErrContainerLost) || errors.Is(r.Err, scheduler.ErrUnavailable)
-		if !errors.Is(r.Err, scheduler.ErrSuperseded) && !(c.crowd && errors.Is(r.Err, scheduler.ErrOverloaded)) && !errors.Is(r.Err, scheduler.ErrDeadlineExceeded) && !(c.faulty && fault) {
+		fault := errors.Is(r.Err, scheduler.ErrContainerFailed) || errors.Is(r.Err, scheduler.ErrContainerLost) ||
+			errors.Is(r.Err, scheduler.ErrUnavailable)
+		if !errors.Is(r.Err, scheduler.ErrSuperseded) && !(c.crowd && errors.Is(r.Err, scheduler.ErrOverloaded)) &&
+			!errors.Is(r.Err, scheduler.ErrDeadlineExceeded) && !(c.faulty && fault) {
 			c.t.Errorf("frame %d of camera %d: %v", frame, camera, r.Err)
 		}
 		return
@@ -170,7 +173,8 @@ func TestNewestFrame(t *testing.T) {
 		n := 1 + rng.IntN(20)
 		faulty := round%2 == 1
 		worker := func() *schedtest.Worker {
-			fixed, row := time.Duration(rng.IntN(20_000))*time.Microsecond, time.Duration(rng.IntN(5_000))*time.Microsecond
+			fixed, row := time.Duration(rng.IntN(20_000))*time.Microsecond,
+				time.Duration(rng.IntN(5_000))*time.Microsecond
 			w := &schedtest.Worker{Exec: func(rows int) time.Duration {
 				return fixed + time.Duration(rows)*row + time.Duration(rng.IntN(1_000))*time.Microsecond
 			}}
@@ -185,7 +189,9 @@ func TestNewestFrame(t *testing.T) {
 			}
 			return w
 		}
-		c := newCameras(t, n, scheduler.ModelConfig{MaxBatch: []int{1, 4, 32}[rng.IntN(3)], Slots: 1 + rng.IntN(3), ExecTimeout: 200 * time.Millisecond}, worker())
+		c := newCameras(t, n,
+			scheduler.ModelConfig{MaxBatch: []int{1, 4, 32}[rng.IntN(3)], Slots: 1 + rng.IntN(3),
+				ExecTimeout: 200 * time.Millisecond}, worker())
 		c.faulty = faulty
 		mortal := worker()
 		replica := c.add(mortal)
@@ -257,21 +263,22 @@ func TestStreamOrderAcrossGoroutines(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range frames {
 		all.Add(1)
-		sched.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Frame: &scheduler.Frame{Stream: "cam", Seq: int64(i)}, Owner: ownerFunc(func(r *scheduler.Request) {
-			defer all.Done()
-			if r.Err != nil {
-				t.Error(r.Err)
-			}
-			if i%8 == 0 {
-				runtime.Gosched()
-			}
-			if n := next.Add(1) - 1; n != int64(i) {
-				t.Errorf("frame %d is answered as number %d", i, n)
-			}
-			for _, out := range r.Outputs {
-				out.Release()
-			}
-		})})
+		sched.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1,
+			Frame: &scheduler.Frame{Stream: "cam", Seq: int64(i)}, Owner: ownerFunc(func(r *scheduler.Request) {
+				defer all.Done()
+				if r.Err != nil {
+					t.Error(r.Err)
+				}
+				if i%8 == 0 {
+					runtime.Gosched()
+				}
+				if n := next.Add(1) - 1; n != int64(i) {
+					t.Errorf("frame %d is answered as number %d", i, n)
+				}
+				for _, out := range r.Outputs {
+					out.Release()
+				}
+			})})
 	}
 	all.Wait()
 	if err := model.Check(); err != nil {
@@ -293,7 +300,8 @@ func TestAnswersOfAStreamTakeNoStack(t *testing.T) {
 		batches = append(batches, b)
 		return nil
 	})
-	rep, err := sched.AddReplica(benchID, rowsSpec, worker, scheduler.ReplicaOptions{Slots: frames, Concurrency: frames})
+	rep, err := sched.AddReplica(benchID, rowsSpec, worker,
+		scheduler.ReplicaOptions{Slots: frames, Concurrency: frames})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +320,8 @@ func TestAnswersOfAStreamTakeNoStack(t *testing.T) {
 		}
 	})
 	for range frames {
-		sched.Submit(&scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1, Frame: &scheduler.Frame{Stream: "cam"}, Owner: owner})
+		sched.Submit(&scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1,
+			Frame: &scheduler.Frame{Stream: "cam"}, Owner: owner})
 	}
 	if len(batches) != frames {
 		t.Fatalf("%d of %d frames were sent", len(batches), frames)
@@ -368,7 +377,8 @@ func TestStreamsOfClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := client + "/" + stream
-		sched.Submit(&scheduler.Request{Model: model, Inputs: []tensor.Tensor{in}, Rows: 1, Frame: &scheduler.Frame{Client: client, Stream: stream, Keep: 1, Seq: -1},
+		sched.Submit(&scheduler.Request{Model: model, Inputs: []tensor.Tensor{in}, Rows: 1,
+			Frame: &scheduler.Frame{Client: client, Stream: stream, Keep: 1, Seq: -1},
 			Owner: ownerFunc(func(r *scheduler.Request) {
 				switch {
 				case errors.Is(r.Err, scheduler.ErrOverloaded):

@@ -36,7 +36,8 @@ func TestTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := func(parent string, deadline time.Duration) *scheduler.Request {
-		r := &scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now().Add(deadline), Owner: ownerFunc(func(*scheduler.Request) {})}
+		r := &scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now().Add(deadline),
+			Owner: ownerFunc(func(*scheduler.Request) {})}
 		if parent != "" {
 			r.Trace = &scheduler.Trace{Parent: parentOf(parent)}
 		}
@@ -49,7 +50,8 @@ func TestTrace(t *testing.T) {
 	s.Submit(a, plain, b)
 	clock.Advance(time.Second)
 
-	if got := *first.Trace; got.Parent != parentOf("first") || !got.Sent || got.Reason != scheduler.CloseIdle || got.BatchRows != 1 || got.Replica != "gpu" || got.Batch != nil {
+	if got := *first.Trace; got.Parent != parentOf("first") || !got.Sent || got.Reason != scheduler.CloseIdle ||
+		got.BatchRows != 1 || got.Replica != "gpu" || got.Batch != nil {
 		t.Errorf("alone: %+v", got)
 	}
 	if got := *late.Trace; got.Sent || got.Batch != nil || late.Err == nil {

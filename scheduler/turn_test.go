@@ -16,7 +16,8 @@ import (
 func TestStreamsTakeTurns(t *testing.T) {
 	for _, within := range []time.Duration{150 * time.Millisecond, time.Second, 10 * time.Second} {
 		t.Run(within.String(), func(t *testing.T) {
-			c := newCameras(t, 4, scheduler.ModelConfig{MaxBatch: 1, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
+			c := newCameras(t, 4, scheduler.ModelConfig{MaxBatch: 1, Slots: 1},
+				&schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
 			c.within = within
 			c.film(30, time.Minute, 1, nil)
 			total := 0
@@ -32,8 +33,10 @@ func TestStreamsTakeTurns(t *testing.T) {
 				}
 			}
 			slices.Sort(c.ages)
-			if p50, p99 := c.ages[len(c.ages)/2], c.ages[len(c.ages)*99/100]; p50 > 140*time.Millisecond || p99 > 170*time.Millisecond || total < 590 {
-				t.Errorf("%d frames were executed, their ages are %v in the median, %v at the 99th percentile", total, p50, p99)
+			if p50, p99 := c.ages[len(c.ages)/2], c.ages[len(c.ages)*99/100]; p50 > 140*time.Millisecond ||
+				p99 > 170*time.Millisecond || total < 590 {
+				t.Errorf("%d frames were executed, their ages are %v in the median, %v at the 99th percentile", total,
+					p50, p99)
 			}
 		})
 	}
@@ -42,7 +45,8 @@ func TestStreamsTakeTurns(t *testing.T) {
 // TestNewStream: a stream that begins while others keep the model busy is soon served, and a client
 // that names a new stream for each frame does not keep the others from their turn.
 func TestNewStream(t *testing.T) {
-	c := newCameras(t, 4, scheduler.ModelConfig{MaxBatch: 1, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
+	c := newCameras(t, 4, scheduler.ModelConfig{MaxBatch: 1, Slots: 1},
+		&schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
 	c.film(30, 30*time.Second, 1, nil)
 	c.more()
 	began := c.clock.Now()
@@ -80,7 +84,8 @@ func TestNewStream(t *testing.T) {
 func TestStreamBesideQueue(t *testing.T) {
 	for _, strategy := range scheduler.Strategies() {
 		t.Run(strategy, func(t *testing.T) {
-			c := newCameras(t, 1, scheduler.ModelConfig{Strategy: strategy, MaxBatch: 8, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(10*time.Millisecond, 5*time.Millisecond)})
+			c := newCameras(t, 1, scheduler.ModelConfig{Strategy: strategy, MaxBatch: 8, Slots: 1},
+				&schedtest.Worker{Exec: schedtest.Linear(10*time.Millisecond, 5*time.Millisecond)})
 			c.crowd = true
 			c.film(30, 30*time.Second, 1, func() {
 				for range 10 { // 300 a second, of which 160 can be done
@@ -88,7 +93,8 @@ func TestStreamBesideQueue(t *testing.T) {
 				}
 			})
 			if c.worst[0] == 0 || c.worst[0] > 2*c.within {
-				t.Errorf("the stream stood still for %v; %d of its %d frames were executed", c.worst[0], c.shown[0], c.sent[0])
+				t.Errorf("the stream stood still for %v; %d of its %d frames were executed", c.worst[0], c.shown[0],
+					c.sent[0])
 			}
 		})
 	}
@@ -106,7 +112,8 @@ func (s scene) time(rows int) time.Duration { return s.fixed + time.Duration(row
 
 // film returns the cameras after a minute, and how many of the crowd's requests were executed.
 func (s scene) film(t *testing.T, length, within time.Duration, crowd int) (c *cameras, executed int) {
-	c = newCameras(t, len(s.rows), scheduler.ModelConfig{MaxBatch: s.batch, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(s.fixed, s.row)})
+	c = newCameras(t, len(s.rows), scheduler.ModelConfig{MaxBatch: s.batch, Slots: 1},
+		&schedtest.Worker{Exec: schedtest.Linear(s.fixed, s.row)})
 	c.within, c.rows, c.width, c.crowd = within, s.rows, s.width, true
 	count := ownerFunc(func(r *scheduler.Request) {
 		if r.Err == nil {
@@ -130,13 +137,15 @@ func (s scene) film(t *testing.T, length, within time.Duration, crowd int) (c *c
 func TestNoStreamStarves(t *testing.T) {
 	const ms = time.Millisecond
 	scenes := map[string]scene{
-		"one larger":       {fixed: 100 * ms, batch: 2, rows: []int{2, 1, 1, 1}, width: []int{2, 2, 2, 2}},
-		"one of a shape":   {fixed: 100 * ms, batch: 2, rows: []int{1, 1, 1, 1}, width: []int{3, 2, 2, 2}},
-		"no batches":       {fixed: 100 * ms, batch: 1, rows: []int{1, 1, 1, 1}, width: []int{2, 2, 2, 2}},
-		"sizes and shapes": {fixed: 60 * ms, row: 10 * ms, batch: 8, rows: []int{1, 1, 1, 1, 4, 8}, width: []int{2, 2, 2, 2, 2, 3}},
+		"one larger":     {fixed: 100 * ms, batch: 2, rows: []int{2, 1, 1, 1}, width: []int{2, 2, 2, 2}},
+		"one of a shape": {fixed: 100 * ms, batch: 2, rows: []int{1, 1, 1, 1}, width: []int{3, 2, 2, 2}},
+		"no batches":     {fixed: 100 * ms, batch: 1, rows: []int{1, 1, 1, 1}, width: []int{2, 2, 2, 2}},
+		"sizes and shapes": {fixed: 60 * ms, row: 10 * ms, batch: 8, rows: []int{1, 1, 1, 1, 4, 8},
+			width: []int{2, 2, 2, 2, 2, 3}},
 	}
 	const interval = time.Second / 30
-	length, deadlines, crowds := time.Minute, []time.Duration{90 * ms, 150 * ms, 180 * ms, 300 * ms, time.Second}, []int{0, 1, 10}
+	length, deadlines, crowds := time.Minute, []time.Duration{90 * ms, 150 * ms, 180 * ms, 300 * ms, time.Second},
+		[]int{0, 1, 10}
 	if !budgettest.Whole() {
 		length, deadlines, crowds = 20*time.Second, []time.Duration{150 * ms, time.Second}, crowds[:2]
 	}
@@ -155,11 +164,13 @@ func TestNoStreamStarves(t *testing.T) {
 							continue
 						}
 						if gap := c.worst[camera]; gap == 0 || gap > patience {
-							t.Errorf("camera %d stood still for %v of %v; %v executions, %d of the crowd", camera, gap, patience, c.shown, executed)
+							t.Errorf("camera %d stood still for %v of %v; %v executions, %d of the crowd", camera, gap,
+								patience, c.shown, executed)
 						}
 					}
 					if min := int(length / 5 / s.time(s.batch)); crowd > 0 && within > s.time(1) && executed < min {
-						t.Errorf("of the crowd %d requests were executed, %d would be a fifth of the batches; %v of the cameras", executed, min, c.shown)
+						t.Errorf("of the crowd %d requests were executed, %d would be a fifth of the batches; %v of the cameras",
+							executed, min, c.shown)
 					}
 				})
 			}
@@ -170,7 +181,8 @@ func TestNoStreamStarves(t *testing.T) {
 // TestLateStreamsStepBack: streams whose frames can never be in time, and which therefore wait
 // longest, do not keep other streams from their turn, however many there are.
 func TestLateStreamsStepBack(t *testing.T) {
-	s := scene{fixed: 60 * time.Millisecond, row: 10 * time.Millisecond, batch: 8, rows: make([]int, 44), width: make([]int, 44)}
+	s := scene{fixed: 60 * time.Millisecond, row: 10 * time.Millisecond, batch: 8, rows: make([]int, 44),
+		width: make([]int, 44)}
 	for i := range s.rows {
 		s.rows[i], s.width[i] = 8, 2
 		if i >= 40 {

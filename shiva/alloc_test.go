@@ -41,10 +41,12 @@ func TestAllocs(t *testing.T) {
 	}
 	x := mustTensor(t, tensor.Shape{1, 16}, make([]float32, 16))
 	y := mustTensor(t, tensor.Shape{1, 2, 3}, make([]uint8, 6))
-	m := &shiva.Message{Namespace: "digits/1", Metadata: []byte(`{"id":"17","__tensors__":["a","b"]}`), Tensors: []tensor.Tensor{x, y}}
+	m := &shiva.Message{Namespace: "digits/1", Metadata: []byte(`{"id":"17","__tensors__":["a","b"]}`),
+		Tensors: []tensor.Tensor{x, y}}
 	small := mustEncode(t, m)
 	budget("decode a small message", 0, decode(small))
-	budget("decode it cut everywhere", 0, decode(small[:7], small[7:13], small[13:30], small[30:100], small[100:len(small)-3], small[len(small)-3:]))
+	budget("decode it cut everywhere", 0,
+		decode(small[:7], small[7:13], small[13:30], small[30:100], small[100:len(small)-3], small[len(small)-3:]))
 	other := mustEncode(t, &shiva.Message{Namespace: "other"})
 	budget("decode messages of two namespaces", 0, decode(small, other))
 	big := mustTensor(t, tensor.Shape{1 << 18}, make([]float32, 1<<18))

@@ -25,7 +25,9 @@ const (
 func newDevice(t *testing.T) (does func(things ...string) string) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "device")
-	compiled(t, append([]string{"cc", "-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wl,--wrap=getaddrinfo"}, strict...),
+	compiled(t,
+		append([]string{"cc", "-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wl,--wrap=getaddrinfo"},
+			strict...),
 		"c/shiva.c", "c/shiva_posix.c", "c/test/device.c", "c/test/names.c", "-o", program)
 	return func(things ...string) string {
 		out, _ := exec.CommandContext(t.Context(), program, things...).CombinedOutput() // it says what failed

@@ -42,12 +42,14 @@ func TestC(t *testing.T) {
 	}
 	// A machine is a compiler with its arguments, and the command that runs the program.
 	machines := map[string][2][]string{
-		"here": {append([]string{"cc", effort, "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"}, strict...)},
+		"here": {append([]string{"cc", effort, "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"},
+			strict...)},
 	}
 	if *crossFlag {
 		machines["big-endian"] = [2][]string{append([]string{"s390x-linux-gnu-gcc", "-O2", "-static"}, strict...), {"qemu-s390x"}}
 		machines["Cortex-M"] = [2][]string{
-			slices.Concat([]string{"arm-none-eabi-gcc", "--specs=rdimon.specs", "-T", "c/test/cortexm.ld", "c/test/cortexm.c"}, smallest, strict),
+			slices.Concat([]string{"arm-none-eabi-gcc", "--specs=rdimon.specs", "-T", "c/test/cortexm.ld", "c/test/cortexm.c"},
+				smallest, strict),
 			{"qemu-system-arm", "-M", "mps2-an385", "-nographic", "-semihosting-config", "enable=on,target=native", "-kernel"},
 		}
 	}
@@ -67,7 +69,9 @@ func TestC(t *testing.T) {
 	if *crossFlag {
 		t.Run("small", testCSmall)
 		t.Run("cppcheck", func(t *testing.T) {
-			compiled(t, []string{"cppcheck", "--std=c99", "--enable=warning,style,performance,portability", "--inline-suppr", "--error-exitcode=1", "--quiet"},
+			compiled(t,
+				[]string{"cppcheck", "--std=c99", "--enable=warning,style,performance,portability", "--inline-suppr",
+					"--error-exitcode=1", "--quiet"},
 				"c/shiva.c", "c/shiva_posix.c", "c/test", "../examples/device")
 		})
 	}
@@ -170,7 +174,8 @@ func cReads(t *testing.T, g golden) string {
 	}
 	told := map[shiva.Kind]string{
 		"eof": "the server closed the connection", shiva.KindTruncated: "the server closed the connection inside an answer",
-		shiva.KindBadMagic: "the bytes received are not a Shiva answer", shiva.KindBadCRC1: "a header's checksum is wrong", shiva.KindBadCRC2: "a header's checksum is wrong",
+		shiva.KindBadMagic: "the bytes received are not a Shiva answer",
+		shiva.KindBadCRC1:  "a header's checksum is wrong", shiva.KindBadCRC2: "a header's checksum is wrong",
 		shiva.KindNegativeMetadataSize: "a negative size or dimension", shiva.KindNegativeDim: "a negative size or dimension",
 		shiva.KindUnknownDType: "unknown dtype", shiva.KindSizeOverflow: "a limit of the wire format is exceeded, or a tensor has 4 GiB or more",
 	}[end]
@@ -186,7 +191,8 @@ func cReads(t *testing.T, g golden) string {
 func testCSmall(t *testing.T) {
 	dir := t.TempDir()
 	object := filepath.Join(dir, "shiva.o")
-	compiled(t, []string{"arm-none-eabi-gcc"}, slices.Concat(smallest, strict, []string{"-c", "c/shiva.c", "-o", object})...)
+	compiled(t, []string{"arm-none-eabi-gcc"},
+		slices.Concat(smallest, strict, []string{"-c", "c/shiva.c", "-o", object})...)
 	var text, data, bss int
 	_, rest, _ := strings.Cut(compiled(t, []string{"arm-none-eabi-size"}, object), "\n")
 	if _, err := fmt.Sscan(rest, &text, &data, &bss); err != nil || text > 4096 || data+bss > 0 {
@@ -194,7 +200,8 @@ func testCSmall(t *testing.T) {
 	}
 	// Other than these, it calls only functions of the compiler's own library.
 	helper := regexp.MustCompile(`^(__aeabi_\w+|__gnu_thumb1_case_\w+|mem(cpy|set|move|cmp))$`)
-	for name := range strings.FieldsSeq(strings.ReplaceAll(compiled(t, []string{"arm-none-eabi-nm"}, "-u", object), " U ", "")) {
+	for name := range strings.FieldsSeq(strings.ReplaceAll(compiled(t, []string{"arm-none-eabi-nm"}, "-u", object),
+		" U ", "")) {
 		if !helper.MatchString(name) {
 			t.Errorf("it needs %s", name)
 		}
@@ -212,7 +219,9 @@ func deepestStack(t *testing.T, dir string) (deepest int, path string) {
 	t.Helper()
 	object := filepath.Join(dir, "stack.o")
 	// With a section for each function, relocations show the call graph.
-	compiled(t, []string{"arm-none-eabi-gcc"}, slices.Concat(smallest, strict, []string{"-ffunction-sections", "-fstack-usage", "-c", "c/shiva.c", "-o", object})...)
+	compiled(t, []string{"arm-none-eabi-gcc"},
+		slices.Concat(smallest, strict,
+			[]string{"-ffunction-sections", "-fstack-usage", "-c", "c/shiva.c", "-o", object})...)
 	usage, err := os.ReadFile(filepath.Join(dir, "stack.su"))
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +236,8 @@ func deepestStack(t *testing.T, dir string) (deepest int, path string) {
 	}
 	function := ""
 	for line := range strings.Lines(compiled(t, []string{"arm-none-eabi-objdump"}, "-r", object)) {
-		if found := regexp.MustCompile(`^RELOCATION RECORDS FOR \[\.text\.(\S+)\]`).FindStringSubmatch(line); found != nil {
+		if found := regexp.MustCompile(`^RELOCATION RECORDS FOR \[\.text\.(\S+)\]`).
+			FindStringSubmatch(line); found != nil {
 			function = found[1]
 		} else if found := regexp.MustCompile(`R_ARM_THM_\w+ +(\S+)`).FindStringSubmatch(line); found != nil {
 			called := found[1]

@@ -149,7 +149,9 @@ func TestClientRefusedAtTheDoor(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			refusal := mustEncode(t, shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.Overloaded, Message: "full", Code: 429, Retryable: true}))
+			refusal := mustEncode(t,
+				shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.Overloaded, Message: "full", Code: 429,
+					Retryable: true}))
 			for {
 				c, err := l.Accept()
 				if err != nil {
@@ -241,7 +243,8 @@ func TestClientBudget(t *testing.T) {
 			r.Fatal(err)
 		}
 		defer c.Close()
-		_, err = c.Do(r.Context(), &shiva.Message{Namespace: "n", Metadata: []byte(`{"x":"` + strings.Repeat("x", 10_000) + `"}`)})
+		_, err = c.Do(r.Context(),
+			&shiva.Message{Namespace: "n", Metadata: []byte(`{"x":"` + strings.Repeat("x", 10_000) + `"}`)})
 		if !errors.Is(err, tensor.ErrBudget) {
 			r.Errorf("a request of 10 KB: %v", err)
 		}

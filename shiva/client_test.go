@@ -160,7 +160,8 @@ func TestClientPipelines(t *testing.T) {
 }
 
 func TestClientRemoteError(t *testing.T) {
-	want := shiva.RemoteError{Type: shiva.Overloaded, Message: "queue of \"m\" is full", Code: 429, Retryable: true, ID: `"x"`}
+	want := shiva.RemoteError{Type: shiva.Overloaded, Message: "queue of \"m\" is full", Code: 429, Retryable: true,
+		ID: `"x"`}
 	withRig(t, shivatest.Fail(&want), func(r *rig) {
 		_, err := r.client.Do(r.Context(), numbered(1))
 		e, ok := errors.AsType[*shiva.RemoteError](err)
@@ -174,7 +175,8 @@ func TestClientRemoteError(t *testing.T) {
 func TestClientRefusesToSend(t *testing.T) {
 	withRig(t, shivatest.Echo, func(r *rig) {
 		for range 3 {
-			if _, err := r.client.Do(r.Context(), &shiva.Message{Namespace: strings.Repeat("x", 256)}); err == nil || !strings.Contains(err.Error(), "256") {
+			if _, err := r.client.Do(r.Context(), &shiva.Message{Namespace: strings.Repeat("x", 256)}); err == nil ||
+				!strings.Contains(err.Error(), "256") {
 				r.Errorf("a namespace of 256 bytes: %v", err)
 			}
 		}
@@ -260,7 +262,8 @@ func TestClientCancelUnsent(t *testing.T) {
 		release = make(chan struct{})
 		r.listen(h)
 		var err error
-		if r.client, err = shiva.Dial(t.Context(), rigAddr, shiva.WithDialer(r.net.Dial), shiva.WithPool(r.pool), shiva.WithInFlight(5)); err != nil {
+		if r.client, err = shiva.Dial(t.Context(), rigAddr, shiva.WithDialer(r.net.Dial), shiva.WithPool(r.pool),
+			shiva.WithInFlight(5)); err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
@@ -350,7 +353,8 @@ func TestClientCloseWhileAway(t *testing.T) {
 			r := &rig{T: t, pool: tensor.NewPool(0)}
 			rigged = r
 			r.listen(shivatest.Echo)
-			c, err := shiva.Dial(t.Context(), rigAddr, shiva.WithDialer(dial), shiva.WithPool(r.pool), shiva.WithBackoff(time.Hour, time.Hour), shiva.WithDialTimeout(24*time.Hour))
+			c, err := shiva.Dial(t.Context(), rigAddr, shiva.WithDialer(dial), shiva.WithPool(r.pool),
+				shiva.WithBackoff(time.Hour, time.Hour), shiva.WithDialTimeout(24*time.Hour))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -431,7 +435,8 @@ func TestClientDeadlineMetadata(t *testing.T) {
 			}
 			defer answer.Release()
 			if string(answer.Metadata) != tt.want || string(question.Metadata) != tt.metadata {
-				r.Errorf("%q was sent as %q, want %q; it is now %q", tt.metadata, answer.Metadata, tt.want, question.Metadata)
+				r.Errorf("%q was sent as %q, want %q; it is now %q", tt.metadata, answer.Metadata, tt.want,
+					question.Metadata)
 			}
 		}, shiva.WithDeadlineMetadata())
 	}

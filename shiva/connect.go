@@ -107,7 +107,9 @@ func introduce(ctx context.Context, conn net.Conn, token string) error {
 	if token == "" {
 		return nil
 	}
-	answer, err := exchange(ctx, conn, &Message{Namespace: WhoAmINamespace, Metadata: append(jsonscan.AppendMember(nil, TokenKey, jsonscan.AppendString(nil, token)), '}')})
+	answer, err := exchange(ctx, conn,
+		&Message{Namespace: WhoAmINamespace,
+			Metadata: append(jsonscan.AppendMember(nil, TokenKey, jsonscan.AppendString(nil, token)), '}')})
 	if err != nil {
 		return err
 	}

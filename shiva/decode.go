@@ -425,7 +425,8 @@ func (d *Decoder) tensorHeader(rank, code byte) *DecodeError {
 		return e
 	}
 	if int(rank) > d.cfg.Limits.Rank {
-		return tooLarge(fmt.Sprintf("tensor %d rank", d.index), d.pos-tensorHeaderBytes, int64(d.cfg.Limits.Rank), int64(rank))
+		return tooLarge(fmt.Sprintf("tensor %d rank", d.index), d.pos-tensorHeaderBytes, int64(d.cfg.Limits.Rank),
+			int64(rank))
 	}
 	d.dtype, d.rank, d.dimsLeft = dtype, int(rank), int(rank)
 	d.bytes, d.empty = uint64(dtype.Size()), false
@@ -478,7 +479,8 @@ func (d *Decoder) beginTensor() *DecodeError {
 		e := d.tensorFault(KindTooLarge, "size", 0)
 		d.total += min(int64(size), math.MaxInt64-d.total)
 		e.Limit, e.Got = limit, d.total
-		e.Detail = fmt.Sprintf("the limit for a message is %d bytes, with this tensor's %d it has %d", limit, size, e.Got)
+		e.Detail = fmt.Sprintf("the limit for a message is %d bytes, with this tensor's %d it has %d", limit, size,
+			e.Got)
 		return e
 	}
 	d.total += int64(size)

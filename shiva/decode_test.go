@@ -100,7 +100,8 @@ func TestLimits(t *testing.T) {
 		{"rank above", message(10, 1, 6, 1), "tensor 0 rank", 5, 6, 14},
 		{"message at the limit", message(10, 1, 1, fits), "", 0, 0, 0},
 		{"message above", message(10, 1, 1, fits+1), "tensor 0 size", 1000, 1001, 18},
-		{"message above in its second tensor", message(10, 2, 1, 490), "tensor 1 size", 1000, 12 + 10 + 2*496, 18 + 490 + 6},
+		{"message above in its second tensor", message(10, 2, 1, 490), "tensor 1 size", 1000, 12 + 10 + 2*496,
+			18 + 490 + 6},
 	} {
 		pool := tensor.NewPool(0)
 		d := shiva.NewDecoder(shiva.DecoderConfig{Limits: limits, Pool: pool})
@@ -112,7 +113,8 @@ func TestLimits(t *testing.T) {
 		case e == nil:
 			t.Errorf("%s: accepted", tt.name)
 		case e.Kind != shiva.KindTooLarge || e.Field != tt.field || e.Limit != tt.limit || e.Got != tt.got || e.Keep():
-			t.Errorf("%s: %+v; want too_large of %q, limit %d, got %d, not to keep", tt.name, e, tt.field, tt.limit, tt.got)
+			t.Errorf("%s: %+v; want too_large of %q, limit %d, got %d, not to keep", tt.name, e, tt.field, tt.limit,
+				tt.got)
 		default:
 			d.Reset()
 			if e := firstError(t, d, tt.bytes[:tt.after-1]); e != nil {
@@ -189,7 +191,8 @@ func TestMemoryByArrival(t *testing.T) {
 				received += n
 				// A class is up to a quarter larger than the requested size.
 				if held, most := pool.InUse(), int64(received)*8*5/4+20<<10; held > most {
-					t.Fatalf("%s in pieces of %d: %d bytes held after %d, want at most %d", tt.name, piece, held, received, most)
+					t.Fatalf("%s in pieces of %d: %d bytes held after %d, want at most %d", tt.name, piece, held,
+						received, most)
 				}
 			}
 			d.Reset()
@@ -226,11 +229,17 @@ func TestOverBudget(t *testing.T) {
 		m      *shiva.Message
 		id     string
 	}{
-		{"large tensor", 100_000, &shiva.Message{Namespace: "n", Metadata: []byte(`{"id":"x1"}`), Tensors: []tensor.Tensor{small, big, small}}, `"x1"`},
-		{"sum of tensors", 600_000, &shiva.Message{Namespace: "n", Metadata: []byte(`{"id": 7 }`), Tensors: []tensor.Tensor{big, big}}, `7`},
-		{"metadata", 10_000, &shiva.Message{Namespace: "n", Metadata: []byte(`{"id":1,"k":"` + strings.Repeat("x", 20_000) + `"}`)}, ``},
-		{"no id", 100_000, &shiva.Message{Namespace: "n", Metadata: []byte(`{"i":"x1"}`), Tensors: []tensor.Tensor{big}}, ``},
-		{"bad metadata after it", 100_000, &shiva.Message{Namespace: "n", Metadata: []byte(`{"id":1,`), Tensors: []tensor.Tensor{big}}, ``},
+		{"large tensor", 100_000,
+			&shiva.Message{Namespace: "n", Metadata: []byte(`{"id":"x1"}`),
+				Tensors: []tensor.Tensor{small, big, small}}, `"x1"`},
+		{"sum of tensors", 600_000,
+			&shiva.Message{Namespace: "n", Metadata: []byte(`{"id": 7 }`), Tensors: []tensor.Tensor{big, big}}, `7`},
+		{"metadata", 10_000,
+			&shiva.Message{Namespace: "n", Metadata: []byte(`{"id":1,"k":"` + strings.Repeat("x", 20_000) + `"}`)}, ``},
+		{"no id", 100_000,
+			&shiva.Message{Namespace: "n", Metadata: []byte(`{"i":"x1"}`), Tensors: []tensor.Tensor{big}}, ``},
+		{"bad metadata after it", 100_000,
+			&shiva.Message{Namespace: "n", Metadata: []byte(`{"id":1,`), Tensors: []tensor.Tensor{big}}, ``},
 	} {
 		wire := mustEncode(t, tt.m)
 		for _, piece := range []int{1, 1000, len(wire)} {
@@ -242,7 +251,8 @@ func TestOverBudget(t *testing.T) {
 				}
 			}
 			e := firstError(t, d, wire[len(wire)-1:])
-			if e == nil || e.Kind != shiva.KindOverBudget || !e.Keep() || !errors.Is(e, tensor.ErrBudget) || e.Namespace != "n" || e.ID != tt.id || e.Limit != tt.budget {
+			if e == nil || e.Kind != shiva.KindOverBudget || !e.Keep() || !errors.Is(e, tensor.ErrBudget) ||
+				e.Namespace != "n" || e.ID != tt.id || e.Limit != tt.budget {
 				t.Errorf("%s in pieces of %d: %+v", tt.name, piece, e)
 			}
 			if held := pool.InUse(); held != 0 {
@@ -258,7 +268,8 @@ func TestOverBudget(t *testing.T) {
 	}
 	// Even if the memory of a small message is refused, its id is known.
 	d := shiva.NewDecoder(shiva.DecoderConfig{Pool: tensor.NewPool(1)})
-	for _, m := range []*shiva.Message{{Namespace: "n", Metadata: []byte(`{"id":5}`)}, {Namespace: "n", Metadata: []byte(`{"id":5}`), Tensors: []tensor.Tensor{small}}} {
+	for _, m := range []*shiva.Message{{Namespace: "n", Metadata: []byte(`{"id":5}`)},
+		{Namespace: "n", Metadata: []byte(`{"id":5}`), Tensors: []tensor.Tensor{small}}} {
 		if e := firstError(t, d, mustEncode(t, m)); e == nil || e.Kind != shiva.KindOverBudget || e.ID != "5" {
 			t.Errorf("budget of a byte: %+v", e)
 		}
@@ -282,10 +293,12 @@ func TestKeepErrors(t *testing.T) {
 		{`{"id":{"a":[1]}}`, "n\xff", shiva.KindInvalidUTF8Namespace, "namespace", 12 + 16, `{"a":[1]}`, ""},
 		{`{"id":1,}`, "n\xff", shiva.KindInvalidJSON, "metadata", 12 + 8, "", ""},
 	} {
-		wire := slices.Concat(wireHeader(int32(len(tt.metadata)), 0, len(tt.namespace)), []byte(tt.metadata), []byte(tt.namespace))
+		wire := slices.Concat(wireHeader(int32(len(tt.metadata)), 0, len(tt.namespace)), []byte(tt.metadata),
+			[]byte(tt.namespace))
 		d := shiva.NewDecoder(shiva.DecoderConfig{})
 		e := firstError(t, d, append(wire, good...))
-		if e == nil || e.Kind != tt.kind || e.Field != tt.field || e.Offset != tt.offset || e.ID != tt.id || e.Namespace != tt.name || !e.Keep() {
+		if e == nil || e.Kind != tt.kind || e.Field != tt.field || e.Offset != tt.offset || e.ID != tt.id ||
+			e.Namespace != tt.name || !e.Keep() {
 			t.Errorf("%q, %q: %+v", tt.metadata, tt.namespace, e)
 		}
 		if _, m, err := d.Push(good); m == nil || m.Namespace != "good" {
@@ -296,40 +309,65 @@ func TestKeepErrors(t *testing.T) {
 
 // TestErrorTexts: an error's text has the expected and the received value.
 func TestErrorTexts(t *testing.T) {
-	for want, b := range map[string][]byte{
-		"shiva: bad magic: magic at byte 0: expected 06420b01, got 47455420":                                                                      []byte("GET / HTTP/1.1"),
-		"shiva: bad crc1: crc1 at byte 10: expected 0x54, got 0x55":                                                                               {6, 66, 11, 1, 0, 0, 0, 0, 0, 0, 0x55, 0xaa},
-		"shiva: bad crc2: crc2 at byte 11: expected 0xa8, got 0xa9":                                                                               {6, 66, 11, 1, 0, 0, 0, 0, 0, 0, 0x54, 0xa9},
-		"shiva: negative metadata size: metadata size at byte 4: got -1":                                                                          wireHeader(-1, 0, 0),
-		"shiva: unknown dtype: tensor 0 dtype at byte 13: code 16 is not a dtype":                                                                 append(wireHeader(0, 1, 0), wireTensor(16)...),
-		"shiva: negative dim: tensor 0 dimension 1 at byte 18: got -2":                                                                            append(wireHeader(0, 1, 0), wireTensor(3, 4, -2)...),
-		"shiva: size overflow: tensor 0 dimension 2 at byte 22: 4611686014132420609 bytes times 2147483647 do not fit an int":                     append(wireHeader(0, 1, 0), wireTensor(3, 1<<31-1, 1<<31-1, 1<<31-1)...),
-		"shiva: too large: metadata size at byte 4: the limit is 1048576, got 2097152":                                                            wireHeader(2<<20, 0, 0),
-		"shiva: too large: tensor 0 size at byte 18: the limit for a message is 268435456 bytes, with this tensor's 1073741824 it has 1073741842": append(wireHeader(0, 1, 0), wireTensor(3, 1<<30)...),
-		"shiva: invalid json: metadata at byte 13: unexpected \"x}\"":                                                                             append(wireHeader(3, 0, 0), "{x}"...),
-		"shiva: invalid json: metadata at byte 13: the JSON text ends too early":                                                                  append(wireHeader(1, 0, 0), "{"...),
-		"shiva: metadata not object: metadata at byte 12: expected a JSON object, got \"true\"":                                                   append(wireHeader(4, 0, 0), "true"...),
-		"shiva: invalid utf8 namespace: namespace at byte 12: got \"\\xff\"":                                                                      append(wireHeader(0, 0, 1), 0xff),
+	for _, c := range []struct {
+		b    []byte
+		want string
+	}{
+		{[]byte("GET / HTTP/1.1"),
+			"shiva: bad magic: magic at byte 0: expected 06420b01, got 47455420"},
+		{[]byte{6, 66, 11, 1, 0, 0, 0, 0, 0, 0, 0x55, 0xaa},
+			"shiva: bad crc1: crc1 at byte 10: expected 0x54, got 0x55"},
+		{[]byte{6, 66, 11, 1, 0, 0, 0, 0, 0, 0, 0x54, 0xa9},
+			"shiva: bad crc2: crc2 at byte 11: expected 0xa8, got 0xa9"},
+		{wireHeader(-1, 0, 0),
+			"shiva: negative metadata size: metadata size at byte 4: got -1"},
+		{append(wireHeader(0, 1, 0), wireTensor(16)...),
+			"shiva: unknown dtype: tensor 0 dtype at byte 13: code 16 is not a dtype"},
+		{append(wireHeader(0, 1, 0), wireTensor(3, 4, -2)...),
+			"shiva: negative dim: tensor 0 dimension 1 at byte 18: got -2"},
+		{append(wireHeader(0, 1, 0), wireTensor(3, 1<<31-1, 1<<31-1, 1<<31-1)...),
+			"shiva: size overflow: tensor 0 dimension 2 at byte 22: 4611686014132420609 bytes times 2147483647 do not fit an int"},
+		{wireHeader(2<<20, 0, 0),
+			"shiva: too large: metadata size at byte 4: the limit is 1048576, got 2097152"},
+		{append(wireHeader(0, 1, 0), wireTensor(3, 1<<30)...),
+			"shiva: too large: tensor 0 size at byte 18: the limit for a message is 268435456 bytes, with this tensor's 1073741824 it has 1073741842"},
+		{append(wireHeader(3, 0, 0), "{x}"...),
+			"shiva: invalid json: metadata at byte 13: unexpected \"x}\""},
+		{append(wireHeader(1, 0, 0), "{"...),
+			"shiva: invalid json: metadata at byte 13: the JSON text ends too early"},
+		{append(wireHeader(4, 0, 0), "true"...),
+			"shiva: metadata not object: metadata at byte 12: expected a JSON object, got \"true\""},
+		{append(wireHeader(0, 0, 1), 0xff),
+			"shiva: invalid utf8 namespace: namespace at byte 12: got \"\\xff\""},
 	} {
-		e := firstError(t, shiva.NewDecoder(shiva.DecoderConfig{}), b)
-		if e == nil || e.Error() != want {
-			t.Errorf("%x:\n%v, want\n%v", b, e, want)
+		e := firstError(t, shiva.NewDecoder(shiva.DecoderConfig{}), c.b)
+		if e == nil || e.Error() != c.want {
+			t.Errorf("%x:\n%v, want\n%v", c.b, e, c.want)
 		}
 	}
 	d := shiva.NewDecoder(shiva.DecoderConfig{})
-	for want, b := range map[string][]byte{
-		"shiva: truncated: header at byte 3: the stream ended inside a message, after 3 bytes of it":                 {6, 66, 11},
-		"shiva: truncated: tensor 0 header at byte 13: the stream ended inside a message, after 13 bytes of it":      append(wireHeader(0, 1, 0), 1),
-		"shiva: truncated: tensor 0 dimension 1 at byte 18: the stream ended inside a message, after 18 bytes of it": append(wireHeader(0, 1, 0), wireTensor(3, 1, 1)[:6]...),
-		"shiva: truncated: tensor 0 data at byte 19: the stream ended inside a message, after 19 bytes of it":        append(wireHeader(0, 1, 0), append(wireTensor(3, 2), 1)...),
-		"shiva: truncated: metadata at byte 13: the stream ended inside a message, after 13 bytes of it":             append(wireHeader(2, 0, 0), '{'),
-		"shiva: truncated: namespace at byte 12: the stream ended inside a message, after 12 bytes of it":            wireHeader(0, 0, 2),
+	for _, c := range []struct {
+		b    []byte
+		want string
+	}{
+		{[]byte{6, 66, 11},
+			"shiva: truncated: header at byte 3: the stream ended inside a message, after 3 bytes of it"},
+		{append(wireHeader(0, 1, 0), 1),
+			"shiva: truncated: tensor 0 header at byte 13: the stream ended inside a message, after 13 bytes of it"},
+		{append(wireHeader(0, 1, 0), wireTensor(3, 1, 1)[:6]...),
+			"shiva: truncated: tensor 0 dimension 1 at byte 18: the stream ended inside a message, after 18 bytes of it"},
+		{append(wireHeader(0, 1, 0), append(wireTensor(3, 2), 1)...),
+			"shiva: truncated: tensor 0 data at byte 19: the stream ended inside a message, after 19 bytes of it"},
+		{append(wireHeader(2, 0, 0), '{'),
+			"shiva: truncated: metadata at byte 13: the stream ended inside a message, after 13 bytes of it"},
+		{wireHeader(0, 0, 2),
+			"shiva: truncated: namespace at byte 12: the stream ended inside a message, after 12 bytes of it"},
 	} {
-		if e := firstError(t, d, b); e != nil {
+		if e := firstError(t, d, c.b); e != nil {
 			t.Fatal(e)
 		}
-		if err := d.Close(); err == nil || err.Error() != want {
-			t.Errorf("%x:\n%v, want\n%v", b, err, want)
+		if err := d.Close(); err == nil || err.Error() != c.want {
+			t.Errorf("%x:\n%v, want\n%v", c.b, err, c.want)
 		}
 		if _, _, err := d.Push(wireHeader(0, 0, 0)); err == nil {
 			t.Error("a closed decoder goes on")
@@ -420,7 +458,8 @@ func TestArrived(t *testing.T) {
 		defer b.Release()
 		return p.InUse()
 	}
-	for arrived, want := range map[int]int64{0: 0, 1: size(6256), 6250: size(6256), 6251: size(50_000), 50_001: size(400_000), 400_000: size(400_000), 1 << 30: size(400_000)} {
+	for arrived, want := range map[int]int64{0: 0, 1: size(6256), 6250: size(6256), 6251: size(50_000),
+		50_001: size(400_000), 400_000: size(400_000), 1 << 30: size(400_000)} {
 		pool := tensor.NewPool(0)
 		d := shiva.NewDecoder(shiva.DecoderConfig{Pool: pool})
 		if _, _, err := d.Push(wire[:header]); err != nil || !d.Growing() {
@@ -499,9 +538,11 @@ func TestResyncFaults(t *testing.T) {
 		wire := slices.Concat(good, bad, good, good, bad, good)
 		for _, piece := range []int{1, 5, 12, len(wire)} {
 			pool := tensor.NewPool(0)
-			r := decodeAll(t, shiva.DecoderConfig{Resync: true, Pool: pool}, slices.Collect(slices.Chunk(wire, piece))...)
+			r := decodeAll(t, shiva.DecoderConfig{Resync: true, Pool: pool},
+				slices.Collect(slices.Chunk(wire, piece))...)
 			if len(r.messages) != 4 || !r.keep || r.errors != 2 {
-				t.Errorf("%s in pieces of %d: %d messages, %d errors, %s, keep %t", name, piece, len(r.messages), r.errors, r.kind, r.keep)
+				t.Errorf("%s in pieces of %d: %d messages, %d errors, %s, keep %t", name, piece, len(r.messages),
+					r.errors, r.kind, r.keep)
 			}
 			r.release()
 			checkLeaks(t, pool)
@@ -528,7 +569,8 @@ func TestResyncGivesUp(t *testing.T) {
 			t.Error("a decoder that searches could be lent to another stream")
 		}
 	}
-	if len(faults) != 2 || faults[0].Kind != shiva.KindBadMagic || at < limit || at > limit+24 || !strings.Contains(faults[1].Detail, "no header in") {
+	if len(faults) != 2 || faults[0].Kind != shiva.KindBadMagic || at < limit || at > limit+24 ||
+		!strings.Contains(faults[1].Detail, "no header in") {
 		t.Errorf("%d errors, the last after %d bytes: %v", len(faults), at, faults[len(faults)-1])
 	}
 	d.Reset()
@@ -588,7 +630,8 @@ func TestBuffered(t *testing.T) {
 // TestRetainedTensors outlive their message.
 func TestRetainedTensors(t *testing.T) {
 	pool := tensor.NewPool(0)
-	small, big := mustTensor(t, tensor.Shape{4}, []float32{1, 2, 3, 4}), mustTensor(t, tensor.Shape{5000}, slices.Repeat([]float32{7}, 5000))
+	small, big := mustTensor(t, tensor.Shape{4}, []float32{1, 2, 3, 4}),
+		mustTensor(t, tensor.Shape{5000}, slices.Repeat([]float32{7}, 5000))
 	wire := mustEncode(t, &shiva.Message{Metadata: []byte("{}"), Tensors: []tensor.Tensor{small, big, small}})
 	d := shiva.NewDecoder(shiva.DecoderConfig{Pool: pool})
 	_, m, err := d.Push(wire)
@@ -602,7 +645,9 @@ func TestRetainedTensors(t *testing.T) {
 	}
 	m.Release()
 	for range 10 { // would overwrite memory that is not retained
-		_, other, err := d.Push(mustEncode(t, &shiva.Message{Tensors: []tensor.Tensor{mustTensor(t, tensor.Shape{4}, []float32{9, 9, 9, 9})}}))
+		_, other, err := d.Push(
+			mustEncode(t,
+				&shiva.Message{Tensors: []tensor.Tensor{mustTensor(t, tensor.Shape{4}, []float32{9, 9, 9, 9})}}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -622,7 +667,8 @@ func TestRetainedTensors(t *testing.T) {
 func TestAlignment(t *testing.T) {
 	m := &shiva.Message{Metadata: []byte(`{"a":1}`)}
 	for n := range 40 {
-		m.Tensors = append(m.Tensors, mustTensor(t, tensor.Shape{n}, make([]uint8, n)), mustTensor(t, tensor.Shape{n}, make([]complex128, n)))
+		m.Tensors = append(m.Tensors, mustTensor(t, tensor.Shape{n}, make([]uint8, n)),
+			mustTensor(t, tensor.Shape{n}, make([]complex128, n)))
 	}
 	d := shiva.NewDecoder(shiva.DecoderConfig{Pool: tensor.NewPool(0)})
 	_, got, err := d.Push(mustEncode(t, m))

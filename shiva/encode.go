@@ -24,13 +24,15 @@ func measure(m *Message) (total, referenced int, err error) {
 		return 0, 0, fmt.Errorf("shiva: the message has %d tensors, at most %d can be sent", len(m.Tensors), maxTensors)
 	}
 	if len(m.Namespace) > maxNamespaceBytes {
-		return 0, 0, fmt.Errorf("shiva: the namespace has %d bytes, at most %d can be sent", len(m.Namespace), maxNamespaceBytes)
+		return 0, 0, fmt.Errorf("shiva: the namespace has %d bytes, at most %d can be sent", len(m.Namespace),
+			maxNamespaceBytes)
 	}
 	if !utf8.ValidString(m.Namespace) {
 		return 0, 0, fmt.Errorf("shiva: namespace %q is not UTF-8", m.Namespace)
 	}
 	if len(m.Metadata) > maxMetadataBytes {
-		return 0, 0, fmt.Errorf("shiva: the metadata has %d bytes, at most %d can be sent", len(m.Metadata), maxMetadataBytes)
+		return 0, 0, fmt.Errorf("shiva: the metadata has %d bytes, at most %d can be sent", len(m.Metadata),
+			maxMetadataBytes)
 	}
 	total = headerBytes + len(m.Metadata) + len(m.Namespace)
 	for i := range m.Tensors {
@@ -158,7 +160,8 @@ func extend(last *[]byte, scratch []byte, start int) bool {
 }
 
 func messageHeader(m *Message) header {
-	return header{metadataBytes: int32(len(m.Metadata)), tensors: uint8(len(m.Tensors)), namespaceBytes: uint8(len(m.Namespace))}
+	return header{metadataBytes: int32(len(m.Metadata)), tensors: uint8(len(m.Tensors)),
+		namespaceBytes: uint8(len(m.Namespace))}
 }
 
 func appendTensorHeader(dst []byte, t *tensor.Tensor) []byte {

@@ -30,16 +30,26 @@ func TestEncodeRefuses(t *testing.T) {
 		m    shiva.Message
 		says []string
 	}{
-		"tensors":     {shiva.Message{Tensors: slices.Repeat([]tensor.Tensor{one}, 256)}, []string{"256 tensors", "255"}},
-		"namespace":   {shiva.Message{Namespace: strings.Repeat("é", 128)}, []string{"256 bytes", "255"}},
-		"utf8":        {shiva.Message{Namespace: "a\xff"}, []string{`"a\xff"`, "UTF-8"}},
-		"bytes":       {shiva.Message{Tensors: []tensor.Tensor{one, words}}, []string{"tensor 1", "bytes", "no code"}},
-		"bfloat16":    {shiva.Message{Tensors: []tensor.Tensor{{Name: "x", DType: tensor.BFloat16, Shape: tensor.Shape{0}}}}, []string{`tensor 0 ("x")`, "bfloat16"}},
-		"no dtype":    {shiva.Message{Tensors: []tensor.Tensor{{DType: 2, Shape: tensor.Shape{0}}}}, []string{"dtype(2)"}},
-		"rank":        {shiva.Message{Tensors: []tensor.Tensor{{DType: tensor.Uint8, Shape: slices.Repeat(tensor.Shape{1}, 256), Data: []byte{1}}}}, []string{"rank is 256", "255"}},
-		"dimension":   {shiva.Message{Tensors: []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{0, 1 << 31}}}}, []string{"2147483648", "2147483647"}},
-		"negative":    {shiva.Message{Tensors: []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{-1}}}}, []string{"[-1]"}},
-		"data length": {shiva.Message{Tensors: []tensor.Tensor{{DType: tensor.Uint16, Shape: tensor.Shape{2}, Data: make([]byte, 3)}}}, []string{"uint16", "[2]", "got 3"}},
+		"tensors":   {shiva.Message{Tensors: slices.Repeat([]tensor.Tensor{one}, 256)}, []string{"256 tensors", "255"}},
+		"namespace": {shiva.Message{Namespace: strings.Repeat("é", 128)}, []string{"256 bytes", "255"}},
+		"utf8":      {shiva.Message{Namespace: "a\xff"}, []string{`"a\xff"`, "UTF-8"}},
+		"bytes":     {shiva.Message{Tensors: []tensor.Tensor{one, words}}, []string{"tensor 1", "bytes", "no code"}},
+		"bfloat16": {
+			shiva.Message{Tensors: []tensor.Tensor{{Name: "x", DType: tensor.BFloat16, Shape: tensor.Shape{0}}}},
+			[]string{`tensor 0 ("x")`, "bfloat16"}},
+		"no dtype": {shiva.Message{Tensors: []tensor.Tensor{{DType: 2, Shape: tensor.Shape{0}}}}, []string{"dtype(2)"}},
+		"rank": {
+			shiva.Message{
+				Tensors: []tensor.Tensor{{DType: tensor.Uint8, Shape: slices.Repeat(tensor.Shape{1}, 256),
+					Data: []byte{1}}}}, []string{"rank is 256", "255"}},
+		"dimension": {shiva.Message{Tensors: []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{0, 1 << 31}}}},
+			[]string{"2147483648", "2147483647"}},
+		"negative": {shiva.Message{Tensors: []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{-1}}}},
+			[]string{"[-1]"}},
+		"data length": {
+			shiva.Message{
+				Tensors: []tensor.Tensor{{DType: tensor.Uint16, Shape: tensor.Shape{2}, Data: make([]byte, 3)}}},
+			[]string{"uint16", "[2]", "got 3"}},
 	} {
 		before := []byte("before")
 		b, err := shiva.AppendMessage(before, &tt.m)
@@ -82,7 +92,8 @@ func TestAppendVectored(t *testing.T) {
 	}
 	floats := mustTensor(t, tensor.Shape{3000}, slices.Repeat([]float32{1.5, 2, -3}, 1000))
 	long := mustTensor(t, tensor.Shape{30_000}, slices.Repeat([]float32{1.5, 2, -3}, 10_000))
-	padded, err := tensor.New(tensor.LongDouble, tensor.Shape{8000}, bytes.Repeat([]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 0, 0, 0, 0, 9}, 8000))
+	padded, err := tensor.New(tensor.LongDouble, tensor.Shape{8000},
+		bytes.Repeat([]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 0, 0, 0, 0, 9}, 8000))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +133,8 @@ func TestAppendVectored(t *testing.T) {
 			}
 		}
 		if images != 3 || longs != 1 {
-			t.Errorf("with room for %d: the image was referenced %d times of 3, the floats %d of 1", room, images, longs)
+			t.Errorf("with room for %d: the image was referenced %d times of 3, the floats %d of 1", room, images,
+				longs)
 		}
 		// a and b's beginning, image, b's end and c's beginning, image, tensor header, image, the
 		// header of long, long, the rest.

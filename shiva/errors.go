@@ -56,7 +56,8 @@ type DecodeError struct {
 func (e *DecodeError) Keep() bool { return e.keep }
 
 func (e *DecodeError) Error() string {
-	return fmt.Sprintf("shiva: %s: %s at byte %d: %s", strings.ReplaceAll(string(e.Kind), "_", " "), e.Field, e.Offset, e.Detail)
+	return fmt.Sprintf("shiva: %s: %s at byte %d: %s", strings.ReplaceAll(string(e.Kind), "_", " "), e.Field, e.Offset,
+		e.Detail)
 }
 
 func (e *DecodeError) Unwrap() error { return e.Err }

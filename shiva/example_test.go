@@ -16,11 +16,14 @@ import (
 // classify stands in for a server with a model, so that the examples run.
 func classify(c *shivatest.Conn, m *shiva.Message) {
 	if m.Namespace != "digits" {
-		_ = c.Send(shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.NotFound, Message: `no route "` + m.Namespace + `"; there is "digits"`, Code: 404}))
+		_ = c.Send(
+			shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.NotFound,
+				Message: `no route "` + m.Namespace + `"; there is "digits"`, Code: 404}))
 		return
 	}
 	label, _ := tensor.FromSlice(tensor.Shape{1}, []int64{7})
-	_ = c.Send(&shiva.Message{Namespace: m.Namespace, Metadata: []byte(`{"model_version":"1","__tensors__":["label"]}`), Tensors: []tensor.Tensor{label}})
+	_ = c.Send(&shiva.Message{Namespace: m.Namespace, Metadata: []byte(`{"model_version":"1","__tensors__":["label"]}`),
+		Tensors: []tensor.Tensor{label}})
 }
 
 func exampleServer() (addr string, opt shiva.Option, stop func()) {

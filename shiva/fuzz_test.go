@@ -216,7 +216,8 @@ func FuzzDecoder(f *testing.F) {
 				if kind != "" {
 					t.Fatalf("a message, want %s", kind)
 				}
-				sameMessage(t, "decoded", m, &shiva.Message{Namespace: string(p.namespace), Metadata: p.metadata, Tensors: p.tensors})
+				sameMessage(t, "decoded", m,
+					&shiva.Message{Namespace: string(p.namespace), Metadata: p.metadata, Tensors: p.tensors})
 				if !p.changed {
 					checkEncodesBack(t, m, want[:p.size])
 				}
@@ -276,7 +277,8 @@ func FuzzResync(f *testing.F) {
 	f.Fuzz(func(t *testing.T, noise []byte) {
 		budgettest.Input(t)
 		pool := tensor.NewPool(0)
-		d := shiva.NewDecoder(shiva.DecoderConfig{Resync: true, Pool: pool, Limits: shiva.Limits{MessageBytes: 1 << 20}})
+		d := shiva.NewDecoder(shiva.DecoderConfig{Resync: true, Pool: pool,
+			Limits: shiva.Limits{MessageBytes: 1 << 20}})
 		found := false
 		for _, b := range [][]byte{noise, good} {
 			for len(b) > 0 {

@@ -145,14 +145,16 @@ func (r result) release() {
 
 func sameMessage(t *testing.T, what string, got, want *shiva.Message) {
 	t.Helper()
-	if got.Namespace != want.Namespace || !bytes.Equal(got.Metadata, want.Metadata) || len(got.Tensors) != len(want.Tensors) {
+	if got.Namespace != want.Namespace || !bytes.Equal(got.Metadata, want.Metadata) ||
+		len(got.Tensors) != len(want.Tensors) {
 		t.Fatalf("%s: namespace %q, metadata %q, %d tensors; want %q, %q, %d", what,
 			got.Namespace, got.Metadata, len(got.Tensors), want.Namespace, want.Metadata, len(want.Tensors))
 	}
 	for i, a := range got.Tensors {
 		b := want.Tensors[i]
 		if a.DType != b.DType || !a.Shape.Equal(b.Shape) || !bytes.Equal(a.Data, b.Data) {
-			t.Fatalf("%s: tensor %d is %s %s %x, want %s %s %x", what, i, a.DType, a.Shape, a.Data, b.DType, b.Shape, b.Data)
+			t.Fatalf("%s: tensor %d is %s %s %x, want %s %s %x", what, i, a.DType, a.Shape, a.Data, b.DType, b.Shape,
+				b.Data)
 		}
 	}
 }
@@ -207,7 +209,8 @@ func checkGolden(t *testing.T, g golden, m *shiva.Message) {
 		}
 		dtype, ok := tensor.FromWire(want.Code)
 		if !ok || got.DType != dtype || !slices.Equal(got.Shape, want.Shape) || len(got.Data) != want.DataLen {
-			t.Fatalf("tensor %d is %s %s of %d bytes, want code %d %v of %d", i, got.DType, got.Shape, len(got.Data), want.Code, want.Shape, want.DataLen)
+			t.Fatalf("tensor %d is %s %s of %d bytes, want code %d %v of %d", i, got.DType, got.Shape, len(got.Data),
+				want.Code, want.Shape, want.DataLen)
 		}
 		if err := got.Check(); err != nil {
 			t.Errorf("tensor %d: %v", i, err)
@@ -254,7 +257,8 @@ func reencoded(t *testing.T, g golden) []byte {
 		}
 		at += tt.DataLen
 	}
-	may := map[string]int{"dtype_02_float64.bin": 1, "dtype_10_int64.bin": 1, "dtype_12_longdouble_dirty_padding.bin": 6, "cpp_client_all_types.bin": 2}
+	may := map[string]int{"dtype_02_float64.bin": 1, "dtype_10_int64.bin": 1,
+		"dtype_12_longdouble_dirty_padding.bin": 6, "cpp_client_all_types.bin": 2}
 	if changed != may[g.File] {
 		t.Fatalf("%d changes to the bytes, want %d", changed, may[g.File])
 	}
@@ -274,7 +278,8 @@ func TestGoldenCuts(t *testing.T) {
 				t.Helper()
 				r := decodeAll(t, cfg, pieces...)
 				defer r.release()
-				if r.kind != whole.kind || r.at != whole.at || r.keep != whole.keep || len(r.messages) != len(whole.messages) {
+				if r.kind != whole.kind || r.at != whole.at || r.keep != whole.keep ||
+					len(r.messages) != len(whole.messages) {
 					t.Fatalf("%s: %d messages, then %s at %d, keep %t; whole: %d, then %s at %d, keep %t", what,
 						len(r.messages), r.kind, r.at, r.keep, len(whole.messages), whole.kind, whole.at, whole.keep)
 				}
@@ -329,7 +334,8 @@ func TestGoldenTruncated(t *testing.T) {
 			}
 			r := decodeAll(t, shiva.DecoderConfig{Limits: wide, Pool: pool}, g.bytes[:cut])
 			if r.kind != want || len(r.messages) != 0 {
-				t.Fatalf("%s cut to %d bytes: %d messages, then %s, want %s", g.File, cut, len(r.messages), r.kind, want)
+				t.Fatalf("%s cut to %d bytes: %d messages, then %s, want %s", g.File, cut, len(r.messages), r.kind,
+					want)
 			}
 		}
 	}
@@ -339,7 +345,8 @@ func TestGoldenTruncated(t *testing.T) {
 // TestGoldenMalformed: each vector gives the kind of error that the index names first, which is the
 // strict reading, except for NaN.
 func TestGoldenMalformed(t *testing.T) {
-	keeps := []shiva.Kind{shiva.KindInvalidJSON, shiva.KindInvalidUTF8Metadata, shiva.KindInvalidUTF8Namespace, shiva.KindMetadataNotObject}
+	keeps := []shiva.Kind{shiva.KindInvalidJSON, shiva.KindInvalidUTF8Metadata, shiva.KindInvalidUTF8Namespace,
+		shiva.KindMetadataNotObject}
 	pool := tensor.NewPool(0)
 	for _, g := range readGoldens(t) {
 		if g.Valid {
@@ -382,7 +389,8 @@ func TestGoldenResync(t *testing.T) {
 			continue
 		}
 		for n := range 40 {
-			r := decodeAll(t, shiva.DecoderConfig{Pool: pool, Resync: true}, slices.Collect(slices.Chunk(g.bytes, n+1))...)
+			r := decodeAll(t, shiva.DecoderConfig{Pool: pool, Resync: true},
+				slices.Collect(slices.Chunk(g.bytes, n+1))...)
 			if len(r.messages) != 2 || r.kind != shiva.KindBadMagic || !r.keep {
 				t.Fatalf("%s in pieces of %d: %d messages, %s, keep %t", g.File, n+1, len(r.messages), r.kind, r.keep)
 			}

@@ -67,7 +67,8 @@ func headerError(b []byte, h header) *DecodeError {
 	var e DecodeError
 	switch {
 	case [4]byte(b) != magic:
-		e = DecodeError{Kind: KindBadMagic, Field: "magic", Limit: int64(binary.BigEndian.Uint32(magic[:])), Got: int64(binary.BigEndian.Uint32(b))}
+		e = DecodeError{Kind: KindBadMagic, Field: "magic", Limit: int64(binary.BigEndian.Uint32(magic[:])),
+			Got: int64(binary.BigEndian.Uint32(b))}
 		e.Detail = fmt.Sprintf("expected %x, got %x", magic, b[:4])
 	case b[10] != crc1:
 		e = DecodeError{Kind: KindBadCRC1, Field: "crc1", Offset: 10, Limit: int64(crc1), Got: int64(b[10])}

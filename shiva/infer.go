@@ -148,7 +148,8 @@ func (m *Message) names() ([]string, error) {
 		err = errors.New("expected a name for each tensor")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("shiva: %s of an answer with %d tensors is %.100s: %w", NamesKey, len(m.Tensors), list, err)
+		return nil, fmt.Errorf("shiva: %s of an answer with %d tensors is %.100s: %w", NamesKey, len(m.Tensors), list,
+			err)
 	}
 	return names, nil
 }

@@ -64,8 +64,9 @@ func TestInfer(t *testing.T) {
 				"0": "[1 2] <nil>", "1": "[3] <nil>", "x": `shiva: the answer has no output "x"; there are 0, 1`}},
 			{[]tensor.Tensor{named("b", 1, 2), named("a\n", 3)}, `{"__tensors__":["b","a\n"]}`, map[string]string{
 				"b": "[1 2] <nil>", "a\n": "[3] <nil>", "0": "shiva: the answer has no output \"0\"; there are b, a\n"}},
-			{[]tensor.Tensor{text("t", "é", "\xff"), named("x", 1), text("u")}, `{"__tensors__":["x"],"__texts__":{"t":["é",{"b64":"/w=="}],"u":[]}}`, map[string]string{
-				"t": "[é \xff] [2] <nil>", "x": "[1] <nil>", "u": "[] [0] <nil>", "v": `shiva: the answer has no output "v"; there are x, t, u`}},
+			{[]tensor.Tensor{text("t", "é", "\xff"), named("x", 1), text("u")},
+				`{"__tensors__":["x"],"__texts__":{"t":["é",{"b64":"/w=="}],"u":[]}}`, map[string]string{
+					"t": "[é \xff] [2] <nil>", "x": "[1] <nil>", "u": "[] [0] <nil>", "v": `shiva: the answer has no output "v"; there are x, t, u`}},
 			{[]tensor.Tensor{text("t", "a")}, `{"__tensors__":[],"__texts__":{"t":["a"]}}`, map[string]string{"t": "[a] [1] <nil>"}},
 			{nil, ``, map[string]string{"x": `shiva: the answer has no output "x": it has no outputs`}},
 		} {
@@ -111,7 +112,8 @@ func TestNewRequest(t *testing.T) {
 		"input 0 has no name, and others have one":           {named("", 1), text("t", "a")},
 		"input 0 is text, which needs the name of its input": {text("", "a")},
 		`two inputs have the name "x"`:                       {named("x", 1), text("t", "a"), text("x", "b")},
-		`text "t": `:                                         {{Name: "t", DType: tensor.Bytes, Shape: tensor.Shape{2}, Data: []byte{1, 0, 0, 0, 'a'}}},
+		`text "t": `: {
+			{Name: "t", DType: tensor.Bytes, Shape: tensor.Shape{2}, Data: []byte{1, 0, 0, 0, 'a'}}},
 	} {
 		if _, err := shiva.NewRequest("m", nil, inputs...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, expected %s", err, want)
@@ -119,10 +121,12 @@ func TestNewRequest(t *testing.T) {
 	}
 	for _, key := range []string{shiva.NamesKey, shiva.TextsKey} {
 		metadata := []byte(`{"` + key + `":null}`)
-		if _, err := shiva.NewRequest("m", metadata, named("x", 1)); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("metadata has key %q", key)) {
+		if _, err := shiva.NewRequest("m", metadata, named("x", 1)); err == nil ||
+			!strings.Contains(err.Error(), fmt.Sprintf("metadata has key %q", key)) {
 			t.Errorf("%s: %v", key, err)
 		}
-		if m, err := shiva.NewRequest("m", metadata, named("", 1)); err != nil || string(m.Metadata) != string(metadata) {
+		if m, err := shiva.NewRequest("m", metadata, named("", 1)); err != nil ||
+			string(m.Metadata) != string(metadata) {
 			t.Errorf("%s without names: %v, %v", key, m, err)
 		}
 	}
@@ -159,7 +163,8 @@ func TestStreamNamesItsTensors(t *testing.T) {
 				r.Fatal(err)
 			}
 		}
-		if _, err := r.stream.Push(r.Context(), shiva.Frame{Tensors: []tensor.Tensor{text("", "a")}}); err == nil || errors.Is(err, shiva.ErrFinished) {
+		if _, err := r.stream.Push(r.Context(), shiva.Frame{Tensors: []tensor.Tensor{text("", "a")}}); err == nil ||
+			errors.Is(err, shiva.ErrFinished) {
 			r.Errorf("a text without a name was pushed: %v", err)
 		}
 		r.stream.Finish()
@@ -168,7 +173,8 @@ func TestStreamNamesItsTensors(t *testing.T) {
 			if err != nil {
 				r.Fatal(err)
 			}
-			if x, u := ints(r.T, a.Message, "x"), ints(r.T, a.Message, "t"); x != "[1] <nil>" || u != "[a] [1] <nil>" || a.Seq != n {
+			if x, u := ints(r.T, a.Message, "x"), ints(r.T, a.Message, "t"); x != "[1] <nil>" || u != "[a] [1] <nil>" ||
+				a.Seq != n {
 				r.Errorf("frame %d: x is %s, t is %s", a.Seq, x, u)
 			}
 			if user := jsonscan.Field(a.Metadata, "user"); string(user) != `"u"` {

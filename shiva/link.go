@@ -485,7 +485,8 @@ var errDraining = errors.New("the server is shutting down")
 
 // drains reports whether an answer is Draining and another server may be reachable.
 func (c *link) drains(answer *Message) bool {
-	if answer == nil || answer.Namespace != ErrorNamespace || !(c.oneOfSeveral || c.choose != nil || c.opts.repeatable) {
+	if answer == nil || answer.Namespace != ErrorNamespace ||
+		!(c.oneOfSeveral || c.choose != nil || c.opts.repeatable) {
 		return false
 	}
 	return ParseError(answer).Type == Draining

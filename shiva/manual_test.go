@@ -40,7 +40,8 @@ func TestManualFrame(t *testing.T) {
 		t.Fatalf("%d messages, %s at byte %d", len(r.messages), r.kind, r.at)
 	}
 	m := r.messages[0]
-	if m.Namespace != "digits" || string(jsonscan.Field(m.Metadata, "seq")) != "17" || !m.Tensors[0].Shape.Equal([]int{8, 8}) {
+	if m.Namespace != "digits" || string(jsonscan.Field(m.Metadata, "seq")) != "17" ||
+		!m.Tensors[0].Shape.Equal([]int{8, 8}) {
 		t.Errorf("%s %s %v", m.Namespace, m.Metadata, m.Tensors[0].Shape)
 	}
 }

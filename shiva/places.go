@@ -105,7 +105,9 @@ func (p *parts) takeInputs(m *Message) (sent Message, left []string, there place
 		}
 		p.inputs = append(p.inputs, at)
 		copy(p.memory.mem[at.offset:], t.Data)
-		there.Inputs = append(there.Inputs, place{Name: names[i], Datatype: t.DType.V2(), Shape: t.Shape, Region: p.memory.name, Offset: at.offset, Size: int64(len(t.Data))})
+		there.Inputs = append(there.Inputs,
+			place{Name: names[i], Datatype: t.DType.V2(), Shape: t.Shape, Region: p.memory.name, Offset: at.offset,
+				Size: int64(len(t.Data))})
 	}
 	return sent, left, there
 }
@@ -157,10 +159,14 @@ func (p *parts) fetch(answer *Message, text []byte) error {
 		d, ok := tensor.FromV2(o.Datatype)
 		elements, counted := tensor.Shape(o.Shape).Elements()
 		switch {
-		case o.Region != p.memory.name || o.Offset < free || o.Size <= 0 || o.Size > area.offset+area.size-o.Offset || o.Offset%sharedAligned != 0:
-			return fmt.Errorf("output %q is outside the area at offset %d of %d bytes, or not after the previous output", o.Name, area.offset, area.size)
-		case !ok || !counted || d.Size() == 0 || o.Size/int64(d.Size()) != int64(elements) || o.Size%int64(d.Size()) != 0:
-			return fmt.Errorf("output %q has %d bytes, which do not make a tensor of %s with shape %v", o.Name, o.Size, o.Datatype, o.Shape)
+		case o.Region != p.memory.name || o.Offset < free || o.Size <= 0 || o.Size > area.offset+area.size-o.Offset ||
+			o.Offset%sharedAligned != 0:
+			return fmt.Errorf("output %q is outside the area at offset %d of %d bytes, or not after the previous output",
+				o.Name, area.offset, area.size)
+		case !ok || !counted || d.Size() == 0 || o.Size/int64(d.Size()) != int64(elements) ||
+			o.Size%int64(d.Size()) != 0:
+			return fmt.Errorf("output %q has %d bytes, which do not make a tensor of %s with shape %v", o.Name, o.Size,
+				o.Datatype, o.Shape)
 		case o.Index < 0 || o.Index > i+len(names):
 			return fmt.Errorf("output %q has index %d, expected 0 to %d", o.Name, o.Index, i+len(names))
 		}
@@ -176,7 +182,8 @@ func (p *parts) fetch(answer *Message, text []byte) error {
 		}
 		b := tensor.Lend(p.memory.mem[o.Offset:o.Offset+o.Size:o.Offset+o.Size], owner)
 		answer.own(b)
-		answer.Tensors = slices.Insert(answer.Tensors, o.Index, tensor.Tensor{DType: d, Shape: append(tensor.Shape{}, o.Shape...), Data: b.Bytes(), Buf: b})
+		answer.Tensors = slices.Insert(answer.Tensors, o.Index,
+			tensor.Tensor{DType: d, Shape: append(tensor.Shape{}, o.Shape...), Data: b.Bytes(), Buf: b})
 		names = slices.Insert(names, o.Index, o.Name)
 	}
 	members := jsonscan.AppendMember(nil, NamesKey, mustJSON(names))

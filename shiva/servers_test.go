@@ -68,7 +68,8 @@ func addresses(members []*member) string {
 
 func dial(t *testing.T, addr string, opts ...shiva.Option) *shiva.Client {
 	t.Helper()
-	c, err := shiva.Dial(t.Context(), addr, append([]shiva.Option{shiva.WithBackoff(time.Millisecond, 20*time.Millisecond)}, opts...)...)
+	c, err := shiva.Dial(t.Context(), addr,
+		append([]shiva.Option{shiva.WithBackoff(time.Millisecond, 20*time.Millisecond)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,12 +355,14 @@ func TestDeadAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err := shiva.Dial(t.Context(), strings.Join([]string{never, silent, gone.addr}, ","), shiva.WithDialTimeout(200*time.Millisecond))
+	_, err := shiva.Dial(t.Context(), strings.Join([]string{never, silent, gone.addr}, ","),
+		shiva.WithDialTimeout(200*time.Millisecond))
 	e, ok := errors.AsType[*shiva.AttemptsError](err)
 	if !ok || len(e.Attempts) < 3 {
 		t.Fatalf("error %v, want one with three addresses", err)
 	}
-	for _, want := range []string{"no answer from any server: ", never + ": ", "i/o timeout", silent + ": the server accepts connections but does not answer !live", gone.addr + ": ", "connection refused"} {
+	for _, want := range []string{"no answer from any server: ", never + ": ", "i/o timeout",
+		silent + ": the server accepts connections but does not answer !live", gone.addr + ": ", "connection refused"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q, want %q in it", err, want)
 		}
@@ -588,7 +591,8 @@ func TestName(t *testing.T) {
 		}
 		// A name that resolves to nothing is an error of its own.
 		opts := []shiva.Option{shiva.WithDialer(n.Dial), shiva.WithLookup(resolve)}
-		for addr, want := range map[string]string{"shivad.example": "looking up shivad.example: the name has no address", "misspelt": "looking up misspelt: no such host"} {
+		for addr, want := range map[string]string{
+			"shivad.example": "looking up shivad.example: the name has no address", "misspelt": "looking up misspelt: no such host"} {
 			if _, err := shiva.Dial(t.Context(), addr, opts...); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v, want %q", err, want)
 			}
@@ -674,7 +678,8 @@ func TestAddressLists(t *testing.T) {
 		"tls://127.0.0.1,unix:":       "a Unix socket without a path",
 		"tls://127.0.0.1,127.0.0.1:1": `expected tls://host:port with WithTLS, got "127.0.0.1:1"`,
 	} {
-		if _, err := shiva.Dial(t.Context(), list, shiva.WithTLS(new(tls.Config))); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := shiva.Dial(t.Context(), list, shiva.WithTLS(new(tls.Config))); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", list, err, want)
 		}
 	}

@@ -169,7 +169,8 @@ func (s *sharedMemory) take(size int64, what, name string) (span, bool) {
 		return span{}, false
 	}
 	if all := int64(len(s.mem)); size > all {
-		s.sizeError = fmt.Errorf("shiva: shared memory: %s %q has %d bytes and is sent over the connection: the size set by WithSharedMemory is %d", what, name, size, all)
+		s.sizeError = fmt.Errorf("shiva: shared memory: %s %q has %d bytes and is sent over the connection: the size set by WithSharedMemory is %d",
+			what, name, size, all)
 		return span{}, false
 	}
 	size = (size + sharedAligned - 1) / sharedAligned * sharedAligned

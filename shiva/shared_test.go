@@ -56,7 +56,8 @@ func (s *sharing) handle(c *shivatest.Conn, m *shiva.Message) {
 		}
 		file, err := os.OpenFile(filepath.Join("/dev/shm", name), os.O_RDWR, 0)
 		if s.refuse || err != nil {
-			shivatest.Fail(&shiva.RemoteError{Type: shiva.NotFound, Message: fmt.Sprint("shared memory is not offered ", err), Code: 404})(c, m)
+			shivatest.Fail(&shiva.RemoteError{Type: shiva.NotFound,
+				Message: fmt.Sprint("shared memory is not offered ", err), Code: 404})(c, m)
 			return
 		}
 		s.files[name] = file
@@ -73,7 +74,8 @@ func (s *sharing) handle(c *shivatest.Conn, m *shiva.Message) {
 		panic(err)
 	}
 	for _, t := range m.Tensors {
-		answer.Tensors = append(answer.Tensors, tensor.Tensor{DType: t.DType, Shape: slices.Clone(t.Shape), Data: slices.Clone(t.Data)})
+		answer.Tensors = append(answer.Tensors,
+			tensor.Tensor{DType: t.DType, Shape: slices.Clone(t.Shape), Data: slices.Clone(t.Data)})
 	}
 	for _, in := range metadata.Shared.Inputs {
 		s.placed++
@@ -81,11 +83,13 @@ func (s *sharing) handle(c *shivatest.Conn, m *shiva.Message) {
 		if _, err := s.files[in.Region].ReadAt(data, in.Offset); err != nil {
 			panic(err)
 		}
-		answer.Tensors = append(answer.Tensors, tensor.Tensor{DType: tensor.Uint8, Shape: tensor.Shape{int(in.Size)}, Data: data})
+		answer.Tensors = append(answer.Tensors,
+			tensor.Tensor{DType: tensor.Uint8, Shape: tensor.Shape{int(in.Size)}, Data: data})
 	}
 	names := []string{"x"}
 	if m.Namespace == "two" {
-		answer.Tensors = append([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{8}, Data: make([]byte, 8)}}, answer.Tensors...)
+		answer.Tensors = append([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{8}, Data: make([]byte, 8)}},
+			answer.Tensors...)
 		names = []string{"small", "x"}
 	}
 	var outputs []sharedPlace
@@ -145,7 +149,9 @@ func TestSharedMemory(t *testing.T) {
 	askOne := func(i int, name, metadata string, size int) {
 		t.Helper()
 		data := slices.Repeat([]byte{byte(i)}, size)
-		a, err := c.Do(t.Context(), &shiva.Message{Namespace: "m", Metadata: []byte(metadata), Tensors: []tensor.Tensor{{Name: name, DType: tensor.Uint8, Shape: tensor.Shape{size}, Data: data}}})
+		a, err := c.Do(t.Context(),
+			&shiva.Message{Namespace: "m", Metadata: []byte(metadata),
+				Tensors: []tensor.Tensor{{Name: name, DType: tensor.Uint8, Shape: tensor.Shape{size}, Data: data}}})
 		if err != nil {
 			t.Error(err)
 			return
@@ -187,7 +193,10 @@ func TestSharedMemoryRefused(t *testing.T) {
 	if err := c.Shared(); err == nil || !strings.Contains(err.Error(), "not offered") {
 		t.Error(err)
 	}
-	a, err := c.Do(t.Context(), &shiva.Message{Namespace: "m", Tensors: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1 << 18}, Data: make([]byte, 1<<18)}}})
+	a, err := c.Do(t.Context(),
+		&shiva.Message{Namespace: "m",
+			Tensors: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1 << 18},
+				Data: make([]byte, 1<<18)}}})
 	if err != nil || len(a.Tensors) != 1 || s.inputs() != 0 {
 		t.Fatal(a, err, s.inputs())
 	}
@@ -195,7 +204,8 @@ func TestSharedMemoryRefused(t *testing.T) {
 }
 
 func ask(t *testing.T, c *shiva.Client, route string, data []byte) (*shiva.Message, error) {
-	return c.Infer(t.Context(), route, tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{len(data)}, Data: data})
+	return c.Infer(t.Context(), route,
+		tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{len(data)}, Data: data})
 }
 
 func (s *sharing) inputs() int  { return s.count(&s.placed) }
@@ -231,10 +241,12 @@ func TestSharedOutputs(t *testing.T) {
 		if err != nil || !bytes.Equal(x.Data, data) || len(x.Shape) != 1 || x.Shape[0] != size {
 			t.Fatalf("answer %d: %v, wrong output", i, err)
 		}
-		if small, err := a.Output("small"); err != nil || len(small.Data) != 8 || len(a.Tensors) != 2 || &a.Tensors[1].Data[0] != &x.Data[0] {
+		if small, err := a.Output("small"); err != nil || len(small.Data) != 8 || len(a.Tensors) != 2 ||
+			&a.Tensors[1].Data[0] != &x.Data[0] {
 			t.Errorf("answer %d: %v, wrong order", i, err)
 		}
-		if got := string(a.Metadata); strings.Contains(got, "shared_memory") || !strings.Contains(got, `"id":7`) || !strings.Contains(got, `["small","x"]`) {
+		if got := string(a.Metadata); strings.Contains(got, "shared_memory") || !strings.Contains(got, `"id":7`) ||
+			!strings.Contains(got, `["small","x"]`) {
 			t.Errorf("answer %d: %s", i, got)
 		}
 		held = append(held, a)
@@ -341,7 +353,8 @@ func TestSharedMemoryTooSmall(t *testing.T) {
 		}
 		a.Release()
 	}
-	if err := c.Shared(); err == nil || !strings.Contains(err.Error(), "204800 bytes") || !strings.Contains(err.Error(), "131072") {
+	if err := c.Shared(); err == nil || !strings.Contains(err.Error(), "204800 bytes") ||
+		!strings.Contains(err.Error(), "131072") {
 		t.Error(err)
 	}
 }
@@ -420,7 +433,10 @@ func TestSharedStream(t *testing.T) {
 		defer stream.Finish()
 		for i := range 50 {
 			data := bytes.Repeat([]byte{byte(i)}, size)
-			if _, err := stream.Push(t.Context(), shiva.Frame{Tensors: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{size}, Data: data}}}); err != nil {
+			if _, err := stream.Push(t.Context(),
+				shiva.Frame{
+					Tensors: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{size},
+						Data: data}}}); err != nil {
 				t.Error(err)
 			}
 		}

@@ -80,7 +80,8 @@ func (c *link) giveUp(conn net.Conn, why error) {
 	if c.conn != conn || c.closed || time.Since(c.lastAnswer) < silence {
 		return
 	}
-	c.giveUpReason = fmt.Errorf("shiva: %s has answered nothing for %v, nor on another connection: %w", c.at.Load().text, time.Since(c.lastAnswer).Round(time.Millisecond), why)
+	c.giveUpReason = fmt.Errorf("shiva: %s has answered nothing for %v, nor on another connection: %w",
+		c.at.Load().text, time.Since(c.lastAnswer).Round(time.Millisecond), why)
 	if c.choose != nil {
 		c.avoidAddr = c.at.Load().text
 	}

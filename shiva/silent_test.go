@@ -50,7 +50,8 @@ func newHearth(t *testing.T, opts ...shiva.Option) (*hearth, *shiva.Client) {
 		t.Cleanup(s.Close)
 		list = append(list, l.Addr().String())
 	}
-	c, err := shiva.Dial(t.Context(), strings.Join(list, ","), append([]shiva.Option{shiva.WithDialer(h.net.Dial)}, opts...)...)
+	c, err := shiva.Dial(t.Context(), strings.Join(list, ","),
+		append([]shiva.Option{shiva.WithDialer(h.net.Dial)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +183,8 @@ func TestSlowModel(t *testing.T) {
 		h.takes.Store(int64(20 * time.Second))
 		before := h.lived.Load()
 		failed, took := h.ask(t, c, 1)
-		if n := h.asked[0].Load() + h.asked[1].Load() + h.asked[2].Load(); len(failed) > 0 || n != 1 || took != 20*time.Second {
+		if n := h.asked[0].Load() + h.asked[1].Load() + h.asked[2].Load(); len(failed) > 0 || n != 1 ||
+			took != 20*time.Second {
 			t.Errorf("asked %d times, took %v: %v", n, took, failed)
 		}
 		if n := h.lived.Load() - before; n < 5 || n > 10 {
@@ -205,7 +207,8 @@ func TestSilentServerWithoutPermission(t *testing.T) {
 		}
 		failed, took := h.ask(t, c, 1)
 		e, ok := errors.AsType[*shiva.CallError](errors.Join(failed...))
-		if n := h.asked[0].Load() + h.asked[1].Load() + h.asked[2].Load(); !ok || !e.MayHaveRun || n != 1 || took != time.Minute || h.lived.Load() != before {
+		if n := h.asked[0].Load() + h.asked[1].Load() + h.asked[2].Load(); !ok || !e.MayHaveRun || n != 1 ||
+			took != time.Minute || h.lived.Load() != before {
 			t.Errorf("asked %d times, took %v: %v", n, took, failed)
 		}
 	})

@@ -135,7 +135,8 @@ func (c *Client) Stream(ctx context.Context, cfg StreamConfig) (*Stream, error) 
 		return nil, errors.New("shiva: a stream needs a name")
 	}
 	if cfg.Keep < KeepAll || cfg.Keep > maxStreamKeep {
-		return nil, fmt.Errorf("shiva: keep of stream %q is %d, expected KeepAll or 0 to %d", cfg.Name, cfg.Keep, maxStreamKeep)
+		return nil, fmt.Errorf("shiva: keep of stream %q is %d, expected KeepAll or 0 to %d", cfg.Name, cfg.Keep,
+			maxStreamKeep)
 	}
 	if cfg.Timeout < 0 {
 		return nil, fmt.Errorf("shiva: timeout of stream %q is %v, expected 0 or more", cfg.Name, cfg.Timeout)

@@ -121,7 +121,8 @@ func executed(c *shivatest.Conn, m *shiva.Message) { answerFrame(c, m, 0) }
 func TestStreamAnswers(t *testing.T) {
 	third := func(c *shivatest.Conn, m *shiva.Message) {
 		if seq := frameOf(m).Seq; seq%3 != 2 {
-			_ = c.Send(shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.Superseded, By: fmt.Sprint(seq + 1), Code: 409}))
+			_ = c.Send(
+				shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.Superseded, By: fmt.Sprint(seq + 1), Code: 409}))
 			return
 		}
 		answerFrame(c, m, 2)
@@ -205,9 +206,11 @@ func TestStreamRefusals(t *testing.T) {
 		}
 		r.wantRest(outcome{})
 		for name, cfg := range map[string]shiva.StreamConfig{
-			"a name": {Model: "m"}, "keep": {Name: "c", Keep: -2}, "1024": {Name: "c", Keep: 1025}, "timeout": {Name: "c", Timeout: -1},
+			"a name": {Model: "m"}, "keep": {Name: "c", Keep: -2}, "1024": {Name: "c", Keep: 1025},
+			"timeout": {Name: "c", Timeout: -1},
 		} {
-			if s, err := r.client.Stream(r.Context(), cfg); s != nil || err == nil || !strings.Contains(err.Error(), name) {
+			if s, err := r.client.Stream(r.Context(), cfg); s != nil || err == nil ||
+				!strings.Contains(err.Error(), name) {
 				r.Errorf("%+v: %v", cfg, err)
 			}
 		}
@@ -240,7 +243,10 @@ func TestStreamSupersedesUnsent(t *testing.T) {
 	const size = 130_000 // more than a connection holds
 	for keep := 1; keep <= 3; keep++ {
 		var gate chan struct{}
-		withStream(t, func(c *shivatest.Conn, m *shiva.Message) { <-gate; executed(c, m) }, shiva.StreamConfig{Keep: keep}, func(r *streamRig) {
+		withStream(t, func(c *shivatest.Conn, m *shiva.Message) {
+			<-gate
+			executed(c, m)
+		}, shiva.StreamConfig{Keep: keep}, func(r *streamRig) {
 			gate = make(chan struct{}) // made in this bubble
 			for range 2 {              // the server has the first, the second is being written
 				r.push(size)
@@ -613,7 +619,8 @@ func storm(t *testing.T, keep int, seed uint64) {
 	})
 	defer server.Close()
 	pool := tensor.NewPool(0)
-	client, err := shiva.Dial(t.Context(), server.Addr(), shiva.WithPool(pool), shiva.WithInFlight(8), shiva.WithBackoff(time.Millisecond, time.Millisecond))
+	client, err := shiva.Dial(t.Context(), server.Addr(), shiva.WithPool(pool), shiva.WithInFlight(8),
+		shiva.WithBackoff(time.Millisecond, time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -662,10 +669,12 @@ func storm(t *testing.T, keep int, seed uint64) {
 	taking.Wait()
 	counts := s.Counts()
 	if all := int(answered.Load()+failed.Load()) + counts.Superseded + counts.Dropped; all != int(pushed.Load()) {
-		t.Errorf("seed %d: %d answered, %d failed, %+v: %d of %d frames", seed, answered.Load(), failed.Load(), counts, all, pushed.Load())
+		t.Errorf("seed %d: %d answered, %d failed, %+v: %d of %d frames", seed, answered.Load(), failed.Load(), counts,
+			all, pushed.Load())
 	}
 	if keep == shiva.KeepAll && counts.Dropped > 0 || keep != shiva.KeepAll && skipped > counts.Superseded {
-		t.Errorf("seed %d: %d answered, %d failed, %d skipped, %+v", seed, answered.Load(), failed.Load(), skipped, counts)
+		t.Errorf("seed %d: %d answered, %d failed, %d skipped, %+v", seed, answered.Load(), failed.Load(), skipped,
+			counts)
 	}
 	s.Close()
 	client.Close()

@@ -42,7 +42,8 @@ func AppendText(dst []byte, t tensor.Tensor) ([]byte, error) {
 		if shape[i] == 0 {
 			shape = shape[:i+1]
 			if lists > maxEmptyLists {
-				return dst, fmt.Errorf("shiva: texts of shape %s are %d lists without an element, limit %d", t.Shape, lists, maxEmptyLists)
+				return dst, fmt.Errorf("shiva: texts of shape %s are %d lists without an element, limit %d", t.Shape,
+					lists, maxEmptyLists)
 			}
 			break
 		}

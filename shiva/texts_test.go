@@ -112,7 +112,8 @@ func TestMessageTexts(t *testing.T) {
 	}
 	m := &Message{Metadata: fmt.Appendf(nil, `{"id":1,%q:%s}`, TextsKey, object)}
 	got, err := m.Texts()
-	if err != nil || len(got) != 2 || got[0].Name != a.Name || got[1].Name != b.Name || string(got[0].Data) != string(a.Data) || len(got[1].Shape) != 0 {
+	if err != nil || len(got) != 2 || got[0].Name != a.Name || got[1].Name != b.Name ||
+		string(got[0].Data) != string(a.Data) || len(got[1].Shape) != 0 {
 		t.Errorf("%s: %v (%v)", m.Metadata, got, err)
 	}
 	if got, err := new(Message).Texts(); got != nil || err != nil {
@@ -127,7 +128,8 @@ func TestMessageTexts(t *testing.T) {
 
 // A text that can be parsed is a valid tensor, and parses to the same one after AppendText.
 func FuzzParseText(f *testing.F) {
-	for _, seed := range []string{`"a"`, `[["a","\u00e9"],["\"",""]]`, `[[],[]]`, `[{"b64":"/w=="}]`, `[[["a"]],[["b"]]]`, `[ "a" , [ ] ]`} {
+	for _, seed := range []string{`"a"`, `[["a","\u00e9"],["\"",""]]`, `[[],[]]`, `[{"b64":"/w=="}]`,
+		`[[["a"]],[["b"]]]`, `[ "a" , [ ] ]`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -45,7 +45,8 @@ func echoed(t *testing.T, addr string, options ...shiva.Option) error {
 func TestClientTLS(t *testing.T) {
 	ours, others := certtest.New(t, "ours"), certtest.New(t, "others")
 	server := func(i certtest.Issue, auth tls.ClientAuthType) string {
-		return serveTLS(t, &tls.Config{Certificates: []tls.Certificate{i.Pair(t)}, ClientAuth: auth, ClientCAs: ours.Pool()})
+		return serveTLS(t,
+			&tls.Config{Certificates: []tls.Certificate{i.Pair(t)}, ClientAuth: auth, ClientCAs: ours.Pool()})
 	}
 	good := ours.Server(nil)
 	expired := ours.Server(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) })
@@ -89,7 +90,8 @@ func TestClientTLS(t *testing.T) {
 		}
 		err := echoed(t, k.addr, options...)
 		where := strings.TrimPrefix(strings.TrimPrefix(k.addr, "tls:"), "//")
-		if k.want == "" && err != nil || k.want != "" && (err == nil || !strings.Contains(err.Error(), k.want) || !strings.Contains(err.Error(), where)) {
+		if k.want == "" && err != nil || k.want != "" &&
+			(err == nil || !strings.Contains(err.Error(), k.want) || !strings.Contains(err.Error(), where)) {
 			t.Errorf("%s: %v; expected %q", name, err, k.want)
 		}
 	}

@@ -33,7 +33,8 @@ func (s *introduced) verdict(m *shiva.Message, first string) *shiva.Message {
 	if s.refused != nil {
 		s.refused()
 	}
-	return shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.Unauthenticated, Message: "none of this server's", Code: 401})
+	return shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.Unauthenticated, Message: "none of this server's",
+		Code: 401})
 }
 
 func (s *introduced) serve(l net.Listener) {
@@ -101,7 +102,8 @@ func TestToken(t *testing.T) {
 		c.Close()
 	}
 	_, err = shiva.Dial(t.Context(), l.Addr().String(), shiva.WithToken("unknown"))
-	if e, ok := errors.AsType[*shiva.RemoteError](err); !ok || e.Type != shiva.Unauthenticated || strings.Contains(err.Error(), "unknown") {
+	if e, ok := errors.AsType[*shiva.RemoteError](err); !ok || e.Type != shiva.Unauthenticated ||
+		strings.Contains(err.Error(), "unknown") {
 		t.Errorf("an unknown token: %v", err)
 	}
 	c, err := shiva.Dial(t.Context(), l.Addr().String(), shiva.WithToken(""))
@@ -183,14 +185,16 @@ func TestTokenIsReadAgain(t *testing.T) {
 		ok            bool
 		connections   int
 	}{
-		{"first", "first", true, 1}, {"second", "second", true, 2}, {"third", "second", false, 2}, {"third", "", false, 2}, {"third", "third", true, 3},
+		{"first", "first", true, 1}, {"second", "second", true, 2}, {"third", "second", false, 2},
+		{"third", "", false, 2}, {"third", "third", true, 3},
 		{"fourth", "wrong", false, 4}, {"fourth", "fourth", true, 5},
 	} {
 		r.knows(step.knows)
 		r.write(t, step.writes)
 		if err := r.ask(t, c); (err == nil) != step.ok {
 			t.Errorf("%+v: %v", step, err)
-		} else if e, is := errors.AsType[*shiva.RemoteError](err); err != nil && (!is || e.Type != shiva.Unauthenticated) {
+		} else if e, is := errors.AsType[*shiva.RemoteError](err); err != nil &&
+			(!is || e.Type != shiva.Unauthenticated) {
 			t.Errorf("%+v: %v", step, err)
 		}
 		if n := r.connections(); n != step.connections {

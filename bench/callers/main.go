@@ -96,7 +96,9 @@ func (o *options) run(ctx context.Context) (broken []string, err error) {
 	}
 	if o.peers != "" {
 		for i, window := range []float64{0, 1, 5} {
-			systems = append(systems, &system{name: fmt.Sprintf("pytriton, %g ms", window), color: []string{"#e69f00", "#d55e00", "#cc79a7"}[i], wire: load.GRPC, start: pytriton(window)})
+			systems = append(systems,
+				&system{name: fmt.Sprintf("pytriton, %g ms", window),
+					color: []string{"#e69f00", "#d55e00", "#cc79a7"}[i], wire: load.GRPC, start: pytriton(window)})
 		}
 	}
 	for _, s := range systems {
@@ -124,7 +126,8 @@ func (o *options) broken(systems []*system) (all []string) {
 	for i, n := range o.clients {
 		got := rule.cells[i].rate
 		if want := leastShare * o.possible(n); got < want {
-			all = append(all, fmt.Sprintf("%d clients: %.0f/s, want %.0f, which is %g of the possible", n, got, want, leastShare))
+			all = append(all,
+				fmt.Sprintf("%d clients: %.0f/s, want %.0f, which is %g of the possible", n, got, want, leastShare))
 		}
 		for _, s := range systems[2:] {
 			if other := s.cells[i].rate; got < other {
@@ -140,9 +143,11 @@ func milliseconds(d time.Duration) string { return fmt.Sprint(d.Seconds() * 1e3)
 
 func shivad(together bool) func(*options, *process.Group) (string, error) {
 	return func(o *options, g *process.Group) (string, error) {
-		s, err := process.Shivad(o.dir, process.Options{Config: fmt.Sprintf("[model.doubler]\ntogether = %v\n", together)})
+		s, err := process.Shivad(o.dir,
+			process.Options{Config: fmt.Sprintf("[model.doubler]\ntogether = %v\n", together)})
 		if err == nil {
-			err = s.Start(o.dir, o.python, filepath.Join("bench", "callers", "serve_shiva.py"), s.Containers, milliseconds(o.a), milliseconds(o.b))
+			err = s.Start(o.dir, o.python, filepath.Join("bench", "callers", "serve_shiva.py"), s.Containers,
+				milliseconds(o.a), milliseconds(o.b))
 			*g = s.Group
 		}
 		return s.TCP, err
@@ -156,7 +161,8 @@ func pytriton(window float64) func(*options, *process.Group) (string, error) {
 			return "", err
 		}
 		port := func(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
-		return grpc, g.Start(o.dir, filepath.Join(o.peers, "pytriton", "bin", "python"), filepath.Join("bench", "callers", "serve_pytriton.py"),
+		return grpc, g.Start(o.dir, filepath.Join(o.peers, "pytriton", "bin", "python"),
+			filepath.Join("bench", "callers", "serve_pytriton.py"),
 			port(http), port(grpc), milliseconds(o.a), milliseconds(o.b), fmt.Sprint(window))
 	}
 }
@@ -214,7 +220,8 @@ func (s *system) ask(ctx context.Context, o *options, c load.Config, n int) (cel
 		c.Conns--
 		var err error
 		seconds := fmt.Sprint((c.Warmup + c.Duration).Seconds())
-		reference, err = process.Start(o.dir, filepath.Join(o.peers, "reference", "bin", "python"), filepath.Join("bench", "callers", "ask.py"), c.Addr, seconds)
+		reference, err = process.Start(o.dir, filepath.Join(o.peers, "reference", "bin", "python"),
+			filepath.Join("bench", "callers", "ask.py"), c.Addr, seconds)
 		if err != nil {
 			return one, err
 		}
@@ -271,16 +278,20 @@ func (o *options) print(systems []*system) {
 
 // draw draws rate and latency over the number of clients.
 func (o *options) draw(ctx context.Context, systems []*system) error {
-	rate := figure.Panel{Title: "Answers per second", X: figure.Axis{Label: "clients", Log: true}, Y: figure.Axis{Label: "answers/s", Min: figure.At(0)}}
-	latency := figure.Panel{Title: "Latency", X: rate.X, Y: figure.Axis{Label: "p50, ms", Min: figure.At(0)}, Legend: &figure.Legend{}}
-	possible, least := figure.Series{Name: "possible", Color: "#000000", Dashes: []float64{3, 2}}, figure.Series{Name: "possible", Color: "#000000", Dashes: []float64{3, 2}}
+	rate := figure.Panel{Title: "Answers per second", X: figure.Axis{Label: "clients", Log: true},
+		Y: figure.Axis{Label: "answers/s", Min: figure.At(0)}}
+	latency := figure.Panel{Title: "Latency", X: rate.X, Y: figure.Axis{Label: "p50, ms", Min: figure.At(0)},
+		Legend: &figure.Legend{}}
+	possible, least := figure.Series{Name: "possible", Color: "#000000", Dashes: []float64{3, 2}},
+		figure.Series{Name: "possible", Color: "#000000", Dashes: []float64{3, 2}}
 	for _, n := range o.clients {
 		possible.X, possible.Y = append(possible.X, float64(n)), append(possible.Y, o.possible(n))
 		least.X, least.Y = append(least.X, float64(n)), append(least.Y, float64(n)/o.possible(n)*1e3)
 	}
 	rate.Series, latency.Series = append(rate.Series, possible), append(latency.Series, least)
 	for _, s := range systems {
-		a, b := figure.Series{Name: s.name, Color: s.color, X: possible.X}, figure.Series{Name: s.name, Color: s.color, X: possible.X}
+		a, b := figure.Series{Name: s.name, Color: s.color, X: possible.X},
+			figure.Series{Name: s.name, Color: s.color, X: possible.X}
 		if s == systems[1] {
 			a.Width, b.Width = 2, 2
 		}

@@ -34,7 +34,8 @@ func drawFigure(f *figure.Figure, extension string) (vg.CanvasWriterTo, error) {
 		return nil, fmt.Errorf("a figure is drawn into a file named .svg or .png, not %q", extension)
 	}
 	if len(f.Panels) == 0 || f.Width <= 0 || f.Height <= 0 || f.Columns < 0 {
-		return nil, fmt.Errorf("%d panels of %g x %g cm in %d columns: expected at least one, with a size", len(f.Panels), f.Width, f.Height, f.Columns)
+		return nil, fmt.Errorf("%d panels of %g x %g cm in %d columns: expected at least one, with a size",
+			len(f.Panels), f.Width, f.Height, f.Columns)
 	}
 	columns := max(f.Columns, 1)
 	rows := (len(f.Panels) + columns - 1) / columns
@@ -45,7 +46,8 @@ func drawFigure(f *figure.Figure, extension string) (vg.CanvasWriterTo, error) {
 	}
 	canvas.SetColor(color.White) // for pages with a dark background
 	canvas.Fill(vg.Rectangle{Max: vg.Point{X: width, Y: height}}.Path())
-	tiles := draw.Tiles{Rows: rows, Cols: columns, PadX: cm(0.4), PadY: cm(0.4), PadTop: cm(0.2), PadBottom: cm(0.2), PadLeft: cm(0.2), PadRight: cm(0.2)}
+	tiles := draw.Tiles{Rows: rows, Cols: columns, PadX: cm(0.4), PadY: cm(0.4), PadTop: cm(0.2), PadBottom: cm(0.2),
+		PadLeft: cm(0.2), PadRight: cm(0.2)}
 	for i := range f.Panels {
 		p, err := plotPanel(&f.Panels[i], cm(f.Width))
 		if err != nil {

@@ -144,7 +144,8 @@ func (b *bench) checkQuota(ctx context.Context) error {
 	if ratio < quotaBar {
 		verdict = "BROKEN"
 	}
-	fmt.Printf("quota of one processor: GOMAXPROCS %s: %.2f of the best, bar %.2f %s\n", strings.Join(shown, ", "), ratio, quotaBar, verdict)
+	fmt.Printf("quota of one processor: GOMAXPROCS %s: %.2f of the best, bar %.2f %s\n", strings.Join(shown, ", "),
+		ratio, quotaBar, verdict)
 	if ratio < quotaBar {
 		return fmt.Errorf("the server does not follow the quota")
 	}

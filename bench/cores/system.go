@@ -54,7 +54,8 @@ func (b *bench) start(ctx context.Context, by limiter, n int, env []string) (*sy
 	if err != nil {
 		return nil, err
 	}
-	s.Server, err = process.Shivad(b.dir, process.Options{V2: true, Under: append(append(prefix, "env"), env...), Flags: []string{"--log-level", "warn"}})
+	s.Server, err = process.Shivad(b.dir,
+		process.Options{V2: true, Under: append(append(prefix, "env"), env...), Flags: []string{"--log-level", "warn"}})
 	if err != nil {
 		by.leave()
 		return nil, err
@@ -98,7 +99,8 @@ func (s *system) stop() {
 // offer runs a closed loop and returns the answers per second.
 func (s *system) offer(ctx context.Context, l load, length time.Duration) (float64, error) {
 	addr := map[string]string{"tcp": s.TCP, "grpc": s.GRPC}[l.door]
-	command := append(s.others[:len(s.others):len(s.others)], filepath.Join(s.Dir, "shivactl"), "--admin", s.Admin, "--addr", addr, "bench", l.route,
+	command := append(s.others[:len(s.others):len(s.others)], filepath.Join(s.Dir, "shivactl"), "--admin", s.Admin,
+		"--addr", addr, "bench", l.route,
 		"--door", l.door, "--for", length.String(), "--conns", "16", "--inflight", fmt.Sprint(l.inFlight), "--json")
 	out, err := exec.CommandContext(ctx, command[0], command[1:]...).Output()
 	var report struct{ Rate float64 }
@@ -121,7 +123,8 @@ func (s *system) profile(ctx context.Context) error {
 		_, _ = s.offer(busy, loads[0], time.Minute)
 	}()
 	defer func() { cancel(); <-over }()
-	for name, path := range map[string]string{"mutex.pprof": "mutex?seconds=1", "block.pprof": "block?seconds=1", "cpu.pprof": "profile?seconds=1", "scheduler.trace": "trace?seconds=0.2"} {
+	for name, path := range map[string]string{"mutex.pprof": "mutex?seconds=1", "block.pprof": "block?seconds=1",
+		"cpu.pprof": "profile?seconds=1", "scheduler.trace": "trace?seconds=0.2"} {
 		var text bytes.Buffer
 		err := s.Get(ctx, "/debug/pprof/"+path, &text)
 		if err == nil {

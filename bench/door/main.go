@@ -37,7 +37,8 @@ func main() {
 	maxBatch := flag.Int("max-batch", 0, "maximum number of `rows` in a batch; 0: the server's default")
 	flag.Parse()
 	cfg := config.Default()
-	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = addrs(*listen), addrs(*rest), addrs(*grpc), *admin, nil
+	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = addrs(*listen),
+		addrs(*rest), addrs(*grpc), *admin, nil
 	cfg.TLS.Cert, cfg.TLS.Key, cfg.Admin.Profiling = *cert, *key, true
 	if err := run(cfg, *maxBatch, flag.Args()); err != nil {
 		log.Fatal(err)
@@ -67,7 +68,8 @@ func run(cfg config.Config, maxBatch int, models []string) error {
 			return err
 		}
 		spec := scheduler.Spec{Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x}, MaxBatch: maxBatch, Platform: "echo"}
-		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, worker, scheduler.ReplicaOptions{Label: "in process"}); err != nil {
+		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, worker,
+			scheduler.ReplicaOptions{Label: "in process"}); err != nil {
 			return err
 		}
 	}

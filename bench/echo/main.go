@@ -61,7 +61,8 @@ func main() {
 	if *cert != "" {
 		err = encrypted(*listen, *cert, *key, stop)
 	} else {
-		err = gnet.Run(&handler{listen: *listen, stop: stop}, "tcp://"+*listen, gnet.WithReuseAddr(true), gnet.WithNumEventLoop(*loops))
+		err = gnet.Run(&handler{listen: *listen, stop: stop}, "tcp://"+*listen, gnet.WithReuseAddr(true),
+			gnet.WithNumEventLoop(*loops))
 	}
 	if err != nil {
 		log.Fatalf("echo: %v", err)

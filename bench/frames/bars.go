@@ -36,20 +36,30 @@ func (r results) bars(peers bool) []ratio.Ratio {
 		return ratio.Ratio{What: what, Bound: ratio.AtMost, Limit: limit}
 	}
 	bars := []ratio.Ratio{
-		r.bar(least("go / echo: rate, "+video.name, 0.8), rate, many(inGo, shivaTCP, video), many(echo, shivaTCP, video), 1),
-		r.bar(most("go / door: CPU, "+video.name, 1.4), cpu, many(inGo, shivaTCP, video), many(door, shivaTCP, video), 1),
-		r.bar(least("python / echo: rate, "+video.name, 0.75), rate, many(inPython, shivaTCP, video), many(echo, shivaTCP, video), 1),
-		r.bar(most("python / door: CPU, "+video.name, 1.6), cpu, many(inPython, shivaTCP, video), many(door, shivaTCP, video), 1),
+		r.bar(least("go / echo: rate, "+video.name, 0.8), rate, many(inGo, shivaTCP, video),
+			many(echo, shivaTCP, video), 1),
+		r.bar(most("go / door: CPU, "+video.name, 1.4), cpu, many(inGo, shivaTCP, video), many(door, shivaTCP, video),
+			1),
+		r.bar(least("python / echo: rate, "+video.name, 0.75), rate, many(inPython, shivaTCP, video),
+			many(echo, shivaTCP, video), 1),
+		r.bar(most("python / door: CPU, "+video.name, 1.6), cpu, many(inPython, shivaTCP, video),
+			many(door, shivaTCP, video), 1),
 		r.bar(most("go: CPU of 24 MB / of 6 MB", 4.3), cpu, many(inGo, shivaTCP, wide), many(inGo, shivaTCP, video), 1),
-		r.bar(most("python: CPU of 24 MB / of 6 MB", 4.3), cpu, many(inPython, shivaTCP, wide), many(inPython, shivaTCP, video), 1),
-		r.bar(most("python: p50 of one at a time, shared memory / TCP, "+video.name, 0.35), p50, alone(inPython, shivaShared, video), alone(inPython, shivaTCP, video), 1),
-		r.bar(most("python / echo: p50 of one at a time, to two round trips, "+small.name, 3), p50, alone(inPython, shivaTCP, small), alone(echo, shivaTCP, small), 2),
-		r.bar(least("python / echo: rate, "+small.name+", 16 connections x 16", 0.45), rate, many(inPython, shivaTCP, small), many(echo, shivaTCP, small), 1),
+		r.bar(most("python: CPU of 24 MB / of 6 MB", 4.3), cpu, many(inPython, shivaTCP, wide),
+			many(inPython, shivaTCP, video), 1),
+		r.bar(most("python: p50 of one at a time, shared memory / TCP, "+video.name, 0.35), p50,
+			alone(inPython, shivaShared, video), alone(inPython, shivaTCP, video), 1),
+		r.bar(most("python / echo: p50 of one at a time, to two round trips, "+small.name, 3), p50,
+			alone(inPython, shivaTCP, small), alone(echo, shivaTCP, small), 2),
+		r.bar(least("python / echo: rate, "+small.name+", 16 connections x 16", 0.45), rate,
+			many(inPython, shivaTCP, small), many(echo, shivaTCP, small), 1),
 	}
 	if !peers {
 		return bars
 	}
-	bars = append(bars, r.bar(least("python / eyecan-shiva: rate, "+floats.name, 1.4), rate, many(inPython, shivaTCP, floats), many(reference, shivaTCP, floats), 1))
+	bars = append(bars,
+		r.bar(least("python / eyecan-shiva: rate, "+floats.name, 1.4), rate, many(inPython, shivaTCP, floats),
+			many(reference, shivaTCP, floats), 1))
 	for _, s := range []*size{video, picture} {
 		for _, peer := range []struct {
 			*kind

@@ -14,7 +14,8 @@ import (
 func turns(of ...float64) *series {
 	s := &series{}
 	for _, v := range of {
-		s.turns = append(s.turns, turn{rate: v, p50: time.Duration(v) * time.Microsecond, cpu: time.Duration(v) * time.Millisecond})
+		s.turns = append(s.turns,
+			turn{rate: v, p50: time.Duration(v) * time.Microsecond, cpu: time.Duration(v) * time.Millisecond})
 	}
 	return s
 }
@@ -35,7 +36,9 @@ func TestBars(t *testing.T) {
 		if len(bar.Rounds) != 3 || bar.Bound == ratio.Reported {
 			t.Errorf("%s: rounds %v, bound %v: is its cell not in the plan?", bar.What, bar.Rounds, bar.Bound)
 		}
-		if i == 0 && !slices.EqualFunc(bar.Rounds, []float64{0.9, 0.9, 0.1}, func(a, b float64) bool { return math.Abs(a-b) < 1e-9 }) {
+		if i == 0 && !slices.EqualFunc(bar.Rounds, []float64{0.9, 0.9, 0.1}, func(a, b float64) bool {
+			return math.Abs(a-b) < 1e-9
+		}) {
 			t.Errorf("%s: %v", bar.What, bar.Rounds)
 		}
 	}

@@ -45,10 +45,11 @@ func main() {
 	flag.StringVar(&o.peers, "peers", "", "also measure the servers that bench/peers/install has installed in this `directory`")
 	flag.StringVar(&o.chart, "chart", "", "draw the figures into this `file`")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
-	flag.Func("only", "measure only turns whose names match this `REGEXP`, and bars between them: \"way=Shiva-TCP/size=small/inflight=one\"", func(text string) (err error) {
-		o.only, err = regexp.Compile(text)
-		return err
-	})
+	flag.Func("only", "measure only turns whose names match this `REGEXP`, and bars between them: \"way=Shiva-TCP/size=small/inflight=one\"",
+		func(text string) (err error) {
+			o.only, err = regexp.Compile(text)
+			return err
+		})
 	flag.Parse()
 	if *short {
 		o.rounds, o.duration = 2, time.Second/5

@@ -26,7 +26,8 @@ func (c cell) name() string {
 	if c.alone {
 		in = "one"
 	}
-	return fmt.Sprintf("system=%s/way=%s/size=%s/inflight=%s", c.kind.name, strings.ReplaceAll(c.way.name, ", ", "-"), c.size.model, in)
+	return fmt.Sprintf("system=%s/way=%s/size=%s/inflight=%s", c.kind.name, strings.ReplaceAll(c.way.name, ", ", "-"),
+		c.size.model, in)
 }
 
 // A turn is the measurement of a cell in one round.
@@ -126,7 +127,8 @@ func measure(ctx context.Context, o *options) (results, error) {
 	for round := range o.rounds {
 		for _, c := range cells {
 			if err := systems[c.kind].turn(ctx, o, c, all[c]); err != nil {
-				return nil, fmt.Errorf("frames: round %d: %s, %s, %s: %w", round+1, c.kind.name, c.way.name, c.size.name, err)
+				return nil, fmt.Errorf("frames: round %d: %s, %s, %s: %w", round+1, c.kind.name, c.way.name,
+					c.size.name, err)
 			}
 		}
 		slices.Reverse(cells)
@@ -172,6 +174,7 @@ func (s *system) turn(ctx context.Context, o *options, c cell, into *series) err
 	}
 	fmt.Print(r.Line("Frames/" + c.name()))
 	into.latency.Merge(&r.Latency)
-	into.turns = append(into.turns, turn{rate: r.Rate(), p50: r.Latency.Quantile(0.5), cpu: (after - before) / time.Duration(r.Taken)})
+	into.turns = append(into.turns,
+		turn{rate: r.Rate(), p50: r.Latency.Quantile(0.5), cpu: (after - before) / time.Duration(r.Taken)})
 	return nil
 }

@@ -80,7 +80,8 @@ func (s *size) same(i int) error {
 // register makes the region known to a server, by the Predict Protocol over HTTP.
 func (r *region) register(addr, name string) error {
 	body := fmt.Sprintf(`{"key":"/%s","offset":0,"byte_size":%d}`, filepath.Base(r.file.Name()), r.size)
-	a, err := http.Post(fmt.Sprintf("http://%s/v2/systemsharedmemory/region/%s/register", addr, name), "application/json", strings.NewReader(body))
+	a, err := http.Post(fmt.Sprintf("http://%s/v2/systemsharedmemory/region/%s/register", addr, name),
+		"application/json", strings.NewReader(body))
 	if err != nil {
 		return err
 	}

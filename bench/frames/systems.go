@@ -25,13 +25,17 @@ type kind struct {
 }
 
 var (
-	echo      = &kind{name: "echo", label: "bare echo", ways: []*way{shivaTCP}, sizes: sizes, start: startEcho}
-	door      = &kind{name: "door", label: "shivad, model inside", ways: []*way{shivaTCP}, sizes: []*size{video, picture}, start: startDoor}
+	echo = &kind{name: "echo", label: "bare echo", ways: []*way{shivaTCP}, sizes: sizes, start: startEcho}
+	door = &kind{name: "door", label: "shivad, model inside", ways: []*way{shivaTCP},
+		sizes: []*size{video, picture}, start: startDoor}
 	inGo      = &kind{name: "go", label: "shivad, Go", ways: ways, sizes: sizes, start: startGo}
 	inPython  = &kind{name: "python", label: "shivad, Python", ways: ways, sizes: sizes, start: startPython}
-	reference = &kind{name: "reference", label: "eyecan-shiva", peer: "reference", ways: []*way{shivaTCP}, sizes: []*size{video, picture, floats}, start: startReference}
-	pytriton  = &kind{name: "pytriton", label: "pytriton", peer: "pytriton", ways: []*way{rest, grpcRaw, grpcShared}, sizes: []*size{video, picture}, start: startV2}
-	mlserver  = &kind{name: "mlserver", label: "MLServer", peer: "mlserver", ways: []*way{grpcRaw}, sizes: []*size{video, picture}, start: startV2}
+	reference = &kind{name: "reference", label: "eyecan-shiva", peer: "reference", ways: []*way{shivaTCP},
+		sizes: []*size{video, picture, floats}, start: startReference}
+	pytriton = &kind{name: "pytriton", label: "pytriton", peer: "pytriton", ways: []*way{rest, grpcRaw, grpcShared},
+		sizes: []*size{video, picture}, start: startV2}
+	mlserver = &kind{name: "mlserver", label: "MLServer", peer: "mlserver", ways: []*way{grpcRaw},
+		sizes: []*size{video, picture}, start: startV2}
 
 	kinds = []*kind{echo, door, inGo, inPython, reference, pytriton, mlserver}
 )
@@ -148,7 +152,8 @@ func (s *system) serve(o *options, container ...string) (err error) {
 
 // startPeer starts the program that serves a peer, with the Python that has its packages.
 func (s *system) startPeer(o *options, args ...string) error {
-	return s.Start(o.bin, filepath.Join(o.peers, s.peer, "bin", "python"), append([]string{filepath.Join("bench", "peers", "serve_"+s.peer+".py")}, args...)...)
+	return s.Start(o.bin, filepath.Join(o.peers, s.peer, "bin", "python"),
+		append([]string{filepath.Join("bench", "peers", "serve_"+s.peer+".py")}, args...)...)
 }
 
 func startReference(s *system, o *options) error { return s.startPeer(o, s.TCP) }

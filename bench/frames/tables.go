@@ -18,7 +18,9 @@ func (r results) rows(s *size) (rows [][]string) {
 				continue
 			}
 			one, _, _ := r.of(alone(k, w, s))
-			rows = append(rows, []string{w.name + ", " + k.label, perSecond(m.rate), milliseconds(m.p50), milliseconds(p99), milliseconds(one.p50), milliseconds(m.cpu)})
+			rows = append(rows,
+				[]string{w.name + ", " + k.label, perSecond(m.rate), milliseconds(m.p50), milliseconds(p99),
+					milliseconds(one.p50), milliseconds(m.cpu)})
 		}
 	}
 	return rows

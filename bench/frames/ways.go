@@ -23,12 +23,16 @@ type size struct {
 }
 
 var (
-	video   = &size{model: "video", name: "1920x1080x3 uint8", dtype: tensor.Uint8, shape: tensor.Shape{1080, 1920, 3}, conns: 4, inFlight: 2, inTable: true}
-	picture = &size{model: "picture", name: "3x224x224 float32", dtype: tensor.Float32, shape: tensor.Shape{3, 224, 224}, conns: 4, inFlight: 2, inTable: true}
+	video = &size{model: "video", name: "1920x1080x3 uint8", dtype: tensor.Uint8, shape: tensor.Shape{1080, 1920, 3},
+		conns: 4, inFlight: 2, inTable: true}
+	picture = &size{model: "picture", name: "3x224x224 float32", dtype: tensor.Float32,
+		shape: tensor.Shape{3, 224, 224}, conns: 4, inFlight: 2, inTable: true}
 	// For bars alone: four times video; as many bytes as video; a small request.
-	wide   = &size{model: "wide", name: "3840x2160x3 uint8", dtype: tensor.Uint8, shape: tensor.Shape{2160, 3840, 3}, conns: 4, inFlight: 2}
-	floats = &size{model: "floats", name: "3x720x720 float32", dtype: tensor.Float32, shape: tensor.Shape{3, 720, 720}, conns: 4, inFlight: 2}
-	small  = &size{model: "small", name: "64 B", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 16, inFlight: 16}
+	wide = &size{model: "wide", name: "3840x2160x3 uint8", dtype: tensor.Uint8, shape: tensor.Shape{2160, 3840, 3},
+		conns: 4, inFlight: 2}
+	floats = &size{model: "floats", name: "3x720x720 float32", dtype: tensor.Float32, shape: tensor.Shape{3, 720, 720},
+		conns: 4, inFlight: 2}
+	small = &size{model: "small", name: "64 B", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 16, inFlight: 16}
 
 	sizes = []*size{video, picture, wide, floats, small}
 )
@@ -96,7 +100,9 @@ func (w *way) frames(s *size, xs []tensor.Tensor) (frames [][]byte, err error) {
 		var frame []byte
 		if w.shared {
 			x.Name = "x"
-			frame, _, err = (&load.Request{Model: s.model, Inputs: []tensor.Tensor{x}, InputsAt: []load.Place{s.input(i)}, OutputsAt: []load.Output{{Name: "x", Place: s.output(i)}}}).Encode(w.encoding().Wire)
+			frame, _, err = (&load.Request{Model: s.model, Inputs: []tensor.Tensor{x},
+				InputsAt: []load.Place{s.input(i)}, OutputsAt: []load.Output{{Name: "x", Place: s.output(i)}}}).
+				Encode(w.encoding().Wire)
 		} else {
 			frame, err = w.encoding().Frame(s.model, x)
 		}

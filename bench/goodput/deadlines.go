@@ -99,33 +99,44 @@ func (r *rig) deadlines(ctx context.Context, requests int, seed uint64) (broken 
 		*load.Result
 	}{{"shivad", server}, {"bare alarm", alarm}} {
 		l := &of.Late
-		fmt.Fprintf(w, "%d\t%s\t%d\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t\n", of.Latency.Count()+of.Refusal.Count(), of.name,
-			l.Count(), milliseconds(l.Quantile(0.5)), milliseconds(l.Quantile(0.99)), milliseconds(l.Quantile(0.999)), milliseconds(l.Max()),
+		fmt.Fprintf(w, "%d\t%s\t%d\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t\n",
+			of.Latency.Count()+of.Refusal.Count(), of.name,
+			l.Count(), milliseconds(l.Quantile(0.5)), milliseconds(l.Quantile(0.99)), milliseconds(l.Quantile(0.999)),
+			milliseconds(l.Max()),
 			milliseconds(of.LateRead.Quantile(0.999)), milliseconds(ofAll(of.Result)))
 	}
 	w.Flush()
 	sent := ended["ok"] + drops["deadline_sent_late"] + drops["deadline_container"]
 	fmt.Printf("%d answered in time, %d not: %.0f refused by prediction, %.0f expired in the queue, %.0f while executing; %d rows reached the container, %.0f were sent\n",
-		server.Latency.Count(), server.Refusal.Count(), drops["predicted"], drops["deadline_never_sent"], drops["deadline_sent_late"]+drops["deadline_container"], rows, sent)
+		server.Latency.Count(), server.Refusal.Count(), drops["predicted"], drops["deadline_never_sent"],
+		drops["deadline_sent_late"]+drops["deadline_container"], rows, sent)
 
 	fifth := len(server.Slots) / 5
 	first, last := share(server.Slots[:fifth]), share(server.Slots[len(server.Slots)-fifth:])
 	fmt.Printf("in time: %.1f %% in the first fifth of the run, %.1f %% in the last\n", 100*first, 100*last)
 	if last < steady*first {
-		broken = append(broken, fmt.Sprintf("%.3f are answered in time in the last fifth of the run, want at least %v of the %.3f in the first", last, steady, first))
+		broken = append(broken,
+			fmt.Sprintf("%.3f are answered in time in the last fifth of the run, want at least %v of the %.3f in the first",
+				last, steady, first))
 	}
 	if late, bare := ofAll(server), ofAll(alarm); late > bare+lateBy {
-		broken = append(broken, fmt.Sprintf("answers are late by %v at p99.9, want at most %v more than a bare timer's %v", late, lateBy, bare))
+		broken = append(broken,
+			fmt.Sprintf("answers are late by %v at p99.9, want at most %v more than a bare timer's %v", late, lateBy,
+				bare))
 	}
 	if float64(rows) != sent {
-		broken = append(broken, fmt.Sprintf("%d rows reached the container, want %.0f: those answered, and those that expired while executing", rows, sent))
+		broken = append(broken,
+			fmt.Sprintf("%d rows reached the container, want %.0f: those answered, and those that expired while executing",
+				rows, sent))
 	}
 	return broken, nil
 }
 
 // offerDeadlines offers requests with random deadlines, one in flight per connection.
-func offerDeadlines(ctx context.Context, addr string, rate float64, length time.Duration, seed uint64) (*load.Result, error) {
-	c := load.Config{Addr: addr, Rate: rate, Seed: seed, Duration: length, Warmup: warmup, Within: longest + grace, Conns: int(spareConns*rate*longest.Seconds()) + 1}
+func offerDeadlines(ctx context.Context, addr string, rate float64, length time.Duration,
+	seed uint64) (*load.Result, error) {
+	c := load.Config{Addr: addr, Rate: rate, Seed: seed, Duration: length, Warmup: warmup, Within: longest + grace,
+		Conns: int(spareConns*rate*longest.Seconds()) + 1}
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range c.Conns {
 		d := shortest + time.Duration(rng.Int64N(int64(longest-shortest)))

@@ -22,8 +22,10 @@ func loops(ctx context.Context, length time.Duration, seed uint64, jobs int) (br
 	for _, o := range all {
 		if o.Later == 0 {
 			with, without := &o.With.Closed, &o.Without.Closed
-			fmt.Fprintf(w, "%s\t%.0f/s\t%.1f ms\t%.0f/s\t%.1f ms\t%s\t%.2f\t%.1f %%\t%.1f %%\t\n", o.Name, without.Rate, milliseconds(without.Mean),
-				with.Rate, milliseconds(with.Mean), possible(o), with.Rate/o.Reference(), 100*without.Failed, 100*with.Failed)
+			fmt.Fprintf(w, "%s\t%.0f/s\t%.1f ms\t%.0f/s\t%.1f ms\t%s\t%.2f\t%.1f %%\t%.1f %%\t\n", o.Name, without.Rate,
+				milliseconds(without.Mean),
+				with.Rate, milliseconds(with.Mean), possible(o), with.Rate/o.Reference(), 100*without.Failed,
+				100*with.Failed)
 		}
 	}
 	w.Flush()
@@ -36,8 +38,10 @@ func loops(ctx context.Context, length time.Duration, seed uint64, jobs int) (br
 			if o.Clients > 0 {
 				clients = fmt.Sprintf("%.0f/s\t%.0f/s", o.Without.Closed.Rate, o.With.Closed.Rate)
 			}
-			fmt.Fprintf(w, "%s\t%.0f/s\t%.2f ms\t%.2f ms\t%.0f/s\t%.2f ms\t%.2f ms\t%.3f\t%s\t\n", o.Name, without.Rate, milliseconds(without.Mean), milliseconds(without.P99),
-				with.Rate, milliseconds(with.Mean), milliseconds(with.P99), float64(with.Mean)/float64(without.Mean), clients)
+			fmt.Fprintf(w, "%s\t%.0f/s\t%.2f ms\t%.2f ms\t%.0f/s\t%.2f ms\t%.2f ms\t%.3f\t%s\t\n", o.Name, without.Rate,
+				milliseconds(without.Mean), milliseconds(without.P99),
+				with.Rate, milliseconds(with.Mean), milliseconds(with.P99), float64(with.Mean)/float64(without.Mean),
+				clients)
 		}
 		broken = append(broken, o.Broken()...)
 	}

@@ -165,7 +165,8 @@ func print(rows []*sim.Outcome) {
 	fmt.Fprintln(w, "load\t\tin time\tof capacity\tmean batch\tp50\tp99\t")
 	for _, o := range rows {
 		line := func(load, name string, r *sim.Result) {
-			fmt.Fprintf(w, "%s\t%s\t%.1f %%\t%.2f\t%.1f\t%.1f ms\t%.1f ms\t\n", load, name, 100*r.Share(), r.OfCapacity(), r.MeanBatch,
+			fmt.Fprintf(w, "%s\t%s\t%.1f %%\t%.2f\t%.1f\t%.1f ms\t%.1f ms\t\n", load, name, 100*r.Share(),
+				r.OfCapacity(), r.MeanBatch,
 				r.P50.Seconds()*1e3, r.P99.Seconds()*1e3)
 		}
 		line(fmt.Sprintf("%.2f", o.Load), "oracle", o.Oracle)

@@ -41,7 +41,9 @@ func panel(name string, cells []*sim.Outcome) figure.Panel {
 		}
 		p.Series = append(p.Series, s)
 	}
-	add(figure.Series{Name: "oracle", Color: "#000000", Dashes: []float64{3, 2}}, func(o *sim.Outcome) *sim.Result { return o.Oracle })
+	add(figure.Series{Name: "oracle", Color: "#000000", Dashes: []float64{3, 2}}, func(o *sim.Outcome) *sim.Result {
+		return o.Oracle
+	})
 	for i, s := range sim.Strategies() {
 		width := 1.0
 		if i == 0 {

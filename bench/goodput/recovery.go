@@ -22,7 +22,8 @@ const (
 // recovery drops the load from five times the capacity to 0.8 of it, and measures the time until
 // requests are answered in time again.
 func (r *rig) recovery(ctx context.Context, capacity float64, seed uint64) (broken []string, err error) {
-	if err := r.set(ctx, map[string]string{"strategy": "deadline", "objective": r.profile.SLO.String(), "shed": "true"}); err != nil {
+	if err := r.set(ctx,
+		map[string]string{"strategy": "deadline", "objective": r.profile.SLO.String(), "shed": "true"}); err != nil {
 		return nil, err
 	}
 	// Two loads at once, of which one stops.
@@ -31,11 +32,13 @@ func (r *rig) recovery(ctx context.Context, capacity float64, seed uint64) (brok
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		surge, surgeErr = r.offer(ctx, load.Config{
-			Conns: connections, Rate: (recoverFrom - recoverTo) * capacity, Seed: seed + 1, Warmup: warmup, Duration: recoverAfter,
+			Conns: connections, Rate: (recoverFrom - recoverTo) * capacity, Seed: seed + 1, Warmup: warmup,
+			Duration: recoverAfter,
 		}, r.profile.SLO)
 	})
 	steady, err = r.offer(ctx, load.Config{
-		Conns: connections, Rate: recoverTo * capacity, Seed: seed, Warmup: warmup, Duration: recoverAfter + recoverWatch, Within: r.profile.SLO + grace,
+		Conns: connections, Rate: recoverTo * capacity, Seed: seed, Warmup: warmup,
+		Duration: recoverAfter + recoverWatch, Within: r.profile.SLO + grace,
 	}, r.profile.SLO)
 	wg.Wait()
 	if err != nil {
@@ -56,10 +59,14 @@ func (r *rig) recovery(ctx context.Context, capacity float64, seed uint64) (brok
 	fmt.Printf("the load falls from %g times the capacity to %g: %.0f %% in time before; again %g %% after %v; %.1f %% from %v on\n",
 		recoverFrom, recoverTo, 100*before, 100*recoverShare, took, 100*rest, recoverWithin)
 	if took > recoverWithin {
-		broken = append(broken, fmt.Sprintf("on the wire: %v after the load has fallen fewer than %g of the requests are answered in time, want recovery within %v", took, recoverShare, recoverWithin))
+		broken = append(broken,
+			fmt.Sprintf("on the wire: %v after the load has fallen fewer than %g of the requests are answered in time, want recovery within %v",
+				took, recoverShare, recoverWithin))
 	}
 	if rest < recoverShare {
-		broken = append(broken, fmt.Sprintf("on the wire: from %v after the load has fallen on %.3f of the requests are answered in time, want %g", recoverWithin, rest, recoverShare))
+		broken = append(broken,
+			fmt.Sprintf("on the wire: from %v after the load has fallen on %.3f of the requests are answered in time, want %g",
+				recoverWithin, rest, recoverShare))
 	}
 	return broken, nil
 }

@@ -49,7 +49,8 @@ func startFleet(ctx context.Context, dir string, p sim.Profile, servers, replica
 		f, addrs = append(f, &rig{s, p}), append(addrs, s.Containers)
 	}
 	for range replicas {
-		err := f[0].Run(nil, "sleeper", "-servers", strings.Join(addrs, ","), "-a", p.A.String(), "-b", p.B.String(), "-noise", fmt.Sprint(p.Noise), model+":FP32:16")
+		err := f[0].Run(nil, "sleeper", "-servers", strings.Join(addrs, ","), "-a", p.A.String(), "-b", p.B.String(),
+			"-noise", fmt.Sprint(p.Noise), model+":FP32:16")
 		if err != nil {
 			return f, err
 		}
@@ -114,7 +115,8 @@ func (r *rig) set(ctx context.Context, settings map[string]string) error {
 	if err != nil {
 		return err
 	}
-	q, err := http.NewRequestWithContext(ctx, http.MethodPatch, "http://"+r.Admin+"/v1/models/"+model, bytes.NewReader(body))
+	q, err := http.NewRequestWithContext(ctx, http.MethodPatch, "http://"+r.Admin+"/v1/models/"+model,
+		bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -139,7 +141,8 @@ func request(deadline time.Duration) ([]byte, error) {
 		return nil, err
 	}
 	return shiva.AppendMessage(nil, &shiva.Message{
-		Namespace: model, Metadata: fmt.Appendf(nil, `{"timeout_ms":%g}`, deadline.Seconds()*1e3), Tensors: []tensor.Tensor{x},
+		Namespace: model, Metadata: fmt.Appendf(nil, `{"timeout_ms":%g}`, deadline.Seconds()*1e3),
+		Tensors: []tensor.Tensor{x},
 	})
 }
 

@@ -65,7 +65,8 @@ func (f fleet) offer(ctx context.Context, rate float64, ramp, length time.Durati
 		go func() { // ends with its load; joined below
 			var err error
 			results[i], err = r.offer(ctx, load.Config{
-				Conns: connections / len(f), Rate: rate / float64(len(f)), Seed: seed + uint64(i), Warmup: ramp, Duration: length, Check: load.SameTensors,
+				Conns: connections / len(f), Rate: rate / float64(len(f)), Seed: seed + uint64(i), Warmup: ramp,
+				Duration: length, Check: load.SameTensors,
 			}, r.profile.SLO)
 			errs <- err
 		}()
@@ -108,7 +109,8 @@ func (s sharing) run(ctx context.Context, dir string) (broken []string, err erro
 		}
 	}
 	p.Replicas = s.replicas
-	fmt.Printf("%s; Poisson, one SLO; %d servers share %d containers, beside one server with as many; capacity %.0f rows/s\n", p.Name, s.servers, s.replicas, p.Capacity())
+	fmt.Printf("%s; Poisson, one SLO; %d servers share %d containers, beside one server with as many; capacity %.0f rows/s\n",
+		p.Name, s.servers, s.replicas, p.Capacity())
 	bound := ratio.Ratio{Bound: ratio.AtLeast, Limit: ofTwo}
 	if s.servers > 2 {
 		bound.Limit = ofMore
@@ -124,7 +126,8 @@ func (s sharing) run(ctx context.Context, dir string) (broken []string, err erro
 			for i := range turns {
 				which := (i + round) % 2 // every other round begins with the fleet
 				f := fleets[which]
-				turns[which], err = f.offer(ctx, at*p.Capacity(), time.Duration(s.slow)*warmup, s.length, s.seed+uint64(round))
+				turns[which], err = f.offer(ctx, at*p.Capacity(), time.Duration(s.slow)*warmup, s.length,
+					s.seed+uint64(round))
 				if err != nil {
 					return nil, fmt.Errorf("%d servers at %.2f: %w", len(f), at, err)
 				}
@@ -134,10 +137,14 @@ func (s sharing) run(ctx context.Context, dir string) (broken []string, err erro
 			bound.Rounds = append(bound.Rounds, turns[1].share()/max(turns[0].share(), 1e-9))
 		}
 		of := ratio.Median(bound.Rounds)
-		fmt.Fprintf(w, "%.2f\t%.1f %%\t%.1f %%\t%.3f\t%.2f\t%.3f to %.3f\t%.0f %%\t%.2f ms\t\n", at, 100*ratio.Median(shares[0]), 100*ratio.Median(shares[1]),
-			of, bound.Limit, slices.Min(bound.Rounds), slices.Max(bound.Rounds), 100*ratio.Median(idle), ratio.Median(late))
+		fmt.Fprintf(w, "%.2f\t%.1f %%\t%.1f %%\t%.3f\t%.2f\t%.3f to %.3f\t%.0f %%\t%.2f ms\t\n", at,
+			100*ratio.Median(shares[0]), 100*ratio.Median(shares[1]),
+			of, bound.Limit, slices.Min(bound.Rounds), slices.Max(bound.Rounds), 100*ratio.Median(idle),
+			ratio.Median(late))
 		if !bound.Holds() {
-			broken = append(broken, fmt.Sprintf("%d servers at %.2f of the capacity: %.3f of one server's goodput, want %.2f", s.servers, at, of, bound.Limit))
+			broken = append(broken,
+				fmt.Sprintf("%d servers at %.2f of the capacity: %.3f of one server's goodput, want %.2f", s.servers,
+					at, of, bound.Limit))
 		}
 	}
 	w.Flush()

@@ -9,7 +9,8 @@ import (
 // message builds a message of header, tensors, metadata and namespace, with correct checksums.
 func message(metadata, namespace string, tensors ...string) []byte {
 	crc := byte(84 + len(metadata) + len(tensors) + len(namespace))
-	m := []byte{6, 66, 11, 1, byte(len(metadata) >> 24), byte(len(metadata) >> 16), byte(len(metadata) >> 8), byte(len(metadata)),
+	m := []byte{6, 66, 11, 1, byte(len(metadata) >> 24), byte(len(metadata) >> 16), byte(len(metadata) >> 8),
+		byte(len(metadata)),
 		byte(len(tensors)), byte(len(namespace)), crc, 2 * crc}
 	return append(m, strings.Join(tensors, "")+metadata+namespace...)
 }

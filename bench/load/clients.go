@@ -15,7 +15,9 @@ var ErrNoClients = errors.New("load: not even one client meets the target")
 // SearchClients looks for the largest number of clients in a closed loop whose requests keep a
 // promise, as Search looks for a rate: it doubles the number from one on until a trial breaks the
 // promise, bisects, tries again what broke it, and confirms the result by a trial of full length.
-func SearchClients(ctx context.Context, p Promise, full time.Duration, try func(ctx context.Context, clients int, length time.Duration, last bool) (Trial, error)) (best int, trials []Trial, err error) {
+func SearchClients(ctx context.Context, p Promise, full time.Duration,
+	try func(ctx context.Context, clients int, length time.Duration, last bool) (Trial, error)) (
+	best int, trials []Trial, err error) {
 	s := search{promise: p}
 	defer func() { trials = s.trials }()
 	each := 1.0 // requests per second of a client

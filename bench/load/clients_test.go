@@ -12,7 +12,8 @@ import (
 )
 
 // clientTrials simulates a server that serves so many clients in time.
-func clientTrials(capacity int, disturbed float64, r *rand.Rand) func(context.Context, int, time.Duration, bool) (Trial, error) {
+func clientTrials(capacity int, disturbed float64, r *rand.Rand) func(context.Context, int, time.Duration,
+	bool) (Trial, error) {
 	return func(_ context.Context, clients int, length time.Duration, _ bool) (Trial, error) {
 		t := Trial{Rate: 20 * float64(clients), Clients: clients, Length: length}
 		t.Requests = int64(t.Rate * length.Seconds())
@@ -51,14 +52,17 @@ func TestSearchClients(t *testing.T) {
 func TestSearchClientsFindsNone(t *testing.T) {
 	p := Promise{0.99, time.Millisecond}
 	r := rand.New(rand.NewPCG(1, 2))
-	if best, all, err := SearchClients(t.Context(), p, time.Second, clientTrials(0, 0, r)); !errors.Is(err, ErrNoClients) || best != 0 || len(all) == 0 {
+	if best, all, err := SearchClients(t.Context(), p, time.Second, clientTrials(0, 0, r)); !errors.Is(err,
+		ErrNoClients) || best != 0 || len(all) == 0 {
 		t.Errorf("%d, %d trials, %v", best, len(all), err)
 	}
-	if best, _, err := SearchClients(t.Context(), p, time.Second, clientTrials(math.MaxInt32, 0, r)); err != nil || best != MaxClients {
+	if best, _, err := SearchClients(t.Context(), p, time.Second, clientTrials(math.MaxInt32, 0, r)); err != nil ||
+		best != MaxClients {
 		t.Errorf("a server without limits: %d, %v", best, err)
 	}
 	broken := errors.New("broken")
-	_, all, err := SearchClients(t.Context(), p, time.Second, func(context.Context, int, time.Duration, bool) (Trial, error) { return Trial{}, broken })
+	_, all, err := SearchClients(t.Context(), p, time.Second,
+		func(context.Context, int, time.Duration, bool) (Trial, error) { return Trial{}, broken })
 	if !errors.Is(err, broken) || len(all) != 0 {
 		t.Errorf("%d trials, %v", len(all), err)
 	}
@@ -147,7 +151,9 @@ func TestClientsThink(t *testing.T) {
 			}
 		}
 	})
-	r, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small}, Conns: 3, Think: Think{Mean: think}, Duration: 300 * time.Millisecond, Grace: time.Minute})
+	r, err := Run(t.Context(),
+		Config{Addr: addr, Frames: [][]byte{small}, Conns: 3, Think: Think{Mean: think},
+			Duration: 300 * time.Millisecond, Grace: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

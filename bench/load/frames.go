@@ -63,7 +63,8 @@ func SameTensors(request, answer []byte) error {
 	}
 	defer a.Release()
 	if a.Namespace != q.Namespace || len(a.Tensors) != len(q.Tensors) {
-		return fmt.Errorf("expected namespace %q and %d tensors, got %q and %d", q.Namespace, len(q.Tensors), a.Namespace, len(a.Tensors))
+		return fmt.Errorf("expected namespace %q and %d tensors, got %q and %d", q.Namespace, len(q.Tensors),
+			a.Namespace, len(a.Tensors))
 	}
 	for i, t := range q.Tensors {
 		got := a.Tensors[i]

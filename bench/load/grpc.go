@@ -145,7 +145,8 @@ func appendSetting(b []byte, setting uint16, value uint32) []byte {
 
 // greet exchanges settings and sends a first request.
 func (g *grpcWire) greet(nc io.ReadWriter, frame []byte) error {
-	hello := appendFrame([]byte(preface), frameSettings, 0, appendSetting(appendSetting(nil, settingPush, 0), settingWindow, math.MaxInt32))
+	hello := appendFrame([]byte(preface), frameSettings, 0,
+		appendSetting(appendSetting(nil, settingPush, 0), settingWindow, math.MaxInt32))
 	hello = appendFrame(hello, frameWindow, 0, binary.BigEndian.AppendUint32(nil, math.MaxInt32-initialWindow))
 	if _, err := nc.Write(hello); err != nil {
 		return err
@@ -226,7 +227,8 @@ func (g *grpcWire) read(p []byte, gather bool) (a answer, n int, err error) {
 			g.left = int(g.head[0])<<16 | int(g.head[1])<<8 | int(g.head[2])
 			g.payload = g.payload[:0]
 			if g.left > maxFrame {
-				return a, n, fmt.Errorf("%w: a frame of HTTP/2 with %d bytes, and %d may be", errOutOfStep, g.left, maxFrame)
+				return a, n, fmt.Errorf("%w: a frame of HTTP/2 with %d bytes, and %d may be", errOutOfStep, g.left,
+					maxFrame)
 			}
 		}
 		kind := g.head[3]
@@ -264,7 +266,8 @@ func (g *grpcWire) end(kind byte, gather bool) (answer, error) {
 		}
 	case kind == frameHeaders:
 		if flags&(flagEndHeaders|flagPadded|flagPriority) != flagEndHeaders {
-			return answer{}, fmt.Errorf("%w: HEADERS with flags %#x: none that are cut, padded or with a priority are expected", errOutOfStep, flags)
+			return answer{}, fmt.Errorf("%w: HEADERS with flags %#x: none that are cut, padded or with a priority are expected",
+				errOutOfStep, flags)
 		}
 		g.status, g.message = "", ""
 		if _, err := g.fields.Write(g.payload); err != nil {
@@ -324,7 +327,8 @@ func (g *grpcWire) answered(stream uint32) (answer, error) {
 		g.keeping = 0
 		switch {
 		case a.fault:
-		case len(g.body) < messageHead || g.body[0] != 0 || int(binary.BigEndian.Uint32(g.body[1:])) != len(g.body)-messageHead:
+		case len(g.body) < messageHead || g.body[0] != 0 ||
+			int(binary.BigEndian.Uint32(g.body[1:])) != len(g.body)-messageHead:
 			return answer{}, fmt.Errorf("%w: expected one message in %d bytes of DATA", errOutOfStep, len(g.body))
 		default:
 			a.whole = g.body[messageHead:]
@@ -345,5 +349,6 @@ func (g *grpcWire) superseded(kind string) bool { return kind == "ABORTED" }
 
 // grpcCodes are the names of the statuses.
 var grpcCodes = [...]string{"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
-	"PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE",
+	"PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+	"INTERNAL", "UNAVAILABLE",
 	"DATA_LOSS", "UNAUTHENTICATED"}

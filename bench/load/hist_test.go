@@ -22,7 +22,8 @@ func TestBucketEdges(t *testing.T) {
 	}
 	for i := 1; i < bucket(math.MaxInt64); i++ {
 		if bucket(upper(i)) != i || bucket(upper(i)+1) != i+1 {
-			t.Fatalf("bucket %d: upper edge %d goes to bucket %d, the next value to %d", i, upper(i), bucket(upper(i)), bucket(upper(i)+1))
+			t.Fatalf("bucket %d: upper edge %d goes to bucket %d, the next value to %d", i, upper(i), bucket(upper(i)),
+				bucket(upper(i)+1))
 		}
 	}
 }

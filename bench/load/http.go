@@ -77,7 +77,8 @@ func (h *httpWire) readBody(p []byte) (n int, done bool, err error) {
 		n += end
 		switch {
 		case len(h.line) > headStep:
-			return n, false, fmt.Errorf("%w: expected the size of a chunk, got a line of %d bytes", errOutOfStep, len(h.line))
+			return n, false, fmt.Errorf("%w: expected the size of a chunk, got a line of %d bytes", errOutOfStep,
+				len(h.line))
 		case !bytes.HasSuffix(h.line, headEnd[:2]):
 			return n, false, nil
 		}
@@ -117,7 +118,8 @@ func (h *httpWire) readHead(p []byte) (n int, err error) {
 	if h.chunked = bytes.EqualFold(h.field(transferEncoding), chunkedBody); !h.chunked {
 		length := h.field(contentLength)
 		if h.body, err = strconv.Atoi(string(length)); err != nil || h.body < 0 {
-			return 0, fmt.Errorf("%w: expected an answer of HTTP/1 that says how long it is, got %q", errOutOfStep, h.head)
+			return 0, fmt.Errorf("%w: expected an answer of HTTP/1 that says how long it is, got %q", errOutOfStep,
+				h.head)
 		}
 	}
 	if !bytes.HasPrefix(h.head, statusOK[:7]) {

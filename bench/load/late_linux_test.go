@@ -26,8 +26,9 @@ func TestLate(t *testing.T) {
 			}
 		}
 	})
-	r, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small, small}, Deadlines: []time.Duration{early, far}, Conns: 40,
-		Rate: 400, Even: true, Duration: 500 * time.Millisecond, Within: far, Piece: 120 * time.Millisecond})
+	r, err := Run(t.Context(),
+		Config{Addr: addr, Frames: [][]byte{small, small}, Deadlines: []time.Duration{early, far}, Conns: 40,
+			Rate: 400, Even: true, Duration: 500 * time.Millisecond, Within: far, Piece: 120 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,8 @@ func TestLate(t *testing.T) {
 	if !slices.Equal(pieces, []int64{47, 48, 48, 48, 8}) {
 		t.Errorf("pieces of %v requests, want 48 of each 120 ms but the first, and the rest", pieces)
 	}
-	if _, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small}, Deadlines: []time.Duration{early, far}}); err == nil {
+	if _, err := Run(t.Context(),
+		Config{Addr: addr, Frames: [][]byte{small}, Deadlines: []time.Duration{early, far}}); err == nil {
 		t.Error("two deadlines for one frame, and no error")
 	}
 }

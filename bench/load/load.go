@@ -207,7 +207,8 @@ func (c *Config) complete() error {
 		return errors.New("load: no frames to send")
 	}
 	if c.Rate < 0 || c.InFlight < 0 || c.Conns < 0 || c.Loops < 0 {
-		return fmt.Errorf("load: a negative rate (%v), in flight (%d), connections (%d) or loops (%d)", c.Rate, c.InFlight, c.Conns, c.Loops)
+		return fmt.Errorf("load: a negative rate (%v), in flight (%d), connections (%d) or loops (%d)", c.Rate,
+			c.InFlight, c.Conns, c.Loops)
 	}
 	if err := c.checkThink(); err != nil {
 		return err

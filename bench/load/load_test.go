@@ -96,14 +96,17 @@ func TestClosedLoop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			checks := 0
 			r, err := Run(t.Context(), Config{Addr: serve(t, echo), Frames: [][]byte{frame}, Conns: 3, InFlight: 4,
-				Duration: lasting(150 * time.Millisecond), Grace: time.Minute, CheckEvery: 10, Check: func(q, a []byte) error { checks++; return same(q, a) }})
+				Duration: lasting(150 * time.Millisecond), Grace: time.Minute, CheckEvery: 10,
+				Check: func(q, a []byte) error { checks++; return same(q, a) }})
 			if err != nil {
 				t.Fatal(err)
 			}
 			// On a slow machine there may be no answer in the measured time, but all arrive
 			// within the grace.
-			if r.Latency.Count() < 3*4 || r.Answered > r.Latency.Count() || r.Bytes != r.Answered*int64(len(frame)) || r.Failed != 0 || r.Lost != 0 {
-				t.Errorf("%d latencies, answered %d with %d bytes, failed %d, lost %d", r.Latency.Count(), r.Answered, r.Bytes, r.Failed, r.Lost)
+			if r.Latency.Count() < 3*4 || r.Answered > r.Latency.Count() || r.Bytes != r.Answered*int64(len(frame)) ||
+				r.Failed != 0 || r.Lost != 0 {
+				t.Errorf("%d latencies, answered %d with %d bytes, failed %d, lost %d", r.Latency.Count(), r.Answered,
+					r.Bytes, r.Failed, r.Lost)
 			}
 			// The first answer of each connection is checked, then one in ten. An answer
 			// chosen for a check may never arrive.
@@ -140,21 +143,25 @@ func TestNoCoordinatedOmission(t *testing.T) {
 		_, _ = io.Copy(c, first)
 	})
 	for _, inFlight := range []int{0, 1} {
-		r, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small}, InFlight: inFlight, Rate: 1000, Even: true, Duration: 2 * stall})
+		r, err := Run(t.Context(),
+			Config{Addr: addr, Frames: [][]byte{small}, InFlight: inFlight, Rate: 1000, Even: true,
+				Duration: 2 * stall})
 		if err != nil {
 			t.Fatal(err)
 		}
 		// The 100 requests due in the first half of the stall wait at least for the other half.
 		if got := r.Latency.Quantile(0.75); got < stall/2 {
-			t.Errorf("in flight %d: p75 is %v, want at least %v of the stall seen by a quarter of all", inFlight, got, stall/2)
+			t.Errorf("in flight %d: p75 is %v, want at least %v of the stall seen by a quarter of all", inFlight, got,
+				stall/2)
 		}
 	}
 }
 
 func TestErrorsAreCounted(t *testing.T) {
 	refusal := message(`{"type":"Overloaded"}`, "!error")
-	r, err := Run(t.Context(), Config{Addr: serve(t, replies(len(small), refusal)), Frames: [][]byte{small}, InFlight: 2,
-		Duration: 50 * time.Millisecond, Check: same})
+	r, err := Run(t.Context(),
+		Config{Addr: serve(t, replies(len(small), refusal)), Frames: [][]byte{small}, InFlight: 2,
+			Duration: 50 * time.Millisecond, Check: same})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,12 +186,15 @@ func TestUnansweredAreLost(t *testing.T) {
 				n, _ := io.Copy(io.Discard, c)
 				taken.Add(n)
 			})
-			r, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small}, Conns: 2, InFlight: 3, Rate: c.rate, Even: true,
-				Duration: 20 * time.Millisecond, Grace: 20 * time.Millisecond})
+			r, err := Run(t.Context(),
+				Config{Addr: addr, Frames: [][]byte{small}, Conns: 2, InFlight: 3, Rate: c.rate, Even: true,
+					Duration: 20 * time.Millisecond, Grace: 20 * time.Millisecond})
 			if err != nil || r.Lost != c.lost || r.Answered != 0 {
 				t.Errorf("lost %d, answered %d, error %v, want %d, 0 and none", r.Lost, r.Answered, err, c.lost)
 			}
-			budgettest.Until(t, "the server has 3 requests of each of 2 connections", func() bool { return taken.Load() == int64(2*3*len(small)) })
+			budgettest.Until(t, "the server has 3 requests of each of 2 connections", func() bool {
+				return taken.Load() == int64(2*3*len(small))
+			})
 		})
 	}
 }
@@ -206,8 +216,10 @@ func TestLatenessCounts(t *testing.T) {
 			t.Errorf("due at %v, want %v", got, want)
 		}
 	}
-	if l.result.Lag.Count() != 3 || l.result.Lag.Max() != 2500*time.Microsecond || l.result.Lag.Quantile(0) < 500*time.Microsecond {
-		t.Errorf("it says that it was late %d times, by %v to %v", l.result.Lag.Count(), l.result.Lag.Quantile(0), l.result.Lag.Max())
+	if l.result.Lag.Count() != 3 || l.result.Lag.Max() != 2500*time.Microsecond ||
+		l.result.Lag.Quantile(0) < 500*time.Microsecond {
+		t.Errorf("it says that it was late %d times, by %v to %v", l.result.Lag.Count(), l.result.Lag.Quantile(0),
+			l.result.Lag.Max())
 	}
 	if c.due.n != 0 || l.pause(3500*time.Microsecond) != 500*time.Microsecond {
 		t.Errorf("%d more are due, next look in %v, want none and 500µs", c.due.n, l.pause(3500*time.Microsecond))
@@ -221,13 +233,15 @@ func TestFailures(t *testing.T) {
 		want   error
 		text   string
 	}{
-		"wrong answer":   {replies(len(small), other), nil, "wrong answer: not an echo"},
-		"garbage":        {replies(len(small), make([]byte, 64)), errOutOfStep, "expected a Shiva header"},
-		"answer twice":   {replies(len(small), append(small[:len(small):len(small)], small...)), errOutOfStep, "an answer too many"},
-		"closes at once": {func(c net.Conn) { io.CopyN(io.Discard, c, int64(len(small))); c.Close() }, io.ErrUnexpectedEOF, "1 requests unanswered"},
+		"wrong answer": {replies(len(small), other), nil, "wrong answer: not an echo"},
+		"garbage":      {replies(len(small), make([]byte, 64)), errOutOfStep, "expected a Shiva header"},
+		"answer twice": {replies(len(small), append(small[:len(small):len(small)], small...)), errOutOfStep, "an answer too many"},
+		"closes at once": {func(c net.Conn) { io.CopyN(io.Discard, c, int64(len(small))); c.Close() },
+			io.ErrUnexpectedEOF, "1 requests unanswered"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Run(t.Context(), Config{Addr: serve(t, c.handle), Frames: [][]byte{small}, Duration: time.Minute, Check: same})
+			_, err := Run(t.Context(),
+				Config{Addr: serve(t, c.handle), Frames: [][]byte{small}, Duration: time.Minute, Check: same})
 			if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("error %v, want it to say %q", err, c.text)
 			}
@@ -244,7 +258,8 @@ func TestFailures(t *testing.T) {
 func TestContextEndsRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(20*time.Millisecond, cancel)
-	if _, err := Run(ctx, Config{Addr: serve(t, echo), Frames: [][]byte{small}, Duration: time.Hour}); !errors.Is(err, context.Canceled) {
+	if _, err := Run(ctx, Config{Addr: serve(t, echo), Frames: [][]byte{small}, Duration: time.Hour}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("error %v, want the context's", err)
 	}
 }
@@ -264,8 +279,10 @@ func TestArrivals(t *testing.T) {
 		squares += gap * gap
 	}
 	mean := sum / n
-	if deviation := squares/n - mean*mean; mean < 0.98e9/rate || mean > 1.02e9/rate || deviation < 0.95*mean*mean || deviation > 1.05*mean*mean {
-		t.Errorf("gaps have mean %.0f ns and variance %.3g, want %.0f and its square", mean, deviation, 1e9/float64(rate))
+	if deviation := squares/n - mean*mean; mean < 0.98e9/rate || mean > 1.02e9/rate || deviation < 0.95*mean*mean ||
+		deviation > 1.05*mean*mean {
+		t.Errorf("gaps have mean %.0f ns and variance %.3g, want %.0f and its square", mean, deviation,
+			1e9/float64(rate))
 	}
 	if newArrivals(rate, false, 7, 1).next() == newArrivals(rate, false, 7, 0).next() {
 		t.Error("two loops of one run have the same schedule")

@@ -71,7 +71,9 @@ func newLoop(c Config, i int) (*loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &loop{cfg: c, poll: p, seqs: make([]int64, c.count()), buf: make([]byte, readSize), rng: rand.New(rand.NewPCG(c.Seed, uint64(i))), from: c.Warmup, to: c.Warmup + c.Duration, untilSample: c.CheckEvery}
+	l := &loop{cfg: c, poll: p, seqs: make([]int64, c.count()), buf: make([]byte, readSize),
+		rng: rand.New(rand.NewPCG(c.Seed, uint64(i))), from: c.Warmup, to: c.Warmup + c.Duration,
+		untilSample: c.CheckEvery}
 	if c.Rate > 0 {
 		l.arrivals = newArrivals(c.Rate/float64(c.Loops), c.Even, c.Seed, i)
 		l.next = l.arrivals.next()
@@ -378,7 +380,8 @@ func (l *loop) receive(c *conn) error {
 }
 
 func (c *conn) cutOff() error {
-	return fmt.Errorf("load: connection %d: closed by the server with %d requests unanswered: %w", c.number, c.due.n, io.ErrUnexpectedEOF)
+	return fmt.Errorf("load: connection %d: closed by the server with %d requests unanswered: %w", c.number, c.due.n,
+		io.ErrUnexpectedEOF)
 }
 
 // receiveOnce reads once, and reports whether there was any data.

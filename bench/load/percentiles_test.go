@@ -24,7 +24,8 @@ func TestWritePercentiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-		if want := "Value Percentile TotalCount 1/(1-Percentile)"; strings.Join(strings.Fields(lines[0]), " ") != want || lines[1] != "" {
+		if want := "Value Percentile TotalCount 1/(1-Percentile)"; strings.Join(strings.Fields(lines[0]), " ") != want ||
+			lines[1] != "" {
 			t.Fatalf("it begins with %q", lines[:2])
 		}
 		data, foot := lines[2:len(lines)-3], lines[len(lines)-3:]
@@ -39,7 +40,8 @@ func TestWritePercentiles(t *testing.T) {
 			if got, _ := fmt.Sscan(line, &value, &share, &total, &beyond); got != fields {
 				t.Fatalf("line %q has %d numbers, want %d", line, got, fields)
 			}
-			if want := ms(h.Quantile(share)); math.Abs(value-want) > 0.0006 || value < before || total < count || float64(total) < share*float64(n)-1e-6 {
+			if want := ms(h.Quantile(share)); math.Abs(value-want) > 0.0006 || value < before || total < count ||
+				float64(total) < share*float64(n)-1e-6 {
 				t.Errorf("n = %d: line %q after %d: want %.3f", n, line, count, want)
 			}
 			if fields == 4 && math.Abs(beyond-1/(1-share)) > 0.006*beyond {
@@ -47,7 +49,8 @@ func TestWritePercentiles(t *testing.T) {
 			}
 			before, count = value, total
 		}
-		if count != int64(n) || !strings.HasPrefix(foot[0], "#[Mean ") || !strings.HasPrefix(foot[1], "#[Max ") || !strings.HasPrefix(foot[2], "#[Buckets ") {
+		if count != int64(n) || !strings.HasPrefix(foot[0], "#[Mean ") || !strings.HasPrefix(foot[1], "#[Max ") ||
+			!strings.HasPrefix(foot[2], "#[Buckets ") {
 			t.Errorf("n = %d ends with %d and %q", n, count, foot)
 		}
 	}

@@ -102,7 +102,8 @@ func (p *poller) readStamped(fd int, b []byte) (int, time.Time, error) {
 	}
 	h := (*unix.Cmsghdr)(unsafe.Pointer(&p.control))
 	at := (*unix.Timespec)(unsafe.Pointer(&p.control[unix.CmsgLen(0)]))
-	if int(p.message.Controllen) < unix.CmsgLen(int(unsafe.Sizeof(*at))) || h.Level != unix.SOL_SOCKET || h.Type != unix.SO_TIMESTAMPNS {
+	if int(p.message.Controllen) < unix.CmsgLen(int(unsafe.Sizeof(*at))) || h.Level != unix.SOL_SOCKET ||
+		h.Type != unix.SO_TIMESTAMPNS {
 		return int(n), time.Now(), nil
 	}
 	return int(n), time.Unix(at.Unix()), nil

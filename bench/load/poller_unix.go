@@ -72,7 +72,8 @@ func (p *poller) event(i int) (id int, input, output bool) {
 	return id, got&^unix.POLLOUT != 0, got&unix.POLLOUT != 0
 }
 
-var errStamps = fmt.Errorf("load: deadlines are measured by the kernel's stamps, which Linux has: %w", errors.ErrUnsupported)
+var errStamps = fmt.Errorf("load: deadlines are measured by the kernel's stamps, which Linux has: %w",
+	errors.ErrUnsupported)
 
 func stampSocket(int) error { return errStamps }
 

@@ -98,7 +98,8 @@ func (q *Request) parameters() string {
 		keep = `,"keep":` + text
 	}
 	return fmt.Sprintf(`"stream":%q%s,"seq":%*d,"captured_at":%0*d`,
-		q.Stream+strings.Repeat("0", streamDigits), keep, seqDigits, 0, capturedDigits, int64(math.Pow10(capturedDigits-1)))
+		q.Stream+strings.Repeat("0", streamDigits), keep, seqDigits, 0, capturedDigits,
+		int64(math.Pow10(capturedDigits-1)))
 }
 
 // stampOf finds the places of parameters in a frame.
@@ -172,7 +173,8 @@ func (q *Request) shiva() ([]byte, Stamp, error) {
 // places describes the tensors in shared memory for Shiva's metadata.
 func (q *Request) places() string {
 	place := func(name, middle string, p Place) string {
-		return fmt.Sprintf(`{"name":%q%s,"region":%q,"offset":%d,"byte_size":%d}`, name, middle, p.Region, p.Offset, p.Size)
+		return fmt.Sprintf(`{"name":%q%s,"region":%q,"offset":%d,"byte_size":%d}`, name, middle, p.Region, p.Offset,
+			p.Size)
 	}
 	var inputs, outputs []string
 	for i, p := range q.InputsAt {
@@ -220,7 +222,8 @@ func (q *Request) post(head string, data []byte) []byte {
 	if q.Version != "" {
 		path += "/versions/" + url.PathEscape(q.Version)
 	}
-	b := fmt.Appendf(nil, "POST %s/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n", path, len(head)+len(data))
+	b := fmt.Appendf(nil, "POST %s/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n", path,
+		len(head)+len(data))
 	if q.Token != "" {
 		b = fmt.Appendf(b, "Authorization: Bearer %s\r\n", q.Token)
 	}
@@ -283,7 +286,8 @@ func (q *Request) grpc() ([]byte, Stamp, error) {
 			key   string
 			value []byte
 		}{
-			{"shared_memory_region", text(p.Region)}, {"shared_memory_offset", number(protowire.AppendVarint(nil, uint64(p.Offset)))},
+			{"shared_memory_region", text(p.Region)},
+			{"shared_memory_offset", number(protowire.AppendVarint(nil, uint64(p.Offset)))},
 			{"shared_memory_byte_size", number(protowire.AppendVarint(nil, uint64(p.Size)))},
 		} {
 			tensor = field(tensor, parameters, field(field(nil, mapKey, []byte(entry.key)), mapValue, entry.value))
@@ -295,7 +299,8 @@ func (q *Request) grpc() ([]byte, Stamp, error) {
 		for _, d := range t.Shape {
 			sizes = protowire.AppendVarint(sizes, uint64(d))
 		}
-		input := field(field(field(nil, tensorName, []byte(t.Name)), tensorDatatype, []byte(t.DType.V2())), tensorShape, sizes)
+		input := field(field(field(nil, tensorName, []byte(t.Name)), tensorDatatype, []byte(t.DType.V2())), tensorShape,
+			sizes)
 		if q.InputsAt != nil {
 			input = places(input, tensorParameters, q.InputsAt[i])
 		}

@@ -130,7 +130,8 @@ func TestRequests(t *testing.T) {
 			}{{0, 0, 1e12}, {42, 1234567890123456789, 1792000000123}, {9999, 7, 9999999999999}} {
 				stamp.write(frame, plainPlace, tt.stream, tt.seq, tt.captured)
 				q := read(t, w, frame)
-				if q.inputs != want || q.parameters["stream"] != fmt.Sprintf("cam-%04d", tt.stream) || q.parameters["seq"] != float64(tt.seq) ||
+				if q.inputs != want || q.parameters["stream"] != fmt.Sprintf("cam-%04d", tt.stream) ||
+					q.parameters["seq"] != float64(tt.seq) ||
 					q.parameters["captured_at"] != float64(tt.captured) || q.parameters["keep"] != value {
 					t.Errorf("wire %d, keep %q: %+v, want %+v", w, keep, q, tt)
 				}
@@ -150,7 +151,9 @@ func plainPlace(place int) int { return place }
 
 // In HTTP/2 frames, too, the stamp is written into the message that is sent.
 func TestStampInFrames(t *testing.T) {
-	q := Request{Model: "m", Inputs: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{40000}, Data: make([]byte, 40000)}}, Stream: "cam-"}
+	q := Request{Model: "m",
+		Inputs: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{40000},
+			Data: make([]byte, 40000)}}, Stream: "cam-"}
 	message, stamp, err := q.Encode(GRPC)
 	if err != nil {
 		t.Fatal(err)

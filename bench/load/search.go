@@ -54,7 +54,8 @@ func (t Trial) Holds(p Promise) bool {
 
 // TrialOf judges a run that had the promise's bound as its Within.
 func TrialOf(r *Result, p Promise) Trial {
-	t := Trial{Rate: cmp.Or(r.Offered, r.Rate()), Length: r.Elapsed, Requests: r.Lost, At: r.Latency.Quantile(p.Share), Failed: r.Refusal.Count() + r.Lost, Lag: r.Lag.Quantile(0.99)}
+	t := Trial{Rate: cmp.Or(r.Offered, r.Rate()), Length: r.Elapsed, Requests: r.Lost, At: r.Latency.Quantile(p.Share),
+		Failed: r.Refusal.Count() + r.Lost, Lag: r.Lag.Quantile(0.99)}
 	for _, s := range r.Slots {
 		t.Requests += int64(s.Due)
 		t.Kept += int64(s.Good)
@@ -118,7 +119,9 @@ func lengthFor(p Promise, rate float64, full time.Duration) time.Duration {
 // may have met with a disturbance that has nothing to do with the rate; where most requests were
 // late, one trial suffices. The result is confirmed by a trial of full length, and lowered until
 // that holds. Search returns the rate and all trials in order, also along with an error.
-func Search(ctx context.Context, p Promise, first float64, full time.Duration, try func(ctx context.Context, rate float64, length time.Duration, last bool) (Trial, error)) (best float64, trials []Trial, err error) {
+func Search(ctx context.Context, p Promise, first float64, full time.Duration,
+	try func(ctx context.Context, rate float64, length time.Duration, last bool) (Trial, error)) (
+	best float64, trials []Trial, err error) {
 	s := search{promise: p}
 	defer func() { trials = s.trials }()
 	holds := func(rate float64, length time.Duration, last bool) (bool, error) {

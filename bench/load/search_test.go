@@ -11,7 +11,8 @@ import (
 
 func TestPromise(t *testing.T) {
 	for text, want := range map[string]Promise{
-		"p99<50ms": {0.99, 50 * time.Millisecond}, "p99.9 < 1s": {0.999, time.Second}, "p50<=10us": {0.5, 10 * time.Microsecond},
+		"p99<50ms": {0.99, 50 * time.Millisecond}, "p99.9 < 1s": {0.999, time.Second},
+		"p50<=10us": {0.5, 10 * time.Microsecond},
 	} {
 		got, err := ParsePromise(text)
 		if err != nil || math.Abs(got.Share-want.Share) > 1e-12 || got.Within != want.Within {
@@ -30,7 +31,8 @@ func TestPromise(t *testing.T) {
 
 // trials simulates a server whose highest rate is capacity: beyond it, latencies rise steeply.
 // disturbed is the share of trials, at any rate, that meet a disturbance.
-func trials(capacity float64, disturbed float64, r *rand.Rand) func(context.Context, float64, time.Duration, bool) (Trial, error) {
+func trials(capacity float64, disturbed float64, r *rand.Rand) func(context.Context, float64, time.Duration,
+	bool) (Trial, error) {
 	return func(_ context.Context, rate float64, length time.Duration, _ bool) (Trial, error) {
 		n := rate * length.Seconds()
 		late := 0.01 * math.Pow(rate/capacity, 30)
@@ -77,7 +79,8 @@ func TestSearchFindsNone(t *testing.T) {
 	never := func(_ context.Context, rate float64, length time.Duration, _ bool) (Trial, error) {
 		return Trial{Rate: rate, Length: length, Requests: 10}, nil
 	}
-	if best, all, err := Search(t.Context(), p, 100, time.Second, never); !errors.Is(err, ErrNoRate) || best != 0 || len(all) == 0 {
+	if best, all, err := Search(t.Context(), p, 100, time.Second, never); !errors.Is(err, ErrNoRate) || best != 0 ||
+		len(all) == 0 {
 		t.Errorf("%g, %d trials, %v", best, len(all), err)
 	}
 	always := func(_ context.Context, rate float64, length time.Duration, _ bool) (Trial, error) {
@@ -88,12 +91,13 @@ func TestSearchFindsNone(t *testing.T) {
 	}
 	broken := errors.New("broken")
 	n := 0
-	_, all, err := Search(t.Context(), p, 100, time.Second, func(ctx context.Context, rate float64, length time.Duration, last bool) (Trial, error) {
-		if n++; n == 3 {
-			return Trial{}, broken
-		}
-		return always(ctx, rate, length, last)
-	})
+	_, all, err := Search(t.Context(), p, 100, time.Second,
+		func(ctx context.Context, rate float64, length time.Duration, last bool) (Trial, error) {
+			if n++; n == 3 {
+				return Trial{}, broken
+			}
+			return always(ctx, rate, length, last)
+		})
 	if !errors.Is(err, broken) || len(all) != 2 {
 		t.Errorf("%d trials, %v", len(all), err)
 	}

@@ -57,7 +57,8 @@ func (c *Config) streams() error {
 	c.Streams, c.Conns, c.Loops, c.Even = &s, max(c.Conns, s.Count), 1, true
 	switch {
 	case s.Count < 0 || s.Count > MaxStreams || c.Conns%s.Count != 0:
-		return fmt.Errorf("load: %d streams on %d connections: expected at most %d, and a multiple of connections", s.Count, c.Conns, MaxStreams)
+		return fmt.Errorf("load: %d streams on %d connections: expected at most %d, and a multiple of connections",
+			s.Count, c.Conns, MaxStreams)
 	case len(s.Stamps) != len(c.Frames):
 		return fmt.Errorf("load: %d stamps for %d frames", len(s.Stamps), len(c.Frames))
 	case c.Gather:
@@ -94,7 +95,8 @@ func (w *streamWire) read(p []byte, gather bool) (a answer, n int, err error) {
 	if err := json.Unmarshal(w.body[end-w.metadata:end], &head); err != nil {
 		return a, n, fmt.Errorf("load: the metadata of an answer: %w", err)
 	}
-	w.shown = Shown{Stream: w.shown.Stream, Seq: w.answered, Age: time.Duration(head.AgeMS * 1e6), Skipped: head.Skipped}
+	w.shown = Shown{Stream: w.shown.Stream, Seq: w.answered, Age: time.Duration(head.AgeMS * 1e6),
+		Skipped: head.Skipped}
 	w.answered++
 	switch {
 	case a.fault:
@@ -102,7 +104,8 @@ func (w *streamWire) read(p []byte, gather bool) (a answer, n int, err error) {
 	case head.Seq == nil:
 		return a, n, errors.New("load: the answer to a frame has no seq: the server knows no streams")
 	case *head.Seq != w.shown.Seq:
-		return a, n, fmt.Errorf("%w: frame %d of stream %d was answered as %d", errOutOfStep, w.shown.Seq, w.shown.Stream, *head.Seq)
+		return a, n, fmt.Errorf("%w: frame %d of stream %d was answered as %d", errOutOfStep, w.shown.Seq,
+			w.shown.Stream, *head.Seq)
 	}
 	return a, n, nil
 }

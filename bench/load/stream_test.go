@@ -68,7 +68,8 @@ func faulty(kind, text string) *shiva.Message {
 func framesOf(t *testing.T, n int) (frames [][]byte, stamps []Stamp) {
 	t.Helper()
 	for i := range n {
-		q := Request{Model: "m", Stream: "cam-", Keep: "latest", Inputs: []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{1}, Data: []byte{byte(i)}}}}
+		q := Request{Model: "m", Stream: "cam-", Keep: "latest",
+			Inputs: []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{1}, Data: []byte{byte(i)}}}}
 		frame, stamp, err := q.Encode(Shiva)
 		if err != nil {
 			t.Fatal(err)
@@ -115,7 +116,9 @@ func TestStreams(t *testing.T) {
 		mu.Unlock()
 		frames, stamps := framesOf(t, 5)
 		began := time.Now()
-		r, err := Run(t.Context(), Config{Addr: addr, Frames: frames, Cycle: true, Streams: &Streams{Stamps: stamps, Count: 3}, Conns: conns, Rate: 300, Duration: 200 * time.Millisecond})
+		r, err := Run(t.Context(),
+			Config{Addr: addr, Frames: frames, Cycle: true, Streams: &Streams{Stamps: stamps, Count: 3}, Conns: conns,
+				Rate: 300, Duration: 200 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +138,9 @@ func TestStreams(t *testing.T) {
 				if f.Seq != int64(i) || f.Keep != "latest" {
 					t.Errorf("%s: frame %d is %+v", name, i, f)
 				}
-				if at := began.UnixMilli(); f.CapturedAt < at || f.CapturedAt > at+2000 || conns == 0 && i > 0 && (f.CapturedAt-all[i-1].CapturedAt < 9 || f.CapturedAt-all[i-1].CapturedAt > 11) {
+				if at := began.UnixMilli(); f.CapturedAt < at || f.CapturedAt > at+2000 ||
+					conns == 0 && i > 0 &&
+						(f.CapturedAt-all[i-1].CapturedAt < 9 || f.CapturedAt-all[i-1].CapturedAt > 11) {
 					t.Errorf("%s: frame %d was captured at %d, the run began at %d", name, i, f.CapturedAt, at)
 				}
 			}
@@ -150,8 +155,10 @@ func TestStreams(t *testing.T) {
 			sum.Superseded += s.Superseded
 			sum.Failed += s.Failed
 		}
-		if sum.Failed != 3 || sum.Superseded != 15 || sum.Answered != r.Latency.Count() || r.Superseded != 15 || r.Refusal.Count() != 3 || r.Failed > 3 {
-			t.Errorf("%+v of the streams, %d superseded, %d answered, %d refused", sum, r.Superseded, r.Latency.Count(), r.Refusal.Count())
+		if sum.Failed != 3 || sum.Superseded != 15 || sum.Answered != r.Latency.Count() || r.Superseded != 15 ||
+			r.Refusal.Count() != 3 || r.Failed > 3 {
+			t.Errorf("%+v of the streams, %d superseded, %d answered, %d refused", sum, r.Superseded, r.Latency.Count(),
+				r.Refusal.Count())
 		}
 		if len(r.Faults) != 1 || r.Faults[0] != (Fault{shiva.ContainerFailed, 3, "no"}) {
 			t.Errorf("faults %+v", r.Faults)
@@ -184,16 +191,18 @@ func TestEach(t *testing.T) {
 	})
 	frames, stamps := framesOf(t, 1)
 	next := map[int]int64{}
-	r, err := Run(t.Context(), Config{Addr: addr, Frames: frames, Conns: 3, Rate: 600, Duration: 200 * time.Millisecond, Grace: time.Minute,
-		Streams: &Streams{Stamps: stamps, Each: func(s Shown) {
-			if s.Seq != next[s.Stream] || s.At < s.Due || s.Due > 200*time.Millisecond {
-				t.Errorf("%+v, want frame %d", s, next[s.Stream])
-			}
-			if good := s.Fault == "" && s.Age == 1500*time.Microsecond && s.Skipped == 2; good != (s.Seq%3 == 0) || !good && s.Fault != "Superseded" {
-				t.Errorf("%+v", s)
-			}
-			next[s.Stream]++
-		}}})
+	r, err := Run(t.Context(),
+		Config{Addr: addr, Frames: frames, Conns: 3, Rate: 600, Duration: 200 * time.Millisecond, Grace: time.Minute,
+			Streams: &Streams{Stamps: stamps, Each: func(s Shown) {
+				if s.Seq != next[s.Stream] || s.At < s.Due || s.Due > 200*time.Millisecond {
+					t.Errorf("%+v, want frame %d", s, next[s.Stream])
+				}
+				if good := s.Fault == "" && s.Age == 1500*time.Microsecond && s.Skipped == 2; good != (s.Seq%3 == 0) ||
+					!good && s.Fault != "Superseded" {
+					t.Errorf("%+v", s)
+				}
+				next[s.Stream]++
+			}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,11 +210,14 @@ func TestEach(t *testing.T) {
 	if len(next) != 3 || next[0] < 39 || next[1] < 39 || next[2] < 39 || r.Lost != 0 || r.Failed != 0 {
 		t.Errorf("frames of streams: %v, lost %d, failed %d (%s)", next, r.Lost, r.Failed, r.Failure)
 	}
-	for metadata, want := range map[string]string{`{"seq":5}`: "frame 0 of stream 0 was answered as 5", `{}`: "knows no streams", `[]`: "metadata of an answer"} {
+	for metadata, want := range map[string]string{`{"seq":5}`: "frame 0 of stream 0 was answered as 5",
+		`{}`: "knows no streams", `[]`: "metadata of an answer"} {
 		addr := answering(t, 1000, func(*shiva.Message) *shiva.Message {
 			return &shiva.Message{Namespace: "m", Metadata: []byte(metadata)}
 		})
-		_, err := Run(t.Context(), Config{Addr: addr, Frames: frames, Streams: &Streams{Stamps: stamps, Each: func(Shown) {}}, Duration: time.Minute})
+		_, err := Run(t.Context(),
+			Config{Addr: addr, Frames: frames, Streams: &Streams{Stamps: stamps, Each: func(Shown) {}},
+				Duration: time.Minute})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q in it", metadata, err, want)
 		}
@@ -231,11 +243,13 @@ func TestFaultsByKind(t *testing.T) {
 				return &shiva.Message{Namespace: "m", Metadata: []byte(`{"type":"not an error"}`)}
 			}
 		})
-		r, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small}, Rate: 2000, Even: true, Duration: length})
+		r, err := Run(t.Context(),
+			Config{Addr: addr, Frames: [][]byte{small}, Rate: 2000, Even: true, Duration: length})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Faults) > maxKinds+1 || r.Faults[0].Kind != shiva.Overloaded || r.Faults[0].First != "busy 4" || r.Faults[0].Count < least {
+		if len(r.Faults) > maxKinds+1 || r.Faults[0].Kind != shiva.Overloaded || r.Faults[0].First != "busy 4" ||
+			r.Faults[0].Count < least {
 			t.Errorf("in pieces of %d: %d kinds, the first %+v", step, len(r.Faults), r.Faults[0])
 		}
 		var all int64
@@ -274,11 +288,13 @@ func TestEarlyEnd(t *testing.T) {
 		{"stopped", silent, ctx, context.Canceled, false},
 	} {
 		live := &Live{}
-		r, err := Run(tt.ctx, Config{Addr: tt.addr, Frames: [][]byte{small}, Rate: 500, Even: true, Duration: time.Minute, Live: live})
+		r, err := Run(tt.ctx,
+			Config{Addr: tt.addr, Frames: [][]byte{small}, Rate: 500, Even: true, Duration: time.Minute, Live: live})
 		if !errors.Is(err, tt.want) || r == nil {
 			t.Fatalf("%s: result %v, error %v", tt.name, r, err)
 		}
-		if r.Elapsed <= 0 || r.Elapsed > 30*time.Second || (r.Lost > 0) != tt.lost || tt.lost && r.Latency.Count() != 50 {
+		if r.Elapsed <= 0 || r.Elapsed > 30*time.Second || (r.Lost > 0) != tt.lost ||
+			tt.lost && r.Latency.Count() != 50 {
 			t.Errorf("%s: after %v, lost %d, %d answers", tt.name, r.Elapsed, r.Lost, r.Latency.Count())
 		}
 	}
@@ -308,7 +324,8 @@ func TestLive(t *testing.T) {
 		}
 		return &shiva.Message{Namespace: "m"}
 	})
-	r, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small}, Rate: 1000, Even: true, Duration: 5 * tellEvery, Live: live})
+	r, err := Run(t.Context(),
+		Config{Addr: addr, Frames: [][]byte{small}, Rate: 1000, Even: true, Duration: 5 * tellEvery, Live: live})
 	close(stop)
 	watching.Wait()
 	if err != nil {
@@ -316,7 +333,8 @@ func TestLive(t *testing.T) {
 	}
 	// Answers after Live's last update are only in the result.
 	if all := r.Latency.Count(); answers == 0 || failed == 0 || answers > all || failed > r.Refusal.Count() {
-		t.Errorf("%d answers and %d errors while it went on, %d and %d in the end", answers, failed, all, r.Refusal.Count())
+		t.Errorf("%d answers and %d errors while it went on, %d and %d in the end", answers, failed, all,
+			r.Refusal.Count())
 	}
 }
 
@@ -346,7 +364,9 @@ func TestIdleConnectionsFirst(t *testing.T) {
 			}
 		}
 	})
-	r, err := Run(t.Context(), Config{Wire: HTTP, Addr: addr, Frames: [][]byte{question}, Conns: 8, Rate: 200, Even: true, Duration: 300 * time.Millisecond})
+	r, err := Run(t.Context(),
+		Config{Wire: HTTP, Addr: addr, Frames: [][]byte{question}, Conns: 8, Rate: 200, Even: true,
+			Duration: 300 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

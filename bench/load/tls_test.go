@@ -15,7 +15,8 @@ import (
 // once, and of requests that no socket takes in one write.
 func TestLoadOverTLS(t *testing.T) {
 	authority := certtest.New(t, "authority")
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{authority.Server(nil).Pair(t)}})
+	l, err := tls.Listen("tcp", "127.0.0.1:0",
+		&tls.Config{Certificates: []tls.Certificate{authority.Server(nil).Pair(t)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,8 @@ func TestLoadOverTLS(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 	}
-	c := Config{Addr: l.Addr().String(), TLS: new(tls.Config), Frames: [][]byte{{0}}, Deadlines: []time.Duration{time.Second}}
+	c := Config{Addr: l.Addr().String(), TLS: new(tls.Config), Frames: [][]byte{{0}},
+		Deadlines: []time.Duration{time.Second}}
 	if _, err := Run(t.Context(), c); err == nil {
 		t.Error("deadlines are measured over TLS")
 	}

@@ -58,14 +58,16 @@ func TestHTTPAnswersAtEveryCut(t *testing.T) {
 		}
 	}
 	w := &httpWire{}
-	if _, _, err := w.read([]byte("HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nlate"), false); err != nil || failureOf(w) != "503 Busy: late" {
+	if _, _, err := w.read([]byte("HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nlate"), false); err != nil ||
+		failureOf(w) != "503 Busy: late" {
 		t.Errorf("failure %q, error %v", failureOf(w), err)
 	}
 }
 
 func TestNoHTTP(t *testing.T) {
 	for _, bad := range []string{
-		"HTTP/1.1 200 OK\r\n\r\n", "SSH-2.0\r\nContent-Length: 1\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+		"HTTP/1.1 200 OK\r\n\r\n", "SSH-2.0\r\nContent-Length: 1\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
 		strings.Repeat("x", 2*maxHead), "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("0", 2*headStep), "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n5\r\n",
 	} {
@@ -102,7 +104,8 @@ func (s *grpcServer) headers(stream uint32, end bool, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		_ = s.fields.WriteField(hpack.HeaderField{Name: pairs[i], Value: pairs[i+1]})
 	}
-	_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: s.block.Bytes(), EndHeaders: true, EndStream: end})
+	_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: s.block.Bytes(),
+		EndHeaders: true, EndStream: end})
 }
 
 func failureOf(w wire) string {
@@ -165,7 +168,8 @@ func TestGRPCAnswersAtEveryCut(t *testing.T) {
 				t.Fatalf("windows %d and %d", g.initial, g.window)
 			}
 			ahead := g.ready(g.frame)
-			wantAhead := appendFrame(appendFrame(nil, frameSettings, flagAck, nil), framePing, flagAck, []byte{1, 2, 3, 0, 0, 0, 0, 0})
+			wantAhead := appendFrame(appendFrame(nil, frameSettings, flagAck, nil), framePing, flagAck,
+				[]byte{1, 2, 3, 0, 0, 0, 0, 0})
 			if !bytes.Equal(ahead, wantAhead) {
 				t.Fatalf("% x goes ahead, want % x", ahead, wantAhead)
 			}
@@ -182,10 +186,12 @@ func TestGRPCFailure(t *testing.T) {
 		t.Errorf("%+v, failure %q, error %v", a, failureOf(g), err)
 	}
 	for name, write := range map[string]func(*grpcServer){
-		"an answer too many":   func(s *grpcServer) { s.headers(3, true, "grpc-status", "0") },
-		"a frame too large":    func(s *grpcServer) { _ = s.framer.WriteData(1, false, make([]byte, maxFrame+1)) },
-		"no fields of headers": func(s *grpcServer) { _ = s.framer.WriteRawFrame(http2.FrameHeaders, 4, 1, []byte{0xff, 0xff}) },
-		"headers in pieces":    func(s *grpcServer) { _ = s.framer.WriteRawFrame(http2.FrameHeaders, 0, 1, nil) },
+		"an answer too many": func(s *grpcServer) { s.headers(3, true, "grpc-status", "0") },
+		"a frame too large":  func(s *grpcServer) { _ = s.framer.WriteData(1, false, make([]byte, maxFrame+1)) },
+		"no fields of headers": func(s *grpcServer) {
+			_ = s.framer.WriteRawFrame(http2.FrameHeaders, 4, 1, []byte{0xff, 0xff})
+		},
+		"headers in pieces": func(s *grpcServer) { _ = s.framer.WriteRawFrame(http2.FrameHeaders, 0, 1, nil) },
 	} {
 		s := newGRPCServer()
 		write(s)
@@ -233,7 +239,9 @@ func TestGRPCWindows(t *testing.T) {
 	g.pending() // the acknowledgement of the settings
 	g.unreturned = math.MaxInt32/2 - 999
 	update(func(s *grpcServer) { _ = s.framer.WriteData(1, false, make([]byte, 1000)) })
-	if ahead, want := g.pending(), appendFrame(nil, frameWindow, 0, binary.BigEndian.AppendUint32(nil, math.MaxInt32/2+1)); !bytes.Equal(ahead, want) {
+	if ahead, want := g.pending(),
+		appendFrame(nil, frameWindow, 0, binary.BigEndian.AppendUint32(nil, math.MaxInt32/2+1)); !bytes.Equal(ahead,
+		want) {
 		t.Errorf("% x goes ahead, want % x", ahead, want)
 	}
 	update(func(s *grpcServer) { s.headers(1, true, ":status", "200", "grpc-status", "14") })
@@ -325,13 +333,16 @@ func TestClosedLoopOverGRPC(t *testing.T) {
 			addr, reordered := serveGRPC(t, 64<<10)
 			frames := [][]byte{bytes.Repeat([]byte("a"), size), bytes.Repeat([]byte("b"), size)}
 			checks := 0
-			r, err := Run(t.Context(), Config{Wire: GRPC, Addr: addr, Frames: frames, Conns: 2, InFlight: 3, Duration: lasting(150 * time.Millisecond), Grace: time.Minute,
-				CheckEvery: 3, Check: func(q, a []byte) error { checks++; return same(q, a) }})
+			r, err := Run(t.Context(),
+				Config{Wire: GRPC, Addr: addr, Frames: frames, Conns: 2, InFlight: 3,
+					Duration: lasting(150 * time.Millisecond), Grace: time.Minute,
+					CheckEvery: 3, Check: func(q, a []byte) error { checks++; return same(q, a) }})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if r.Latency.Count() < 6 || r.Failed > 0 || r.Lost > 0 || checks < 2 || reordered.Load() == 0 {
-				t.Errorf("%d latencies, failed %d, lost %d, %d checks, %d times out of order", r.Latency.Count(), r.Failed, r.Lost, checks, reordered.Load())
+				t.Errorf("%d latencies, failed %d, lost %d, %d checks, %d times out of order", r.Latency.Count(),
+					r.Failed, r.Lost, checks, reordered.Load())
 			}
 			if least := r.Taken * 2 * int64(size); r.Wrote+r.Read < least {
 				t.Errorf("%d answers with %d bytes, want %d at least", r.Taken, r.Wrote+r.Read, least)
@@ -342,15 +353,21 @@ func TestClosedLoopOverGRPC(t *testing.T) {
 
 func TestClosedLoopOverHTTP(t *testing.T) {
 	question, reply := []byte("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), []byte("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
-	r, err := Run(t.Context(), Config{Wire: HTTP, Addr: serve(t, replies(len(question), reply)), Frames: [][]byte{question}, Conns: 3,
-		Duration: 50 * time.Millisecond, Grace: time.Minute, Check: func(q, a []byte) error { return sameEnd(3, q, a) }})
+	r, err := Run(t.Context(),
+		Config{Wire: HTTP, Addr: serve(t, replies(len(question), reply)), Frames: [][]byte{question}, Conns: 3,
+			Duration: 50 * time.Millisecond, Grace: time.Minute, Check: func(q, a []byte) error {
+				return sameEnd(3, q, a)
+			}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Latency.Count() < 3 || r.Lost != 0 || r.Wrote != r.Taken*int64(len(question)) || r.Read != r.Taken*int64(len(reply)) {
-		t.Errorf("%d latencies, lost %d, %d answers, wrote %d, read %d", r.Latency.Count(), r.Lost, r.Taken, r.Wrote, r.Read)
+	if r.Latency.Count() < 3 || r.Lost != 0 || r.Wrote != r.Taken*int64(len(question)) ||
+		r.Read != r.Taken*int64(len(reply)) {
+		t.Errorf("%d latencies, lost %d, %d answers, wrote %d, read %d", r.Latency.Count(), r.Lost, r.Taken, r.Wrote,
+			r.Read)
 	}
-	for _, c := range []Config{{Wire: HTTP, InFlight: 2}, {Wire: HTTP, Gather: true}, {Wire: GRPC, Gather: true}, {Wire: 9}} {
+	for _, c := range []Config{{Wire: HTTP, InFlight: 2}, {Wire: HTTP, Gather: true}, {Wire: GRPC, Gather: true},
+		{Wire: 9}} {
 		c.Addr, c.Frames = serve(t, echo), [][]byte{question}
 		if _, err := Run(t.Context(), c); err == nil {
 			t.Errorf("wire %d, %d in flight, gather %v: no error", c.Wire, c.InFlight, c.Gather)

@@ -55,7 +55,8 @@ func TestBars(t *testing.T) {
 // must notice the fault fails with its message.
 func TestMeasure(t *testing.T) {
 	says := func(text string, status int) piece {
-		return piece{command: []string{"sh", "-c", fmt.Sprintf("echo '    x_test.go:1: %s'; exit %d", text, status)}, shows: logged}
+		return piece{command: []string{"sh", "-c", fmt.Sprintf("echo '    x_test.go:1: %s'; exit %d", text, status)},
+			shows: logged}
 	}
 	for _, c := range []struct {
 		pieces  []piece

@@ -88,7 +88,8 @@ func (f *fault) text() ([]byte, error) {
 		return nil, err
 	}
 	if n := bytes.Count(text, []byte(f.was)); n != 1 {
-		return nil, fmt.Errorf("%s: expected this once, where the fault is planted, found it %d times: %s", f.file, n, f.was)
+		return nil, fmt.Errorf("%s: expected this once, where the fault is planted, found it %d times: %s", f.file, n,
+			f.was)
 	}
 	return bytes.Replace(text, []byte(f.was), []byte(f.is), 1), nil
 }

@@ -135,7 +135,8 @@ var errNotMeasured = errors.New("not measured here")
 
 // judge runs the pieces of a bar until one fails. With a fault it runs only the piece that must
 // notice it; the bar then holds unless that piece fails with a message that belongs to the fault.
-func (b *bar) judge(ctx context.Context, dir string, env []string, planted *fault) (holds bool, figures []string, err error) {
+func (b *bar) judge(ctx context.Context, dir string, env []string,
+	planted *fault) (holds bool, figures []string, err error) {
 	pieces, first := b.pieces, 0
 	if planted != nil {
 		first = planted.piece
@@ -145,7 +146,8 @@ func (b *bar) judge(ctx context.Context, dir string, env []string, planted *faul
 	}
 	for i, p := range pieces {
 		out, ended := p.run(ctx, env)
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d.log", b.name, first+i+1)), out, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d.log", b.name, first+i+1)), out,
+			0o600); err != nil {
 			return false, nil, err
 		}
 		if ctx.Err() != nil {

@@ -59,17 +59,20 @@ var (
 // test is a piece that runs the tests of some packages that match a regular expression. Flags of
 // the tests may follow the packages.
 func test(name string, packages ...string) piece {
-	return piece{command: append([]string{"go", "test", "-count=1", "-vet=off", "-v", "-run", "^(" + name + ")$"}, packages...), shows: logged}
+	return piece{command: append([]string{"go", "test", "-count=1", "-vet=off", "-v", "-run", "^(" + name + ")$"},
+		packages...), shows: logged}
 }
 
 // fuzz is a piece that runs a fuzz target for a minute.
 func fuzz(name, pkg string) piece {
-	return piece{command: []string{"go", "test", "-vet=off", "-run", "^" + name + "$", "-fuzz", "^" + name + "$", "-fuzztime", "1m", pkg}, shows: regexp.MustCompile(`(?m)^(fuzz: elapsed: 1m.*|.*_test\.go:\d+: .*)$`)}
+	return piece{command: []string{"go", "test", "-vet=off", "-run", "^" + name + "$", "-fuzz", "^" + name + "$",
+		"-fuzztime", "1m", pkg}, shows: regexp.MustCompile(`(?m)^(fuzz: elapsed: 1m.*|.*_test\.go:\d+: .*)$`)}
 }
 
 // e2e is a piece that runs a test with real processes.
 func e2e(name string) piece {
-	return piece{command: []string{"go", "test", "-count=1", "-vet=off", "-tags", "e2e", "-v", "-run", "^(" + name + ")$", "./server/e2e"}, shows: logged}
+	return piece{command: []string{"go", "test", "-count=1", "-vet=off", "-tags", "e2e", "-v", "-run",
+		"^(" + name + ")$", "./server/e2e"}, shows: logged}
 }
 
 // lasting is e2e for a test that keeps up its disturbance for that many seconds.
@@ -81,7 +84,8 @@ func lasting(seconds int, name string) piece {
 
 // part is a piece that runs parts of bench/run.
 func part(rounds int, name string) piece {
-	return piece{command: []string{"go", "run", "./bench/run", "-rounds", fmt.Sprint(rounds), "-only", "^(" + name + ")$"}, shows: ratios}
+	return piece{command: []string{"go", "run", "./bench/run", "-rounds", fmt.Sprint(rounds), "-only", "^(" + name + ")$"},
+		shows: ratios}
 }
 
 // program is a piece that runs another bench.

@@ -84,14 +84,18 @@ func (a attack) measure(ctx context.Context, b *bench) (f findings, err error) {
 		return p50, err
 	}, nil)
 	burnt := func(round uint64) (float64, error) {
-		return beside(func() (*process.Process, error) { return b.burner(share) }, b.quiet(ctx, s, fmt.Sprintf("%s/beside=burner-%.2f", a.name, share)), nil)(round)
+		return beside(func() (*process.Process, error) {
+			return b.burner(share)
+		}, b.quiet(ctx, s, fmt.Sprintf("%s/beside=burner-%.2f", a.name, share)), nil)(round)
 	}
-	r, err := contrast(ratio.Ratio{What: "p50 beside " + a.what + " / beside as much CPU burnt", Bound: ratio.AtMost, Limit: 2}, b.rounds, attacked, burnt)
+	r, err := contrast(ratio.Ratio{What: "p50 beside " + a.what + " / beside as much CPU burnt", Bound: ratio.AtMost,
+		Limit: 2}, b.rounds, attacked, burnt)
 	if err != nil {
 		return f, err
 	}
 	_, most, err := s.Group[0].Memory()
-	memory := ratio.Ratio{What: "resident beside " + a.what + " / the budget", Bound: ratio.AtMost, Limit: 1.25, Rounds: []float64{float64(most) / attackedBudget}}
+	memory := ratio.Ratio{What: "resident beside " + a.what + " / the budget", Bound: ratio.AtMost, Limit: 1.25,
+		Rounds: []float64{float64(most) / attackedBudget}}
 	f.ratios = []ratio.Ratio{r, memory}
 	return f, err
 }

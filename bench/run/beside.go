@@ -40,7 +40,8 @@ func besideHostile(ctx context.Context, b *bench) (findings, error) {
 	peers := func() (*process.Process, error) {
 		return b.hostile("-containers", s.Containers, "-clients", s.TCP, "-rate", "5")
 	}
-	r, err := contrast(ratio.Ratio{What: "p99 beside hostile containers / without them", Bound: ratio.AtMost, Limit: 1.2}, besideRounds*b.rounds,
+	r, err := contrast(ratio.Ratio{What: "p99 beside hostile containers / without them", Bound: ratio.AtMost,
+		Limit: 1.2}, besideRounds*b.rounds,
 		beside(peers, b.tail(ctx, s, "Hostile/beside=true"), nil), b.tail(ctx, s, "Hostile/beside=false"))
 	if err == nil {
 		err = named(s.Group[0].Output())
@@ -67,7 +68,8 @@ func named(log string) error {
 			seen[session] = true
 		}
 		if len(seen) == 0 {
-			faults = append(faults, fmt.Errorf("hostile peer %s is not named in the log: no line with %q", p.Name, p.Words))
+			faults = append(faults,
+				fmt.Errorf("hostile peer %s is not named in the log: no line with %q", p.Name, p.Words))
 		}
 	}
 	return errors.Join(faults...)
@@ -104,7 +106,8 @@ func besideHandshakes(ctx context.Context, b *bench) (f findings, err error) {
 			return err
 		}
 		if m[unfinishedEnded] <= ended || m[openOfTCP] < crawlers {
-			return fmt.Errorf("%v handshakes were given up and %v clients are there, expected some and %d", m[unfinishedEnded]-ended, m[openOfTCP], crawlers)
+			return fmt.Errorf("%v handshakes were given up and %v clients are there, expected some and %d",
+				m[unfinishedEnded]-ended, m[openOfTCP], crawlers)
 		}
 		ended = m[unfinishedEnded]
 		now, _, err := s.Group[0].Memory()
@@ -114,9 +117,11 @@ func besideHandshakes(ctx context.Context, b *bench) (f findings, err error) {
 	crawl := func() (*process.Process, error) {
 		return b.attackers(ctx, "-crawl", s.TCP, "-crawlers", strconv.Itoa(crawlers))
 	}
-	r, err := contrast(ratio.Ratio{What: "p99 beside unfinished handshakes and slow clients of TLS / without them", Bound: ratio.AtMost, Limit: 1.5}, besideRounds*b.rounds,
+	r, err := contrast(ratio.Ratio{What: "p99 beside unfinished handshakes and slow clients of TLS / without them",
+		Bound: ratio.AtMost, Limit: 1.5}, besideRounds*b.rounds,
 		beside(crawl, b.tail(ctx, s, "Handshakes/beside=true"), attacked), b.tail(ctx, s, "Handshakes/beside=false"))
-	grown := ratio.Ratio{What: fmt.Sprintf("MiB that the server grows by beside %d of each", crawlers), Bound: ratio.AtMost, Limit: crawlMemory,
+	grown := ratio.Ratio{What: fmt.Sprintf("MiB that the server grows by beside %d of each", crawlers),
+		Bound: ratio.AtMost, Limit: crawlMemory,
 		Rounds: []float64{float64(most-least) / (1 << 20)}}
 	f.ratios = []ratio.Ratio{r, grown}
 	return f, err
@@ -155,9 +160,11 @@ func besideUnread(ctx context.Context, b *bench) (f findings, err error) {
 	if err := s.answers(ctx, load.Config{Frames: [][]byte{question}}); err != nil {
 		return f, err
 	}
-	return one(contrast(ratio.Ratio{What: "p99 beside clients that read nothing / without them", Bound: ratio.AtMost, Limit: 1.2}, max(1, b.rounds/3),
-		func(round uint64) (float64, error) { return s.unread(ctx, question, unread, round) },
-		func(round uint64) (float64, error) { return s.unread(ctx, question, 0, round) }))
+	return one(
+		contrast(ratio.Ratio{What: "p99 beside clients that read nothing / without them", Bound: ratio.AtMost,
+			Limit: 1.2}, max(1, b.rounds/3),
+			func(round uint64) (float64, error) { return s.unread(ctx, question, unread, round) },
+			func(round uint64) (float64, error) { return s.unread(ctx, question, 0, round) }))
 }
 
 // unread returns the p99 of an open loop beside so many clients that read nothing: the median over
@@ -236,7 +243,8 @@ func besideLog(ctx context.Context, b *bench) (f findings, err error) {
 	if err := stopped.losesLines(ctx, 0); err != nil {
 		return f, err
 	}
-	r, err := contrast(ratio.Ratio{What: "p99 with a log that nobody reads / with one in a file", Bound: ratio.AtMost, Limit: 1.2}, besideRounds*b.rounds,
+	r, err := contrast(ratio.Ratio{What: "p99 with a log that nobody reads / with one in a file", Bound: ratio.AtMost,
+		Limit: 1.2}, besideRounds*b.rounds,
 		stopped.failing(ctx, b.tail(ctx, stopped, "Log/system=stopped")), read.failing(ctx, b.tail(ctx, read, "Log/system=read")))
 	if err != nil {
 		return f, err

@@ -49,8 +49,10 @@ const ofSaturation = 0.3
 
 // Loads of 64 floats of many clients, and of a picture of one at a time.
 var (
-	numbers = &workload{name: "64 floats at 30 % of the rate", model: "numbers", dtype: tensor.Float32, shape: tensor.Shape{64}, conns: 16, inFlight: 16}
-	picture = &workload{name: "3x224x224 float32, one at a time", model: "picture", dtype: tensor.Float32, shape: tensor.Shape{3, 224, 224}, conns: 1, inFlight: 1}
+	numbers = &workload{name: "64 floats at 30 % of the rate", model: "numbers", dtype: tensor.Float32,
+		shape: tensor.Shape{64}, conns: 16, inFlight: 16}
+	picture = &workload{name: "3x224x224 float32, one at a time", model: "picture", dtype: tensor.Float32,
+		shape: tensor.Shape{3, 224, 224}, conns: 1, inFlight: 1}
 )
 
 // overhead measures the latency that server and container add to a request when the model takes no
@@ -76,8 +78,10 @@ func overhead(ctx context.Context, b *bench) (f findings, err error) {
 	for _, w := range loads {
 		of, bar := all[inGo.name][w], all[bareEcho.name][w]
 		f.ratios = append(f.ratios,
-			overTrips(ratio.Ratio{What: "go / two round trips of echo: p50, " + w.name, Bound: ratio.AtMost, Limit: 3}, of, bar, p50),
-			overTrips(ratio.Ratio{What: "go / two round trips of echo: p99, " + w.name, Bound: ratio.AtMost, Limit: 5}, of, bar, p99))
+			overTrips(ratio.Ratio{What: "go / two round trips of echo: p50, " + w.name, Bound: ratio.AtMost, Limit: 3},
+				of, bar, p50),
+			overTrips(ratio.Ratio{What: "go / two round trips of echo: p99, " + w.name, Bound: ratio.AtMost, Limit: 5},
+				of, bar, p99))
 	}
 	f.table, f.head = all.table(systems, loads), systemHead
 	return f, err
@@ -87,13 +91,15 @@ func overhead(ctx context.Context, b *bench) (f findings, err error) {
 // crypto/tls. Both have the same certificate, cipher and client, which shares the cores, so the
 // server's own processor time is reported as well.
 func encrypted(ctx context.Context, b *bench) (f findings, err error) {
-	echo, door := setup{name: "echo over TLS", tls: true, start: startEcho}, setup{name: "door over TLS", tls: true, start: startDoor}
+	echo, door := setup{name: "echo over TLS", tls: true, start: startEcho},
+		setup{name: "door over TLS", tls: true, start: startDoor}
 	systems, loads := []setup{echo, door}, []*workload{deep, image}
 	all, err := b.turns(ctx, systems, loads)
 	for _, w := range loads {
 		of, bar := all[door.name][w], all[echo.name][w]
 		f.ratios = append(f.ratios,
-			over(ratio.Ratio{What: "door over TLS / bare crypto/tls echo: rate, " + w.name, Bound: ratio.AtLeast, Limit: 0.7}, of, bar, rate),
+			over(ratio.Ratio{What: "door over TLS / bare crypto/tls echo: rate, " + w.name, Bound: ratio.AtLeast,
+				Limit: 0.7}, of, bar, rate),
 			over(ratio.Ratio{What: "door over TLS / bare crypto/tls echo: CPU, " + w.name}, of, bar, server))
 	}
 	f.table, f.head = all.table(systems, loads), systemHead
@@ -107,8 +113,10 @@ var doorNames = map[string]string{"shiva": "Shiva", "rest": "REST, bytes", "rest
 // in flight, on as few connections as the wire allows. The first of each is Shiva's.
 func doorLoads() (loads [][]*workload) {
 	for _, l := range []workload{
-		{name: "64 B, 256 in flight", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 16, inFlight: 16},
-		{name: "602 KB, 8 in flight", model: "picture", dtype: tensor.Float32, shape: tensor.Shape{3, 224, 224}, conns: 4, inFlight: 2},
+		{name: "64 B, 256 in flight", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 16,
+			inFlight: 16},
+		{name: "602 KB, 8 in flight", model: "picture", dtype: tensor.Float32, shape: tensor.Shape{3, 224, 224},
+			conns: 4, inFlight: 2},
 	} {
 		var forms []*workload
 		for _, f := range load.Forms {

@@ -30,11 +30,14 @@ type driven struct {
 // processors to the server and its clients. The last model takes no time: only processors bound it,
 // and the direct program has them all to itself.
 var drivenLoads = []*driven{
-	{workload{name: "64 floats, 2 ms + 20 µs a row", model: "numbers", dtype: tensor.Float32, shape: tensor.Shape{64}, conns: 16, inFlight: 48},
+	{workload{name: "64 floats, 2 ms + 20 µs a row", model: "numbers", dtype: tensor.Float32, shape: tensor.Shape{64},
+		conns: 16, inFlight: 48},
 		2 * time.Millisecond, 20 * time.Microsecond, 256, 0.9},
-	{workload{name: "3x224x224 float32, 8 ms + 2 ms a row", model: "picture", dtype: tensor.Float32, shape: tensor.Shape{3, 224, 224}, conns: 8, inFlight: 3},
+	{workload{name: "3x224x224 float32, 8 ms + 2 ms a row", model: "picture", dtype: tensor.Float32,
+		shape: tensor.Shape{3, 224, 224}, conns: 8, inFlight: 3},
 		8 * time.Millisecond, 2 * time.Millisecond, 8, 0.9},
-	{workload{name: "64 floats, a model without work", model: "nothing", dtype: tensor.Float32, shape: tensor.Shape{64}, conns: 16, inFlight: 48},
+	{workload{name: "64 floats, a model without work", model: "nothing", dtype: tensor.Float32, shape: tensor.Shape{64},
+		conns: 16, inFlight: 48},
 		0, 0, 256, 0},
 }
 
@@ -95,7 +98,8 @@ func (d *driven) serve(s *system, _ *bench, _ []string) error {
 
 // sleeps are the arguments of the container, which connects to an address.
 func (d *driven) sleeps(servers string) []string {
-	return []string{"-servers", servers, "-a", d.a.String(), "-b", d.b.String(), "-max-batch", strconv.Itoa(d.batch), d.declaration()}
+	return []string{"-servers", servers, "-a", d.a.String(), "-b", d.b.String(), "-max-batch", strconv.Itoa(d.batch),
+		d.declaration()}
 }
 
 // best returns the size of batch that has the highest rate directly: the largest, a half or a

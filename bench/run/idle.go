@@ -62,7 +62,8 @@ func besideIdle(ctx context.Context, b *bench) (f findings, err error) {
 	if _, err := crowded.collected(ctx); err != nil {
 		return f, err
 	}
-	cpu := ratio.Ratio{What: fmt.Sprintf("per cent of a core for %d idle connections", idleConns), Bound: ratio.AtMost, Limit: 1}
+	cpu := ratio.Ratio{What: fmt.Sprintf("per cent of a core for %d idle connections", idleConns), Bound: ratio.AtMost,
+		Limit: 1}
 	for range idleLooks {
 		used, err := crowded.watched(ctx)
 		if err != nil {
@@ -74,7 +75,8 @@ func besideIdle(ctx context.Context, b *bench) (f findings, err error) {
 	if err != nil {
 		return f, err
 	}
-	p99 := ratio.Ratio{What: fmt.Sprintf("p99 of %d others beside %d idle connections / without them", idleOthers, idleConns), Bound: ratio.AtMost, Limit: 1.2}
+	p99 := ratio.Ratio{What: fmt.Sprintf("p99 of %d others beside %d idle connections / without them", idleOthers,
+		idleConns), Bound: ratio.AtMost, Limit: 1.2}
 	for round := range uint64(idleRounds * b.rounds) {
 		var beside, alone time.Duration
 		var failed [2]error
@@ -88,7 +90,8 @@ func besideIdle(ctx context.Context, b *bench) (f findings, err error) {
 		p99.Rounds = append(p99.Rounds, float64(beside)/float64(alone))
 	}
 	f.ratios = []ratio.Ratio{
-		{What: fmt.Sprintf("KiB of each of %d idle connections", idleConns), Bound: ratio.AtMost, Limit: 2, Rounds: []float64{float64(after-before) / 1024 / idleConns}},
+		{What: fmt.Sprintf("KiB of each of %d idle connections", idleConns), Bound: ratio.AtMost, Limit: 2,
+			Rounds: []float64{float64(after-before) / 1024 / idleConns}},
 		cpu,
 		p99,
 	}

@@ -107,7 +107,8 @@ func (b *bench) run(ctx context.Context) (broken []string, err error) {
 		return nil, err
 	}
 	began := time.Now()
-	fmt.Printf("goos: %s\ngoarch: %s\npkg: github.com/shivad/shivad/bench\ncpu: %s x %d\n", runtime.GOOS, runtime.GOARCH, cpuModel(), runtime.NumCPU())
+	fmt.Printf("goos: %s\ngoarch: %s\npkg: github.com/shivad/shivad/bench\ncpu: %s x %d\n", runtime.GOOS,
+		runtime.GOARCH, cpuModel(), runtime.NumCPU())
 	var rows [][]string
 	var tables []findings
 	for _, part := range parts {

@@ -78,8 +78,10 @@ func check(t *testing.T, got []ratio.Ratio, want map[string]claim) {
 // Ratios are taken within a round: a slow round slows both.
 func TestBesideEcho(t *testing.T) {
 	all := samples{
-		"echo": {deep: samplesOf(1000, 100, 1000), gathered: samplesOf(2000, 200, 2000), single: samplesOf(1000, 100, 1000), image: samplesOf(10, 1, 10)},
-		"go":   {deep: samplesOf(300, 30, 100), gathered: samplesOf(400, 20, 400), single: samplesOf(500, 50, 100), image: samplesOf(5, 0.5, 5)},
+		"echo": {deep: samplesOf(1000, 100, 1000), gathered: samplesOf(2000, 200, 2000),
+			single: samplesOf(1000, 100, 1000), image: samplesOf(10, 1, 10)},
+		"go": {deep: samplesOf(300, 30, 100), gathered: samplesOf(400, 20, 400), single: samplesOf(500, 50, 100),
+			image: samplesOf(5, 0.5, 5)},
 	}
 	check(t, all.besideEcho("go"), map[string]claim{
 		"go / echo: rate, " + deep.name:                       {[]float64{0.3, 0.3, 0.1}, 0.2},

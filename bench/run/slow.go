@@ -37,7 +37,8 @@ func besideSlow(ctx context.Context, b *bench) (f findings, err error) {
 	}
 	tensor := kind{s.TCP, question[:len(question)-60], question[len(question)-60:]}
 	// Two in five are at the HTTP door, which may take an eighth of the server's descriptors.
-	kinds := []kind{{s.TCP, nil, question}, tensor, {s.REST, nil, []byte(head)}, tensor, {s.REST, []byte(head), make([]byte, 1000)}}
+	kinds := []kind{{s.TCP, nil, question}, tensor, {s.REST, nil, []byte(head)}, tensor,
+		{s.REST, []byte(head), make([]byte, 1000)}}
 	took := make([]time.Duration, slowClients) // from the first byte to the end
 	faults := make([]error, slowClients)
 	var all sync.WaitGroup
@@ -96,7 +97,8 @@ func trickle(c net.Conn, first, rest []byte) (time.Duration, error) {
 		case !ok || !late.Timeout():
 			return time.Since(began), nil
 		case time.Since(began) > 4*slowTimeout || i == len(rest):
-			return 0, fmt.Errorf("slow clients are not closed: one has been sending for %v, with a timeout of %v", time.Since(began), slowTimeout)
+			return 0, fmt.Errorf("slow clients are not closed: one has been sending for %v, with a timeout of %v",
+				time.Since(began), slowTimeout)
 		default:
 			_, _ = c.Write(rest[i : i+1]) // the read above notices a closed connection
 			i++
@@ -111,9 +113,12 @@ func slowRatios(took, waited []time.Duration) []ratio.Ratio {
 	beyond := func(d time.Duration) []float64 { return []float64{(d - slowTimeout).Seconds()} }
 	p99 := waited[len(waited)*99/100]
 	return []ratio.Ratio{
-		{What: fmt.Sprintf("seconds from the timeout to the end of the first of %d slow clients", len(took)), Bound: ratio.AtLeast, Limit: -slowLate.Seconds(), Rounds: beyond(took[0])},
-		{What: fmt.Sprintf("seconds from the timeout to the end of the last of %d slow clients", len(took)), Bound: ratio.AtMost, Limit: slowLate.Seconds(), Rounds: beyond(took[len(took)-1])},
-		{What: fmt.Sprintf("ms to connect and be answered beside them, p99 of %d", len(waited)), Bound: ratio.AtMost, Limit: 100, Rounds: []float64{p99.Seconds() * 1e3}},
+		{What: fmt.Sprintf("seconds from the timeout to the end of the first of %d slow clients", len(took)),
+			Bound: ratio.AtLeast, Limit: -slowLate.Seconds(), Rounds: beyond(took[0])},
+		{What: fmt.Sprintf("seconds from the timeout to the end of the last of %d slow clients", len(took)),
+			Bound: ratio.AtMost, Limit: slowLate.Seconds(), Rounds: beyond(took[len(took)-1])},
+		{What: fmt.Sprintf("ms to connect and be answered beside them, p99 of %d", len(waited)), Bound: ratio.AtMost,
+			Limit: 100, Rounds: []float64{p99.Seconds() * 1e3}},
 		{What: "the same, longest", Rounds: []float64{waited[len(waited)-1].Seconds() * 1e3}},
 	}
 }

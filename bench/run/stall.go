@@ -17,7 +17,8 @@ import (
 // stall stops a server for a thirtieth of the time for which "shivactl bench" offers it load, and
 // compares the 99.9th percentile that the tool reports with the length of the stall.
 func stall(ctx context.Context, b *bench) (f findings, err error) {
-	r := ratio.Ratio{What: "p99.9 that shivactl bench shows / the stall of 1 s in 30 s", Bound: ratio.AtLeast, Limit: 0.9}
+	r := ratio.Ratio{What: "p99.9 that shivactl bench shows / the stall of 1 s in 30 s", Bound: ratio.AtLeast,
+		Limit: 0.9}
 	length := 30 * time.Second
 	if b.duration < time.Second { // -short
 		length = 3 * time.Second
@@ -27,7 +28,8 @@ func stall(ctx context.Context, b *bench) (f findings, err error) {
 		return f, err
 	}
 	defer s.Stop()
-	cmd := exec.CommandContext(ctx, filepath.Join(b.bin, "shivactl"), "bench", deep.model, "--addr", s.TCP, "--admin", s.Admin, "--rate", "300", "--for", length.String(), "--json")
+	cmd := exec.CommandContext(ctx, filepath.Join(b.bin, "shivactl"), "bench", deep.model, "--addr", s.TCP, "--admin",
+		s.Admin, "--rate", "300", "--for", length.String(), "--json")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, os.Stderr
 	if err := cmd.Start(); err != nil {

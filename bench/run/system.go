@@ -30,7 +30,8 @@ type workload struct {
 }
 
 func (w *workload) key() string {
-	return fmt.Sprintf("model=%s/dtype=%s/shape=%s/conns=%d/inflight=%d/gather=%t", w.model, w.dtype, dims(w.shape, "x"), w.conns, w.inFlight, w.gather)
+	return fmt.Sprintf("model=%s/dtype=%s/shape=%s/conns=%d/inflight=%d/gather=%t", w.model, w.dtype,
+		dims(w.shape, "x"), w.conns, w.inFlight, w.gather)
 }
 
 // declaration is the model on the command lines of containers: name:datatype:shape.
@@ -75,7 +76,8 @@ func (w *workload) frames() [][]byte {
 
 // config is a closed loop. Over HTTP a connection has one request in flight.
 func (w *workload) config() load.Config {
-	c := load.Config{Wire: w.form.Wire, Frames: w.frames(), Conns: w.conns, InFlight: w.inFlight, Gather: w.gather, Poll: w.poll}
+	c := load.Config{Wire: w.form.Wire, Frames: w.frames(), Conns: w.conns, InFlight: w.inFlight, Gather: w.gather,
+		Poll: w.poll}
 	if c.Wire == load.HTTP {
 		c.Conns, c.InFlight = w.conns*w.inFlight, 1
 	}
@@ -89,7 +91,8 @@ func (w *workload) config() load.Config {
 // open is an open loop of so many requests per second, of clients that may have any number in
 // flight. All turns of a seed have the same arrivals.
 func (w *workload) open(rate float64, seed uint64) load.Config {
-	return load.Config{Frames: w.frames(), Conns: w.conns, Rate: rate, Seed: seed, Warmup: besideWarmup, Piece: p99Piece}
+	return load.Config{Frames: w.frames(), Conns: w.conns, Rate: rate, Seed: seed, Warmup: besideWarmup,
+		Piece: p99Piece}
 }
 
 // maxBatch is the largest batch of the no-op containers: all requests in flight of the deepest
@@ -97,10 +100,14 @@ func (w *workload) open(rate float64, seed uint64) load.Config {
 const maxBatch = 256
 
 var (
-	deep     = &workload{name: "64 B, 16 connections x 16 in flight", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 16, inFlight: 16}
-	gathered = &workload{name: "64 B, 16 x 16, gathered by the client", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 16, inFlight: 16, gather: true}
-	single   = &workload{name: "64 B, one at a time", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 1, inFlight: 1, poll: true}
-	image    = &workload{name: "1920x1080x3 uint8, 4 connections x 2 in flight", model: "image", dtype: tensor.Uint8, shape: tensor.Shape{1080, 1920, 3}, conns: 4, inFlight: 2}
+	deep = &workload{name: "64 B, 16 connections x 16 in flight", model: "small", dtype: tensor.Float32,
+		shape: tensor.Shape{16}, conns: 16, inFlight: 16}
+	gathered = &workload{name: "64 B, 16 x 16, gathered by the client", model: "small", dtype: tensor.Float32,
+		shape: tensor.Shape{16}, conns: 16, inFlight: 16, gather: true}
+	single = &workload{name: "64 B, one at a time", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16},
+		conns: 1, inFlight: 1, poll: true}
+	image = &workload{name: "1920x1080x3 uint8, 4 connections x 2 in flight", model: "image", dtype: tensor.Uint8,
+		shape: tensor.Shape{1080, 1920, 3}, conns: 4, inFlight: 2}
 )
 
 // A setup is how a system is started.
@@ -172,7 +179,8 @@ func startDoor(s *system, _ *bench, models []string) error {
 	if s.tls {
 		listen = "tls://" + listen
 	}
-	args := []string{"-listen", listen, "-rest", s.REST, "-grpc", s.GRPC, "-admin", s.Admin, "-max-batch", strconv.Itoa(maxBatch)}
+	args := []string{"-listen", listen, "-rest", s.REST, "-grpc", s.GRPC, "-admin", s.Admin, "-max-batch",
+		strconv.Itoa(maxBatch)}
 	return s.Run(s.under, "door", slices.Concat(args, s.flags, models)...)
 }
 
@@ -187,7 +195,8 @@ func startPython(s *system, b *bench, models []string) error {
 	if err := s.serve(); err != nil {
 		return err
 	}
-	return s.Start(b.bin, b.python, append([]string{filepath.Join("bench", "noop", "noop.py")}, s.contains(models)...)...)
+	return s.Start(b.bin, b.python,
+		append([]string{filepath.Join("bench", "noop", "noop.py")}, s.contains(models)...)...)
 }
 
 // contains are the arguments of the no-op containers.
@@ -197,7 +206,8 @@ func (s *system) contains(models []string) []string {
 
 // serve starts a shivad.
 func (s *system) serve() (err error) {
-	s.Server, err = process.Shivad(s.Dir, process.Options{Config: s.config, V2: s.v2, TLS: s.tls, Flags: s.flags, Under: s.under})
+	s.Server, err = process.Shivad(s.Dir,
+		process.Options{Config: s.config, V2: s.v2, TLS: s.tls, Flags: s.flags, Under: s.under})
 	return err
 }
 
@@ -226,7 +236,8 @@ func (s *system) offer(ctx context.Context, name string, c load.Config) (*load.R
 	}
 	fmt.Print(got.Line(name))
 	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
-		return nil, fmt.Errorf("%s: %d answered, %d failed, %d lost: %s", name, got.Answered, got.Failed, got.Lost, got.Failure)
+		return nil, fmt.Errorf("%s: %d answered, %d failed, %d lost: %s", name, got.Answered, got.Failed, got.Lost,
+			got.Failure)
 	}
 	return got, nil
 }

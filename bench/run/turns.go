@@ -31,7 +31,8 @@ func (b *bench) turns(ctx context.Context, systems []setup, loads []*workload) (
 
 // turnsAt is turns with open loops: rate is asked for the requests per second of a load once the
 // systems run; 0: a closed loop.
-func (b *bench) turnsAt(ctx context.Context, systems []setup, loads []*workload, rate func(*workload) float64) (samples, error) {
+func (b *bench) turnsAt(ctx context.Context, systems []setup, loads []*workload,
+	rate func(*workload) float64) (samples, error) {
 	all := samples{}
 	var running []*system
 	for _, how := range systems {
@@ -64,7 +65,8 @@ func (b *bench) turnsAt(ctx context.Context, systems []setup, loads []*workload,
 func (b *bench) turn(ctx context.Context, s *system, w *workload, rate float64, first bool) (sample, error) {
 	wait := func() error { return nil }
 	if first {
-		wait = b.profiled(ctx, s, fmt.Sprintf("%s-%s-%s-%dx%d-%t", s.name, w.form.Name, w.model, w.conns, w.inFlight, w.gather))
+		wait = b.profiled(ctx, s,
+			fmt.Sprintf("%s-%s-%s-%dx%d-%t", s.name, w.form.Name, w.model, w.conns, w.inFlight, w.gather))
 	}
 	before, err := s.CPU()
 	if err != nil {
@@ -124,7 +126,8 @@ func overTrips(r ratio.Ratio, of, to []sample, figure func(sample) float64) rati
 	return r
 }
 
-var systemHead = []string{"system, load", "req/s", "MB/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/req", "client µs/req", "bytes/req"}
+var systemHead = []string{"system, load", "req/s", "MB/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/req",
+	"client µs/req", "bytes/req"}
 
 // table returns the median turn of every system under every load.
 func (all samples) table(systems []setup, loads []*workload) (rows [][]string) {

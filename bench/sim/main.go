@@ -41,14 +41,15 @@ func profiles() map[string]sim.Profile {
 	const ms = time.Millisecond
 	return map[string]sim.Profile{
 		"linear": {Name: "5 ms + 0.5 ms n, 50 ms", A: 5 * ms, B: ms / 2, Noise: 0.05, SLO: 50 * ms},
-		"accelerator": {Name: "120 ms for up to 32 rows, 500 ms", A: 120 * ms, Noise: 0.02, SLO: 500 * ms, Kind: sim.Kind{
-			Curve: func(rows int) time.Duration {
-				if rows > accelerated {
-					return time.Hour
-				}
-				return 120 * ms
-			},
-		}},
+		"accelerator": {Name: "120 ms for up to 32 rows, 500 ms", A: 120 * ms, Noise: 0.02, SLO: 500 * ms,
+			Kind: sim.Kind{
+				Curve: func(rows int) time.Duration {
+					if rows > accelerated {
+						return time.Hour
+					}
+					return 120 * ms
+				},
+			}},
 	}
 }
 
@@ -92,7 +93,8 @@ func run() error {
 	if hosts, err = counts(*replicas); err != nil {
 		return fmt.Errorf("-replicas: %w", err)
 	}
-	fmt.Printf("%s; delay %v and %v; bursts %v; mixed deadlines %v; uneven %v; %v; seed %d\n\n", p.Name, *delay, *jitter, *bursts, *mixed, *uneven, *length, *seed)
+	fmt.Printf("%s; delay %v and %v; bursts %v; mixed deadlines %v; uneven %v; %v; seed %d\n\n", p.Name, *delay,
+		*jitter, *bursts, *mixed, *uneven, *length, *seed)
 	fmt.Println("| replicas | load | servers | one server | with grants, of that | without, of that | rows of an execution: one, with, without | p50 ms: one, with, without | messages a row: one, with, without |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|")
 	broken := 0
@@ -102,7 +104,8 @@ func run() error {
 			if err != nil || load <= 0 {
 				return fmt.Errorf("-loads: expected numbers above 0, separated by commas, got %q", *loads)
 			}
-			f := sim.Fleet{Cell: sim.Cell{Profile: p, Load: load, Bursts: *bursts, Mixed: *mixed, Warm: 2 * time.Second, Length: *length, Seed: *seed},
+			f := sim.Fleet{Cell: sim.Cell{Profile: p, Load: load, Bursts: *bursts, Mixed: *mixed, Warm: 2 * time.Second,
+				Length: *length, Seed: *seed},
 				Servers: 1, Delay: *delay, Jitter: *jitter, Serve: *serve}
 			f.Replicas = r
 			if *profile == "accelerator" {
@@ -133,9 +136,13 @@ func run() error {
 					note = fmt.Sprintf(" (%.2f!)", bar)
 				}
 				ms := func(o *sim.FleetResult) string { return fmt.Sprintf("%.1f", float64(o.P50)/1e6) }
-				each := func(o *sim.FleetResult) string { return fmt.Sprintf("%.2f", float64(o.Messages)/float64(o.Offered)) }
-				fmt.Printf("| %d | %s | %d | %.3f | %.3f%s | %.3f | %.0f, %.0f, %.0f | %s, %s, %s | %s, %s, %s |\n", r, text, n, one.Share(), of(with), note, of(without),
-					one.MeanBatch, with.MeanBatch, without.MeanBatch, ms(one), ms(with), ms(without), each(one), each(with), each(without))
+				each := func(o *sim.FleetResult) string {
+					return fmt.Sprintf("%.2f", float64(o.Messages)/float64(o.Offered))
+				}
+				fmt.Printf("| %d | %s | %d | %.3f | %.3f%s | %.3f | %.0f, %.0f, %.0f | %s, %s, %s | %s, %s, %s |\n", r,
+					text, n, one.Share(), of(with), note, of(without),
+					one.MeanBatch, with.MeanBatch, without.MeanBatch, ms(one), ms(with), ms(without), each(one),
+					each(with), each(without))
 			}
 		}
 	}

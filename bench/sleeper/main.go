@@ -57,7 +57,8 @@ func (s sleeper) serve(ctx context.Context, servers, declarations []string) erro
 	var rows, batches atomic.Int64
 	defer func() { log.Printf("%d rows in %d batches", rows.Load(), batches.Load()) }()
 	return container.Serve(ctx, container.Model{
-		Name: name, Version: "1", Platform: "sleeper", Batched: new(true), MaxBatch: s.most, Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x},
+		Name: name, Version: "1", Platform: "sleeper", Batched: new(true), MaxBatch: s.most, Inputs: []tensor.Spec{x},
+		Outputs: []tensor.Spec{x},
 		Predict: func(_ context.Context, batch *container.Batch) ([]tensor.Tensor, error) {
 			began := time.Now()
 			n := batch.Inputs[0].Rows()

@@ -53,7 +53,8 @@ func (c *churn) counts() counts {
 
 func (c *churn) String() string {
 	n := c.counts()
-	return fmt.Sprintf("%d clients, %d containers, %d versions, %d faults", n.Clients, n.Containers, n.Versions, len(n.Faults))
+	return fmt.Sprintf("%d clients, %d containers, %d versions, %d faults", n.Clients, n.Containers, n.Versions,
+		len(n.Faults))
 }
 
 // note calls f to count an arrival, and records err unless ctx has ended.

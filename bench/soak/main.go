@@ -99,8 +99,9 @@ func soak(ctx context.Context, dir string, length time.Duration, most float64) (
 
 	window := length / windows
 	for i := range windows {
-		got, err := load.Run(ctx, load.Config{Addr: s.TCP, Frames: s.frames, Conns: clients, Rate: rate, Seed: uint64(i),
-			Duration: window, Grace: time.Minute, Check: load.SameTensors})
+		got, err := load.Run(ctx,
+			load.Config{Addr: s.TCP, Frames: s.frames, Conns: clients, Rate: rate, Seed: uint64(i),
+				Duration: window, Grace: time.Minute, Check: load.SameTensors})
 		if err != nil {
 			return nil, err
 		}
@@ -109,8 +110,10 @@ func soak(ctx context.Context, dir string, length time.Duration, most float64) (
 			return nil, err
 		}
 		r.count(got)
-		fmt.Printf("%8v  p50 %-8v p99 %-8v of %d, %d refused, %d lost; %s; %s\n", window*time.Duration(i+1), got.Latency.Quantile(0.5).Round(10*time.Microsecond),
-			got.Latency.Quantile(0.99).Round(10*time.Microsecond), got.Answered+got.Failed, got.Failed, got.Lost, now, c)
+		fmt.Printf("%8v  p50 %-8v p99 %-8v of %d, %d refused, %d lost; %s; %s\n", window*time.Duration(i+1),
+			got.Latency.Quantile(0.5).Round(10*time.Microsecond),
+			got.Latency.Quantile(0.99).Round(10*time.Microsecond), got.Answered+got.Failed, got.Failed, got.Lost, now,
+			c)
 	}
 	end()
 	if watched != nil {

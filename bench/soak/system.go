@@ -59,7 +59,8 @@ func (s *system) stop() {
 
 // addReplica starts a container and returns once it has registered.
 func (s *system) addReplica(ctx context.Context) error {
-	if err := s.replicas.Start(s.Dir, filepath.Join(s.Dir, "sleeper"), "-servers", s.Containers, steady+":FP32:16"); err != nil {
+	if err := s.replicas.Start(s.Dir, filepath.Join(s.Dir, "sleeper"), "-servers", s.Containers,
+		steady+":FP32:16"); err != nil {
 		return err
 	}
 	return s.await(ctx)
@@ -70,7 +71,8 @@ func (s *system) await(ctx context.Context) error {
 	return s.Await(ctx, settle, func() error {
 		n, err := s.ready(ctx)
 		if err == nil && n != len(s.replicas) {
-			err = fmt.Errorf("the server has %d replicas of %s after %v, expected %d", n, steady, settle, len(s.replicas))
+			err = fmt.Errorf("the server has %d replicas of %s after %v, expected %d", n, steady, settle,
+				len(s.replicas))
 		}
 		return err
 	})
@@ -78,12 +80,15 @@ func (s *system) await(ctx context.Context) error {
 
 // capacity measures the requests per second that are answered under saturation.
 func (s *system) capacity(ctx context.Context) (float64, error) {
-	got, err := load.Run(ctx, load.Config{Addr: s.TCP, Frames: s.frames, Conns: clients, InFlight: 4, Warmup: 2 * time.Second, Duration: 5 * time.Second, Check: load.SameTensors})
+	got, err := load.Run(ctx,
+		load.Config{Addr: s.TCP, Frames: s.frames, Conns: clients, InFlight: 4, Warmup: 2 * time.Second,
+			Duration: 5 * time.Second, Check: load.SameTensors})
 	if err != nil {
 		return 0, err
 	}
 	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
-		return 0, fmt.Errorf("measuring the capacity: %d answered, %d refused, %d lost: %s", got.Answered, got.Failed, got.Lost, got.Failure)
+		return 0, fmt.Errorf("measuring the capacity: %d answered, %d refused, %d lost: %s", got.Answered, got.Failed,
+			got.Lost, got.Failure)
 	}
 	return got.Rate(), nil
 }
@@ -97,7 +102,8 @@ type state struct {
 }
 
 func (s state) String() string {
-	return fmt.Sprintf("heap %.2f MiB, resident %.1f MiB, %d goroutines, %d descriptors", float64(s.Heap)/(1<<20), float64(s.Resident)/(1<<20), s.Goroutines, s.Descriptors)
+	return fmt.Sprintf("heap %.2f MiB, resident %.1f MiB, %d goroutines, %d descriptors", float64(s.Heap)/(1<<20),
+		float64(s.Resident)/(1<<20), s.Goroutines, s.Descriptors)
 }
 
 // A sample is a state with its time.

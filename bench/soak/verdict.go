@@ -63,16 +63,19 @@ func (r *report) broken() (list []string) {
 		fault("the heap grows by %.2f MiB in %.2f h, want %.2f at most", grown/(1<<20), hours, most/(1<<20))
 	}
 	if d := r.After.Goroutines - r.Before.Goroutines; d > maxLeft || d < -maxLeft {
-		fault("%d goroutines at the start, %d in the end, want a difference of %d at most", r.Before.Goroutines, r.After.Goroutines, maxLeft)
+		fault("%d goroutines at the start, %d in the end, want a difference of %d at most", r.Before.Goroutines,
+			r.After.Goroutines, maxLeft)
 	}
 	if d := r.After.Descriptors - r.Before.Descriptors; d > maxLeft || d < -maxLeft {
-		fault("%d descriptors at the start, %d in the end, want a difference of %d at most", r.Before.Descriptors, r.After.Descriptors, maxLeft)
+		fault("%d descriptors at the start, %d in the end, want a difference of %d at most", r.Before.Descriptors,
+			r.After.Descriptors, maxLeft)
 	}
 	if r.Lost > 0 {
 		fault("%d requests have no answer", r.Lost)
 	}
 	if share := float64(r.Refused) / float64(max(r.Answered, 1)); share > maxRefused {
-		fault("%.4f %% of the requests are answered with an error, want %g %% at most; the first: %s", 100*share, 100*maxRefused, r.FirstRefusal)
+		fault("%.4f %% of the requests are answered with an error, want %g %% at most; the first: %s", 100*share,
+			100*maxRefused, r.FirstRefusal)
 	}
 	for _, f := range r.Churn.Faults[:min(len(r.Churn.Faults), maxFaults)] {
 		fault("%s", f)

@@ -10,7 +10,8 @@ import (
 
 // good is the report of two hours that only just keep every promise.
 func good() *report {
-	r := &report{Length: 2 * time.Hour, Before: state{Goroutines: 20, Descriptors: 30}, After: state{Goroutines: 25, Descriptors: 25}, Answered: 1e6, Refused: 100}
+	r := &report{Length: 2 * time.Hour, Before: state{Goroutines: 20, Descriptors: 30},
+		After: state{Goroutines: 25, Descriptors: 25}, Answered: 1e6, Refused: 100}
 	for i := range windows * samples {
 		at := time.Duration(i+1) * time.Minute
 		heap := 40e6 + at.Hours()*maxSlope*0.99 + float64(i%2)*1000

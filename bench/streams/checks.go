@@ -70,8 +70,10 @@ func (m *measurement) checks() []check {
 	back5, mis5 := m.fifth.disorder()
 	last := m.all.executed(m.all.length*2/3, m.all.length)
 	c := []check{
-		{"frames without exactly one answer, of 4 cameras and the fifth", float64(m.latest.unanswered() + m.fifth.unanswered()), "<=", 0, ""},
-		{"answers that are neither outputs nor Superseded", float64(m.latest.faults(shiva.Superseded) + m.fifth.faults(shiva.Superseded)), "<=", 0, ""},
+		{"frames without exactly one answer, of 4 cameras and the fifth",
+			float64(m.latest.unanswered() + m.fifth.unanswered()), "<=", 0, ""},
+		{"answers that are neither outputs nor Superseded",
+			float64(m.latest.faults(shiva.Superseded) + m.fifth.faults(shiva.Superseded)), "<=", 0, ""},
 		{"age when the answer leaves, p50", ms(age(early, 0.5)), "<=", ms(ageMost), " ms"},
 		{"age when the answer leaves, p99", ms(age(early, 0.99)), "<=", ms(ageMost) * spread, " ms"},
 		{"control, keep = all: age in the last third, p50", ms(age(last, 0.5)), ">=", ms(m.patience) * 0.9, " ms"},

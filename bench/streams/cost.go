@@ -64,7 +64,8 @@ func (r *rig) occupy(ctx context.Context) (net.Conn, error) {
 		if err != nil {
 			return err
 		}
-		if m.By("shivad_oldest_batch_seconds", "model")[endless] == 0 || m.By("shivad_queue_rows", "model")[endless] > 0 {
+		if m.By("shivad_oldest_batch_seconds", "model")[endless] == 0 ||
+			m.By("shivad_queue_rows", "model")[endless] > 0 {
 			return fmt.Errorf("streams: %s does not execute", endless)
 		}
 		return nil
@@ -92,8 +93,9 @@ func (r *rig) turn(ctx context.Context, model, fault string, length time.Duratio
 			others++
 		}
 	}
-	got, err := load.Run(ctx, load.Config{Addr: r.TCP, Frames: [][]byte{frame}, InFlight: 4, Duration: length, Grace: time.Millisecond,
-		Streams: &load.Streams{Stamps: []load.Stamp{stamp}, Each: each}})
+	got, err := load.Run(ctx,
+		load.Config{Addr: r.TCP, Frames: [][]byte{frame}, InFlight: 4, Duration: length, Grace: time.Millisecond,
+			Streams: &load.Streams{Stamps: []load.Stamp{stamp}, Each: each}})
 	if err = errors.Join(err, r.Alive()); err != nil {
 		return 0, err
 	}

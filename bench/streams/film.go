@@ -41,7 +41,8 @@ func (r *rig) film(ctx context.Context, s shoot) (*film, error) {
 	}
 	f := &film{cameras: s.cameras, length: s.length}
 	f.result, err = load.Run(ctx, load.Config{
-		Addr: r.TCP, Frames: [][]byte{frame}, Conns: s.cameras, Rate: float64(s.cameras * fps), Even: true, Duration: s.length, Grace: 20 * time.Second,
+		Addr: r.TCP, Frames: [][]byte{frame}, Conns: s.cameras, Rate: float64(s.cameras * fps), Even: true,
+		Duration: s.length, Grace: 20 * time.Second,
 		Streams: &load.Streams{Stamps: []load.Stamp{stamp}, Each: func(s load.Shown) { f.shown = append(f.shown, s) }},
 	})
 	if err = errors.Join(err, r.Alive()); err != nil {
@@ -56,7 +57,8 @@ func frameFor(s shoot) ([]byte, load.Stamp, error) {
 	if err != nil {
 		return nil, load.Stamp{}, err
 	}
-	q := load.Request{Model: s.model, Inputs: []tensor.Tensor{x}, Timeout: s.timeout, Stream: s.name + "-", Keep: s.keep}
+	q := load.Request{Model: s.model, Inputs: []tensor.Tensor{x}, Timeout: s.timeout, Stream: s.name + "-",
+		Keep: s.keep}
 	return q.Encode(load.Shiva)
 }
 
@@ -168,7 +170,9 @@ func (r *rig) watched(ctx context.Context, model string, f func() error) (looks 
 				blind = err
 				return
 			}
-			looks = append(looks, look{time.Since(began), now.By("shivad_queue_bytes", "model")[model] / frameBytes, now["shivad_payload_bytes"] / frameBytes})
+			looks = append(looks,
+				look{time.Since(began), now.By("shivad_queue_bytes", "model")[model] / frameBytes,
+					now["shivad_payload_bytes"] / frameBytes})
 		}
 	})
 	err = f()

@@ -22,19 +22,22 @@ func TestDisorder(t *testing.T) {
 		film                 *film
 		backward, miscounted int
 	}{
-		"in order":                   {answers(2, load.Shown{Seq: 0}, load.Shown{Stream: 1, Seq: 1, Skipped: 1}, load.Shown{Seq: 1, Fault: shiva.Superseded}, load.Shown{Seq: 2, Skipped: 1}), 0, 0},
+		"in order": {answers(2, load.Shown{Seq: 0}, load.Shown{Stream: 1, Seq: 1, Skipped: 1},
+			load.Shown{Seq: 1, Fault: shiva.Superseded}, load.Shown{Seq: 2, Skipped: 1}), 0, 0},
 		"twice":                      {answers(1, load.Shown{Seq: 0}, load.Shown{Seq: 0}), 1, 1},
 		"backward":                   {answers(1, load.Shown{Seq: 1, Skipped: 1}, load.Shown{Seq: 0}), 1, 1},
 		"a skip that is not counted": {answers(1, load.Shown{Seq: 0}, load.Shown{Seq: 2}), 0, 1},
 	} {
 		if backward, miscounted := c.film.disorder(); backward != c.backward || miscounted != c.miscounted {
-			t.Errorf("%s: %d backward, %d miscounted, want %d and %d", name, backward, miscounted, c.backward, c.miscounted)
+			t.Errorf("%s: %d backward, %d miscounted, want %d and %d", name, backward, miscounted, c.backward,
+				c.miscounted)
 		}
 	}
 }
 
 func TestFilm(t *testing.T) {
-	f := answers(2, load.Shown{Seq: 0, Age: 3}, load.Shown{Seq: 1, Fault: shiva.Superseded}, load.Shown{Stream: 1, Age: 1}, load.Shown{Seq: 2, Fault: shiva.DeadlineExceeded},
+	f := answers(2, load.Shown{Seq: 0, Age: 3}, load.Shown{Seq: 1, Fault: shiva.Superseded},
+		load.Shown{Stream: 1, Age: 1}, load.Shown{Seq: 2, Fault: shiva.DeadlineExceeded},
 		load.Shown{Seq: 3, Age: 2}, load.Shown{Seq: 4, Age: 9})
 	some := f.executed(100*time.Millisecond, 600*time.Millisecond)
 	if len(some) != 3 || age(some, 0.5) != 2 || age(some, 0.99) != 3 || age(nil, 0.5) != 0 {

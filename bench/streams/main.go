@@ -29,13 +29,15 @@ type options struct {
 }
 
 func main() {
-	o := options{length: time.Minute, control: 12 * time.Second, patience: 3 * time.Second, shared: 8 * time.Second, turns: 40, turn: 150 * time.Millisecond}
+	o := options{length: time.Minute, control: 12 * time.Second, patience: 3 * time.Second, shared: 8 * time.Second,
+		turns: 40, turn: 150 * time.Millisecond}
 	flag.DurationVar(&o.length, "length", o.length, "`time` for which four cameras send")
 	short := flag.Bool("short", false, "fifteen seconds in all: for a quick check, not for figures")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
 	flag.Parse()
 	if *short {
-		o.length, o.control, o.patience, o.shared = 7*time.Second, 4*time.Second, 800*time.Millisecond, 1500*time.Millisecond
+		o.length, o.control, o.patience, o.shared = 7*time.Second, 4*time.Second, 800*time.Millisecond,
+			1500*time.Millisecond
 		o.turns, o.turn = 10, 100*time.Millisecond
 	}
 	process.Main("streams", o.run)
@@ -117,7 +119,8 @@ func (m *measurement) four(ctx context.Context, r *rig) error {
 	})
 	var err error
 	m.looks, err = r.watched(ctx, slow, func() (err error) {
-		m.latest, err = r.film(ctx, shoot{model: slow, name: "camera", keep: "latest", cameras: cameras, length: m.length})
+		m.latest, err = r.film(ctx,
+			shoot{model: slow, name: "camera", keep: "latest", cameras: cameras, length: m.length})
 		return err
 	})
 	if err != nil {
@@ -133,7 +136,8 @@ func (m *measurement) four(ctx context.Context, r *rig) error {
 
 // control makes four cameras send that want an answer to each frame.
 func (m *measurement) control(ctx context.Context, r *rig) (err error) {
-	m.all, err = r.film(ctx, shoot{model: slow, name: "all", keep: "all", timeout: m.patience, cameras: cameras, length: m.options.control})
+	m.all, err = r.film(ctx,
+		shoot{model: slow, name: "all", keep: "all", timeout: m.patience, cameras: cameras, length: m.options.control})
 	return err
 }
 
@@ -143,7 +147,8 @@ func (m *measurement) sharing(ctx context.Context, r *rig) (err error) {
 	if err != nil {
 		return err
 	}
-	if m.shared, err = r.film(ctx, shoot{model: wide, name: "wide", keep: "latest", cameras: cameras, length: m.options.shared}); err != nil {
+	if m.shared, err = r.film(ctx,
+		shoot{model: wide, name: "wide", keep: "latest", cameras: cameras, length: m.options.shared}); err != nil {
 		return err
 	}
 	after, err := r.Metrics(ctx)

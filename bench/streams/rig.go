@@ -56,7 +56,8 @@ func startRig(ctx context.Context, dir string) (*rig, error) {
 		{"-a", "1h", "-b", "0s", "-max-batch", "1", endless},
 	} {
 		args[len(args)-1] += fmt.Sprintf(":UINT8:%d,%d,%d", height, width, colours)
-		if err = r.Run(nil, "sleeper", append([]string{"-servers", r.Containers, "-noise", "0"}, args...)...); err != nil {
+		if err = r.Run(nil, "sleeper", append([]string{"-servers", r.Containers, "-noise", "0"}, args...)...); err !=
+			nil {
 			break
 		}
 	}

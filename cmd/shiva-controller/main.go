@@ -55,10 +55,11 @@ func parse(args []string) (o options, err error) {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` that names the apiserver; without it, the service account of the pod is used")
 	f.StringVar(&o.namespace, "namespace", "", "namespace of the Models and of the Lease")
 	f.StringVar(&o.admin, "admin", "", "`host:port` of the servers' admin APIs, for Models that name none; tls://host:port for TLS. A token is sent with TLS only, or to a loopback address")
-	f.Func("allow-admin", "another `host:port` or tls://host:port that Models may name; may be given several times", func(address string) error {
-		o.allowed = append(o.allowed, address)
-		return nil
-	})
+	f.Func("allow-admin", "another `host:port` or tls://host:port that Models may name; may be given several times",
+		func(address string) error {
+			o.allowed = append(o.allowed, address)
+			return nil
+		})
 	f.StringVar(&o.ca, "tls-ca", "", "of tls://: `file` of trusted CA certificates; without it, those of the system")
 	f.StringVar(&o.health, "health", ":8081", "`host:port` of /livez and /readyz")
 	f.StringVar(&o.lease, "lease", manager, "name of the Lease by which one of several controllers acts; empty: all act")
@@ -181,11 +182,13 @@ func manage(ctx context.Context, config *rest.Config, o options, r *reconciler, 
 	}
 	r.Client, r.live = m.GetClient(), m.GetAPIReader()
 	unique := true // in a process, which may run several managers one after the other
-	err = builder.ControllerManagedBy(m).Named("model").For(&Model{}).Owns(&appsv1.Deployment{}).WithOptions(controller.Options{
-		SkipNameValidation:      &unique,
-		MaxConcurrentReconciles: 8,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](100*time.Millisecond, mostDelay),
-	}).Complete(r)
+	err = builder.ControllerManagedBy(m).Named("model").For(&Model{}).Owns(&appsv1.Deployment{}).
+		WithOptions(controller.Options{
+			SkipNameValidation:      &unique,
+			MaxConcurrentReconciles: 8,
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](
+				100*time.Millisecond, mostDelay),
+		}).Complete(r)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	status := m.DeepCopyObject().(*Model).Status
 	status.ObservedGeneration = m.Generation
 	say := func(kind string, yes bool, reason, message string) {
-		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: m.Generation}
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+			ObservedGeneration: m.Generation}
 		if yes {
 			c.Status = metav1.ConditionTrue
 		}
@@ -75,7 +76,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 
 // apply applies the Deployment with the number of replicas needed. It returns errors that may be
 // temporary; errors that only a change of the Model can fix go to the Model's conditions.
-func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, say func(kind string, yes bool, reason, message string)) error {
+func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus,
+	say func(kind string, yes bool, reason, message string)) error {
 	is := &appsv1.Deployment{}
 	err := r.Get(ctx, client.ObjectKeyFromObject(m), is)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -102,7 +104,8 @@ func (r *reconciler) apply(ctx context.Context, m *Model, status *ModelStatus, s
 	made := &unstructured.Unstructured{Object: wanted}
 	made.SetUID(is.UID) // change only this Deployment: if it was deleted, none is made
 	// The apiserver refuses fields that a Deployment does not have, as kubectl does.
-	err = r.Apply(ctx, client.ApplyConfigurationFromUnstructured(made), client.FieldOwner(manager), client.ForceOwnership)
+	err = r.Apply(ctx, client.ApplyConfigurationFromUnstructured(made), client.FieldOwner(manager),
+		client.ForceOwnership)
 	if isStale(err) {
 		return nil // a later event or the next poll brings the change
 	}
@@ -156,7 +159,8 @@ func isPermanent(err error) bool {
 }
 
 // replicas decides on the number of replicas; nil: the controller does not scale this Model.
-func (r *reconciler) replicas(ctx context.Context, m *Model, is *appsv1.Deployment, exists bool, status *ModelStatus, say func(kind string, yes bool, reason, message string)) *int32 {
+func (r *reconciler) replicas(ctx context.Context, m *Model, is *appsv1.Deployment, exists bool, status *ModelStatus,
+	say func(kind string, yes bool, reason, message string)) *int32 {
 	if m.Spec.Replicas == nil {
 		meta.RemoveStatusCondition(&status.Conditions, "Scaled")
 		status.Needed = nil

@@ -17,10 +17,11 @@ func TestScale(t *testing.T) {
 	}{
 		"up at once":          {[]int32{1, 3, 9}, 4 * time.Second, Range{0, 10}, []int32{1, 3, 9}},
 		"down after a window": {[]int32{5, 2, 2, 2, 2, 2}, 4 * time.Second, Range{0, 10}, []int32{5, 5, 5, 5, 2, 2}},
-		"step by step":        {[]int32{5, 4, 3, 3, 3, 3, 3}, 3 * time.Second, Range{0, 10}, []int32{5, 5, 5, 4, 3, 3, 3}},
-		"noise":               {[]int32{2, 3, 2, 3, 2, 2, 3, 2}, 4 * time.Second, Range{0, 10}, []int32{2, 3, 3, 3, 3, 3, 3, 3}},
-		"bounds":              {[]int32{0, 99, 0}, time.Second, Range{1, 8}, []int32{1, 8, 1}},
-		"to zero":             {[]int32{1, 0, 0, 0}, 2 * time.Second, Range{0, 8}, []int32{1, 1, 0, 0}},
+		"step by step": {[]int32{5, 4, 3, 3, 3, 3, 3}, 3 * time.Second, Range{0, 10},
+			[]int32{5, 5, 5, 4, 3, 3, 3}},
+		"noise":   {[]int32{2, 3, 2, 3, 2, 2, 3, 2}, 4 * time.Second, Range{0, 10}, []int32{2, 3, 3, 3, 3, 3, 3, 3}},
+		"bounds":  {[]int32{0, 99, 0}, time.Second, Range{1, 8}, []int32{1, 8, 1}},
+		"to zero": {[]int32{1, 0, 0, 0}, 2 * time.Second, Range{0, 8}, []int32{1, 1, 0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s scale

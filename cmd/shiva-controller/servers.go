@@ -78,7 +78,8 @@ func newServers(first string, others []string, roots *x509.CertPool, fresh time.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			// No proxy of the environment either. Each address of a host is asked by itself, so the
 			// name in certificates is set to that of the host.
-			Transport: &http.Transport{TLSClientConfig: &tls.Config{ServerName: host, RootCAs: roots}, IdleConnTimeout: time.Minute},
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{ServerName: host, RootCAs: roots},
+				IdleConnTimeout: time.Minute},
 		}
 		s.doors[hostPort] = d
 		if i == 0 {
@@ -100,7 +101,8 @@ func (s *servers) needed(ctx context.Context, address, model, version string) (n
 	case d == nil && address == "":
 		return 0, false, fmt.Errorf("%w: spec.admin is missing, and so is --admin", errNotAllowed)
 	case d == nil:
-		return 0, false, fmt.Errorf("%w: spec.admin is %q, which neither --admin nor --allow-admin names", errNotAllowed, address)
+		return 0, false, fmt.Errorf("%w: spec.admin is %q, which neither --admin nor --allow-admin names",
+			errNotAllowed, address)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -175,7 +177,8 @@ func (d *door) askOne(ctx context.Context, hostPort string) (map[id]float64, err
 	}
 	if token != "" {
 		if ip := net.ParseIP(d.host); d.scheme != "https" && !(ip != nil && ip.IsLoopback()) {
-			return nil, fmt.Errorf("the token is not sent to %s without TLS: name it tls://%s", net.JoinHostPort(d.host, d.port), net.JoinHostPort(d.host, d.port))
+			return nil, fmt.Errorf("the token is not sent to %s without TLS: name it tls://%s",
+				net.JoinHostPort(d.host, d.port), net.JoinHostPort(d.host, d.port))
 		}
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -187,7 +190,8 @@ func (d *door) askOne(ctx context.Context, hostPort string) (map[id]float64, err
 	switch code := response.StatusCode; code {
 	case http.StatusOK:
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return nil, fmt.Errorf("%s answers %d %s: expected a token with the right admin:read", hostPort, code, http.StatusText(code))
+		return nil, fmt.Errorf("%s answers %d %s: expected a token with the right admin:read", hostPort, code,
+			http.StatusText(code))
 	default:
 		return nil, fmt.Errorf("%s answers %d %s, expected 200", hostPort, code, http.StatusText(code))
 	}

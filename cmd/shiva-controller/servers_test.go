@@ -50,8 +50,10 @@ func TestNeeded(t *testing.T) {
 		{"name": "idle", "version": "1", "load": 0},
 		{"name": "application", "version": ""}]}`)
 	s := asking(t, time.Hour, address)
-	for of, want := range map[id]int32{{"a", ""}: 2, {"a", "1"}: 2, {"a", "2"}: 1, {"b", ""}: 2, {"idle", ""}: 0, {"unknown", ""}: 1, {"a", "3"}: 1} {
-		if n, complete, err := s.needed(t.Context(), address, of.model, of.version); n != want || !complete || err != nil {
+	for of, want := range map[id]int32{{"a", ""}: 2, {"a", "1"}: 2, {"a", "2"}: 1, {"b", ""}: 2, {"idle", ""}: 0,
+		{"unknown", ""}: 1, {"a", "3"}: 1} {
+		if n, complete, err := s.needed(t.Context(), address, of.model, of.version); n != want || !complete ||
+			err != nil {
 			t.Errorf("%v needs %d (%v, %v), want %d", of, n, complete, err, want)
 		}
 	}
@@ -110,7 +112,8 @@ func TestNameThatChanges(t *testing.T) {
 	} {
 		s.lookup = func(context.Context, string) ([]string, error) { return step.hosts, nil }
 		n, complete, err := s.needed(t.Context(), "shivad:"+port, "a", "")
-		if n != step.want || complete != (step.words == "") || err != nil && !strings.Contains(err.Error(), step.words) || err == nil && step.words != "" {
+		if n != step.want || complete != (step.words == "") ||
+			err != nil && !strings.Contains(err.Error(), step.words) || err == nil && step.words != "" {
 			t.Errorf("of %v: %d, %v, %v", step.hosts, n, complete, err)
 		}
 	}
@@ -141,7 +144,8 @@ func TestServersThatDoNotAnswer(t *testing.T) {
 		}
 	}
 	for address, want := range map[string]string{
-		"nowhere": `got "nowhere"`, ":8002": `got ":8002"`, "tls://shivad": `got "tls://shivad"`, "http://shivad:8002": "got", "a:1": "twice",
+		"nowhere": `got "nowhere"`, ":8002": `got ":8002"`, "tls://shivad": `got "tls://shivad"`,
+		"http://shivad:8002": "got", "a:1": "twice",
 	} {
 		if s, err := newServers("a:1", []string{address}, nil, 0); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is taken: %v, %v; want %q", address, s, err, want)
@@ -166,7 +170,8 @@ func TestOnlyAllowedServersAreAsked(t *testing.T) {
 		return nil, nil
 	}
 	for _, address := range []string{foreign, "tls://" + own, "attacker.example:80"} {
-		if n, complete, err := s.needed(t.Context(), address, "a", ""); n != 0 || complete || !errors.Is(err, errNotAllowed) {
+		if n, complete, err := s.needed(t.Context(), address, "a", ""); n != 0 || complete ||
+			!errors.Is(err, errNotAllowed) {
 			t.Errorf("%q: %d, %v, %v", address, n, complete, err)
 		}
 	}
@@ -186,7 +191,8 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}))
 	defer s.Close()
 	address := s.Listener.Addr().String()
-	if _, complete, err := asking(t, 0, address).needed(t.Context(), address, "a", ""); complete || err == nil || !strings.Contains(err.Error(), "307") {
+	if _, complete, err := asking(t, 0, address).needed(t.Context(), address, "a", ""); complete || err == nil ||
+		!strings.Contains(err.Error(), "307") {
 		t.Errorf("%v, %v", complete, err)
 	}
 	if asked.Load() != 0 {

@@ -99,7 +99,8 @@ func (m *modelFiles) tell(s *server.Server, out io.Writer, over <-chan struct{})
 			fmt.Fprintf(out, "  curl http://%s/v2/models/%s\n", dialable(a.REST[0]), one.Name)
 		}
 		if a.TCP != nil {
-			fmt.Fprintf(out, "  python3 -c 'import shiva_client; print(shiva_client.Client(%q).infer(%q, ...))'\n", dialable(a.TCP[0]), one.Name)
+			fmt.Fprintf(out, "  python3 -c 'import shiva_client; print(shiva_client.Client(%q).infer(%q, ...))'\n",
+				dialable(a.TCP[0]), one.Name)
 		}
 	}
 	if a.Admin != nil {

@@ -34,7 +34,8 @@ func TestServeFiles(t *testing.T) {
 		}
 	}
 	t.Chdir(dir)
-	c, err := loaded(t, "serve", "--device", "cpu,cuda:0", "net.onnx", "--tcp", "127.0.0.1:5", "--trust", code, "--python", python, "--replicas", "2",
+	c, err := loaded(t, "serve", "--device", "cpu,cuda:0", "net.onnx", "--tcp", "127.0.0.1:5", "--trust", code,
+		"--python", python, "--replicas", "2",
 		"--batch", "8", "--as", "raw", "--models", ".")
 	if err != nil {
 		t.Fatal(err)
@@ -42,15 +43,18 @@ func TestServeFiles(t *testing.T) {
 	if c.TCP.Listen[0] != "127.0.0.1:5" || len(c.ModelFiles) != 2 || len(c.ModelFolders) != 1 {
 		t.Fatalf("got %+v", c)
 	}
-	reading := config.Reading{Python: python, As: "raw", Batch: "8", Device: config.Devices{"cpu", "cuda:0"}, Trust: true}
+	reading := config.Reading{Python: python, As: "raw", Batch: "8", Device: config.Devices{"cpu", "cuda:0"},
+		Trust: true}
 	process := config.NewModelFile("").Process
 	process.Replicas = config.Fixed(2)
-	for i, want := range []config.ModelFile{{Path: net, Reading: reading, Process: process}, {Path: code, Reading: reading, Process: process}} {
+	for i, want := range []config.ModelFile{{Path: net, Reading: reading, Process: process},
+		{Path: code, Reading: reading, Process: process}} {
 		if got := c.ModelFiles[i]; !reflect.DeepEqual(got, want) {
 			t.Errorf("file %d is %+v, want %+v", i, got, want)
 		}
 	}
-	if want := (config.ModelFolder{Path: dir, Reading: reading, Process: process}); !reflect.DeepEqual(c.ModelFolders[0], want) {
+	if want := (config.ModelFolder{Path: dir, Reading: reading, Process: process}); !reflect.DeepEqual(
+		c.ModelFolders[0], want) {
 		t.Errorf("the folder is %+v, want %+v", c.ModelFolders[0], want)
 	}
 }
@@ -96,7 +100,8 @@ func TestServeRefusals(t *testing.T) {
 	} {
 		for _, args := range [][]string{c.args, append([]string{c.args[0], "--check"}, c.args[1:]...)} {
 			var stderr bytes.Buffer
-			if code := run(args, io.Discard, &stderr, nil); code != exitBadUsage || !strings.Contains(stderr.String(), c.want) {
+			if code := run(args, io.Discard, &stderr, nil); code != exitBadUsage ||
+				!strings.Contains(stderr.String(), c.want) {
 				t.Errorf("%q: exit %d: %s", args, code, stderr.String())
 			}
 		}

@@ -127,7 +127,9 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 func settingsHelp() string {
 	d := config.Default()
 	defaults := map[string]string{
-		"tcp": d.TCP.Listen[0], "rest": d.REST.Listen[0], "grpc": d.GRPC.Listen[0], "frigate": "none", "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "health": "none", "state": "memory", "profiling": "off", "metrics-triton": "off", "traces": "none",
+		"tcp": d.TCP.Listen[0], "rest": d.REST.Listen[0], "grpc": d.GRPC.Listen[0], "frigate": "none",
+		"containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "health": "none",
+		"state": "memory", "profiling": "off", "metrics-triton": "off", "traces": "none",
 		"tls-cert": "none", "tls-key": "none", "tls-client-ca": "none", "tls-client-auth": d.TLS.ClientAuth,
 		"log-level": d.Log.Level, "log-format": d.Log.Format,
 	}
@@ -136,7 +138,8 @@ func settingsHelp() string {
 		if i > 0 {
 			text += "\n"
 		}
-		text += fmt.Sprintf("  %-28s %s (default %s)", strings.TrimSuffix("--"+s.flag+" "+s.value, " "), s.help, defaults[s.flag])
+		text += fmt.Sprintf("  %-28s %s (default %s)", strings.TrimSuffix("--"+s.flag+" "+s.value, " "), s.help,
+			defaults[s.flag])
 	}
 	return text
 }

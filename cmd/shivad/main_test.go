@@ -23,10 +23,12 @@ import (
 
 func TestFlags(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.toml")
-	if err := os.WriteFile(file, []byte("[tcp]\nlisten = \":1\"\nloops = 3\n[admin]\nlisten = \":2\"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("[tcp]\nlisten = \":1\"\nloops = 3\n[admin]\nlisten = \":2\"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	o, err := parseFlags([]string{"--config", file, "--tcp=:5", "--containers", "127.0.0.1:6,ipc:///x", "--log-level", "debug", "--log-format", "json"}, io.Discard)
+	o, err := parseFlags([]string{"--config", file, "--tcp=:5", "--containers", "127.0.0.1:6,ipc:///x", "--log-level",
+		"debug", "--log-format", "json"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +36,8 @@ func TestFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.TCP.Listen[0] != ":5" || c.TCP.Loops != 3 || c.Admin.Listen != ":2" || len(c.Containers.Listen) != 2 || c.Log.Level != "debug" || c.Log.Format != "json" {
+	if c.TCP.Listen[0] != ":5" || c.TCP.Loops != 3 || c.Admin.Listen != ":2" || len(c.Containers.Listen) != 2 ||
+		c.Log.Level != "debug" || c.Log.Format != "json" {
 		t.Errorf("defaults, file and flags gave %+v", c)
 	}
 }
@@ -112,13 +115,15 @@ func TestRefusals(t *testing.T) {
 		{[]string{"--nope"}, "shivad: flag provided but not defined: -nope; shivad -h lists the flags\n"},
 		{[]string{"shivad.toml"}, "shivad: unexpected argument \"shivad.toml\"; a file is given with --config; shivad -h lists the flags\n"},
 		{[]string{"--config", filepath.Join(dir, "none")}, "shivad: config: open " + filepath.Join(dir, "none") + ": no such file or directory\n"},
-		{[]string{"--config", bad}, "shivad: config: 2 faults:\n  " + bad + ":2:1: tcp.listen: expected an address or a list of addresses, got the integer 5\n  " + bad + ":3:1: tcp.lisen: unknown key; did you mean listen?\n"},
+		{[]string{"--config", bad}, "shivad: config: 2 faults:\n  " + bad +
+			":2:1: tcp.listen: expected an address or a list of addresses, got the integer 5\n  " + bad + ":3:1: tcp.lisen: unknown key; did you mean listen?\n"},
 		{[]string{"--tcp", "none"}, "shivad: config: --tcp: tcp.listen: \"none\" is not an address: \"\" opens none\n"},
 		{[]string{"--tcp", "6174"}, "shivad: config: --tcp: tcp.listen: \"6174\" is not an address: want host:port, as \"127.0.0.1:6174\" or \":6174\"\n"},
 		{[]string{"--check", "--log-level", "loud"}, "shivad: config: --log-level: log.level: expected one of debug, info, warn, error, got \"loud\"\n"},
 	} {
 		var stdout, stderr bytes.Buffer
-		if code := run(c.args, &stdout, &stderr, nil); code != exitBadUsage || stderr.String() != c.want || stdout.Len() > 0 {
+		if code := run(c.args, &stdout, &stderr, nil); code != exitBadUsage || stderr.String() != c.want ||
+			stdout.Len() > 0 {
 			t.Errorf("%q: exit %d\n%s\nwant\n%s", c.args, code, stderr.String(), c.want)
 		}
 	}
@@ -126,7 +131,8 @@ func TestRefusals(t *testing.T) {
 
 func TestVersionAndCheck(t *testing.T) {
 	var stdout bytes.Buffer
-	if code := run([]string{"--version"}, &stdout, io.Discard, nil); code != exitOK || !strings.HasPrefix(stdout.String(), "shivad 0.") {
+	if code := run([]string{"--version"}, &stdout, io.Discard, nil); code != exitOK ||
+		!strings.HasPrefix(stdout.String(), "shivad 0.") {
 		t.Errorf("exit %d, %s", code, stdout.String())
 	}
 	stdout.Reset()
@@ -193,7 +199,8 @@ func start(t *testing.T, args ...string) (j *journal, signals chan os.Signal, en
 	t.Helper()
 	j = &journal{more: make(chan struct{}, 1)}
 	signals, ended = make(chan os.Signal, 2), make(chan int, 1)
-	args = append([]string{"--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)
+	args = append([]string{"--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--containers",
+		"127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)
 	go func() { ended <- run(args, io.Discard, j, signals) }()
 	return j, signals, ended
 }
@@ -289,7 +296,8 @@ func TestStateThatCannotBeOpened(t *testing.T) {
 		}
 	}
 	file := filepath.Join(dir, "shivad.toml")
-	if err := os.WriteFile(file, []byte("[state]\nat = \"redis://127.0.0.1:1/0\"\nrequired = false\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("[state]\nat = \"redis://127.0.0.1:1/0\"\nrequired = false\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	j, signals, ended := start(t, "--config", file)
@@ -305,7 +313,8 @@ func TestLogger(t *testing.T) {
 	log, _ := logger(config.Log{Level: "warn", Format: "text"}, &b)
 	log.Info("no")
 	log.Warn("yes", "config", asText{config.Default()})
-	if got := b.String(); strings.Contains(got, "msg=no") || !strings.Contains(got, "msg=yes") || !strings.Contains(got, `\"drain\":\"30s\"`) {
+	if got := b.String(); strings.Contains(got, "msg=no") || !strings.Contains(got, "msg=yes") ||
+		!strings.Contains(got, `\"drain\":\"30s\"`) {
 		t.Errorf("logged %s", got)
 	}
 	if log.Enabled(t.Context(), slog.LevelInfo) {
@@ -334,7 +343,8 @@ func TestReloadBySignal(t *testing.T) {
 	write("[tcp]\nloops = 9\n[server]\nrepository = \"none\"\n")
 	signals <- syscall.SIGHUP
 	line := j.wait(t, "configuration reloaded")
-	if changed, waiting := fmt.Sprint(line["changed"]), fmt.Sprint(line["wait for a restart"]); changed != "[server.repository]" || waiting != "[tcp.loops]" {
+	if changed, waiting := fmt.Sprint(line["changed"]),
+		fmt.Sprint(line["wait for a restart"]); changed != "[server.repository]" || waiting != "[tcp.loops]" {
 		t.Errorf("changed %s, waiting %s", changed, waiting)
 	}
 	resp, err := http.Get("http://" + serving["admin"].(string) + "/v1/config")

@@ -34,7 +34,8 @@ func told(t *testing.T, c *net.UnixConn, name string) string {
 // not for containers.
 func TestServiceManager(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shivad.toml")
-	if err := os.WriteFile(file, []byte("[server]\ndrain = \"70s\"\nrequired_models = [\"digits\"]\n[[container]]\nname = \"none\"\ncommand = [\"false\"]\nstop_timeout = \"15s\"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("[server]\ndrain = \"70s\"\nrequired_models = [\"digits\"]\n[[container]]\nname = \"none\"\ncommand = [\"false\"]\nstop_timeout = \"15s\"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(t.TempDir(), "notify")

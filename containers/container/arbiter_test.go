@@ -84,7 +84,8 @@ func TestRowsOfTwoServers(t *testing.T) {
 			of := make(map[string]bool)
 			for i := range b.Len() {
 				var p struct{ Of float32 }
-				if err := json.Unmarshal(b.Parameters(i), &p); err != nil || values[2*i] < p.Of || values[2*i] >= p.Of+1000 {
+				if err := json.Unmarshal(b.Parameters(i), &p); err != nil || values[2*i] < p.Of ||
+					values[2*i] >= p.Of+1000 {
 					t.Errorf("request %d has parameters %s and the row %v", i, b.Parameters(i), values[2*i:2*i+2])
 				}
 				of[string(b.Parameters(i))] = true
@@ -163,13 +164,15 @@ func TestServersComeAndGo(t *testing.T) {
 			}
 		})
 		lost := asked(b, func(err error) {
-			if second.Add(1); err != nil && !errors.Is(err, scheduler.ErrUnavailable) && !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrDraining) {
+			if second.Add(1); err != nil && !errors.Is(err, scheduler.ErrUnavailable) &&
+				!errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrDraining) {
 				t.Errorf("a server that ended: %v", err)
 			}
 		})
 		for i := range 10 {
 			time.Sleep(20 * time.Millisecond)
-			c := scheduler.ModelConfig{Strategy: scheduler.Strategies()[i%4], MaxBatch: []int{0, 3, 64}[i%3], Slots: i % 3, ExecTimeout: time.Duration(1+i) * time.Second}
+			c := scheduler.ModelConfig{Strategy: scheduler.Strategies()[i%4], MaxBatch: []int{0, 3, 64}[i%3],
+				Slots: i % 3, ExecTimeout: time.Duration(1+i) * time.Second}
 			if err := a.sched.Configure(id.Name, c); err != nil {
 				t.Error(err)
 			}
@@ -252,7 +255,8 @@ func TestRaggedParts(t *testing.T) {
 			c, err2 := tensor.FromSlice(tensor.Shape{b.Rows}, counts)
 			return []tensor.Tensor{x, c}, errors.Join(err, err2)
 		})
-		m.Outputs = []tensor.Spec{{Name: "boxes", DType: tensor.Float32, Shape: tensor.Shape{-1, 1}, Ragged: "count"}, {Name: "count", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
+		m.Outputs = []tensor.Spec{{Name: "boxes", DType: tensor.Float32, Shape: tensor.Shape{-1, 1}, Ragged: "count"},
+			{Name: "count", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
 		return m
 	}
 	pair(t, ragged, func(t *testing.T, _ *network, a, b *server) {
@@ -295,24 +299,25 @@ func TestGrantsBeforeAnswers(t *testing.T) {
 			grants, answers := make(map[string]int), make(map[string]int)
 			m.Dial = func(_ context.Context, _, addr string) (net.Conn, error) {
 				mine, theirs := containertest.Pipe()
-				go strange(theirs, `{"protocol":4,"server":"strange","heartbeat_ms":1000,"dead_after_ms":3000,"batched":true,"grants":true}`, func(say func(...string), kind, text string) {
-					mu.Lock()
-					defer mu.Unlock()
-					var g struct{ Grant int }
-					if kind == "result" && !over {
-						if answers[addr]++; grants[addr] != answers[addr]+1 {
-							t.Errorf("answer %d of %s comes after %d grants", answers[addr], addr, grants[addr])
+				go strange(theirs, `{"protocol":4,"server":"strange","heartbeat_ms":1000,"dead_after_ms":3000,"batched":true,"grants":true}`,
+					func(say func(...string), kind, text string) {
+						mu.Lock()
+						defer mu.Unlock()
+						var g struct{ Grant int }
+						if kind == "result" && !over {
+							if answers[addr]++; grants[addr] != answers[addr]+1 {
+								t.Errorf("answer %d of %s comes after %d grants", answers[addr], addr, grants[addr])
+							}
+						} else if kind == "grant" && json.Unmarshal([]byte(text), &g) == nil && g.Grant > 0 {
+							grants[addr]++
+							say("batch", fmt.Sprintf("%08d", g.Grant), fmt.Sprintf(batch, g.Grant), "abcdefgh")
 						}
-					} else if kind == "grant" && json.Unmarshal([]byte(text), &g) == nil && g.Grant > 0 {
-						grants[addr]++
-						say("batch", fmt.Sprintf("%08d", g.Grant), fmt.Sprintf(batch, g.Grant), "abcdefgh")
-					}
-				}, func(say func(...string), round int) bool {
-					if round == 1 && (servers == 2 || addr == firstAddr) {
-						say("offer", `{"rows":6}`)
-					}
-					return false
-				})
+					}, func(say func(...string), round int) bool {
+						if round == 1 && (servers == 2 || addr == firstAddr) {
+							say("offer", `{"rows":6}`)
+						}
+						return false
+					})
 				return mine, nil
 			}
 			stop := serving(m, nil, firstAddr, secondAddr)
@@ -377,18 +382,20 @@ func TestStrangeServers(t *testing.T) {
 						return n.dial(ctx, network, addr)
 					}
 					mine, theirs := containertest.Pipe()
-					go strange(theirs, `{"protocol":4,"server":"strange","heartbeat_ms":1000,"dead_after_ms":3000,"batched":true`+c.welcome+`}`, func(_ func(...string), kind, _ string) {
-						mu.Lock()
-						defer mu.Unlock()
-						if kind == "result" {
-							results++
-						}
-					}, func(say func(...string), round int) bool {
-						mu.Lock()
-						sent++
-						mu.Unlock()
-						return c.play(say, round)
-					})
+					go strange(theirs,
+						`{"protocol":4,"server":"strange","heartbeat_ms":1000,"dead_after_ms":3000,"batched":true`+
+							c.welcome+`}`, func(_ func(...string), kind, _ string) {
+							mu.Lock()
+							defer mu.Unlock()
+							if kind == "result" {
+								results++
+							}
+						}, func(say func(...string), round int) bool {
+							mu.Lock()
+							sent++
+							mu.Unlock()
+							return c.play(say, round)
+						})
 					return mine, nil
 				}
 				stop := serving(m, nil, firstAddr, secondAddr)
@@ -419,7 +426,8 @@ func TestStrangeServers(t *testing.T) {
 
 // strange is a server that sends welcome and then plays a round every 9 ms. heard is called with
 // the first two frames of each message.
-func strange(raw net.Conn, welcome string, heard func(say func(...string), kind, text string), play func(say func(...string), round int) (ended bool)) {
+func strange(raw net.Conn, welcome string, heard func(say func(...string), kind, text string),
+	play func(say func(...string), round int) (ended bool)) {
 	conn, err := zmtp.Server(raw, zmtp.Config{})
 	if err != nil {
 		return

@@ -37,15 +37,20 @@ func TestAmbiguity(t *testing.T) {
 		{"an image", []tensor.Spec{floats("x", 28, 28)}, []tensor.Spec{floats("y", 10)}, nil, ""},
 		{"a clip or scalars", []tensor.Spec{floats("x", -1)}, []tensor.Spec{floats("y", -1)}, nil, "input x float32 [-1] could mean two things"},
 		{"an image or rows", []tensor.Spec{floats("x", -1, -1, 3)}, []tensor.Spec{floats("y", -1)}, nil, "could mean two things"},
-		{"the second input", []tensor.Spec{floats("x", -1, 2), floats("z", -1, -1)}, []tensor.Spec{floats("y", -1)}, nil, "input z float32"},
+		{"the second input", []tensor.Spec{floats("x", -1, 2), floats("z", -1, -1)}, []tensor.Spec{floats("y", -1)},
+			nil, "input z float32"},
 		{"n detections", []tensor.Spec{floats("x", 28, 28)}, []tensor.Spec{floats("y", -1, 4)}, nil, "1 of 2 inputs and outputs lead with -1"},
 		{"no input, a list or rows", nil, []tensor.Spec{floats("y", -1, 3)}, nil, "output y float32 [-1, 3] of a model without inputs could mean two things"},
 		{"no input, one", nil, []tensor.Spec{floats("y", 3)}, nil, ""},
 		{"no input, MaxBatch", nil, []tensor.Spec{floats("y", -1, 3)}, func(m *container.Model) { m.MaxBatch = 8 }, ""},
-		{"MaxBatch", []tensor.Spec{floats("x", -1)}, []tensor.Spec{floats("y", -1)}, func(m *container.Model) { m.MaxBatch = 8 }, ""},
-		{"MaxBatch of one", []tensor.Spec{floats("x", -1)}, []tensor.Spec{floats("y", -1)}, func(m *container.Model) { m.MaxBatch = 1 }, "could mean two things"},
-		{"said to be rows", []tensor.Spec{floats("x", -1)}, []tensor.Spec{floats("y", -1)}, func(m *container.Model) { m.Batched = new(true) }, ""},
-		{"said to be one", []tensor.Spec{floats("x", -1)}, []tensor.Spec{floats("y", -1, 4)}, func(m *container.Model) { m.Batched = new(false) }, ""},
+		{"MaxBatch", []tensor.Spec{floats("x", -1)}, []tensor.Spec{floats("y", -1)},
+			func(m *container.Model) { m.MaxBatch = 8 }, ""},
+		{"MaxBatch of one", []tensor.Spec{floats("x", -1)}, []tensor.Spec{floats("y", -1)},
+			func(m *container.Model) { m.MaxBatch = 1 }, "could mean two things"},
+		{"said to be rows", []tensor.Spec{floats("x", -1)}, []tensor.Spec{floats("y", -1)},
+			func(m *container.Model) { m.Batched = new(true) }, ""},
+		{"said to be one", []tensor.Spec{floats("x", -1)}, []tensor.Spec{floats("y", -1, 4)},
+			func(m *container.Model) { m.Batched = new(false) }, ""},
 	} {
 		m := model(n, nil)
 		m.Inputs, m.Outputs = tt.in, tt.out
@@ -113,7 +118,8 @@ func TestOlderServer(t *testing.T) {
 				t.Error(err)
 			}
 			synctest.Wait()
-			if told := strings.Contains(log.String(), "old does not know the keys batched and ragged"); told == tt.stays {
+			if told := strings.Contains(log.String(),
+				"old does not know the keys batched and ragged"); told == tt.stays {
 				t.Errorf("%s: the log says so: %t\n%s", tt.name, told, &log)
 			}
 		})
@@ -162,7 +168,8 @@ func TestHas(t *testing.T) {
 		m := model(n, func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
 			seen = append(seen[:0], b.Has(0), b.Has(1), b.Has(2))
 			for i := range 3 {
-				if b.Has(i) != (b.Inputs[i].DType == tensor.Float32) || !b.Has(i) && (b.Inputs[i].Shape != nil || b.Inputs[i].Data != nil) {
+				if b.Has(i) != (b.Inputs[i].DType == tensor.Float32) ||
+					!b.Has(i) && (b.Inputs[i].Shape != nil || b.Inputs[i].Data != nil) {
 					t.Errorf("input %d: %v", i, b.Inputs[i])
 				}
 			}

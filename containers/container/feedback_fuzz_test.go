@@ -15,7 +15,8 @@ func FuzzFeedback(f *testing.F) {
 	f.Add([]byte(`{"rows":2,"inputs":[`+x+`]}`), byte(1))
 	f.Add([]byte(`{"rows":2,"inputs":[`+y+`],"truth":[`+x+`,`+x+`]}`), byte(3))
 	m := &Model{
-		Inputs:  []tensor.Spec{{Name: "left", DType: tensor.Int8, Shape: tensor.Shape{2}, Optional: true}, {Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}},
+		Inputs: []tensor.Spec{{Name: "left", DType: tensor.Int8, Shape: tensor.Shape{2}, Optional: true},
+			{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Int8, Shape: tensor.Shape{-1}}},
 	}
 	f.Fuzz(func(t *testing.T, head []byte, frames byte) {

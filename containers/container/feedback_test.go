@@ -49,7 +49,8 @@ func TestFeedback(t *testing.T) {
 	x.Name = m.Inputs[0].Name
 	to, _ := s.sched.Model(id)
 	for _, user := range []string{"fails", "panics", "anna"} {
-		to.Feedback(&scheduler.Feedback{Application: "app", User: user, Rows: 1, Inputs: []tensor.Tensor{x}, Label: []byte(`[1]`)})
+		to.Feedback(&scheduler.Feedback{Application: "app", User: user, Rows: 1, Inputs: []tensor.Tensor{x},
+			Label: []byte(`[1]`)})
 		if got, want := <-told, "app "+user+" "+fmt.Sprint(x)+" [1]"; got != want {
 			t.Errorf("told %s, expected %s", got, want)
 		}

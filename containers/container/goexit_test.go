@@ -21,7 +21,10 @@ func TestGoexit(t *testing.T) {
 		code := 0
 		exit = func(status int) { code = status }
 		var log strings.Builder
-		m := &Model{Name: "m", Predict: func(context.Context, *Batch) ([]tensor.Tensor, error) { c.predict(); return nil, nil }}
+		m := &Model{Name: "m", Predict: func(context.Context, *Batch) ([]tensor.Tensor, error) {
+			c.predict()
+			return nil, nil
+		}}
 		over := make(chan struct{})
 		go func() {
 			defer close(over)

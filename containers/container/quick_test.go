@@ -65,7 +65,8 @@ func TestQuick(t *testing.T) {
 			ask()
 			expect(false, "after two that took long")
 		}
-		if d, sessions := n.dials.Load(), s.Sessions(); d != 1 || len(sessions) != 1 || sessions[0].Batches != 13 || sessions[0].Strays != 0 {
+		if d, sessions := n.dials.Load(), s.Sessions(); d != 1 || len(sessions) != 1 || sessions[0].Batches != 13 ||
+			sessions[0].Strays != 0 {
 			t.Errorf("%d dials, sessions %+v", d, sessions)
 		}
 		if err := stop(); err != nil {

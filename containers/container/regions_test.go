@@ -15,8 +15,9 @@ import (
 
 // cutting makes a model of pictures with regions.
 func cutting(predict func(context.Context, *Batch) ([]tensor.Tensor, error)) *Model {
-	pictures := tensor.Spec{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 1}, Format: tensor.FormatNHWC,
-		Image: &tensor.Image{Channels: tensor.ChannelsGray, Regions: true}}
+	pictures := tensor.Spec{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 1},
+		Format: tensor.FormatNHWC,
+		Image:  &tensor.Image{Channels: tensor.ChannelsGray, Regions: true}}
 	return &Model{Name: "cut", Version: "1", Inputs: []tensor.Spec{pictures}, Batched: new(true), Predict: predict,
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Int32, Shape: tensor.Shape{-1}}}}
 }
@@ -49,12 +50,14 @@ var wholePicture = []float32{0, 0, 1, 0, 1, 1, 0, 1}
 func TestRegions(t *testing.T) {
 	m := cutting(nil)
 	half := []float32{0.25, 0, 0.75, 0, 0.75, 0.5, 0.25, 0.5}
-	one, err := cutBatch(m, 1, cutHeader(3, 2, "[0,1,0]", "[7,8]"), []byte{10, 11}, slices.Concat(wholePicture, half, wholePicture)...)
+	one, err := cutBatch(m, 1, cutHeader(3, 2, "[0,1,0]", "[7,8]"), []byte{10, 11},
+		slices.Concat(wholePicture, half, wholePicture)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cuts, ok := one.Regions(0)
-	if !ok || !slices.Equal(cuts.Of, []int{0, 1, 0}) || !slices.Equal(cuts.IDs, []PictureID{{1, 7}, {1, 8}}) || cuts.Corners(1) != [4][2]float32{{0.25, 0}, {0.75, 0}, {0.75, 0.5}, {0.25, 0.5}} {
+	if !ok || !slices.Equal(cuts.Of, []int{0, 1, 0}) || !slices.Equal(cuts.IDs, []PictureID{{1, 7}, {1, 8}}) ||
+		cuts.Corners(1) != [4][2]float32{{0.25, 0}, {0.75, 0}, {0.75, 0.5}, {0.25, 0.5}} {
 		t.Errorf("%+v, %v", cuts, ok)
 	}
 	if got := cuts.Bounds(1, 400, 300); got != image.Rect(100, 0, 300, 150) {
@@ -72,10 +75,13 @@ func TestRegions(t *testing.T) {
 		t.Fatal(err)
 	}
 	cuts, ok = both.Regions(0)
-	if !ok || !slices.Equal(cuts.Of, []int{0, 1, 0, 2, 2}) || !slices.Equal(cuts.IDs, []PictureID{{1, 7}, {1, 8}, {2, 7}}) || string(both.Inputs[0].Data) != "\n\v\x14" || cuts.Corners(4)[0] != [2]float32{0.25, 0} {
+	if !ok || !slices.Equal(cuts.Of, []int{0, 1, 0, 2, 2}) ||
+		!slices.Equal(cuts.IDs, []PictureID{{1, 7}, {1, 8}, {2, 7}}) || string(both.Inputs[0].Data) != "\n\v\x14" ||
+		cuts.Corners(4)[0] != [2]float32{0.25, 0} {
 		t.Errorf("joined: %+v, %v of % x", cuts, ok, both.Inputs[0].Data)
 	}
-	whole, err := cutBatch(m, 1, `{"rows":2,"inputs":[{"name":"image","datatype":"UINT8","shape":[2,1,1,1]}]}`, []byte{1, 2})
+	whole, err := cutBatch(m, 1, `{"rows":2,"inputs":[{"name":"image","datatype":"UINT8","shape":[2,1,1,1]}]}`,
+		[]byte{1, 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +97,8 @@ func TestRegions(t *testing.T) {
 		"1 rows are of pictures, in a batch of 2":   strings.Replace(cutHeader(1, 1, "[0]", "[7]"), `"rows":1`, `"rows":2`, 1),
 		`has image_regions [1, 8, 1] of 1 pictures`: strings.Replace(cutHeader(1, 1, "[0]", "[7]"), `[1,4,2]`, `[1,8,1]`, 1),
 	} {
-		if _, err := cutBatch(m, 1, header, []byte{1, 2}[:strings.Count(header, "[2,1,1,1]")+1], wholePicture...); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := cutBatch(m, 1, header, []byte{1, 2}[:strings.Count(header, "[2,1,1,1]")+1],
+			wholePicture...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, expected %q", err, want)
 		}
 	}
@@ -106,7 +113,8 @@ func TestRegionsByRow(t *testing.T) {
 		y, err := tensor.FromSlice(tensor.Shape{1}, []int32{0})
 		return []tensor.Tensor{y}, err
 	})
-	b, err := cutBatch(m, 1, cutHeader(3, 2, "[0,1,0]", "[7,8]"), []byte{10, 11}, slices.Concat(wholePicture, wholePicture, wholePicture)...)
+	b, err := cutBatch(m, 1, cutHeader(3, 2, "[0,1,0]", "[7,8]"), []byte{10, 11},
+		slices.Concat(wholePicture, wholePicture, wholePicture)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +122,8 @@ func TestRegionsByRow(t *testing.T) {
 		t.Errorf("rows %q, %v", seen, err)
 	}
 	seen = nil
-	if err := Check(t.Context(), *m, 2, 3); err != nil || !slices.Equal(seen, []string{"0 []", "0 []", "9 []", "0 [1, 4, 2]", "0 [1, 4, 2]"}) {
+	if err := Check(t.Context(), *m, 2, 3); err != nil ||
+		!slices.Equal(seen, []string{"0 []", "0 []", "9 []", "0 [1, 4, 2]", "0 [1, 4, 2]"}) {
 		t.Errorf("Check tried %q, %v", seen, err)
 	}
 }

@@ -21,10 +21,12 @@ func perRow(f predict) container.Model {
 	return container.Model{
 		Name: "m", Version: "1", Batched: new(true),
 		Inputs: []tensor.Spec{
-			{Name: "text", DType: tensor.Bytes, Shape: tensor.Shape{-1}}, {Name: "n", DType: tensor.Int32, Shape: tensor.Shape{-1, 1}},
+			{Name: "text", DType: tensor.Bytes, Shape: tensor.Shape{-1}},
+			{Name: "n", DType: tensor.Int32, Shape: tensor.Shape{-1, 1}},
 		},
 		Outputs: []tensor.Spec{
-			{Name: "text", DType: tensor.Bytes, Shape: tensor.Shape{-1}}, {Name: "many", DType: tensor.Int32, Shape: tensor.Shape{-1, -1}},
+			{Name: "text", DType: tensor.Bytes, Shape: tensor.Shape{-1}},
+			{Name: "many", DType: tensor.Int32, Shape: tensor.Shape{-1, -1}},
 		},
 		Predict: container.PerRow(f),
 	}
@@ -109,7 +111,8 @@ func TestPerRow(t *testing.T) {
 func TestCheck(t *testing.T) {
 	all := func(m *container.Model) {
 		m.Batched = new(true)
-		for _, d := range []tensor.DType{tensor.Bool, tensor.Float16, tensor.BFloat16, tensor.Float64, tensor.Int8, tensor.LongDouble, tensor.Complex64, tensor.Bytes} {
+		for _, d := range []tensor.DType{tensor.Bool, tensor.Float16, tensor.BFloat16, tensor.Float64, tensor.Int8,
+			tensor.LongDouble, tensor.Complex64, tensor.Bytes} {
 			m.Inputs = append(m.Inputs, tensor.Spec{Name: d.String(), DType: d, Shape: tensor.Shape{-1, 2, -1}})
 		}
 	}
@@ -125,7 +128,8 @@ func TestCheck(t *testing.T) {
 			m.Inputs[0].Shape, m.Outputs[0].Shape = tensor.Shape{4, -1}, tensor.Shape{4, -1}
 		}, ""},
 		{"no name", func(m *container.Model) { m.Name = "" }, "no name"},
-		{"warm-up", func(m *container.Model) { m.WarmUp = func(context.Context) error { return errors.New("no weights") } }, "warm-up: no weights"},
+		{"warm-up", func(m *container.Model) { m.WarmUp = func(context.Context) error { return errors.New("no weights") } },
+			"warm-up: no weights"},
 		{"health", func(m *container.Model) { m.Health = func(context.Context) error { panic("ill") } }, "health: panic: ill"},
 		{"other outputs", func(m *container.Model) { m.Outputs[0].DType = tensor.Int32 }, "declared int32"},
 		{"several rows only", func(m *container.Model) {
@@ -137,7 +141,9 @@ func TestCheck(t *testing.T) {
 			}
 		}, "3 rows: panic: too many"},
 		{"every row", func(m *container.Model) {
-			m.Predict = container.PerRow(func(context.Context, []tensor.Tensor) ([]tensor.Tensor, error) { return nil, errors.New("never") })
+			m.Predict = container.PerRow(func(context.Context, []tensor.Tensor) ([]tensor.Tensor, error) {
+				return nil, errors.New("never")
+			})
 		}, "every row failed: never"},
 		{"at most two", func(m *container.Model) { m.MaxBatch = 2 }, ""},
 	} {

@@ -38,7 +38,8 @@ func newServer(t *testing.T, change ...func(*containers.Config)) *server {
 	t.Helper()
 	s := &server{pool: tensor.NewPool(1 << 30)}
 	var err error
-	if s.sched, err = scheduler.New(scheduler.Config{Pool: s.pool, Default: scheduler.ModelConfig{Strategy: "static"}}); err != nil {
+	if s.sched, err = scheduler.New(scheduler.Config{Pool: s.pool,
+		Default: scheduler.ModelConfig{Strategy: "static"}}); err != nil {
 		t.Fatal(err)
 	}
 	cfg := containers.Config{Scheduler: s.sched, Pool: s.pool}
@@ -125,12 +126,14 @@ func model(n *network, predict func(context.Context, *container.Batch) ([]tensor
 	if predict == nil {
 		predict = func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil }
 	}
-	return container.Model{Name: "m", Version: "1", Inputs: spec, Outputs: spec, Predict: predict, Dial: n.dial, Log: slog.New(slog.DiscardHandler)}
+	return container.Model{Name: "m", Version: "1", Inputs: spec, Outputs: spec, Predict: predict, Dial: n.dial,
+		Log: slog.New(slog.DiscardHandler)}
 }
 
 // serving runs Serve in the background; the function that it returns ends it and returns its
 // error.
-func serving(m container.Model, resolve func(context.Context, string, string) ([]netip.Addr, error), addrs ...string) (stop func() error) {
+func serving(m container.Model, resolve func(context.Context, string, string) ([]netip.Addr, error),
+	addrs ...string) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- container.ServeWith(ctx, m, resolve, addrs...) }()
@@ -154,7 +157,9 @@ func bubble(t *testing.T, f func(t *testing.T, n *network, s *server)) {
 func TestPredict(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		var predict func(b *container.Batch) ([]tensor.Tensor, error)
-		stop := serving(model(n, func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return predict(b) }), nil, "10.0.0.1:7000")
+		stop := serving(model(n, func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+			return predict(b)
+		}), nil, "10.0.0.1:7000")
 		synctest.Wait()
 		other := []tensor.Tensor{row(1, 2, 3, 4)}
 		for _, tt := range []struct {
@@ -163,8 +168,10 @@ func TestPredict(t *testing.T) {
 			want    string // of the error; empty: the rows come back doubled or as they are
 		}{
 			{"echo", func(b *container.Batch) ([]tensor.Tensor, error) {
-				if b.Rows != 3 || b.Len() != 1 || len(b.Requests) != 1 || b.Requests[0] != 3 || b.Priority(0) != 4 || string(b.Parameters(0)) != `{"k":1}` || string(b.Metadata(0)) != `{"id":2}` ||
-					b.ID == 0 || time.Until(b.Deadline) > time.Minute || time.Until(b.Deadline) < 59*time.Second || !b.Inputs[0].Shape.Equal(tensor.Shape{3, 2}) {
+				if b.Rows != 3 || b.Len() != 1 || len(b.Requests) != 1 || b.Requests[0] != 3 || b.Priority(0) != 4 ||
+					string(b.Parameters(0)) != `{"k":1}` || string(b.Metadata(0)) != `{"id":2}` ||
+					b.ID == 0 || time.Until(b.Deadline) > time.Minute || time.Until(b.Deadline) < 59*time.Second ||
+					!b.Inputs[0].Shape.Equal(tensor.Shape{3, 2}) {
 					t.Errorf("batch %+v", b)
 				}
 				return b.Inputs, nil
@@ -192,15 +199,20 @@ func TestPredict(t *testing.T) {
 			{"lying shape", func(b *container.Batch) ([]tensor.Tensor, error) {
 				return []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{3, 2}, Data: make([]byte, 5)}}, nil
 			}, "output \"x\""},
-			{"too many sizes", func(b *container.Batch) ([]tensor.Tensor, error) { _, err := b.Output(0, 1); return nil, err }, "left over"},
+			{"too many sizes", func(b *container.Batch) ([]tensor.Tensor, error) {
+				_, err := b.Output(0, 1)
+				return nil, err
+			}, "left over"},
 		} {
 			predict = tt.predict
 			in := row(1, 2, 3, 4, 5, 6)
-			out, err := s.ask(&scheduler.Request{Inputs: []tensor.Tensor{in}, Priority: 4, Parameters: []byte(`{"k":1}`), Rare: &scheduler.Rare{Metadata: []byte(`{"id":2}`)}})
+			out, err := s.ask(&scheduler.Request{Inputs: []tensor.Tensor{in}, Priority: 4,
+				Parameters: []byte(`{"k":1}`), Rare: &scheduler.Rare{Metadata: []byte(`{"id":2}`)}})
 			switch {
 			case tt.want == "" && (err != nil || !bytes.Equal(out[0].Data, in.Data)):
 				t.Errorf("%s: %v %v", tt.name, out, err)
-			case tt.want != "" && (!errors.Is(err, scheduler.ErrContainerFailed) || !strings.Contains(err.Error(), tt.want)):
+			case tt.want != "" &&
+				(!errors.Is(err, scheduler.ErrContainerFailed) || !strings.Contains(err.Error(), tt.want)):
 				t.Errorf("%s: %v, expected ErrContainerFailed with %q", tt.name, err, tt.want)
 			}
 			for _, o := range out {
@@ -605,7 +617,8 @@ func TestConcurrency(t *testing.T) {
 // is said once. One that is ended while it waits returns at once.
 func TestWaitsForPlace(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
-		other := containertest.Model{Name: "m", Version: "1", Inputs: []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 2}}},
+		other := containertest.Model{Name: "m", Version: "1",
+			Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 2}}},
 			Outputs: []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 2}}}}
 		first, err := containertest.Join(s, other)
 		if err != nil {

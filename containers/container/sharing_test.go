@@ -30,11 +30,14 @@ func TestGatheredWhereItIsAnswered(t *testing.T) {
 	}}}
 	n.sharing.out = n.sharing.segments[2]
 	model := &Model{Inputs: x, Outputs: x, Batched: new(true), MessageBytes: 1 << 20}
-	for i, c := range []struct{ echo, inside bool }{{true, false}, {true, true}, {true, true}, {false, true}, {false, false}, {true, false}, {true, true}} {
+	for i, c := range []struct{ echo, inside bool }{{true, false}, {true, true}, {true, true}, {false, true},
+		{false, false}, {true, false}, {true, true}} {
 		clear(out)
 		b := &Batch{model: model, pool: tensor.NewPool(0), session: n}
-		header := fmt.Appendf(nil, `{"rows":2,"inputs":[{"name":"x","datatype":"UINT8","shape":[2,%d],"at":[1,%d,%d,1,0,%d]}]}`, row, 3*row, row, row)
-		b.message.Frames = []zmtp.Frame{{Data: []byte(wire.Batch)}, {Data: make([]byte, wire.IDSize)}, {Data: header}, {}}
+		header := fmt.Appendf(nil, `{"rows":2,"inputs":[{"name":"x","datatype":"UINT8","shape":[2,%d],"at":[1,%d,%d,1,0,%d]}]}`,
+			row, 3*row, row, row)
+		b.message.Frames = []zmtp.Frame{{Data: []byte(wire.Batch)}, {Data: make([]byte, wire.IDSize)}, {Data: header},
+			{}}
 		if err := b.read(time.Time{}); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +52,8 @@ func TestGatheredWhereItIsAnswered(t *testing.T) {
 		}
 		b.write(outputs, nil)
 		if inside != c.inside || !b.placed[0] || !bytes.Contains(out, want) {
-			t.Errorf("batch %d: gathered in the segment of outputs: %t, expected %t; the answer goes by it: %t", i, inside, c.inside, b.placed[0])
+			t.Errorf("batch %d: gathered in the segment of outputs: %t, expected %t; the answer goes by it: %t", i,
+				inside, c.inside, b.placed[0])
 		}
 		if b.reset(); inside && !c.echo {
 			word := unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(data)), -64)), 4)

@@ -48,7 +48,8 @@ func (l *text) String() string {
 }
 
 // secured returns a server on real sockets, with a TLS address and then a plain one.
-func secured(t *testing.T, own certtest.Issue, auth tls.ClientAuthType, clients *certtest.Authority) (s *server, log *text) {
+func secured(t *testing.T, own certtest.Issue, auth tls.ClientAuthType,
+	clients *certtest.Authority) (s *server, log *text) {
 	t.Helper()
 	config := &tls.Config{Certificates: []tls.Certificate{own.Pair(t)}, ClientAuth: auth}
 	if clients != nil {
@@ -56,11 +57,13 @@ func secured(t *testing.T, own certtest.Issue, auth tls.ClientAuthType, clients 
 	}
 	s, log = &server{pool: tensor.NewPool(1 << 30)}, new(text)
 	var err error
-	if s.sched, err = scheduler.New(scheduler.Config{Pool: s.pool, Default: scheduler.ModelConfig{Strategy: "static"}}); err != nil {
+	if s.sched, err = scheduler.New(scheduler.Config{Pool: s.pool,
+		Default: scheduler.ModelConfig{Strategy: "static"}}); err != nil {
 		t.Fatal(err)
 	}
 	s.Listener, err = containers.Listen(containers.Config{
-		Addrs: []string{"tls://127.0.0.1:0", "tcp://127.0.0.1:0"}, Scheduler: s.sched, Pool: s.pool, Log: slog.New(slog.NewTextHandler(log, nil)),
+		Addrs: []string{"tls://127.0.0.1:0", "tcp://127.0.0.1:0"}, Scheduler: s.sched, Pool: s.pool,
+		Log: slog.New(slog.NewTextHandler(log, nil)),
 		Secure: func(c net.Conn) (*tls.Conn, error) {
 			t := tls.Server(c, config)
 			return t, t.Handshake()
@@ -81,7 +84,8 @@ func (s *server) plain() string     { return "tcp://" + s.Addrs()[1].String() }
 func echoes(t *testing.T, log io.Writer, change func(*container.Model), addrs ...string) {
 	t.Helper()
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}}
-	m := container.Model{Name: "m", Version: "1", Inputs: spec, Outputs: spec, Log: slog.New(slog.NewTextHandler(log, nil)),
+	m := container.Model{Name: "m", Version: "1", Inputs: spec, Outputs: spec,
+		Log:     slog.New(slog.NewTextHandler(log, nil)),
 		Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil }}
 	if change != nil {
 		change(&m)
@@ -131,9 +135,11 @@ func TestTLS(t *testing.T) {
 		{"expired", expired, tls.NoClientCert, trust(ours), "certificate has expired", "bad certificate"},
 		{"early", early, tls.NoClientCert, trust(ours), "not yet valid", "bad certificate"},
 		{"no certificate", good, tls.RequireAndVerifyClientCert, trust(ours), "certificate required", "client didn't provide a certificate"},
-		{"a certificate of others", good, tls.RequireAndVerifyClientCert, trust(ours, other.Client("camera", nil)), "remote error: tls", "unknown authority"},
+		{"a certificate of others", good, tls.RequireAndVerifyClientCert, trust(ours, other.Client("camera", nil)),
+			"remote error: tls", "unknown authority"},
 		{"an expired certificate", good, tls.RequireAndVerifyClientCert,
-			trust(ours, ours.Client("old", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) })), "expired certificate", "certificate has expired"},
+			trust(ours, ours.Client("old", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) })),
+			"expired certificate", "certificate has expired"},
 		{"a server's certificate", good, tls.RequireAndVerifyClientCert, trust(ours, good), "bad certificate", "incompatible key usage"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -146,7 +152,9 @@ func TestTLS(t *testing.T) {
 				return
 			}
 			where := `server=` + s.encrypted()
-			budgettest.Until(t, "both to say why", func() bool { return log.has(tt.containerSays) && log.has(where) && said.has(tt.serverSays) })
+			budgettest.Until(t, "both to say why", func() bool {
+				return log.has(tt.containerSays) && log.has(where) && said.has(tt.serverSays)
+			})
 			if s.live() > 0 {
 				t.Error("it serves")
 			}
@@ -222,7 +230,8 @@ func TestTLSOfEnvironment(t *testing.T) {
 			spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}}
 			m := container.Model{Name: "m", Version: "1", Inputs: spec, Outputs: spec,
 				Predict: func(context.Context, *container.Batch) ([]tensor.Tensor, error) { return nil, errors.New("unused") }}
-			if err := container.Serve(t.Context(), m, s.encrypted()); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if err := container.Serve(t.Context(), m, s.encrypted()); err == nil ||
+				!strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want %s", err, tt.want)
 			}
 		})
@@ -233,7 +242,8 @@ func TestTLSOfEnvironment(t *testing.T) {
 	log = new(text)
 	echoes(t, log, func(m *container.Model) { m.Version = "2" }, s.encrypted())
 	budgettest.Until(t, "it to register with whomever answers", func() bool { return log.has("container: registered") })
-	m := container.Model{Name: "m", Version: "1", Inputs: []tensor.Spec{{}}, Outputs: []tensor.Spec{{}}, Batched: new(true), TLS: new(tls.Config),
+	m := container.Model{Name: "m", Version: "1", Inputs: []tensor.Spec{{}}, Outputs: []tensor.Spec{{}},
+		Batched: new(true), TLS: new(tls.Config),
 		Predict: func(context.Context, *container.Batch) ([]tensor.Tensor, error) { return nil, errors.New("unused") }}
 	if err := container.Serve(t.Context(), m, s.plain()); err == nil || !strings.Contains(err.Error(), "expected an address tls://host:port with TLS") {
 		t.Errorf("TLS without an address of TLS: %v", err)

@@ -38,7 +38,8 @@ type tracer struct {
 	r *recorder
 }
 
-func (t tracer) Start(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+func (t tracer) Start(ctx context.Context, name string,
+	options ...trace.SpanStartOption) (context.Context, trace.Span) {
 	config := trace.NewSpanStartConfig(options...)
 	s := &span{name: name, parent: trace.SpanContextFromContext(ctx), links: config.Links()}
 	t.r.spans = append(t.r.spans, s)
@@ -68,7 +69,8 @@ func TestFewAreFollowed(t *testing.T) {
 	if one, many := allocations(1), allocations(256); many > one {
 		t.Errorf("%v allocations for one of 256 requests, and %v for one of one", many, one)
 	}
-	if ctx, span := b.startSpan(t.Context()); trace.SpanContextFromContext(ctx).SpanID().String() != "b7ad6b7169203331" || unset == otel.GetTracerProvider() && span != nil {
+	if ctx, span := b.startSpan(t.Context()); trace.SpanContextFromContext(ctx).SpanID().String() != "b7ad6b7169203331" ||
+		unset == otel.GetTracerProvider() && span != nil {
 		t.Errorf("the context has the span %+v, and the batch %+v", trace.SpanContextFromContext(ctx), span)
 	}
 }
@@ -111,10 +113,12 @@ func TestTracesGoOn(t *testing.T) {
 	if s.parent.TraceState().String() != "" || b.TraceState(1) != "" {
 		t.Errorf("the parent has the state %q, and there was none", s.parent.TraceState())
 	}
-	if s.name != "predict m" || s.parent.SpanID().String() != "b7ad6b7169203331" || !s.parent.IsRemote() || !s.parent.IsSampled() || within != trace.Span(s) || !s.ended || s.fault != "" {
+	if s.name != "predict m" || s.parent.SpanID().String() != "b7ad6b7169203331" || !s.parent.IsRemote() ||
+		!s.parent.IsSampled() || within != trace.Span(s) || !s.ended || s.fault != "" {
 		t.Errorf("%+v; Predict's is %+v", s, within)
 	}
-	if !slices.ContainsFunc(s.links, func(l trace.Link) bool { return l.SpanContext.SpanID().String() == "b7ad6b7169203332" }) || len(s.links) != 1 {
+	if !slices.ContainsFunc(s.links, func(l trace.Link) bool { return l.SpanContext.SpanID().String() == "b7ad6b7169203332" }) ||
+		len(s.links) != 1 {
 		t.Errorf("links %+v", s.links)
 	}
 	fault = errors.New("no kernel image")
@@ -127,7 +131,8 @@ func TestTracesGoOn(t *testing.T) {
 	b.Rows = 2
 	b.header = wire.BatchHeader{Traces: [][]byte{[]byte(one), []byte(other)}, States: [][]byte{[]byte("rojo=00f067aa0ba902b7,congo=t61"), nil}}
 	_, _ = m.call(t.Context(), b, slog.New(slog.DiscardHandler))
-	if s := r.spans[3]; s.parent.TraceState().String() != b.TraceState(0) || b.TraceState(0) != "rojo=00f067aa0ba902b7,congo=t61" || s.links[0].SpanContext.TraceState().Len() != 0 {
+	if s := r.spans[3]; s.parent.TraceState().String() != b.TraceState(0) ||
+		b.TraceState(0) != "rojo=00f067aa0ba902b7,congo=t61" || s.links[0].SpanContext.TraceState().Len() != 0 {
 		t.Errorf("the parent has the state %q, and its link %+v", s.parent.TraceState(), s.links)
 	}
 }

@@ -37,8 +37,11 @@ func TestWhereNobodyServes(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		log := &heard{want: want, done: cancel}
 		x := []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1, 2}}}
-		_ = container.Serve(ctx, container.Model{Name: "m", Version: "1", Inputs: x, Outputs: x, Log: slog.New(slog.NewTextHandler(log, nil)),
-			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil }}, addr)
+		_ = container.Serve(ctx,
+			container.Model{Name: "m", Version: "1", Inputs: x, Outputs: x,
+				Log:     slog.New(slog.NewTextHandler(log, nil)),
+				Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil }},
+			addr)
 		cancel()
 		if !strings.Contains(log.text.String(), want) {
 			t.Errorf("%s: the log has no %q: %s", addr, want, log.text.String())

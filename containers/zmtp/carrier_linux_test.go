@@ -177,8 +177,10 @@ func TestEndOfAFailedHandshake(t *testing.T) {
 		if conn != nil || !errors.Is(err, c.err) {
 			t.Errorf("%v: %v", c.err, err)
 		}
-		if heard := c.reads > 0; peer.ended != heard || c.unread-peer.unread != c.reads || heard && (peer.left <= 0 || peer.left > lingerTime) {
-			t.Errorf("%v, to a server %v: its direction has ended %v, %d of %d bytes are unread, within %v", c.err, c.server, peer.ended, peer.unread, c.unread, peer.left)
+		if heard := c.reads > 0; peer.ended != heard || c.unread-peer.unread != c.reads ||
+			heard && (peer.left <= 0 || peer.left > lingerTime) {
+			t.Errorf("%v, to a server %v: its direction has ended %v, %d of %d bytes are unread, within %v", c.err,
+				c.server, peer.ended, peer.unread, c.unread, peer.left)
 		}
 	}
 }
@@ -188,8 +190,11 @@ func TestEndOfAFailedHandshake(t *testing.T) {
 func TestForeignHandshake(t *testing.T) {
 	for first, told := range map[byte]bool{greetingMark: true, 'G': false} {
 		peer := &reader{unread: 100}
-		_, err := encrypt(&carrier{Conn: peer}, func(net.Conn) (net.Conn, error) { return nil, tls.RecordHeaderError{RecordHeader: [5]byte{first}} }, true)
-		if !errors.Is(err, ErrProtocol) || bytes.Contains(peer.told, []byte("this address speaks TLS")) != told || peer.ended != told {
+		_, err := encrypt(&carrier{Conn: peer}, func(net.Conn) (net.Conn, error) {
+			return nil, tls.RecordHeaderError{RecordHeader: [5]byte{first}}
+		}, true)
+		if !errors.Is(err, ErrProtocol) || bytes.Contains(peer.told, []byte("this address speaks TLS")) != told ||
+			peer.ended != told {
 			t.Errorf("%q: %v, told %q", first, err, peer.told)
 		}
 	}

@@ -143,7 +143,8 @@ func pattern(n int) []byte {
 
 // TestEcho sends messages of every critical size both ways, over every transport.
 func TestEcho(t *testing.T) {
-	sizes := []int{0, 1, 255, 256, 1023, 1024, 1025, 8191, 8192, 8193, 16383, 16384, 16385, 65535, 65536, 65537, 1<<20 - 1, 6<<20 + 3}
+	sizes := []int{0, 1, 255, 256, 1023, 1024, 1025, 8191, 8192, 8193, 16383, 16384, 16385, 65535, 65536, 65537,
+		1<<20 - 1, 6<<20 + 3}
 	for _, tr := range transports {
 		t.Run(tr.name, func(t *testing.T) {
 			a, b := tr.pair(t)
@@ -440,7 +441,9 @@ func TestHostileHandshake(t *testing.T) {
 		{"PUB", greeted(ready("PUB")), `"PUB"`},
 		{"property name past the end", greeted(command("READY", "\xffSocket-Type")), "cut short"},
 		{"property value past the end", greeted(command("READY", "\x0bSocket-Type\xff\xff\xff\xff")), "4294967295 bytes"},
-		{"identity of 256", greeted(append(long(4, 6+22+269), "\x05READY"+property("Socket-Type", "DEALER")+property("Identity", strings.Repeat("x", 256))...)), "identity of 256"},
+		{"identity of 256",
+			greeted(append(long(4, 6+22+269), "\x05READY"+property("Socket-Type", "DEALER")+
+				property("Identity", strings.Repeat("x", 256))...)), "identity of 256"},
 		{"ERROR", greeted(command("ERROR", "\x02no")), `"no"`},
 		{"HELLO", greeted(command("HELLO")), `"HELLO", expected READY`},
 		{"end in the greeting", greeting()[:20], "EOF"},
@@ -486,7 +489,8 @@ func TestHandshakeTimeout(t *testing.T) {
 	for _, n := range []int{0, 1, 10, 64, 70} {
 		a, b := socketPair(t, "tcp", "127.0.0.1:0")
 		b.Write(append(greeting(), ready("DEALER")...)[:n])
-		if _, err := zmtp.Server(a, zmtp.Config{HandshakeTimeout: 20 * time.Millisecond}); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if _, err := zmtp.Server(a, zmtp.Config{HandshakeTimeout: 20 * time.Millisecond}); !errors.Is(err,
+			os.ErrDeadlineExceeded) {
 			t.Errorf("after %d bytes: %v, expected a deadline", n, err)
 		}
 		b.Close()
@@ -534,7 +538,8 @@ func TestRefusedMemory(t *testing.T) {
 			if err := s.Receive(&m); err != nil {
 				t.Fatal(err)
 			}
-			if !errors.Is(m.Refused, tensor.ErrBudget) || len(m.Frames) != 5 || string(m.Frames[0].Data) != "id" || m.Frames[2].Data != nil || string(m.Frames[4].Data) != "x" {
+			if !errors.Is(m.Refused, tensor.ErrBudget) || len(m.Frames) != 5 || string(m.Frames[0].Data) != "id" ||
+				m.Frames[2].Data != nil || string(m.Frames[4].Data) != "x" {
 				t.Errorf("refused %v, %d frames", m.Refused, len(m.Frames))
 			}
 			m.Release()
@@ -616,7 +621,8 @@ func TestPing(t *testing.T) {
 			if _, err := io.ReadFull(raw, body[:4]); err != nil || string(body[:4]) != "head" {
 				t.Fatalf("head %q, %v", body[:4], err)
 			}
-			if _, err := io.ReadFull(raw, head); err != nil || head[0] != 2 || binary.BigEndian.Uint64(head[1:]) != 5000 {
+			if _, err := io.ReadFull(raw, head); err != nil || head[0] != 2 ||
+				binary.BigEndian.Uint64(head[1:]) != 5000 {
 				t.Fatalf("second frame's header %x, %v", head, err)
 			}
 			if _, err := io.ReadFull(raw, body); err != nil {

@@ -46,7 +46,8 @@ func (s *script) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
 // FuzzReceive: whatever bytes follow the handshake, there is no panic, no memory beyond what
 // arrived, all memory is released, and the messages are the same however the bytes are cut.
 func FuzzReceive(f *testing.F) {
-	for _, s := range []string{"0100010402000000", "01000401300000", "0407045047494e470000", "020000000000000400", "03ffffffffffffffff", "0507", "0005"} {
+	for _, s := range []string{"0100010402000000", "01000401300000", "0407045047494e470000", "020000000000000400",
+		"03ffffffffffffffff", "0507", "0005"} {
 		b, _ := hex.DecodeString(s)
 		f.Add(b, uint16(0), byte(3))
 	}
@@ -87,7 +88,8 @@ func run(t *testing.T, in []byte, piece int) (all []byte, err error) {
 	var m zmtp.Message
 	for {
 		if err = c.Receive(&m); err != nil {
-			if !errors.Is(err, zmtp.ErrProtocol) && !errors.Is(err, zmtp.ErrTooLarge) && err != io.EOF && err != io.ErrUnexpectedEOF {
+			if !errors.Is(err, zmtp.ErrProtocol) && !errors.Is(err, zmtp.ErrTooLarge) && err != io.EOF &&
+				err != io.ErrUnexpectedEOF {
 				t.Fatalf("unnamed error %v", err)
 			}
 			break

@@ -21,7 +21,8 @@ func TestNotTLS(t *testing.T) {
 		server, client         bool // speak TLS
 		serverSays, clientSays string
 	}{
-		{"a plain client", true, false, `this address speaks TLS (tls://): expected a TLS handshake, got the bytes "\xff`, "the peer ended the connection: \"this address speaks TLS (tls://)"},
+		{"a plain client", true, false, `this address speaks TLS (tls://): expected a TLS handshake, got the bytes "\xff`,
+			"the peer ended the connection: \"this address speaks TLS (tls://)"},
 		{"a plain server", false, true, "the peer speaks TLS, and this address is plain", "the server does not answer in TLS, but with the bytes"},
 	} {
 		a, b := socketPair(t, "tcp", "127.0.0.1:0")
@@ -35,11 +36,13 @@ func TestNotTLS(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, err := zmtp.Client(with(ends[1], zmtp.Config{})); !errors.Is(err, zmtp.ErrProtocol) || !strings.Contains(err.Error(), tt.clientSays) {
+			if _, err := zmtp.Client(with(ends[1], zmtp.Config{})); !errors.Is(err, zmtp.ErrProtocol) ||
+				!strings.Contains(err.Error(), tt.clientSays) {
 				t.Errorf("%s: the client says %v, want %s", tt.name, err, tt.clientSays)
 			}
 		})
-		if _, err := zmtp.Server(with(ends[0], zmtp.Config{})); !errors.Is(err, zmtp.ErrProtocol) || !strings.Contains(err.Error(), tt.serverSays) {
+		if _, err := zmtp.Server(with(ends[0], zmtp.Config{})); !errors.Is(err, zmtp.ErrProtocol) ||
+			!strings.Contains(err.Error(), tt.serverSays) {
 			t.Errorf("%s: the server says %v, want %s", tt.name, err, tt.serverSays)
 		}
 		wg.Wait()

@@ -92,6 +92,7 @@ func checkLine(t *testing.T, when string, l *Line[string]) {
 		}
 	}
 	if l.Newest != last || l.Held != held {
-		t.Errorf("%s: %q is the newest of %d held, expected %q of %d", when, l.Newest.Request(), l.Held, last.Request(), held)
+		t.Errorf("%s: %q is the newest of %d held, expected %q of %d", when, l.Newest.Request(), l.Held, last.Request(),
+			held)
 	}
 }

@@ -9,7 +9,8 @@ import (
 
 func TestNames(t *testing.T) {
 	for _, name := range []string{
-		"digits", "a", "a b", "digits-2.1_final", "v3", "...", "Größe", "модель-7", "猫とdog", "고양이 cat", strings.Repeat("x", 128), "día", "1",
+		"digits", "a", "a b", "digits-2.1_final", "v3", "...", "Größe", "модель-7", "猫とdog", "고양이 cat",
+		strings.Repeat("x", 128), "día", "1",
 	} {
 		if err := naming.CheckModel(name); err != nil {
 			t.Errorf("model %q: %v", name, err)

@@ -21,7 +21,8 @@ type loop struct {
 }
 
 func newLoop(t *testing.T, servers int, took func(int) time.Duration) *loop {
-	l := &loop{t: t, took: took, after: ms, next: make(map[*seat]time.Duration), quiet: make(map[*seat]bool), early: make(map[*seat]bool)}
+	l := &loop{t: t, took: took, after: ms, next: make(map[*seat]time.Duration), quiet: make(map[*seat]bool),
+		early: make(map[*seat]bool)}
 	l.x, l.seats = newTable(1, 0, servers)
 	for i, s := range l.seats { // apart
 		l.next[s] = time.Duration(i) * 2 * ms

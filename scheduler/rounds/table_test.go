@@ -235,7 +235,9 @@ func TestEverythingIsExecuted(t *testing.T) {
 		number, now := 0, time.Duration(0)
 		send := func(s *seat, grant uint64) {
 			number++
-			x.Arrive(s, batch{Rows: 1 + rng.IntN(max(1, most)), Grant: grant, Left: rng.IntN(3), Best: rng.IntN(9), Body: number}, now)
+			x.Arrive(s,
+				batch{Rows: 1 + rng.IntN(max(1, most)), Grant: grant, Left: rng.IntN(3), Best: rng.IntN(9),
+					Body: number}, now)
 		}
 		next := func(behave bool) (grants []Grant[int], wake time.Duration) {
 			for {
@@ -261,7 +263,8 @@ func TestEverythingIsExecuted(t *testing.T) {
 						rows += b.Rows
 					}
 					if rows != e.Rows || most > 0 && rows > most && len(e.Batches) > 1 || len(running) > lanes {
-						t.Fatalf("seed %d: %d rows of %d, %d executions on %d lanes", seed, rows, most, len(running), lanes)
+						t.Fatalf("seed %d: %d rows of %d, %d executions on %d lanes", seed, rows, most, len(running),
+							lanes)
 					}
 				}
 				if len(g) == 0 && e == nil {

@@ -20,7 +20,8 @@ func TestKeep(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "newest", "0", "-1", "1025", "1.5", "ALL", "99999999999999999999"} {
-		if k, err := ParseKeep(text); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s, got %q", KeepValues, text)) {
+		if k, err := ParseKeep(text); err == nil ||
+			!strings.Contains(err.Error(), fmt.Sprintf("%s, got %q", KeepValues, text)) {
 			t.Errorf("%q: %v, %v", text, k, err)
 		}
 	}
@@ -31,7 +32,8 @@ func TestKeep(t *testing.T) {
 		}
 	}
 	var k Keep
-	if value, err := json.Marshal(k); string(value) != `""` || err != nil || json.Unmarshal(value, &k) != nil || k != 0 || k.Valid() {
+	if value, err := json.Marshal(k); string(value) != `""` || err != nil || json.Unmarshal(value, &k) != nil ||
+		k != 0 || k.Valid() {
 		t.Errorf("the zero value is %s, %v", value, err)
 	}
 }

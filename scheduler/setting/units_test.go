@@ -17,9 +17,11 @@ func TestParseBytes(t *testing.T) {
 		{"0", 0, ""}, {"12", 12, ""}, {"12B", 12, ""}, {"64kB", 64000, ""}, {"64KiB", 65536, ""}, {"256MiB", 256 << 20, ""},
 		{"1.5GiB", 3 << 29, ""}, {"1 TB", 1e12, ""}, {"0.5KiB", 512, ""}, {"8191TiB", 8191 << 40, ""},
 		{"9223372036854775807", 1<<63 - 1, ""},
-		{"", 0, "is not a size"}, {"MiB", 0, "is not a size"}, {"-1", 0, "is not a size"}, {"1e9", 0, "is not a size"}, {"1.2.3MB", 0, "is not a size"},
+		{"", 0, "is not a size"}, {"MiB", 0, "is not a size"}, {"-1", 0, "is not a size"}, {"1e9", 0, "is not a size"},
+		{"1.2.3MB", 0, "is not a size"},
 		{"1/2MB", 0, "is not a size"}, {"0x10", 0, "is not a size"}, {"1MiB ", 0, "is not a size"}, {".", 0, "is not a size"},
-		{"1.0000001kB", 0, "not a whole number of bytes"}, {"10000000TiB", 0, "largest size"}, {"9223372036854775808", 0, "largest size"},
+		{"1.0000001kB", 0, "not a whole number of bytes"}, {"10000000TiB", 0, "largest size"},
+		{"9223372036854775808", 0, "largest size"},
 		{"5K", 0, `unit "K"`}, {"5M", 0, `unit "M"`}, {"5iB", 0, `unit "iB"`}, {strings.Repeat("9", 1000), 0, "is not a size"},
 	} {
 		got, err := ParseBytes(c.in)
@@ -33,7 +35,8 @@ func TestParseBytes(t *testing.T) {
 }
 
 func TestBytesString(t *testing.T) {
-	for want, b := range map[string]Bytes{"0B": 0, "1B": 1, "1000B": 1000, "1KiB": 1024, "1536KiB": 1536 << 10, "256MiB": 256 << 20, "4GiB": 4 << 30, "2TiB": 2 << 40} {
+	for want, b := range map[string]Bytes{"0B": 0, "1B": 1, "1000B": 1000, "1KiB": 1024, "1536KiB": 1536 << 10,
+		"256MiB": 256 << 20, "4GiB": 4 << 30, "2TiB": 2 << 40} {
 		if got := b.String(); got != want {
 			t.Errorf("%d is %q, want %q", int64(b), got, want)
 		}
@@ -73,7 +76,8 @@ func FuzzParseDuration(f *testing.F) {
 }
 
 func TestFormatDuration(t *testing.T) {
-	for want, d := range map[string]time.Duration{"0s": 0, "30s": 30 * time.Second, "10m": 10 * time.Minute, "2h": 2 * time.Hour, "1h30m": 90 * time.Minute, "1m30s": 90 * time.Second, "10s": 10 * time.Second, "100ms": 1e8} {
+	for want, d := range map[string]time.Duration{"0s": 0, "30s": 30 * time.Second, "10m": 10 * time.Minute,
+		"2h": 2 * time.Hour, "1h30m": 90 * time.Minute, "1m30s": 90 * time.Second, "10s": 10 * time.Second, "100ms": 1e8} {
 		if got := FormatDuration(d); got != want {
 			t.Errorf("%d is %q, want %q", d, got, want)
 		}

@@ -36,7 +36,8 @@ func TestFaults(t *testing.T) {
 					t.Fatal(err)
 				}
 				o := Oracle(c.ForOracle())
-				t.Logf("%.3f of %d in time, the oracle %.3f; mean batch %.1f, the oracle's %.1f", r.Share(), r.Offered, o.Share(), r.MeanBatch, o.MeanBatch)
+				t.Logf("%.3f of %d in time, the oracle %.3f; mean batch %.1f, the oracle's %.1f", r.Share(), r.Offered,
+					o.Share(), r.MeanBatch, o.MeanBatch)
 				if r.Share() < OfFaulty*o.Share() {
 					t.Errorf("%s: %.3f in time, the oracle %.3f", c, r.Share(), o.Share())
 				}

@@ -10,7 +10,8 @@ import (
 
 // shared is a fleet of servers with the container of the table in scheduler/DESIGN.md.
 func shared(servers, replicas int, load float64) Fleet {
-	f := Fleet{Cell: Cell{Profile: Profiles()[1], Load: load, Warm: span(time.Second / 2), Length: span(time.Second), Seed: 1},
+	f := Fleet{Cell: Cell{Profile: Profiles()[1], Load: load, Warm: span(time.Second / 2), Length: span(time.Second),
+		Seed: 1},
 		Servers: servers, Grants: true, Delay: 100 * time.Microsecond, Jitter: 50 * time.Microsecond}
 	f.Replicas = replicas
 	return f
@@ -39,7 +40,8 @@ func TestShared(t *testing.T) {
 		t.Run(fmt.Sprintf("servers=%d/replicas=%d/load=%v", c.servers, c.replicas, c.load), func(t *testing.T) {
 			t.Parallel()
 			one, many := runFleet(t, shared(1, c.replicas, c.load)), runFleet(t, shared(c.servers, c.replicas, c.load))
-			t.Logf("%.3f of one server's %.3f; %.1f rows in an execution, %.1f", many.Share()/one.Share(), one.Share(), many.MeanBatch, one.MeanBatch)
+			t.Logf("%.3f of one server's %.3f; %.1f rows in an execution, %.1f", many.Share()/one.Share(), one.Share(),
+				many.MeanBatch, one.MeanBatch)
 			if many.Share() < c.share*one.Share() {
 				t.Errorf("%.3f in time, one server %.3f", many.Share(), one.Share())
 			}
@@ -61,8 +63,10 @@ func TestAlone(t *testing.T) {
 	f := shared(1, 2, 1.2)
 	with := runFleet(t, f)
 	f.Grants = false
-	if without := runFleet(t, f); with.Good != without.Good || with.Messages != without.Messages || with.P50 != without.P50 || with.P99 != without.P99 {
-		t.Errorf("%d in time with %d messages, p99 %v; without grants %d, %d and %v", with.Good, with.Messages, with.P99, without.Good, without.Messages, without.P99)
+	if without := runFleet(t, f); with.Good != without.Good || with.Messages != without.Messages ||
+		with.P50 != without.P50 || with.P99 != without.P99 {
+		t.Errorf("%d in time with %d messages, p99 %v; without grants %d, %d and %v", with.Good, with.Messages,
+			with.P99, without.Good, without.Messages, without.P99)
 	}
 }
 

@@ -36,14 +36,20 @@ func TestCallersOfSeveralServers(t *testing.T) {
 		{"0.3 + 0.02n, 16 + 16: must not wait", Loops{Profile: line(3*ms/10, ms/50), Clients: 32}, 2, 0.8},
 		{"constant 120, 16 + 16 after 5", Loops{Profile: accelerator, Clients: 32, Think: around(5 * ms)}, 2, 0.95},
 		{"constant 120, 16 + 16 after 20", Loops{Profile: accelerator, Clients: 32, Think: around(20 * ms)}, 2, 0.9},
-		{"constant 120, 16 + 16 after about 20", Loops{Profile: accelerator, Clients: 32, Think: exponential(20 * ms)}, 2, 0.95},
-		{"20 + 1n, 16 + 16 after about 20", Loops{Profile: line(20*ms, ms), Clients: 32, Think: exponential(20 * ms)}, 2, 0.95},
+		{"constant 120, 16 + 16 after about 20", Loops{Profile: accelerator, Clients: 32, Think: exponential(20 * ms)},
+			2, 0.95},
+		{"20 + 1n, 16 + 16 after about 20", Loops{Profile: line(20*ms, ms), Clients: 32, Think: exponential(20 * ms)},
+			2, 0.95},
 		{"20 + 1n, 2 replicas, 16 + 16", Loops{Profile: replicas(line(20*ms, ms), 2), Clients: 32}, 2, 0.9},
-		{"constant 120, 4 replicas, 4 + 4 after about 20", Loops{Profile: replicas(accelerator, 4), Clients: 8, Think: exponential(20 * ms)}, 2, 0.95},
-		{"5 + 0.5n, 4 replicas, 4 + 4 beside 100/s", Loops{Profile: replicas(fast, 4), Clients: 8, Open: 100, OpenSources: 64}, 2, 0.9},
+		{"constant 120, 4 replicas, 4 + 4 after about 20",
+			Loops{Profile: replicas(accelerator, 4), Clients: 8, Think: exponential(20 * ms)}, 2, 0.95},
+		{"5 + 0.5n, 4 replicas, 4 + 4 beside 100/s",
+			Loops{Profile: replicas(fast, 4), Clients: 8, Open: 100, OpenSources: 64}, 2, 0.9},
 		{"steps of 16, 12 + 12", Loops{Profile: steps(), Clients: 24}, 2, 0.9},
-		{"bursts of 5, 4 + 4", Loops{Profile: line(20*ms, ms), Clients: 8, Think: either(300*time.Microsecond, 200*ms, 5)}, 2, 0.9},
-		{"20 + 1n, 4 + 4 beside 100/s", Loops{Profile: line(20*ms, ms), Clients: 8, Open: 100, OpenSources: 64}, 2, 0.9},
+		{"bursts of 5, 4 + 4",
+			Loops{Profile: line(20*ms, ms), Clients: 8, Think: either(300*time.Microsecond, 200*ms, 5)}, 2, 0.9},
+		{"20 + 1n, 4 + 4 beside 100/s", Loops{Profile: line(20*ms, ms), Clients: 8, Open: 100, OpenSources: 64}, 2,
+			0.9},
 		{"constant 120, 2 + 2 beside 50/s", Loops{Profile: accelerator, Clients: 4, Open: 50, OpenSources: 64}, 2, 0.9},
 		{"20 + 1n, 50/s", Loops{Profile: line(20*ms, ms), Open: 50, OpenSources: 64}, 2, 0},
 		{"20 + 1n, 200/s", Loops{Profile: line(20*ms, ms), Open: 200, OpenSources: 64}, 2, 0},
@@ -59,7 +65,8 @@ func TestCallersOfSeveralServers(t *testing.T) {
 			t.Errorf("%s: %v is the mean of the open loop, with one server %v", c.name, many.Open.Mean, one.Open.Mean)
 		}
 		if of := many.Closed.Rate / one.Closed.Rate; of < c.share {
-			t.Errorf("%s: %.0f/s, %.2f of the %.0f with one server, want %g", c.name, many.Closed.Rate, of, one.Closed.Rate, c.share)
+			t.Errorf("%s: %.0f/s, %.2f of the %.0f with one server, want %g", c.name, many.Closed.Rate, of,
+				one.Closed.Rate, c.share)
 		}
 	}
 }

@@ -79,7 +79,8 @@ func TestSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.Good != b.Good || a.MeanBatch != b.MeanBatch || a.P99 != b.P99 {
-		t.Errorf("%d and %d in time, batches of %v and %v, p99 %v and %v", a.Good, b.Good, a.MeanBatch, b.MeanBatch, a.P99, b.P99)
+		t.Errorf("%d and %d in time, batches of %v and %v, p99 %v and %v", a.Good, b.Good, a.MeanBatch, b.MeanBatch,
+			a.P99, b.P99)
 	}
 }
 
@@ -103,7 +104,8 @@ func TestArrivals(t *testing.T) {
 func TestNormal(t *testing.T) {
 	budgettest.OneGoroutine(t)
 	for x := -5.0; x < 5; x += 0.00037 {
-		if got, want := normal(2*x, 2), 0.5*math.Erfc(-x/math.Sqrt2); math.Abs(got-want) > 5e-7 && math.Abs(x) < 4 || math.Abs(got-want) > 4e-5 {
+		if got, want := normal(2*x, 2), 0.5*math.Erfc(-x/math.Sqrt2); math.Abs(got-want) > 5e-7 && math.Abs(x) < 4 ||
+			math.Abs(got-want) > 4e-5 {
 			t.Errorf("at %g: %g, want %g", x, got, want)
 		}
 	}
@@ -114,7 +116,8 @@ func TestNormal(t *testing.T) {
 func TestSources(t *testing.T) {
 	budgettest.OneGoroutine(t)
 	share := func(sources int) float64 {
-		r, err := Run(Cell{Profile: Profiles()[2], Load: 5, Sources: sources, Warm: span(time.Second / 4), Length: span(time.Second / 2), Seed: 1}, Strategies()[0])
+		r, err := Run(Cell{Profile: Profiles()[2], Load: 5, Sources: sources, Warm: span(time.Second / 4),
+			Length: span(time.Second / 2), Seed: 1}, Strategies()[0])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +135,8 @@ func TestSources(t *testing.T) {
 // under which the tests of one goroutine are skipped, and looks at no figures.
 func TestSideBySide(t *testing.T) {
 	const warm, length, jobs = 20 * ms, 60 * ms, 4
-	cells := append(Cells(Profiles()[1:2], []float64{1.1}, warm, length, 1), KindCells([]float64{0.8}, warm, length, 1)...)
+	cells := append(Cells(Profiles()[1:2], []float64{1.1}, warm, length, 1),
+		KindCells([]float64{0.8}, warm, length, 1)...)
 	if _, err := RunAll(t.Context(), cells, jobs); err != nil {
 		t.Error(err)
 	}

@@ -61,5 +61,6 @@ func TestRegister(t *testing.T) {
 			t.Error("a name was taken twice")
 		}
 	}()
-	selection.Register(selection.Kind{Name: "exp3", New: func(map[string]any) (selection.Algorithm, error) { return nil, nil }})
+	selection.Register(selection.Kind{Name: "exp3",
+		New: func(map[string]any) (selection.Algorithm, error) { return nil, nil }})
 }

@@ -80,16 +80,21 @@ func TestVote(t *testing.T) {
 		{"who is late agrees with nothing", []float64{1, 1, 2}, [][]tensor.Tensor{row(4), row(4), nil}, row(4), 0.5},
 		{"one came", []float64{1, 1, 2}, [][]tensor.Tensor{nil, row(9), nil}, row(9), 0.25},
 		{"no weight but alone", []float64{1, 0}, [][]tensor.Tensor{nil, row(9)}, row(9), 0},
-		{"each row by itself", []float64{2, 2, 3}, [][]tensor.Tensor{row(1, 5, 3), row(1, 6, 3), row(2, 6, 9)}, row(1, 6, 3), (4. + 5 + 4) / 21},
-		{"text", []float64{1, 1, 1}, [][]tensor.Tensor{one(texts("cat", "a")), one(texts("dog", "b")), one(texts("dog", "a"))}, one(texts("dog", "a")), 4. / 6},
+		{"each row by itself", []float64{2, 2, 3}, [][]tensor.Tensor{row(1, 5, 3), row(1, 6, 3), row(2, 6, 9)},
+			row(1, 6, 3), (4. + 5 + 4) / 21},
+		{"text", []float64{1, 1, 1}, [][]tensor.Tensor{one(texts("cat", "a")), one(texts("dog", "b")), one(texts("dog", "a"))},
+			one(texts("dog", "a")), 4. / 6},
 		{"no rows", []float64{1, 1}, [][]tensor.Tensor{row(), row()}, row(), 1},
-		{"no batch dimension", []float64{1, 1, 1}, [][]tensor.Tensor{one(of("x", nil, 1.5)), one(of("x", nil, 2.5)), one(of("x", nil, 2.5))}, one(of("x", nil, 2.5)), 2. / 3},
+		{"no batch dimension", []float64{1, 1, 1},
+			[][]tensor.Tensor{one(of("x", nil, 1.5)), one(of("x", nil, 2.5)), one(of("x", nil, 2.5))},
+			one(of("x", nil, 2.5)), 2. / 3},
 	} {
 		p, s := weighing(t, nil, c.weights...)
 		predictions, missing := predict(c.say...)
 		a := p.Combine(s, predictions, missing)
 		if !sameValues(a.Outputs, c.want) || math.Abs(a.Confidence-c.confidence) > 1e-12 {
-			t.Errorf("%s: answer %v with confidence %g, want %v with %g", c.name, a.Outputs, a.Confidence, c.want, c.confidence)
+			t.Errorf("%s: answer %v with confidence %g, want %v with %g", c.name, a.Outputs, a.Confidence, c.want,
+				c.confidence)
 		}
 		for _, o := range a.Outputs {
 			if err := o.Check(); err != nil {
@@ -115,15 +120,18 @@ func sameValues(a, b []tensor.Tensor) bool {
 // that predicted its label.
 func TestVoteTakesTheWholeRow(t *testing.T) {
 	digits := func(scores []float32, labels ...int64) []tensor.Tensor {
-		return []tensor.Tensor{of("scores", tensor.Shape{len(labels), 2}, scores...), of("label", tensor.Shape{len(labels)}, labels...)}
+		return []tensor.Tensor{of("scores", tensor.Shape{len(labels), 2}, scores...),
+			of("label", tensor.Shape{len(labels)}, labels...)}
 	}
 	p, s := weighing(t, map[string]any{"output": "label"}, 3, 2, 2)
-	predictions, _ := predict(digits([]float32{.9, .1, .2, .8}, 0, 1), digits([]float32{.4, .6, .3, .7}, 1, 1), digits([]float32{.1, .9, .4, .6}, 1, 1))
+	predictions, _ := predict(digits([]float32{.9, .1, .2, .8}, 0, 1), digits([]float32{.4, .6, .3, .7}, 1, 1),
+		digits([]float32{.1, .9, .4, .6}, 1, 1))
 	a := p.Combine(s, predictions, nil)
 	if want := digits([]float32{.4, .6, .2, .8}, 1, 1); !sameValues(a.Outputs, want) {
 		t.Errorf("answer %v, want %v", a.Outputs, want)
 	}
-	if want := []float64{0.5, 1, 1}; a.Voices[0].Agreement != want[0] || a.Voices[1].Agreement != want[1] || a.Voices[2].Agreement != want[2] {
+	if want := []float64{0.5, 1, 1}; a.Voices[0].Agreement != want[0] || a.Voices[1].Agreement != want[1] ||
+		a.Voices[2].Agreement != want[2] {
 		t.Errorf("voices %+v, want agreements %v", a.Voices, want)
 	}
 
@@ -169,7 +177,8 @@ func TestMean(t *testing.T) {
 		want       tensor.Tensor
 		confidence float64
 	}{
-		{"float64", []float64{1, 3}, [][]tensor.Tensor{one(f64(0, 1)), one(f64(0.4, 1))}, f64(0.3, 1), 0.25*(1-0.15) + 0.75*(1-0.05)},
+		{"float64", []float64{1, 3}, [][]tensor.Tensor{one(f64(0, 1)), one(f64(0.4, 1))}, f64(0.3, 1),
+			0.25*(1-0.15) + 0.75*(1-0.05)},
 		{"float32", []float64{1, 1}, [][]tensor.Tensor{one(f32(0, 1)), one(f32(0.5, 0.5))}, f32(0.25, 0.75), 0.75},
 		{"float16", []float64{1, 1}, [][]tensor.Tensor{one(half(0, 1)), one(half(0.5, 0.5))}, half(0.25, 0.75), 0.75},
 		{"bfloat16", []float64{1, 1}, [][]tensor.Tensor{one(bf(0, 1)), one(bf(0.5, 0.5))}, bf(0.25, 0.75), 0.75},
@@ -183,7 +192,8 @@ func TestMean(t *testing.T) {
 		predictions, missing := predict(c.say...)
 		a := p.Combine(s, predictions, missing)
 		if !nearly(a.Outputs, c.want) || math.Abs(a.Confidence-c.confidence) > 1e-6 {
-			t.Errorf("%s: answer %v with confidence %g, want %v with %g", c.name, a.Outputs, a.Confidence, c.want, c.confidence)
+			t.Errorf("%s: answer %v with confidence %g, want %v with %g", c.name, a.Outputs, a.Confidence, c.want,
+				c.confidence)
 		}
 	}
 
@@ -219,7 +229,8 @@ func nearly(outputs []tensor.Tensor, want tensor.Tensor) bool {
 // conversion does.
 func TestMeanOfBFloat16IsRounded(t *testing.T) {
 	bits := func(b uint16) []tensor.Tensor {
-		return one(tensor.Tensor{Name: "y", DType: tensor.BFloat16, Shape: tensor.Shape{1}, Data: []byte{byte(b), byte(b >> 8)}})
+		return one(tensor.Tensor{Name: "y", DType: tensor.BFloat16, Shape: tensor.Shape{1},
+			Data: []byte{byte(b), byte(b >> 8)}})
 	}
 	p, s := weighing(t, map[string]any{"combination": "mean"}, 1, 1)
 	for _, c := range [][3]uint16{{0x3f80, 0x3f81, 0x3f80}, {0x3f81, 0x3f82, 0x3f82}} {
@@ -251,10 +262,12 @@ func TestUnheard(t *testing.T) {
 		p, s := weighing(t, nil, 2, 1)
 		predictions, missing := predict(one(l(7)), c.outputs)
 		a := p.Combine(s, predictions, missing)
-		if v := a.Voices[1]; !sameValues(a.Outputs, one(l(7))) || math.Abs(a.Confidence-2./3) > 1e-12 || !strings.Contains(v.Unheard, c.reason) || v.Agreement != 0 {
+		if v := a.Voices[1]; !sameValues(a.Outputs, one(l(7))) || math.Abs(a.Confidence-2./3) > 1e-12 ||
+			!strings.Contains(v.Unheard, c.reason) || v.Agreement != 0 {
 			t.Errorf("%s: %v", c.name, a)
 		}
-		if alone := p.Combine(s, predictions[1:], append(missing, predictions[0].Ask)); c.outputs == nil && (alone.Outputs != nil || alone.Confidence != 0) {
+		if alone := p.Combine(s, predictions[1:], append(missing, predictions[0].Ask)); c.outputs == nil &&
+			(alone.Outputs != nil || alone.Confidence != 0) {
 			t.Errorf("%s: nobody came, and the answer is %v", c.name, alone)
 		}
 	}
@@ -272,7 +285,8 @@ func TestUnheard(t *testing.T) {
 func TestAgreementOfText(t *testing.T) {
 	p, s := weighing(t, map[string]any{"loss": "absolute"}, 3, 1)
 	predictions, _ := predict(one(texts("cat")), one(texts("dog")))
-	if a := p.Combine(s, predictions, nil); !sameValues(a.Outputs, one(texts("cat"))) || !(math.Abs(a.Confidence-0.75) < 1e-12) || a.Voices[1].Agreement != 0 {
+	if a := p.Combine(s, predictions, nil); !sameValues(a.Outputs, one(texts("cat"))) ||
+		!(math.Abs(a.Confidence-0.75) < 1e-12) || a.Voices[1].Agreement != 0 {
 		t.Errorf("answer %v", a)
 	}
 }
@@ -287,10 +301,12 @@ func TestShadowsAreComparedOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := models(3)
-	if want := []selection.Ask{{Model: m[1], Probability: 1}, {Model: m[0], Probability: 1, Shadow: true}, {Model: m[2], Probability: 1, Shadow: true}}; !reflect.DeepEqual(plan.Asks, want) {
+	if want := []selection.Ask{{Model: m[1], Probability: 1}, {Model: m[0], Probability: 1, Shadow: true},
+		{Model: m[2], Probability: 1, Shadow: true}}; !reflect.DeepEqual(plan.Asks, want) {
 		t.Fatalf("plan %+v, want %+v", plan.Asks, want)
 	}
-	predictions := []selection.Prediction{{Ask: plan.Asks[0], Outputs: label(1)}, {Ask: plan.Asks[1], Outputs: label(2)}, {Ask: plan.Asks[2], Outputs: label(2)}}
+	predictions := []selection.Prediction{{Ask: plan.Asks[0], Outputs: label(1)},
+		{Ask: plan.Asks[1], Outputs: label(2)}, {Ask: plan.Asks[2], Outputs: label(2)}}
 	a := p.Combine(s, predictions, nil)
 	if !sameValues(a.Outputs, label(1)) || a.Confidence != 1 || a.String() != "confidence 1: m1/1 (weight 1) agrees 1; m0/1 (shadow) agrees 0; m2/1 (shadow) agrees 0" {
 		t.Errorf("answer %v", a)
@@ -300,7 +316,8 @@ func TestShadowsAreComparedOnly(t *testing.T) {
 	}
 
 	p, s = weighing(t, nil, 1, 1)
-	stranger := selection.Prediction{Ask: selection.Ask{Model: selection.Model{Name: "gone", Version: "1"}, Probability: 1}, Outputs: label(3)}
+	stranger := selection.Prediction{Ask: selection.Ask{Model: selection.Model{Name: "gone", Version: "1"},
+		Probability: 1}, Outputs: label(3)}
 	predictions, _ = predict(label(1), label(2))
 	if a := p.Combine(s, append(predictions, stranger), nil); !sameValues(a.Outputs, label(1)) || a.Confidence != 0.5 {
 		t.Errorf("with one that is gone the answer is %v", a)

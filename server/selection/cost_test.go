@@ -13,7 +13,8 @@ func TestAllocations(t *testing.T) {
 	check := func(name, policy string, params map[string]any, budget map[string]float64) {
 		for step, f := range steps(t, policy, params) {
 			if n := testing.AllocsPerRun(100, f); n > budget[step] {
-				t.Errorf("%s of %s makes %.0f allocations for eight models, want at most %.0f", step, name, n, budget[step])
+				t.Errorf("%s of %s makes %.0f allocations for eight models, want at most %.0f", step, name, n,
+					budget[step])
 			}
 		}
 	}

@@ -21,7 +21,8 @@ func Example() {
 		t.Name = "label"
 		return []tensor.Tensor{t}
 	}
-	state, err := policy.New([]selection.Model{{Name: "good", Version: "1"}, {Name: "bad", Version: "1"}, {Name: "worse", Version: "1"}})
+	state, err := policy.New([]selection.Model{{Name: "good", Version: "1"}, {Name: "bad", Version: "1"},
+		{Name: "worse", Version: "1"}})
 	if err != nil {
 		fmt.Println(err)
 		return

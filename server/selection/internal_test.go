@@ -17,7 +17,8 @@ func TestNumbersStayFinite(t *testing.T) {
 		policy string
 		params map[string]any
 	}{
-		{"exp3", map[string]any{"share": 0., "gamma": 0.9}}, {"exp4", map[string]any{"share": 0., "eta": 10.}}, {"thompson", map[string]any{"decay": 1.}},
+		{"exp3", map[string]any{"share": 0., "gamma": 0.9}}, {"exp4", map[string]any{"share": 0., "eta": 10.}},
+		{"thompson", map[string]any{"decay": 1.}},
 	} {
 		p, err := Parse(c.policy, c.params)
 		if err != nil {

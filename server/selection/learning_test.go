@@ -188,12 +188,15 @@ func TestBanditsLearn(t *testing.T) {
 		{"thompson", nil, 0.38, 1.37, math.Inf(1)},
 	} {
 		upper := learner{c.policy, c.params, true}.upper(t, losses)
-		t.Logf("%-14s %.0f: %.3f of the best fixed model's %.0f, %.3f of the best sequence's %.0f", c.policy, upper, upper/fixed, fixed, upper/switching, switching)
+		t.Logf("%-14s %.0f: %.3f of the best fixed model's %.0f, %.3f of the best sequence's %.0f", c.policy, upper,
+			upper/fixed, fixed, upper/switching, switching)
 		if upper > c.ofFixed*fixed || upper > c.ofBest*switching || upper > c.bound {
-			t.Errorf("%s lost up to %.0f, want at most %.2f times %.0f (best model), %.2f times %.0f (best sequence) and %.0f (its bound)", c.policy, upper, c.ofFixed, fixed, c.ofBest, switching, c.bound)
+			t.Errorf("%s lost up to %.0f, want at most %.2f times %.0f (best model), %.2f times %.0f (best sequence) and %.0f (its bound)",
+				c.policy, upper, c.ofFixed, fixed, c.ofBest, switching, c.bound)
 		}
 		if total := (learner{c.policy, c.params, false}).run(t, losses, 0); total < fixed {
-			t.Errorf("%s lost %.0f without feedback, less than the best model's %.0f: the stream proves nothing", c.policy, total, fixed)
+			t.Errorf("%s lost %.0f without feedback, less than the best model's %.0f: the stream proves nothing",
+				c.policy, total, fixed)
 		}
 	}
 }
@@ -234,7 +237,8 @@ func TestUsersLearn(t *testing.T) {
 			lost += learner{"exp3", nil, true}.run(t, rows, uint64(user))
 		}
 		best := slices.Min(fixed[:])
-		t.Logf("%d feedbacks, switching %t: %.3f of chance, %.3f of the best fixed model", c.feedbacks, c.switching, lost/chance, lost/best)
+		t.Logf("%d feedbacks, switching %t: %.3f of chance, %.3f of the best fixed model", c.feedbacks, c.switching,
+			lost/chance, lost/best)
 		if lost > c.ofChance*chance || c.switching && lost > best {
 			t.Errorf("with %d feedbacks each, switching %t, users lost %.3f of what chance does and %.3f of what the best fixed model does, want at most %.2f of chance",
 				c.feedbacks, c.switching, lost/chance, lost/best, c.ofChance)
@@ -263,7 +267,8 @@ func vote(t *testing.T, policy string, losses [][]float64, learns bool) (voted, 
 		}
 		var predictions []selection.Prediction
 		for _, ask := range plan.Asks {
-			predictions = append(predictions, selection.Prediction{Ask: ask, Outputs: label(int64(i) + int64(row[slices.Index(abc, ask.Model)]))})
+			predictions = append(predictions,
+				selection.Prediction{Ask: ask, Outputs: label(int64(i) + int64(row[slices.Index(abc, ask.Model)]))})
 		}
 		answer := p.Combine(s, predictions, nil)
 		loss, err := p.Loss(answer.Outputs, label(int64(i)))
@@ -291,12 +296,15 @@ func TestCombinersLearn(t *testing.T) {
 	bound := ((changes+1)*math.Log(k)-changes*math.Log(share)-(rounds-changes-1)*math.Log(1-share))/eta + eta*rounds/8
 
 	voted, mixed := vote(t, "exp4", losses, true)
-	t.Logf("exp4     %.0f voted, %.0f mixed: %.3f of the best fixed model's %.0f, %.3f of the best sequence's %.0f; bound %.0f", voted, mixed, voted/fixed, fixed, voted/switching, switching, switching+bound)
+	t.Logf("exp4     %.0f voted, %.0f mixed: %.3f of the best fixed model's %.0f, %.3f of the best sequence's %.0f; bound %.0f",
+		voted, mixed, voted/fixed, fixed, voted/switching, switching, switching+bound)
 	if mixed > switching+bound || voted > 2*(switching+bound) {
-		t.Errorf("exp4 lost %.0f as a mixture and %.0f by vote, want %.0f and twice that", mixed, voted, switching+bound)
+		t.Errorf("exp4 lost %.0f as a mixture and %.0f by vote, want %.0f and twice that", mixed, voted,
+			switching+bound)
 	}
 	if voted > 1.1*switching || voted > 0.3*fixed {
-		t.Errorf("exp4 lost %.0f, want at most 1.1 times %.0f (best sequence) and 0.3 times %.0f (best model)", voted, switching, fixed)
+		t.Errorf("exp4 lost %.0f, want at most 1.1 times %.0f (best sequence) and 0.3 times %.0f (best model)", voted,
+			switching, fixed)
 	}
 	ensemble, _ := vote(t, "ensemble", losses, true)
 	t.Logf("ensemble %.0f voted", ensemble)
@@ -305,7 +313,8 @@ func TestCombinersLearn(t *testing.T) {
 	}
 	for _, policy := range []string{"exp4", "ensemble"} {
 		if voted, _ := vote(t, policy, losses, false); voted < 0.8*fixed {
-			t.Errorf("%s lost %.0f without feedback, want at least 0.8 times %.0f (best model): the stream proves nothing", policy, voted, fixed)
+			t.Errorf("%s lost %.0f without feedback, want at least 0.8 times %.0f (best model): the stream proves nothing",
+				policy, voted, fixed)
 		}
 	}
 }

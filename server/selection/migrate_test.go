@@ -16,7 +16,8 @@ import (
 
 func learned(t *testing.T, p *selection.Policy, n int) selection.State {
 	t.Helper()
-	return walk(t, p, fresh(t, p, models(n)), rand.New(rand.NewPCG(9, uint64(n))), 200, func(selection.State, selection.Plan) {})
+	return walk(t, p, fresh(t, p, models(n)), rand.New(rand.NewPCG(9, uint64(n))), 200,
+		func(selection.State, selection.Plan) {})
 }
 
 // arm returns the Arm of a model in a state.
@@ -68,7 +69,8 @@ func TestAddThenRemove(t *testing.T) {
 			heaviest := math.Inf(-1)
 			for _, a := range less.Models {
 				heaviest = max(heaviest, a.LogWeight)
-				if got, want := a.LogWeight-less.Models[0].LogWeight, arm(t, s, a.Model).LogWeight-arm(t, s, less.Models[0].Model).LogWeight; math.Abs(got-want) > 1e-9 {
+				if got, want := a.LogWeight-less.Models[0].LogWeight,
+					arm(t, s, a.Model).LogWeight-arm(t, s, less.Models[0].Model).LogWeight; math.Abs(got-want) > 1e-9 {
 					t.Errorf("%s without %s: %s weighs e^%g of the first, want e^%g", v, gone, a.Model, got, want)
 				}
 			}
@@ -116,7 +118,9 @@ func TestWhatNewcomersStartWith(t *testing.T) {
 		for _, h := range []float64{0, 0.25, 1} {
 			p := parse(t, policy, map[string]any{"inherit": h})
 			s := learned(t, p, 4)
-			weight := func(s selection.State, model selection.Model) float64 { return math.Exp(arm(t, s, model).LogWeight) }
+			weight := func(s selection.State, model selection.Model) float64 {
+				return math.Exp(arm(t, s, model).LogWeight)
+			}
 			joined, err := with(p, s, stranger)
 			if err != nil {
 				t.Fatal(err)
@@ -130,8 +134,10 @@ func TestWhatNewcomersStartWith(t *testing.T) {
 			}
 			mean = (weight(s, m[0]) + weight(s, m[1]) + weight(s, m[3])) / 3
 			want := math.Pow(weight(s, m[2]), h) * math.Pow(mean, 1-h)
-			near(policy+": weight of a new version", weight(followed, next)/weight(followed, m[0]), want/weight(s, m[0]))
-			near(policy+": of the others", weight(followed, m[1])/weight(followed, m[0]), weight(s, m[1])/weight(s, m[0]))
+			near(policy+": weight of a new version", weight(followed, next)/weight(followed, m[0]),
+				want/weight(s, m[0]))
+			near(policy+": of the others", weight(followed, m[1])/weight(followed, m[0]),
+				weight(s, m[1])/weight(s, m[0]))
 			near(policy+": its losses", arm(t, followed, next).Count, h*arm(t, s, m[2]).Count)
 		}
 	}
@@ -149,7 +155,8 @@ func TestWhatNewcomersStartWith(t *testing.T) {
 		s := learned(t, p, 4)
 		joined, _ := with(p, s, stranger)
 		followed, _ := replaced(p, s, m[2], next)
-		near(policy+": loss of a new model", arm(t, joined, stranger).Loss, (arm(t, s, m[0]).Loss+arm(t, s, m[1]).Loss+arm(t, s, m[2]).Loss+arm(t, s, m[3]).Loss)/4)
+		near(policy+": loss of a new model", arm(t, joined, stranger).Loss,
+			(arm(t, s, m[0]).Loss+arm(t, s, m[1]).Loss+arm(t, s, m[2]).Loss+arm(t, s, m[3]).Loss)/4)
 		near(policy+": and its count", arm(t, joined, stranger).Count, 1)
 		near(policy+": loss of a new version", arm(t, followed, next).Loss, arm(t, s, m[2]).Loss)
 		near(policy+": and its count", arm(t, followed, next).Count, 0.25*arm(t, s, m[2]).Count)
@@ -197,10 +204,12 @@ func TestMigrate(t *testing.T) {
 		}
 		single := learned(t, parse(t, "single", map[string]any{"model": "m0"}), 2)
 		from, err := p.Migrate(single, now)
-		if want := fresh(t, p, now); err != nil || !reflect.DeepEqual(from.Models, want.Models) || !reflect.DeepEqual(from.Others, []selection.State{single}) {
+		if want := fresh(t, p, now); err != nil || !reflect.DeepEqual(from.Models, want.Models) ||
+			!reflect.DeepEqual(from.Others, []selection.State{single}) {
 			t.Errorf("%s: migrated from another policy to %+v (%v)", policy, from, err)
 		}
-		if all, err := p.Migrate(s, []selection.Model{v("x", "1")}); err != nil || len(all.Models) != 1 || all.Models[0].Model != v("x", "1") {
+		if all, err := p.Migrate(s, []selection.Model{v("x", "1")}); err != nil || len(all.Models) != 1 ||
+			all.Models[0].Model != v("x", "1") {
 			t.Errorf("%s: with all models replaced there is %+v (%v)", policy, all, err)
 		}
 	}
@@ -259,7 +268,8 @@ func TestOrigin(t *testing.T) {
 	} {
 		p := parse(t, "split", map[string]any{"weights": c.weights})
 		for range 20 { // maps are iterated in any order
-			if shares, err := p.Shares(selection.State{Policy: "split", Models: s.Models}); err != nil || math.Abs(shares[0]-c.want) > 1e-12 {
+			if shares, err := p.Shares(selection.State{Policy: "split", Models: s.Models}); err != nil ||
+				math.Abs(shares[0]-c.want) > 1e-12 {
 				t.Errorf("with weights %v shares are %v (%v), want %g first", c.weights, shares, err, c.want)
 				break
 			}
@@ -290,7 +300,9 @@ func TestMigrationRefused(t *testing.T) {
 		{"no version", pick("exp4", nil, selection.Model{Name: "m"}), `model "m/" has a name or a version that is empty`},
 		{"a slash", pick("exp4", nil, selection.Model{Name: "m/n", Version: "1"}), `"m/n/1"`},
 		{"which one", pick("single", nil, m...), "parameter model must say which of 3 models answers"},
-		{"which version", pick("shadow", map[string]any{"model": "m"}, selection.Model{Name: "m", Version: "1"}, selection.Model{Name: "m", Version: "2"}), `parameter model is "m", which may be m/1 and m/2`},
+		{"which version",
+			pick("shadow", map[string]any{"model": "m"}, selection.Model{Name: "m", Version: "1"},
+				selection.Model{Name: "m", Version: "2"}), `parameter model is "m", which may be m/1 and m/2`},
 		{"none of that name", pick("shadow", map[string]any{"model": "x"}, m...), `parameter model is "x", which is none of the models`},
 		{"no weight", pick("split", map[string]any{"weights": map[string]any{"x": 1}}, m...), "none above 0"},
 		{"update to nothing", func() (selection.State, error) { return replaced(p, s, m[1], selection.Model{}) }, `model "/"`},
@@ -347,7 +359,8 @@ func TestTurnsOfTwoVersions(t *testing.T) {
 			s = teach(teach(s, v("bad", "2"), good), bad, good)
 		}
 		after := arm(t, s, bad)
-		if after.Count < before.Count || after.Loss < before.Loss || after.Bad < 0.9*before.Bad || after.LogWeight-arm(t, s, good).LogWeight > 0.9*beside {
+		if after.Count < before.Count || after.Loss < before.Loss || after.Bad < 0.9*before.Bad ||
+			after.LogWeight-arm(t, s, good).LogWeight > 0.9*beside {
 			t.Errorf("%s: after twelve turns version 1 has %+v, and before %+v", policy, after, before)
 		}
 		if len(s.Aside) != 1 || s.Aside[0].Model != v("bad", "2") || s.Aside[0].Count < 12 {
@@ -413,7 +426,8 @@ func TestAsideIsBounded(t *testing.T) {
 	s := fresh(t, p, models(2))
 	for version := range 10 {
 		var err error
-		if s, err = p.Migrate(s, []selection.Model{{Name: "m0", Version: fmt.Sprint(version + 2)}, models(2)[1]}); err != nil {
+		if s, err = p.Migrate(s,
+			[]selection.Model{{Name: "m0", Version: fmt.Sprint(version + 2)}, models(2)[1]}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -30,12 +30,13 @@ func TestParseListsAllFaults(t *testing.T) {
 			`unknown parameter "epsilon"; known here: weights, salt, output, loss, scale, step`,
 			`parameter weights is {"a":-1}, want for each model, by "name/version" or "name", a number of at least 0, and one above 0`,
 		}},
-		{"ensemble", map[string]any{"classes": 2.5, "combination": 7, "weights": map[string]any{"a": 0}, "scale": 0}, []string{
-			`parameter classes is 2.5, want a whole number of at least 2`,
-			`parameter combination is 7, want "vote" or "mean"`,
-			`parameter scale is 0, want a number above 0`,
-			`parameter weights is {"a":0}, want for each model, by "name/version" or "name", a number of at least 0, and one above 0`,
-		}},
+		{"ensemble", map[string]any{"classes": 2.5, "combination": 7, "weights": map[string]any{"a": 0}, "scale": 0},
+			[]string{
+				`parameter classes is 2.5, want a whole number of at least 2`,
+				`parameter combination is 7, want "vote" or "mean"`,
+				`parameter scale is 0, want a number above 0`,
+				`parameter weights is {"a":0}, want for each model, by "name/version" or "name", a number of at least 0, and one above 0`,
+			}},
 	} {
 		_, err := selection.Parse(c.policy, c.params)
 		var e *selection.Error
@@ -58,7 +59,8 @@ func TestParamsAreComplete(t *testing.T) {
 		if err := json.Unmarshal(text, &params); err != nil {
 			t.Fatal(err)
 		}
-		if again := parse(t, v.policy, params); !reflect.DeepEqual(again.Params(), p.Params()) || again.Name() != v.policy {
+		if again := parse(t, v.policy, params); !reflect.DeepEqual(again.Params(), p.Params()) ||
+			again.Name() != v.policy {
 			t.Errorf("%s has %v, and after %s %v", v, p.Params(), text, again.Params())
 		}
 	}

@@ -51,7 +51,8 @@ func models(n int) (all []selection.Model) {
 }
 
 // walk returns a state after n feedbacks of random losses, checking the plan of each.
-func walk(t *testing.T, p *selection.Policy, s selection.State, r *rand.Rand, n int, visit func(selection.State, selection.Plan)) selection.State {
+func walk(t *testing.T, p *selection.Policy, s selection.State, r *rand.Rand, n int,
+	visit func(selection.State, selection.Plan)) selection.State {
 	t.Helper()
 	for range n {
 		plan, err := p.Select(s, selection.Request{User: fmt.Sprint(r.IntN(50)), Random: r.Uint64()})
@@ -86,38 +87,40 @@ func TestProbabilities(t *testing.T) {
 				continue // another test covers weights for missing models
 			}
 			floor := 0.
-			if name, of := map[string]string{"exp3": "gamma", "epsilon-greedy": "epsilon"}[v.policy], p.Params(); name != "" {
+			if name, of := map[string]string{"exp3": "gamma", "epsilon-greedy": "epsilon"}[v.policy],
+				p.Params(); name != "" {
 				floor = of[name].(float64) / float64(k) * (1 - 1e-12)
 			}
 			s := fresh(t, p, models(k))
-			walk(t, p, s, rand.New(rand.NewPCG(uint64(k), 0)), budgettest.Rounds(300), func(s selection.State, plan selection.Plan) {
-				shares, err := p.Shares(s)
-				if err != nil {
-					t.Fatal(err)
-				}
-				var sum float64
-				for _, share := range shares {
-					sum += share
-					if !(share >= floor && share <= 1+1e-12) {
-						t.Fatalf("%s of %d models: shares %v, want each from %g to 1", v, k, shares, floor)
+			walk(t, p, s, rand.New(rand.NewPCG(uint64(k), 0)), budgettest.Rounds(300),
+				func(s selection.State, plan selection.Plan) {
+					shares, err := p.Shares(s)
+					if err != nil {
+						t.Fatal(err)
 					}
-				}
-				if math.Abs(sum-1) > 1e-9 {
-					t.Fatalf("%s of %d models: shares %v sum to %g", v, k, shares, sum)
-				}
-				first := plan.Asks[0]
-				at := slices.IndexFunc(s.Models, func(a selection.Arm) bool { return a.Model == first.Model })
-				switch v.policy {
-				case "split", "exp3", "epsilon-greedy", "single":
-					if len(plan.Asks) != 1 || first.Probability != shares[at] {
-						t.Fatalf("%s asks %+v, with shares %v", v, plan.Asks, shares)
+					var sum float64
+					for _, share := range shares {
+						sum += share
+						if !(share >= floor && share <= 1+1e-12) {
+							t.Fatalf("%s of %d models: shares %v, want each from %g to 1", v, k, shares, floor)
+						}
 					}
-				case "exp4", "ensemble":
-					if len(plan.Asks) != k || shares[at] != slices.Max(shares) || first.Probability != 1 {
-						t.Fatalf("%s asks %+v, with shares %v", v, plan.Asks, shares)
+					if math.Abs(sum-1) > 1e-9 {
+						t.Fatalf("%s of %d models: shares %v sum to %g", v, k, shares, sum)
 					}
-				}
-			})
+					first := plan.Asks[0]
+					at := slices.IndexFunc(s.Models, func(a selection.Arm) bool { return a.Model == first.Model })
+					switch v.policy {
+					case "split", "exp3", "epsilon-greedy", "single":
+						if len(plan.Asks) != 1 || first.Probability != shares[at] {
+							t.Fatalf("%s asks %+v, with shares %v", v, plan.Asks, shares)
+						}
+					case "exp4", "ensemble":
+						if len(plan.Asks) != k || shares[at] != slices.Max(shares) || first.Probability != 1 {
+							t.Fatalf("%s asks %+v, with shares %v", v, plan.Asks, shares)
+						}
+					}
+				})
 		}
 	}
 }
@@ -161,7 +164,8 @@ func TestProbabilityIsFrequency(t *testing.T) {
 func TestStateSurvivesJSON(t *testing.T) {
 	for _, v := range variants() {
 		p := parse(t, v.policy, v.params)
-		s := walk(t, p, fresh(t, p, models(5)), rand.New(rand.NewPCG(1, 1)), 200, func(selection.State, selection.Plan) {})
+		s := walk(t, p, fresh(t, p, models(5)), rand.New(rand.NewPCG(1, 1)), 200,
+			func(selection.State, selection.Plan) {})
 		s, err := replaced(p, s, models(5)[2], selection.Model{Name: "m2", Version: "2"})
 		if err != nil {
 			t.Fatal(err)
@@ -206,7 +210,9 @@ func TestOrderOfModelsDoesNotMatter(t *testing.T) {
 			predictions := says(plan, i)
 			turned := slices.Clone(predictions)
 			slices.Reverse(turned)
-			if x, y := p.Combine(a, predictions, nil), p.Combine(b, turned, nil); !reflect.DeepEqual(x.Outputs, y.Outputs) || math.Abs(x.Confidence-y.Confidence) > 1e-12 {
+			if x, y := p.Combine(a, predictions, nil),
+				p.Combine(b, turned, nil); !reflect.DeepEqual(x.Outputs, y.Outputs) ||
+				math.Abs(x.Confidence-y.Confidence) > 1e-12 {
 				t.Fatalf("%s: answers %v and %v", v, x, y)
 			}
 			if a, err = p.Feedback(a, predictions, selection.ByTruth(label(1)...)); err != nil {
@@ -226,7 +232,8 @@ func TestOrderOfModelsDoesNotMatter(t *testing.T) {
 func TestStatesAreValues(t *testing.T) {
 	for _, v := range variants() {
 		p := parse(t, v.policy, v.params)
-		s := walk(t, p, fresh(t, p, models(4)), rand.New(rand.NewPCG(5, 0)), 100, func(selection.State, selection.Plan) {})
+		s := walk(t, p, fresh(t, p, models(4)), rand.New(rand.NewPCG(5, 0)), 100,
+			func(selection.State, selection.Plan) {})
 		before, _ := json.Marshal(s)
 		walk(t, p, s, rand.New(rand.NewPCG(6, 0)), 20, func(selection.State, selection.Plan) {})
 		m := models(6)

@@ -15,7 +15,8 @@ func users(t *testing.T, p *selection.Policy, s selection.State, n int, without 
 	t.Helper()
 	chosen := make([]selection.Model, n)
 	for i := range chosen {
-		plan, err := p.Select(s, selection.Request{User: fmt.Sprint("user-", i), Random: uint64(i) * 77, Without: without})
+		plan, err := p.Select(s,
+			selection.Request{User: fmt.Sprint("user-", i), Random: uint64(i) * 77, Without: without})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +97,8 @@ func TestSplitIsSticky(t *testing.T) {
 		t.Errorf("users moved %v when m1 was updated, want the %d of m1 to its new version", moves, count(before, m[1]))
 	}
 
-	other := moved(users(t, split(map[string]any{"m0": 1, "m1": 1}, "x"), s, n), users(t, split(map[string]any{"m0": 1, "m1": 1}, "y"), s, n))
+	other := moved(users(t, split(map[string]any{"m0": 1, "m1": 1}, "x"), s, n),
+		users(t, split(map[string]any{"m0": 1, "m1": 1}, "y"), s, n))
 	near("those whom another salt moves", other[[2]string{"m0/1", "m1/1"}]+other[[2]string{"m1/1", "m0/1"}], 0.5)
 }
 
@@ -123,7 +125,8 @@ func TestWithout(t *testing.T) {
 		}
 	}
 	p := parse(t, "single", map[string]any{"model": "m0"})
-	if _, err := p.Select(fresh(t, p, m), selection.Request{Without: m[:1]}); err == nil || !strings.Contains(err.Error(), `"m0"`) {
+	if _, err := p.Select(fresh(t, p, m), selection.Request{Without: m[:1]}); err == nil ||
+		!strings.Contains(err.Error(), `"m0"`) {
 		t.Errorf("single without its model: %v", err)
 	}
 	// Two models of exp3 with nothing learned: the other model has probability 1.
@@ -143,10 +146,12 @@ func TestSelectRefused(t *testing.T) {
 		params map[string]any
 		fault  string
 	}{
-		{"exp3", nil, `state of policy "single"`}, {"single", map[string]any{"model": "x"}, `"x", which is none`}, {"single", nil, "must say which"},
+		{"exp3", nil, `state of policy "single"`}, {"single", map[string]any{"model": "x"}, `"x", which is none`},
+		{"single", nil, "must say which"},
 	} {
 		p := parse(t, c.policy, c.params)
-		if plan, err := p.Select(s, selection.Request{}); err == nil || !strings.Contains(err.Error(), c.fault) || plan.Asks != nil {
+		if plan, err := p.Select(s, selection.Request{}); err == nil || !strings.Contains(err.Error(), c.fault) ||
+			plan.Asks != nil {
 			t.Errorf("%s: %+v (%v), want an error with %q", c.policy, plan, err, c.fault)
 		}
 		if _, err := p.Shares(s); err == nil || !strings.Contains(err.Error(), c.fault) {

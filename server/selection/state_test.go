@@ -28,7 +28,8 @@ func TestOldStatesRead(t *testing.T) {
 		t.Error(err)
 	}
 	shares, _ := p.Shares(s)
-	if s.Rounds != 42 || len(s.Models) != 2 || s.Models[1].Origin.Version != "1" || s.Models[0].Count != 40 || math.Abs(shares[1]-math.Exp(-1)/(1+math.Exp(-1))) > 1e-12 {
+	if s.Rounds != 42 || len(s.Models) != 2 || s.Models[1].Origin.Version != "1" || s.Models[0].Count != 40 ||
+		math.Abs(shares[1]-math.Exp(-1)/(1+math.Exp(-1))) > 1e-12 {
 		t.Errorf("read %+v with shares %v", s, shares)
 	}
 }
@@ -37,7 +38,8 @@ func TestOldStatesRead(t *testing.T) {
 // heaviest.
 func TestStateByHand(t *testing.T) {
 	var s selection.State
-	if err := json.Unmarshal([]byte(`{"format":1,"policy":"exp3","models":[{"model":"b/1","log_weight":3},{"model":"a/1","log_weight":2}]}`), &s); err != nil {
+	if err := json.Unmarshal([]byte(`{"format":1,"policy":"exp3","models":[{"model":"b/1","log_weight":3},{"model":"a/1","log_weight":2}]}`),
+		&s); err != nil {
 		t.Fatal(err)
 	}
 	if s.Models[0].Model.Name != "a" || s.Models[0].LogWeight != -1 || s.Models[1].LogWeight != 0 {
@@ -91,8 +93,10 @@ func FuzzState(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(old, uint64(2))
-	f.Add([]byte(`{"format":1,"policy":"thompson","models":[{"model":"a/1","good":1e15,"bad":1e-300},{"model":"b/1","origin":"a/1"}]}`), uint64(3))
-	f.Add([]byte(`{"format":1,"policy":"exp3","models":[{"model":"a/1","log_weight":1e15},{"model":"b/1","log_weight":-1e15}]}`), uint64(4))
+	f.Add([]byte(`{"format":1,"policy":"thompson","models":[{"model":"a/1","good":1e15,"bad":1e-300},{"model":"b/1","origin":"a/1"}]}`),
+		uint64(3))
+	f.Add([]byte(`{"format":1,"policy":"exp3","models":[{"model":"a/1","log_weight":1e15},{"model":"b/1","log_weight":-1e15}]}`),
+		uint64(4))
 	f.Fuzz(func(t *testing.T, text []byte, seed uint64) {
 		budgettest.Input(t)
 		var s selection.State

@@ -79,9 +79,12 @@ func TestClockSetBack(t *testing.T) {
 		for _, c := range []struct {
 			after time.Duration
 			want  error
-		}{{0, nil}, {-10 * time.Hour, state.ErrApplied}, {10*time.Hour + time.Minute, state.ErrApplied}, {time.Hour, nil}} {
+		}{{0, nil}, {-10 * time.Hour, state.ErrApplied}, {10*time.Hour + time.Minute, state.ErrApplied},
+			{time.Hour, nil}} {
 			now = now.Add(c.after)
-			if _, err := s.Update(t.Context(), "key", "id", func([]byte) ([]byte, error) { return []byte("x"), nil }); !errors.Is(err, c.want) || c.want == nil && err != nil {
+			if _, err := s.Update(t.Context(), "key", "id", func([]byte) ([]byte, error) {
+				return []byte("x"), nil
+			}); !errors.Is(err, c.want) || c.want == nil && err != nil {
 				t.Errorf("%s, %v later: %v, expected %v", name, c.after, err, c.want)
 			}
 		}

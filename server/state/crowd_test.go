@@ -48,10 +48,13 @@ func TestRedisOfManyServers(t *testing.T) {
 	const looks = 10
 	began := time.Now()
 	asked, published, busy := calls("hmget"), calls("publish"), cpu()
-	budgettest.Until(t, "all servers have looked ten times", func() bool { return calls("hmget")-asked >= looks*float64(*crowd) })
+	budgettest.Until(t, "all servers have looked ten times", func() bool {
+		return calls("hmget")-asked >= looks*float64(*crowd)
+	})
 	n, took := calls("hmget")-asked, time.Since(began).Seconds()
 	if published = calls("publish") - published; n > (4*took+3)*float64(*crowd) || published > 0 {
-		t.Errorf("in %.1f s in which nothing changes %d servers ask %.0f times, and %.0f messages are sent", took, *crowd, n, published)
+		t.Errorf("in %.1f s in which nothing changes %d servers ask %.0f times, and %.0f messages are sent", took,
+			*crowd, n, published)
 	}
 	t.Logf("a look takes Redis %.1f µs", 1e6*(cpu()-busy)/n)
 	const updates = 100
@@ -61,7 +64,9 @@ func TestRedisOfManyServers(t *testing.T) {
 		statetest.Put(t, stores[i%len(stores)], "k", fmt.Sprint(i))
 	}
 	for _, s := range stores {
-		budgettest.Until(t, "all servers have the last change", func() bool { return statetest.Has(s, "k", fmt.Sprint(updates-1)) })
+		budgettest.Until(t, "all servers have the last change", func() bool {
+			return statetest.Has(s, "k", fmt.Sprint(updates-1))
+		})
 	}
 	scripts, published = calls("evalsha")-scripts, calls("publish")-published
 	if scripts < updates || published != updates { // a mirror that is behind causes another try

@@ -61,8 +61,10 @@ func FuzzDecodeChange(f *testing.F) {
 		if !c.hasID {
 			id = nil
 		}
-		again := fmt.Appendf(nil, "%s %d %d %d %d %s%s%s", op, c.entry.Revision, c.time, len(id), len(c.entry.Key), id, c.entry.Key, c.entry.Value)
-		if d, err := decodeChange(again); err != nil || d.entry.Key != c.entry.Key || !bytes.Equal(d.entry.Value, c.entry.Value) || d.id != c.id || d.entry.Revision != c.entry.Revision {
+		again := fmt.Appendf(nil, "%s %d %d %d %d %s%s%s", op, c.entry.Revision, c.time, len(id), len(c.entry.Key), id,
+			c.entry.Key, c.entry.Value)
+		if d, err := decodeChange(again); err != nil || d.entry.Key != c.entry.Key ||
+			!bytes.Equal(d.entry.Value, c.entry.Value) || d.id != c.id || d.entry.Revision != c.entry.Revision {
 			t.Errorf("%q became %+v, %q and %+v, %v", msg, c, again, d, err)
 		}
 	})
@@ -84,14 +86,16 @@ func FuzzDecodeStored(f *testing.F) {
 		if e.Value == nil || e.Revision > 1<<53 {
 			t.Errorf("%q became %+v", stored, e)
 		}
-		if again, err := decodeStored("key", fmt.Sprintf("%d %s", e.Revision, e.Value)); err != nil || !bytes.Equal(again.Value, e.Value) {
+		if again, err := decodeStored("key", fmt.Sprintf("%d %s", e.Revision, e.Value)); err != nil ||
+			!bytes.Equal(again.Value, e.Value) {
 			t.Errorf("%q became %+v and %+v, %v", stored, e, again, err)
 		}
 	})
 }
 
 func TestCommitReplies(t *testing.T) {
-	for _, bad := range [][]any{nil, {}, {1}, {"what"}, {"done"}, {"done", int64(1)}, {"done", "1", "2"}, {"hold"}, {"hold", "5"}, {"changed", "no revision"}} {
+	for _, bad := range [][]any{nil, {}, {1}, {"what"}, {"done"}, {"done", int64(1)}, {"done", "1", "2"}, {"hold"},
+		{"hold", "5"}, {"changed", "no revision"}} {
 		if r, err := decodeCommitReply("key", nil, bad); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%v: %+v, %v", bad, r, err)
 		}

@@ -135,7 +135,8 @@ func TestFileSurvivesKills(t *testing.T) {
 				continue
 			}
 			e, err := s.Get(key)
-			t.Errorf("round %d: %s is %.20q, %v; acknowledged was %.20q, tried %.20q", round, key, e.Value, err, value, tried[key])
+			t.Errorf("round %d: %s is %.20q, %v; acknowledged was %.20q, tried %.20q", round, key, e.Value, err, value,
+				tried[key])
 		}
 		// Keys that were never acknowledged may have been written, too.
 		all, err := s.List("")
@@ -192,7 +193,8 @@ func TestFileInUse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	open(t, path, state.Options{})
 	_, err := state.Open(context.Background(), path, state.Options{})
-	if err == nil || !strings.Contains(err.Error(), "in use by another process") || !strings.Contains(err.Error(), path) {
+	if err == nil || !strings.Contains(err.Error(), "in use by another process") ||
+		!strings.Contains(err.Error(), path) {
 		t.Errorf("a file that is in use: %v", err)
 	}
 }
@@ -233,7 +235,10 @@ func TestFileDamaged(t *testing.T) {
 		if must {
 			t.Errorf("%s: opened", name)
 		}
-		if got, err := s.List(""); err != nil || !slices.EqualFunc(got, want, func(a, b state.Entry) bool { return a.Key == b.Key && bytes.Equal(a.Value, b.Value) }) {
+		if got, err := s.List(""); err != nil ||
+			!slices.EqualFunc(got, want, func(a, b state.Entry) bool {
+				return a.Key == b.Key && bytes.Equal(a.Value, b.Value)
+			}) {
 			t.Errorf("%s: opened, and has other contents", name)
 		}
 	}
@@ -265,13 +270,17 @@ func TestFileOfSomethingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Update(func(tx *bbolt.Tx) error { _, err := tx.CreateBucket([]byte("theirs")); return err }); err != nil {
+	if err := db.Update(func(tx *bbolt.Tx) error {
+		_, err := tx.CreateBucket([]byte("theirs"))
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := state.Open(context.Background(), path, state.Options{}); !errors.Is(err, state.ErrCorrupt) || !strings.Contains(err.Error(), "theirs") {
+	if _, err := state.Open(context.Background(), path, state.Options{}); !errors.Is(err, state.ErrCorrupt) ||
+		!strings.Contains(err.Error(), "theirs") {
 		t.Errorf("somebody else's file: %v", err)
 	}
 }
@@ -308,7 +317,9 @@ func fill(path string) {
 	check(err == nil, "open: %v", err)
 	large := bytes.Repeat([]byte("large"), 50_000)
 	put := func(i int) error {
-		_, err := s.Update(ctx, fmt.Sprint("key/", i), fmt.Sprint(i), func([]byte) ([]byte, error) { return large, nil })
+		_, err := s.Update(ctx, fmt.Sprint("key/", i), fmt.Sprint(i), func([]byte) ([]byte, error) {
+			return large, nil
+		})
 		return err
 	}
 	n := 0

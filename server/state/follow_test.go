@@ -6,7 +6,8 @@ import "testing"
 // comparison with what is left. Then one more comparison restores it.
 func TestLateCommitIsBroughtBack(t *testing.T) {
 	s := &redisStore{
-		mirror: newMirror(nil), reread: make(chan struct{}, 1), statusChanged: make(chan struct{}), applied: newRecent[idHash](10), life: "before",
+		mirror: newMirror(nil), reread: make(chan struct{}, 1), statusChanged: make(chan struct{}),
+		applied: newRecent[idHash](10), life: "before",
 	}
 	empty := stored{life: "after", snapshot: snapshot{revision: 100}}
 	if entries, ids, ok := s.adopt(empty, ""); !ok {

@@ -44,10 +44,12 @@ func TestMirrorOrder(t *testing.T) {
 
 func TestMirrorAdopts(t *testing.T) {
 	m := newMirror(ErrUnavailable)
-	m.adopt(snapshot{entries: map[string]Entry{"a": set("a", "1", 1), "b": set("b", "1", 2), "c": set("c", "1", 3)}, revision: 3})
+	m.adopt(snapshot{entries: map[string]Entry{"a": set("a", "1", 1), "b": set("b", "1", 2), "c": set("c", "1", 3)},
+		revision: 3})
 	expectTold(t, m, "a=1@1 b=1@2 c=1@3")
 	m.set(set("own", "1", 9)) // acknowledged after the snapshot below was taken
-	m.adopt(snapshot{entries: map[string]Entry{"a": set("a", "2", 7)}, deleted: map[string]uint64{"b": 6, "never seen": 5}, revision: 8})
+	m.adopt(snapshot{entries: map[string]Entry{"a": set("a", "2", 7)},
+		deleted: map[string]uint64{"b": 6, "never seen": 5}, revision: 8})
 	expectTold(t, m, "a=2@7 own=1@9")
 	m.set(set("never seen", "late", 4), set("b", "late", 4), set("c", "late", 4))
 	expectTold(t, m, "a=2@7 own=1@9")
@@ -59,12 +61,14 @@ func TestMirrorAdopts(t *testing.T) {
 // A Redis that has lost its data gets these entries back.
 func TestMirrorNewer(t *testing.T) {
 	m := newMirror(nil)
-	m.set(set("lost", "1", 10), set("old here", "1", 11), set("new here", "2", 12), set("same", "1", 13), set("deleted there", "1", 14),
+	m.set(set("lost", "1", 10), set("old here", "1", 11), set("new here", "2", 12), set("same", "1", 13),
+		set("deleted there", "1", 14),
 		set("deleted here", "1", 15), set("forgotten", "1", 3), set("deleted before", "1", 16))
 	m.set(Entry{Key: "deleted here", Revision: 17}, Entry{Key: "deleted lately", Revision: 18})
 	var words []string
 	for _, e := range m.newer(snapshot{
-		entries: map[string]Entry{"old here": set("old here", "2", 20), "new here": set("new here", "1", 9), "same": set("same", "1", 13), "deleted here": set("deleted here", "1", 15)},
+		entries: map[string]Entry{"old here": set("old here", "2", 20), "new here": set("new here", "1", 9),
+			"same": set("same", "1", 13), "deleted here": set("deleted here", "1", 15)},
 		deleted: map[string]uint64{"deleted there": 19, "deleted before": 8},
 		floor:   5,
 	}) {

@@ -98,15 +98,20 @@ func TestRedisAwayInTheMiddle(t *testing.T) {
 	a, b := open(t, r.Target(), quick), open(t, r.Target(), quick)
 	statetest.Put(t, a, "kept", "1")
 	statetest.Put(t, a, "deleted", "1")
-	budgettest.Until(t, "the other server sees it", func() bool { return statetest.Has(b, "kept", "1") && statetest.Has(b, "deleted", "1") })
+	budgettest.Until(t, "the other server sees it", func() bool {
+		return statetest.Has(b, "kept", "1") && statetest.Has(b, "deleted", "1")
+	})
 	statetest.Delete(t, b, "deleted")
 	r.Kill()
 	for _, s := range []state.Store{a, b} {
-		budgettest.Until(t, "health tells that Redis is unreachable", func() bool { return errors.Is(s.Health().Err, state.ErrUnavailable) })
+		budgettest.Until(t, "health tells that Redis is unreachable", func() bool {
+			return errors.Is(s.Health().Err, state.ErrUnavailable)
+		})
 		if !statetest.Has(s, "kept", "1") {
 			t.Error("reading does not go on")
 		}
-		if _, err := s.Update(statetest.Context(t), "kept", "", statetest.Add(1)); !errors.Is(err, state.ErrUnavailable) {
+		if _, err := s.Update(statetest.Context(t), "kept", "", statetest.Add(1)); !errors.Is(err,
+			state.ErrUnavailable) {
 			t.Errorf("update: %v", err)
 		}
 	}
@@ -138,7 +143,8 @@ func TestRedisHangs(t *testing.T) {
 	r.Stop(t)
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := s.Update(short, "a", "", statetest.Add(1)); !errors.Is(err, state.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Update(short, "a", "", statetest.Add(1)); !errors.Is(err, state.ErrUnavailable) ||
+		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("update: %v", err)
 	}
 	budgettest.Until(t, "health tells that Redis does not answer", func() bool { return s.Health().Err != nil })
@@ -172,16 +178,19 @@ func TestRedisComesBackWithOldData(t *testing.T) {
 	r.Start(t)
 	waitFor(t, a)
 	waitFor(t, b)
-	if _, err := a.Update(statetest.Context(t), "counted", "late", statetest.Add(1)); !errors.Is(err, state.ErrApplied) {
+	if _, err := a.Update(statetest.Context(t), "counted", "late", statetest.Add(1)); !errors.Is(err,
+		state.ErrApplied) {
 		t.Errorf("an id that Redis had lost: %v", err)
 	}
-	if _, err := b.Update(statetest.Context(t), "counted", "early", statetest.Add(1)); !errors.Is(err, state.ErrApplied) {
+	if _, err := b.Update(statetest.Context(t), "counted", "early", statetest.Add(1)); !errors.Is(err,
+		state.ErrApplied) {
 		t.Errorf("an id that Redis had saved: %v", err)
 	}
 	c := open(t, r.Target(), quick)
 	for _, s := range []state.Store{a, b, c} {
 		budgettest.Until(t, "all is as acknowledged", func() bool {
-			return statetest.Has(s, "changed", "2") && statetest.Has(s, "deleted", "") && statetest.Has(s, "made", "1") && statetest.Has(s, "counted", "2")
+			return statetest.Has(s, "changed", "2") && statetest.Has(s, "deleted", "") &&
+				statetest.Has(s, "made", "1") && statetest.Has(s, "counted", "2")
 		})
 	}
 }
@@ -212,7 +221,8 @@ func TestRedisLateServer(t *testing.T) {
 	waitFor(t, far)
 	for _, s := range []state.Store{near, far} {
 		budgettest.Until(t, "what was changed last holds", func() bool {
-			return statetest.Has(s, "changed", "2") && statetest.Has(s, "deleted", "") && statetest.Has(s, "kept", "1") && statetest.Has(s, "only far", "1")
+			return statetest.Has(s, "changed", "2") && statetest.Has(s, "deleted", "") &&
+				statetest.Has(s, "kept", "1") && statetest.Has(s, "only far", "1")
 		})
 	}
 }
@@ -329,7 +339,9 @@ func TestRedisMissedNotifications(t *testing.T) {
 	r.Session(t, inThree, []any{"eval", `redis.call('HINCRBY', 'shivad:meta', 'revision', 1)
 		redis.call('HSET', 'shivad:entries', 'apps/silent', redis.call('HGET', 'shivad:meta', 'revision') .. ' 1')`, "0"})
 	for _, s := range []state.Store{near, far} {
-		budgettest.Until(t, "a change without a notification is seen", func() bool { return statetest.Has(s, "apps/silent", "1") })
+		budgettest.Until(t, "a change without a notification is seen", func() bool {
+			return statetest.Has(s, "apps/silent", "1")
+		})
 	}
 }
 
@@ -395,7 +407,9 @@ func trouble(t *testing.T, r *statetest.Redis, happen func()) {
 			t.Errorf("%s is %d, want from %d to %d more; %v", key, count, least, unknown[k].Load(), err)
 		}
 		for i, s := range stores {
-			budgettest.Until(t, fmt.Sprintf("server %d sees %s as %s", i, key, e.Value), func() bool { return statetest.Has(s, key, string(e.Value)) })
+			budgettest.Until(t, fmt.Sprintf("server %d sees %s as %s", i, key, e.Value), func() bool {
+				return statetest.Has(s, key, string(e.Value))
+			})
 		}
 	}
 }
@@ -421,7 +435,9 @@ func TestRedisLosesTheLatestUnderLoad(t *testing.T) {
 	trouble(t, r, func() {
 		r.Do(t, "save")
 		saved := r.Do(t, "hget", "shivad:meta", "revision")
-		budgettest.Until(t, "a change after the snapshot", func() bool { return r.Do(t, "hget", "shivad:meta", "revision") != saved })
+		budgettest.Until(t, "a change after the snapshot", func() bool {
+			return r.Do(t, "hget", "shivad:meta", "revision") != saved
+		})
 		r.Kill()
 		r.Start(t)
 	})
@@ -470,7 +486,8 @@ func TestRedisNamespaces(t *testing.T) {
 	t.Parallel() // it waits
 	budgettest.Goroutines(t)
 	r := statetest.NewRedis(t)
-	a, b := open(t, r.Target(), state.Options{Namespace: "a", Settle: time.Millisecond}), open(t, r.Target(), state.Options{Namespace: "b", Settle: time.Millisecond})
+	a, b := open(t, r.Target(), state.Options{Namespace: "a", Settle: time.Millisecond}),
+		open(t, r.Target(), state.Options{Namespace: "b", Settle: time.Millisecond})
 	statetest.Put(t, a, "key", "of a")
 	statetest.Put(t, b, "key", "of b")
 	statetest.Delete(t, b, "other")
@@ -540,7 +557,8 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 			t.Errorf("%q: %v, want something of %q and no password", target, err, want)
 		}
 	}
-	_, err := state.Open(context.Background(), "x", state.Options{Namespace: "a b", IDLifetime: -1, MaxIDs: -1, Settle: -1})
+	_, err := state.Open(context.Background(), "x",
+		state.Options{Namespace: "a b", IDLifetime: -1, MaxIDs: -1, Settle: -1})
 	for _, want := range []string{"namespace", "id lifetime", "ids", "settle"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("bad options: %v, want something of %s", err, want)

@@ -9,7 +9,8 @@ import (
 )
 
 func TestKey(t *testing.T) {
-	for _, segments := range [][]string{{"apps"}, {"selection", "app", "user"}, {"a/b", "c"}, {"a", "b/c"}, {"", ""}, {"é %2F", "\x00\xff"}} {
+	for _, segments := range [][]string{{"apps"}, {"selection", "app", "user"}, {"a/b", "c"}, {"a", "b/c"}, {"", ""},
+		{"é %2F", "\x00\xff"}} {
 		key := state.Key(segments...)
 		if got, err := state.Segments(key); err != nil || !slices.Equal(got, segments) {
 			t.Errorf("%q became %q, and that %q, %v", segments, key, got, err)

@@ -67,7 +67,9 @@ func TestAccept(t *testing.T) {
 		e := &ear{fails: 20, conns: []net.Conn{one, two}}
 		var served []net.Conn
 		var told []time.Duration
-		Accept(e, nil, func(_ error, pause time.Duration) { told = append(told, pause) }, func(c net.Conn) { served = append(served, c) })
+		Accept(e, nil, func(_ error, pause time.Duration) { told = append(told, pause) }, func(c net.Conn) {
+			served = append(served, c)
+		})
 		if !slices.Equal(served, []net.Conn{one, two}) || len(told) != 60 {
 			t.Fatalf("%d connections, %d failures", len(served), len(told))
 		}

@@ -50,7 +50,8 @@ type Issue struct {
 func (a *Authority) Server(change func(*x509.Certificate)) Issue {
 	a.t.Helper()
 	return a.issue(&x509.Certificate{
-		Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, change)
 }
@@ -58,7 +59,8 @@ func (a *Authority) Server(change func(*x509.Certificate)) Issue {
 // Client issues a certificate for a client with this name; change is as for Server.
 func (a *Authority) Client(name string, change func(*x509.Certificate)) Issue {
 	a.t.Helper()
-	return a.issue(&x509.Certificate{Subject: pkix.Name{CommonName: name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, change)
+	return a.issue(&x509.Certificate{Subject: pkix.Name{CommonName: name},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, change)
 }
 
 func (a *Authority) issue(template *x509.Certificate, change func(*x509.Certificate)) Issue {
@@ -76,7 +78,8 @@ func (a *Authority) issue(template *x509.Certificate, change func(*x509.Certific
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return Issue{leaf, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Raw}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})}
+	return Issue{leaf, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Raw}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})}
 }
 
 // Serial returns the number of the last certificate; numbers increase by one.
@@ -97,9 +100,11 @@ func (a *Authority) Pool() *x509.CertPool {
 // Revoke returns a revocation list, in PEM, of the given certificates.
 func (a *Authority) Revoke(list ...*x509.Certificate) []byte {
 	a.t.Helper()
-	template := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now(), NextUpdate: time.Now().Add(time.Hour)}
+	template := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now(),
+		NextUpdate: time.Now().Add(time.Hour)}
 	for _, c := range list {
-		template.RevokedCertificateEntries = append(template.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: c.SerialNumber, RevocationTime: time.Now()})
+		template.RevokedCertificateEntries = append(template.RevokedCertificateEntries,
+			x509.RevocationListEntry{SerialNumber: c.SerialNumber, RevocationTime: time.Now()})
 	}
 	der, err := x509.CreateRevocationList(rand.Reader, template, a.cert, a.key)
 	if err != nil {

@@ -153,7 +153,8 @@ func floats(b []byte, i int, into []float32) (end, done int) {
 			fraction = i - from - whole - 1
 		}
 		f, ok := float32(0), false
-		if usual := whole == 1 || whole > 1 && b[from] != '0'; usual && whole+fraction <= maxDigits && (i == len(b) || b[i]|0x20 != 'e') {
+		if usual := whole == 1 || whole > 1 && b[from] != '0'; usual && whole+fraction <= maxDigits &&
+			(i == len(b) || b[i]|0x20 != 'e') {
 			if f, ok = nearest(digits, -fraction); b[start] == '-' {
 				f = -f
 			}

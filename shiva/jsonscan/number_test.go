@@ -22,7 +22,8 @@ func TestFloatsAreNearest(t *testing.T) {
 		}
 		var one [1]float32
 		end, done := floats([]byte(s+"]"), 0, one[:])
-		if loop := done == 1 && end == len(s)+1; loop != (err == nil) || loop && math.Float32bits(one[0]) != math.Float32bits(float32(want)) {
+		if loop := done == 1 && end == len(s)+1; loop != (err == nil) ||
+			loop && math.Float32bits(one[0]) != math.Float32bits(float32(want)) {
 			t.Fatalf("%s: in the loop %v %v, want %v %v", s, one[0], loop, want, err)
 		}
 		want, err = strconv.ParseFloat(s, 64)

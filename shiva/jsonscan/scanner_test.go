@@ -15,14 +15,19 @@ import (
 // texts are edge cases of JSON that seed the fuzz test.
 var texts = []string{
 	``, `{}`, ` { } `, "\t\r\n{}", `{"a":1}`, `{"a" : 1 , "b":[ ] }`, `{"a":{"b":[1,2,{"c":null}]}}`, `{"a":1,"a":2}`, `{"":""}`,
-	`{,}`, `{"a"}`, `{"a":}`, `{"a":1,}`, `{a:1}`, `{'a':1}`, `{"a":1 "b":2}`, `{"a":1}}`, `{"a":1`, `{"a`, `{"a":`, `{`, `}`, `{} {}`, "{}\x00", "{\x00}",
+	`{,}`, `{"a"}`, `{"a":}`, `{"a":1,}`, `{a:1}`, `{'a':1}`, `{"a":1 "b":2}`, `{"a":1}}`, `{"a":1`, `{"a`, `{"a":`,
+	`{`, `}`, `{} {}`, "{}\x00", "{\x00}",
 	`[]`, `[1]`, `[1,]`, `[,1]`, `[1 2]`, `[[]`, `null`, `nul`, `nulll`, `true`, `tru`, `false`, `"a"`, `"a`, `1`, ` `,
-	`[0,-0,1.5,1e5,1E+5,1e-5,-1.25e-300,1180591620717411303424]`, `-`, `+1`, `01`, `1.`, `.5`, `1e`, `1e+`, `[NaN,Infinity,-Infinity]`, `-NaN`, `0x1`, `1_0`,
+	`[0,-0,1.5,1e5,1E+5,1e-5,-1.25e-300,1180591620717411303424]`, `-`, `+1`, `01`, `1.`, `.5`, `1e`, `1e+`,
+	`[NaN,Infinity,-Infinity]`, `-NaN`, `0x1`, `1_0`,
 	`9223372036854775807`, `-9223372036854775808`, `9223372036854775808`, `1.0`, `1e400`, `-0`,
 	`"\"\\\/\b\f\n\r\t"`, `"\x"`, `"\u00e9\u00E9"`, `"\u00g9"`, `"\u00e"`, `"\u"`, `"\`, "\"\n\"", "\"\x1f\"", "\"\x7f\"",
-	`"\ud83c\udf89"`, `"\uD83C\uDF89"`, `"\ud83c"`, `"\udf89"`, `"\ud83cx"`, `"\ud83c\n"`, `"\ud83c\ud83c"`, `"\ud83c\u0041"`, `"\udf89\ud83c"`, `{"\ud83c":1}`, `"\ud83c\udf89\udf89"`, `"\\ud83c"`, `"\ud7ff\ue000"`,
-	"\"é日🎉\"", "\"\xff\"", "\"\xe6\x97\"", "\"\xed\xa0\x80\"", "\ufeff{}", "{\"é\":1}", "{}\xff", `{"\u0069\u0064":"x"}`, `{"a\"b":1,"a\\":2}`,
-	strings.Repeat(`{"a":`, 64) + `1` + strings.Repeat(`}`, 64), strings.Repeat(`[`, 65) + strings.Repeat(`]`, 65), strings.Repeat(`[`, 100000),
+	`"\ud83c\udf89"`, `"\uD83C\uDF89"`, `"\ud83c"`, `"\udf89"`, `"\ud83cx"`, `"\ud83c\n"`, `"\ud83c\ud83c"`,
+	`"\ud83c\u0041"`, `"\udf89\ud83c"`, `{"\ud83c":1}`, `"\ud83c\udf89\udf89"`, `"\\ud83c"`, `"\ud7ff\ue000"`,
+	"\"é日🎉\"", "\"\xff\"", "\"\xe6\x97\"", "\"\xed\xa0\x80\"", "\ufeff{}", "{\"é\":1}", "{}\xff",
+	`{"\u0069\u0064":"x"}`, `{"a\"b":1,"a\\":2}`,
+	strings.Repeat(`{"a":`, 64) + `1` + strings.Repeat(`}`, 64), strings.Repeat(`[`, 65) + strings.Repeat(`]`, 65),
+	strings.Repeat(`[`, 100000),
 	`{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9,"j":10,"i":11}`,
 }
 
@@ -243,7 +248,8 @@ func TestFaults(t *testing.T) {
 		{`[9223372036854775808]`, `expected a whole number of 64 bits at byte 1`, readInts},
 		{`[01]`, `expected "," or "]" at byte 2, got "1]"`, readInts},
 		{`[[1]]`, `expected a whole number of 64 bits at byte 1, got "[1]]"`, readInts},
-		{`1e999`, `expected a number of at most 1.7976931e+308 at byte 0, got "1e999"`, func(s *jsonscan.Scanner) { s.Float() }},
+		{`1e999`, `expected a number of at most 1.7976931e+308 at byte 0, got "1e999"`,
+			func(s *jsonscan.Scanner) { s.Float() }},
 		{`5`, `expected a string at byte 0, got "5"`, func(s *jsonscan.Scanner) { s.Str() }},
 		{`"\ud800"`, `expected a string at byte 1, got`, func(s *jsonscan.Scanner) { s.Str() }},
 		{`truth`, `expected true or false at byte 0, got "truth"`, func(s *jsonscan.Scanner) { s.Bool() }},
@@ -291,8 +297,10 @@ func readInts(s *jsonscan.Scanner) {
 
 func TestMembers(t *testing.T) {
 	for text, want := range map[string]string{
-		``: "", ` {} `: "", `{"a":1}`: "a=1", ` { "a" : 1 , "b" : [1,{"a":2}] , "c":"x" } `: `a=1 b=[1,{"a":2}] c="x"`, `{"a":1,"a":2}`: "a=1 a=2",
-		`{"\u0069d":"\u0069"}`: `id="\u0069"`, `{"a":1,"b":}`: "a=1", `{"a":1`: "a=1", `{"a":1 "b":2}`: "a=1", `{"a"`: "", `{"a`: "", `{"a":`: "",
+		``: "", ` {} `: "", `{"a":1}`: "a=1", ` { "a" : 1 , "b" : [1,{"a":2}] , "c":"x" } `: `a=1 b=[1,{"a":2}] c="x"`,
+		`{"a":1,"a":2}`:        "a=1 a=2",
+		`{"\u0069d":"\u0069"}`: `id="\u0069"`, `{"a":1,"b":}`: "a=1", `{"a":1`: "a=1", `{"a":1 "b":2}`: "a=1",
+		`{"a"`: "", `{"a`: "", `{"a":`: "",
 		`{"a" 1}`: "", `{`: "", `{1:2}`: "", `{"a":1,`: "a=1", `[1]`: "", ` `: "",
 	} {
 		var got []string
@@ -318,11 +326,13 @@ func TestUnmarshal(t *testing.T) {
 		A any
 		B []string `json:"b"`
 	}
-	if err := jsonscan.Unmarshal([]byte(` {"a": 12345678901234567890, "b": ["x"]} `), &v); err != nil || v.A != json.Number("12345678901234567890") || len(v.B) != 1 {
+	if err := jsonscan.Unmarshal([]byte(` {"a": 12345678901234567890, "b": ["x"]} `), &v); err != nil ||
+		v.A != json.Number("12345678901234567890") || len(v.B) != 1 {
 		t.Errorf("%+v, %v", v, err)
 	}
 	for text, want := range map[string]string{
-		`{"a":1,"a":2}`: "duplicate name", `{"a":{"x":[{"y":1,"y":2}]}}`: "duplicate name", `{"c":1}`: `unknown field "c"`, `{} {}`: "the end of the text", `{"a":1`: "the text ends",
+		`{"a":1,"a":2}`: "duplicate name", `{"a":{"x":[{"y":1,"y":2}]}}`: "duplicate name",
+		`{"c":1}`: `unknown field "c"`, `{} {}`: "the end of the text", `{"a":1`: "the text ends",
 		``: "the text ends", `{"b":5}`: "number", "{\"a\":\"\xff\"}": "UTF-8", `{"a":` + strings.Repeat("[", 1000): "nested too deeply",
 	} {
 		if err := jsonscan.Unmarshal([]byte(text), &v); err == nil || !strings.Contains(err.Error(), want) {
@@ -354,7 +364,8 @@ func TestAllocations(t *testing.T) {
 				s.Raw()
 			}
 		}
-		if s.End() != nil || jsonscan.Field(text, "ready") == nil || jsonscan.Field(nil, "ready") != nil || !jsonscan.Valid(text, 4) {
+		if s.End() != nil || jsonscan.Field(text, "ready") == nil || jsonscan.Field(nil, "ready") != nil ||
+			!jsonscan.Valid(text, 4) {
 			t.Fatal(s.Err())
 		}
 	})
@@ -377,7 +388,8 @@ func TestUnquote(t *testing.T) {
 }
 
 func TestAppendString(t *testing.T) {
-	for s, want := range map[string]string{"": `""`, "a\"b\\": `"a\"b\\"`, "\n\r\t\x01": `"\n\r\t\u0001"`, "é日🎉\u2028": "\"é日🎉\u2028\"", "a\xffb\xc0": "\"a\ufffdb\ufffd\""} {
+	for s, want := range map[string]string{"": `""`, "a\"b\\": `"a\"b\\"`, "\n\r\t\x01": `"\n\r\t\u0001"`,
+		"é日🎉\u2028": "\"é日🎉\u2028\"", "a\xffb\xc0": "\"a\ufffdb\ufffd\""} {
 		if got := string(jsonscan.AppendString([]byte("x"), s)); got != "x"+want {
 			t.Errorf("%q is written %s, want %s", s, got, want)
 		}

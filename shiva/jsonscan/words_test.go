@@ -36,7 +36,8 @@ func TestWords(t *testing.T) {
 		var v struct {
 			In inner `json:"in"`
 		}
-		if err := jsonscan.Unmarshal([]byte(text), &v); err == nil || !strings.HasSuffix(err.Error(), want) || strings.Contains(err.Error(), "json:") {
+		if err := jsonscan.Unmarshal([]byte(text), &v); err == nil || !strings.HasSuffix(err.Error(), want) ||
+			strings.Contains(err.Error(), "json:") {
 			t.Errorf("%s: %v; want %s", text, err, want)
 		}
 	}

@@ -21,7 +21,8 @@ func Fault(data []byte, d tensor.DType, shape tensor.Shape, done int) error {
 	case found.mixed:
 		return fmt.Errorf("data has an array that mixes arrays and other values")
 	case nested && found.levels != len(shape):
-		return fmt.Errorf("shape %s has %d dimensions, but data is nested %d deep; expected the same depth, or one flat array of %d elements", shape, len(shape), found.levels, count)
+		return fmt.Errorf("shape %s has %d dimensions, but data is nested %d deep; expected the same depth, or one flat array of %d elements",
+			shape, len(shape), found.levels, count)
 	case found.total != count:
 		return fmt.Errorf("shape %s takes %d elements, got %d", shape, count, found.total)
 	case nested && found.ragged:

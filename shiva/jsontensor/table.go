@@ -24,21 +24,30 @@ type form struct {
 
 // forms has each dtype that JSON can express. Shorter floats than these follow by themselves.
 var forms = map[tensor.DType]form{
-	tensor.Bool:  {reader(jsonscan.Bools), func(b, v []byte) []byte { return strconv.AppendBool(b, v[0] != 0) }},
-	tensor.Int8:  {reader(jsonscan.Integers[int8]), func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int8(v[0])), 10) }},
-	tensor.Int16: {reader(jsonscan.Integers[int16]), func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int16(host.Uint16(v))), 10) }},
-	tensor.Int32: {reader(jsonscan.Integers[int32]), func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int32(host.Uint32(v))), 10) }},
-	tensor.Int64: {reader(jsonscan.Integers[int64]), func(b, v []byte) []byte { return strconv.AppendInt(b, int64(host.Uint64(v)), 10) }},
+	tensor.Bool: {reader(jsonscan.Bools), func(b, v []byte) []byte { return strconv.AppendBool(b, v[0] != 0) }},
+	tensor.Int8: {reader(jsonscan.Integers[int8]),
+		func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int8(v[0])), 10) }},
+	tensor.Int16: {reader(jsonscan.Integers[int16]),
+		func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int16(host.Uint16(v))), 10) }},
+	tensor.Int32: {reader(jsonscan.Integers[int32]),
+		func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int32(host.Uint32(v))), 10) }},
+	tensor.Int64: {reader(jsonscan.Integers[int64]),
+		func(b, v []byte) []byte { return strconv.AppendInt(b, int64(host.Uint64(v)), 10) }},
 
-	tensor.Uint8:  {reader(jsonscan.Integers[uint8]), func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(v[0]), 10) }},
-	tensor.Uint16: {reader(jsonscan.Integers[uint16]), func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(host.Uint16(v)), 10) }},
-	tensor.Uint32: {reader(jsonscan.Integers[uint32]), func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(host.Uint32(v)), 10) }},
-	tensor.Uint64: {reader(jsonscan.Integers[uint64]), func(b, v []byte) []byte { return strconv.AppendUint(b, host.Uint64(v), 10) }},
+	tensor.Uint8: {reader(jsonscan.Integers[uint8]),
+		func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(v[0]), 10) }},
+	tensor.Uint16: {reader(jsonscan.Integers[uint16]),
+		func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(host.Uint16(v)), 10) }},
+	tensor.Uint32: {reader(jsonscan.Integers[uint32]),
+		func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(host.Uint32(v)), 10) }},
+	tensor.Uint64: {reader(jsonscan.Integers[uint64]),
+		func(b, v []byte) []byte { return strconv.AppendUint(b, host.Uint64(v), 10) }},
 
 	tensor.Float32: {reader(jsonscan.Float32s), func(b, v []byte) []byte {
 		return AppendFloat(b, float64(math.Float32frombits(host.Uint32(v))), 32)
 	}},
-	tensor.Float64: {reader(jsonscan.Float64s), func(b, v []byte) []byte { return AppendFloat(b, math.Float64frombits(host.Uint64(v)), 64) }},
+	tensor.Float64: {reader(jsonscan.Float64s),
+		func(b, v []byte) []byte { return AppendFloat(b, math.Float64frombits(host.Uint64(v)), 64) }},
 
 	tensor.Bytes: {read: func(t *tensor.Tensor) jsonscan.Elements {
 		return jsonscan.Strings(func(text []byte) { t.Data = tensor.AppendElem(t.Data, text) })
@@ -79,7 +88,8 @@ var host = binary.NativeEndian
 // reader reads elements into a tensor's memory as values of T.
 func reader[T any](read func([]T) jsonscan.Elements) func(*tensor.Tensor) jsonscan.Elements {
 	return func(t *tensor.Tensor) jsonscan.Elements {
-		return read(unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Data))), len(t.Data)/int(unsafe.Sizeof(*new(T)))))
+		return read(unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Data))),
+			len(t.Data)/int(unsafe.Sizeof(*new(T)))))
 	}
 }
 
@@ -141,7 +151,8 @@ func wanted(d tensor.DType) string {
 	case tensor.KindUint:
 		low, high = "0", strconv.FormatUint(math.MaxUint64>>(64-8*d.Size()), 10)
 	default:
-		low, high = strconv.FormatInt(math.MinInt64>>(64-8*d.Size()), 10), strconv.FormatInt(math.MaxInt64>>(64-8*d.Size()), 10)
+		low, high = strconv.FormatInt(math.MinInt64>>(64-8*d.Size()), 10),
+			strconv.FormatInt(math.MaxInt64>>(64-8*d.Size()), 10)
 	}
 	return fmt.Sprintf("a whole number from %s to %s (%s)", low, high, d.V2())
 }

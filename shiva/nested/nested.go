@@ -213,7 +213,8 @@ func (b *builder) place(s *Stage, scope string) ([]*Object, error) {
 		switch {
 		case !placed: // the elements are not in the answer
 		case at < 0 || at >= len(elements):
-			return nil, fmt.Errorf("%s%s: row %d is of element %d, and %s has %d", s.Name, ofSuffix, i, at, s.Each, len(elements))
+			return nil, fmt.Errorf("%s%s: row %d is of element %d, and %s has %d", s.Name, ofSuffix, i, at, s.Each,
+				len(elements))
 		default:
 			elements[at].add(Field{Name: s.Name, Object: objects[i]})
 		}

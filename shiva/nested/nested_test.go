@@ -19,7 +19,8 @@ var plates = nested.Pipeline{
 	},
 	Outputs: map[string]string{
 		"boxes": "detect.boxes", "detect.labels": "detect.labels", "detect.count": "detect.count", "scene.label": "scene.label",
-		"text": "read.text", "read.letters": "read.letters", "read.n": "read.n", "country.code": "country.code", "letter.sure": "letter.sure",
+		"text": "read.text", "read.letters": "read.letters", "read.n": "read.n", "country.code": "country.code",
+		"letter.sure": "letter.sure",
 	},
 }
 

@@ -22,7 +22,8 @@ func ExampleServe() {
 	asked := 0
 	server := shivatest.Serve(listener, func(c *shivatest.Conn, m *shiva.Message) {
 		if asked++; asked == 1 {
-			shivatest.Fail(&shiva.RemoteError{Type: shiva.Overloaded, Message: "busy", Code: 429, Retryable: true})(c, m)
+			shivatest.Fail(&shiva.RemoteError{Type: shiva.Overloaded, Message: "busy", Code: 429, Retryable: true})(c,
+				m)
 			return
 		}
 		shivatest.Echo(c, m)

@@ -101,7 +101,8 @@ func (s *Server) read(c *Conn) {
 			used, m, fault := d.Push(p)
 			p = p[used:]
 			if fault != nil {
-				_ = c.Send(shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.Protocol, Message: fault.Error(), Code: 400}))
+				_ = c.Send(
+					shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.Protocol, Message: fault.Error(), Code: 400}))
 				if !fault.(*shiva.DecodeError).Keep() {
 					return
 				}

@@ -93,7 +93,8 @@ func cast(t Tensor, to DType, pool *Pool, how func(from, to DType) conversion) (
 		if bad >= 0 {
 			out.Release()
 			at := (done + bad) * from.Size() / t.DType.Size()
-			return Tensor{}, fmt.Errorf("tensor: element %d is the %s %s, "+c.failure, at, t.DType, t.elementText(at), to)
+			return Tensor{}, fmt.Errorf("tensor: element %d is the %s %s, "+c.failure, at, t.DType, t.elementText(at),
+				to)
 		}
 	}
 	return out, nil

@@ -11,12 +11,14 @@ import (
 )
 
 // numeric are the dtypes that can be cast to each other.
-var numeric = []DType{Float16, BFloat16, Float32, Float64, Uint8, Int8, Uint16, Int16, Uint32, Int32, Uint64, Int64, Bool}
+var numeric = []DType{Float16, BFloat16, Float32, Float64, Uint8, Int8, Uint16, Int16, Uint32, Int32, Uint64, Int64,
+	Bool}
 
 // interesting are numbers around all limits. They are given as text, so that they are exact.
 var interesting = func() (list []*big.Float) {
 	add := func(f *big.Float) { list = append(list, f, new(big.Float).Neg(f)) }
-	for _, e := range []int{0, 1, 2, 7, 8, 10, 11, 15, 16, 23, 24, 25, 31, 32, 52, 53, 54, 62, 63, 64, 65, 127, 128, 1023} {
+	for _, e := range []int{0, 1, 2, 7, 8, 10, 11, 15, 16, 23, 24, 25, 31, 32, 52, 53, 54, 62, 63, 64, 65, 127, 128,
+		1023} {
 		p := new(big.Float).SetPrec(2000).SetMantExp(big.NewFloat(1), e)
 		for _, d := range []float64{-1, -0.5, 0, 0.5, 1} {
 			add(new(big.Float).SetPrec(2000).Add(p, big.NewFloat(d)))
@@ -126,7 +128,8 @@ func TestCast(t *testing.T) {
 					continue
 				}
 				// -0 is equal to 0 but not the same bytes.
-				if string(got.Data) != string(want.Data) && f.Sign() != 0 || got.DType != to || !got.Shape.Equal(x.Shape) {
+				if string(got.Data) != string(want.Data) && f.Sign() != 0 || got.DType != to ||
+					!got.Shape.Equal(x.Shape) {
 					t.Errorf("%s %s to %s: %s %x, want %x", from, f.Text('g', 40), to, got.Shape, got.Data, want.Data)
 				}
 				got.Release()
@@ -272,7 +275,8 @@ func TestCastToItself(t *testing.T) {
 
 func BenchmarkCast(b *testing.B) {
 	const n = 1 << 16
-	for _, pair := range [][2]DType{{Uint8, Float32}, {Float32, Uint8}, {Float64, Float32}, {Int64, Int32}, {Float16, Float32}} {
+	for _, pair := range [][2]DType{{Uint8, Float32}, {Float32, Uint8}, {Float64, Float32}, {Int64, Int32},
+		{Float16, Float32}} {
 		b.Run(fmt.Sprintf("from=%s/to=%s", pair[0], pair[1]), func(b *testing.B) {
 			x := Tensor{DType: pair[0], Shape: Shape{n}, Data: make([]byte, n*pair[0].Size())}
 			pool := NewPool(0)

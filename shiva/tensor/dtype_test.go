@@ -8,7 +8,8 @@ import (
 // TestDTypes: every number is a dtype with all properties, or not a dtype, with none.
 func TestDTypes(t *testing.T) {
 	sizes := map[DType]int{
-		Float16: 2, Float32: 4, Float64: 8, LongDouble: 16, Complex64: 8, Complex128: 16, BFloat16: 2, Bytes: 0, Bool: 1,
+		Float16: 2, Float32: 4, Float64: 8, LongDouble: 16, Complex64: 8, Complex128: 16, BFloat16: 2, Bytes: 0,
+		Bool:  1,
 		Uint8: 1, Uint16: 2, Uint32: 4, Uint64: 8, Int8: 1, Int16: 2, Int32: 4, Int64: 8,
 	}
 	for n := range 256 {

@@ -59,19 +59,22 @@ func (i *Image) Check(d DType, row Shape, format string) error {
 		return fmt.Errorf("channels %.32q, expected %s, %s or %s", i.Channels, ChannelsRGB, ChannelsBGR, ChannelsGray)
 	}
 	if d != Uint8 || len(row) != 3 || format == "" {
-		return fmt.Errorf("pictures are %s of 3 dimensions beside that of rows, with a format; got %s %s, format %q", Uint8.V2(), d.V2(), row, format)
+		return fmt.Errorf("pictures are %s of 3 dimensions beside that of rows, with a format; got %s %s, format %q",
+			Uint8.V2(), d.V2(), row, format)
 	}
 	height, width, channels := 0, 1, 2
 	if format == FormatNCHW {
 		height, width, channels = 1, 2, 0
 	}
 	if row[channels] != depth {
-		return fmt.Errorf("%s pictures of format %s have %d channels, shape %s of one says %d", i.Channels, format, depth, row, row[channels])
+		return fmt.Errorf("%s pictures of format %s have %d channels, shape %s of one says %d", i.Channels, format,
+			depth, row, row[channels])
 	}
 	switch i.Resize {
 	case ResizeNone:
 		if i.Height != 0 || i.Width != 0 {
-			return fmt.Errorf("a size of %d x %d pixels needs resize %s, %s or %s: without resize the shape determines the size", i.Width, i.Height, ResizeStretch, ResizeLetterbox, ResizeCrop)
+			return fmt.Errorf("a size of %d x %d pixels needs resize %s, %s or %s: without resize the shape determines the size",
+				i.Width, i.Height, ResizeStretch, ResizeLetterbox, ResizeCrop)
 		}
 	case ResizeStretch, ResizeLetterbox, ResizeCrop:
 		if i.Height < 1 || i.Width < 1 || i.Height > MaxSide || i.Width > MaxSide {

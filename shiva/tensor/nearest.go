@@ -35,7 +35,8 @@ type rounding struct{ float32, float64, odd, truth castFunc }
 
 var roundings = [len(dtypes)]rounding{
 	Int8: roundingOf[int8](), Int16: roundingOf[int16](), Int32: roundingOf[int32](), Int64: roundingOf[int64](),
-	Uint8: roundingOf[uint8](), Uint16: roundingOf[uint16](), Uint32: roundingOf[uint32](), Uint64: roundingOf[uint64](),
+	Uint8: roundingOf[uint8](), Uint16: roundingOf[uint16](), Uint32: roundingOf[uint32](),
+	Uint64:  roundingOf[uint64](),
 	Float32: roundingOf[float32](), Float64: roundingOf[float64](),
 }
 

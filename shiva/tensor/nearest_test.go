@@ -55,7 +55,8 @@ func TestCastNearest(t *testing.T) {
 	for _, values := range [][]float64{halves, bfloats} {
 		for i := 0; i+1 < len(values); i += 97 {
 			middle := (values[i] + values[i+1]) / 2
-			for _, f := range []float64{middle, math.Nextafter(middle, 0), math.Nextafter(middle, math.Inf(1)), -math.Nextafter(middle, math.Inf(1))} {
+			for _, f := range []float64{middle, math.Nextafter(middle, 0), math.Nextafter(middle, math.Inf(1)),
+				-math.Nextafter(middle, math.Inf(1))} {
 				numbers = append(numbers, big.NewFloat(f))
 			}
 		}
@@ -157,7 +158,8 @@ func TestFloats(t *testing.T) {
 			continue
 		}
 		_, exp := math.Frexp(d.Largest())
-		values := []float64{0, math.Copysign(0, -1), 1, d.Largest(), -d.Largest(), math.Inf(1), math.Inf(-1), math.NaN(),
+		values := []float64{0, math.Copysign(0, -1), 1, d.Largest(), -d.Largest(), math.Inf(1), math.Inf(-1),
+			math.NaN(),
 			math.MaxFloat64, math.SmallestNonzeroFloat64, d.Largest() * (1 + 0x1p-30)}
 		for range 5000 {
 			values = append(values, math.Ldexp(random.Float64()*2-1, random.IntN(2*exp+40)-exp-38))
@@ -179,7 +181,8 @@ func TestFloats(t *testing.T) {
 				t.Fatalf("%g as %s is %x, cast %x", f, d, got, want.Data)
 			}
 			back := d.Float(got)
-			if again, _ := d.AppendFloat(nil, back); !bytes.Equal(again, got) || (f != f) != (back != back) || !ok != (math.IsInf(back, 0) && !math.IsInf(f, 0)) {
+			if again, _ := d.AppendFloat(nil, back); !bytes.Equal(again, got) || (f != f) != (back != back) ||
+				!ok != (math.IsInf(back, 0) && !math.IsInf(f, 0)) {
 				t.Fatalf("%g as %s is %x, which is %g and goes back to %x", f, d, got, back, again)
 			}
 		}

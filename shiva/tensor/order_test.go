@@ -60,7 +60,8 @@ func TestSwapCopy(t *testing.T) {
 					copy(want[to:], swapped[[2]int{width, from}][:n])
 					swap(dst[to:], src[from:from+n], width)
 					if !bytes.Equal(dst, want) {
-						t.Fatalf("%s: width %d, %d bytes from %d to %d:\n%x, want\n%x", name, width, n, from, to, dst, want)
+						t.Fatalf("%s: width %d, %d bytes from %d to %d:\n%x, want\n%x", name, width, n, from, to, dst,
+							want)
 					}
 				}
 			}
@@ -130,7 +131,8 @@ func FuzzSwapCopy(f *testing.F) {
 			for i := range dst {
 				dst[i] = seed
 			}
-			want := slices.Concat(bytes.Repeat([]byte{seed}, int(to)), swapNaively(src, width), bytes.Repeat([]byte{seed}, 256))
+			want := slices.Concat(bytes.Repeat([]byte{seed}, int(to)), swapNaively(src, width),
+				bytes.Repeat([]byte{seed}, 256))
 			if swap(dst[to:], src, width); !bytes.Equal(dst, want) {
 				t.Fatalf("%s: width %d, %d bytes from %d to %d", name, width, len(src), from, to)
 			}

@@ -37,7 +37,8 @@ func TestClassOf(t *testing.T) {
 		check(n)
 		check(size) // the class's own size
 	}
-	for n, want := range map[int]int{0: 0, minClassBytes: 0, maxQuickBytes: quickClasses - 1, maxClassBytes: numClasses - 1} {
+	for n, want := range map[int]int{0: 0, minClassBytes: 0, maxQuickBytes: quickClasses - 1,
+		maxClassBytes: numClasses - 1} {
 		if c, s := classOf(n); c != want || s != max(n, minClassBytes) {
 			t.Errorf("%d bytes: class %d of %d bytes, want class %d", n, c, s, want)
 		}
@@ -68,7 +69,8 @@ func TestPoolCounts(t *testing.T) {
 		_, size := classOf(n)
 		sum += int64(size)
 		if p.InUse() != sum || all[len(all)-1].Size() != size {
-			t.Fatalf("%d bytes in use after %d, want %d, of which the buffer says %d", p.InUse(), n, sum, all[len(all)-1].Size())
+			t.Fatalf("%d bytes in use after %d, want %d, of which the buffer says %d", p.InUse(), n, sum,
+				all[len(all)-1].Size())
 		}
 	}
 	if n := len(Outstanding(p)); Invariants && n != len(all) {
@@ -353,7 +355,8 @@ func TestPoolPart(t *testing.T) {
 	if p.InUse() != 1<<20 || part.InUse() != 1<<20 || part.Budget() != 2<<20 {
 		t.Errorf("%d in use of the whole, %d of the part", p.InUse(), part.InUse())
 	}
-	if _, err := part.Get(3 << 19); !errors.Is(err, ErrPart) || !errors.Is(err, ErrBudget) || !strings.Contains(err.Error(), "1048576 bytes of 2097152") {
+	if _, err := part.Get(3 << 19); !errors.Is(err, ErrPart) || !errors.Is(err, ErrBudget) ||
+		!strings.Contains(err.Error(), "1048576 bytes of 2097152") {
 		t.Errorf("above the part: %v", err)
 	}
 	a.Retain()
@@ -415,7 +418,8 @@ func TestGarbageIsBounded(t *testing.T) {
 		for i := range tt.rounds {
 			mustGet(t, p, tt.size(i)).Release()
 			if runtime.ReadMemStats(&after); int64(after.HeapAlloc)-int64(before.HeapAlloc) > budget+budget/8 {
-				t.Fatalf("%s: %d bytes on the heap after %d buffers, with a budget of %d", name, after.HeapAlloc-before.HeapAlloc, i, budget)
+				t.Fatalf("%s: %d bytes on the heap after %d buffers, with a budget of %d", name,
+					after.HeapAlloc-before.HeapAlloc, i, budget)
 			}
 		}
 		runtime.KeepAlive(p)

@@ -9,7 +9,8 @@ import "fmt"
 // pieces use [Tensor.Cut].
 func (t Tensor) RowSlice(lo, hi int) (Tensor, error) {
 	if len(t.Shape) == 0 || lo < 0 || hi < lo || hi > t.Shape[0] {
-		return Tensor{}, fmt.Errorf("tensor: expected rows within those of shape %[3]s, got %[1]d to %[2]d", lo, hi, t.Shape)
+		return Tensor{}, fmt.Errorf("tensor: expected rows within those of shape %[3]s, got %[1]d to %[2]d", lo, hi,
+			t.Shape)
 	}
 	from, err := t.rowOffset(0, lo)
 	if err != nil {
@@ -29,7 +30,8 @@ func (t Tensor) RowSlice(lo, hi int) (Tensor, error) {
 // again scans a Bytes tensor only once.
 func (t Tensor) Cut(n int) (head, rest Tensor, err error) {
 	if len(t.Shape) == 0 || n < 0 || n > t.Shape[0] {
-		return Tensor{}, Tensor{}, fmt.Errorf("tensor: expected a number of rows up to that of shape %[2]s, got %[1]d", n, t.Shape)
+		return Tensor{}, Tensor{}, fmt.Errorf("tensor: expected a number of rows up to that of shape %[2]s, got %[1]d",
+			n, t.Shape)
 	}
 	at, err := t.rowOffset(0, n)
 	if err != nil {
@@ -57,7 +59,8 @@ func (t Tensor) rowOffset(from, n int) (int, error) {
 	}
 	to := from + n*perRow*t.DType.Size()
 	if to > len(t.Data) {
-		return 0, fmt.Errorf("tensor: %s %s has %d bytes of data, its first rows alone take %d", t.DType, t.Shape, len(t.Data), to)
+		return 0, fmt.Errorf("tensor: %s %s has %d bytes of data, its first rows alone take %d", t.DType, t.Shape,
+			len(t.Data), to)
 	}
 	return to, nil
 }
@@ -76,7 +79,8 @@ func Concat(parts []Tensor, pool *Pool) (Tensor, error) {
 			return Tensor{}, fmt.Errorf("part %d to concatenate: %w", i, err)
 		}
 		if len(p.Shape) == 0 || p.DType != first.DType || !p.Shape[1:].Equal(first.Shape[1:]) {
-			return Tensor{}, fmt.Errorf("tensor: part %d is %s %s, which does not continue %s %s", i, p.DType, p.Shape, first.DType, first.Shape)
+			return Tensor{}, fmt.Errorf("tensor: part %d is %s %s, which does not continue %s %s", i, p.DType, p.Shape,
+				first.DType, first.Shape)
 		}
 		rows += p.Shape[0]
 		size += len(p.Data)

@@ -203,7 +203,8 @@ func DTypeOf[T Element]() DType {
 func FromSlice[T Element](shape Shape, values []T) (Tensor, error) {
 	var data []byte
 	if len(values) > 0 {
-		data = unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(values[0])))
+		data = unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))),
+			len(values)*int(unsafe.Sizeof(values[0])))
 	}
 	return New(DTypeOf[T](), shape, data)
 }
@@ -320,12 +321,14 @@ const lenBytes = 4
 func skipElems(data []byte, n int) ([]byte, error) {
 	for i := range n {
 		if len(data) < lenBytes {
-			return nil, fmt.Errorf("tensor: bytes element %d of %d: %d bytes left for its length of %d", i, n, len(data), lenBytes)
+			return nil, fmt.Errorf("tensor: bytes element %d of %d: %d bytes left for its length of %d", i, n,
+				len(data), lenBytes)
 		}
 		size := binary.LittleEndian.Uint32(data)
 		data = data[lenBytes:]
 		if uint64(size) > uint64(len(data)) {
-			return nil, fmt.Errorf("tensor: bytes element %d of %d announces %d bytes, %d are left", i, n, size, len(data))
+			return nil, fmt.Errorf("tensor: bytes element %d of %d announces %d bytes, %d are left", i, n, size,
+				len(data))
 		}
 		data = data[size:]
 	}

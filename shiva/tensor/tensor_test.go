@@ -135,7 +135,8 @@ func TestRows(t *testing.T) {
 				t.Fatal(err)
 			}
 			v, err := Values[int16](view)
-			if err != nil || view.Rows() != hi-lo || len(v) != 2*(hi-lo) || len(v) > 0 && v[0] != int16(10*lo) || view.Name != "x" {
+			if err != nil || view.Rows() != hi-lo || len(v) != 2*(hi-lo) || len(v) > 0 && v[0] != int16(10*lo) ||
+				view.Name != "x" {
 				t.Errorf("rows %d to %d are %v %s, %v", lo, hi, v, view.Shape, err)
 			}
 		}

@@ -106,7 +106,8 @@ func read(path string) (string, error) {
 func check(where, token string) error {
 	printable := strings.IndexFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) < 0
 	if token == "" || len(token) > maxBytes || !printable {
-		return fmt.Errorf("%s: expected a token, which is 1 to %d printable ASCII characters without a space; it has %d bytes", where, maxBytes, len(token))
+		return fmt.Errorf("%s: expected a token, which is 1 to %d printable ASCII characters without a space; it has %d bytes",
+			where, maxBytes, len(token))
 	}
 	return nil
 }

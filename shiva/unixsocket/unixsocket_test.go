@@ -77,7 +77,8 @@ func dials(path string) error {
 
 func TestCut(t *testing.T) {
 	for addr, want := range map[string]string{
-		"unix:/run/a.sock": "/run/a.sock", "unix:///run/a.sock": "/run/a.sock", "unix:a.sock": "a.sock", "unix:@a": "@a", "unix:": "",
+		"unix:/run/a.sock": "/run/a.sock", "unix:///run/a.sock": "/run/a.sock", "unix:a.sock": "a.sock",
+		"unix:@a": "@a", "unix:": "",
 	} {
 		if path, ok := Cut(addr); !ok || path != want {
 			t.Errorf("%s: %q, %v; expected %q", addr, path, ok, want)

@@ -8,7 +8,8 @@ import (
 
 func TestModel(t *testing.T) {
 	name, x, err := Model("image:uint8:8, 8,3")
-	if err != nil || name != "image" || x.Name != "x" || x.DType != tensor.Uint8 || !x.Shape.Equal(tensor.Shape{-1, 8, 8, 3}) {
+	if err != nil || name != "image" || x.Name != "x" || x.DType != tensor.Uint8 ||
+		!x.Shape.Equal(tensor.Shape{-1, 8, 8, 3}) {
 		t.Errorf("got %q %v, error %v", name, x, err)
 	}
 	if _, x, err = Model("scalar:FP64:"); err != nil || !x.Shape.Equal(tensor.Shape{-1}) {

@@ -67,9 +67,11 @@ func (c *Container) Close() error { return c.conn.Close() }
 
 // Drive keeps sending the same batch, as soon as there is room for another, and returns the rate of
 // results in rows per second, over length after the warm-up.
-func (c *Container) Drive(ctx context.Context, x tensor.Tensor, warmup, length time.Duration) (rate float64, err error) {
+func (c *Container) Drive(ctx context.Context, x tensor.Tensor,
+	warmup, length time.Duration) (rate float64, err error) {
 	defer context.AfterFunc(ctx, func() { c.conn.Abort(context.Cause(ctx)) })()
-	header := fmt.Appendf(nil, `{"rows":%d,"inputs":[{"name":"x","datatype":"%s","shape":%v}]}`, x.Rows(), x.DType.V2(), x.Shape)
+	header := fmt.Appendf(nil, `{"rows":%d,"inputs":[{"name":"x","datatype":"%s","shape":%v}]}`, x.Rows(), x.DType.V2(),
+		x.Shape)
 	begin := time.Now().Add(warmup)
 	end := begin.Add(length)
 	for i := range c.out {
@@ -115,7 +117,8 @@ func (c *Container) result(data []byte, check bool) (int, error) {
 	defer c.in.Release()
 	f := c.in.Frames
 	if len(f) != 4 || len(f[1].Data) != 8 || len(f[3].Data) != len(data) {
-		return 0, fmt.Errorf("direct: a result of %d frames, expected result | id | JSON | %d bytes: %s", len(f), len(data), f[min(2, len(f)-1)].Data)
+		return 0, fmt.Errorf("direct: a result of %d frames, expected result | id | JSON | %d bytes: %s", len(f),
+			len(data), f[min(2, len(f)-1)].Data)
 	}
 	id := binary.LittleEndian.Uint64(f[1].Data)
 	if id >= inFlight || !c.conn.Written(&c.out[id]) {

@@ -47,18 +47,24 @@ func Peers() []Peer {
 		{Name: "silent", Words: []string{"greeting", "i/o timeout"}},
 		{Name: "half-greeting", Words: []string{"greeting", "i/o timeout"}, bytes: greeting[:20]},
 		{Name: "rubbish", Words: []string{"not a ZeroMQ greeting"}, bytes: bytes.Repeat([]byte{0xa5}, 4096)},
-		{Name: "frame-of-2^49", Words: []string{"frame 0 of 562949953421312 bytes", "limit"}, bytes: shaken(frame(1 << 49))},
-		{Name: "endless-multipart", Words: []string{"more than 16 frames"}, bytes: shaken(bytes.Repeat([]byte{1, 0}, 10_000))},
+		{Name: "frame-of-2^49", Words: []string{"frame 0 of 562949953421312 bytes", "limit"},
+			bytes: shaken(frame(1 << 49))},
+		{Name: "endless-multipart", Words: []string{"more than 16 frames"},
+			bytes: shaken(bytes.Repeat([]byte{1, 0}, 10_000))},
 		{Name: "ping-flood", Words: []string{"not registered within"}, bytes: shaken(bytes.Repeat([]byte("\x04\x0a\x04PING\x00\x00ctx"), 200))},
-		{Name: "wrong-rows", Words: []string{"failed a batch", "model=wrong-rows/1", "for a batch of"}, answer: func(*containertest.Batch) containertest.Reply {
-			return containertest.Reply{Outputs: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{7}, Data: make([]byte, 28)}}}
-		}},
-		{Name: "wrong-id", Words: []string{"not in flight", "model=wrong-id/1"}, strays: true, answer: func(b *containertest.Batch) containertest.Reply {
-			return containertest.Reply{Outputs: b.Inputs}
-		}},
-		{Name: "stale-id", Words: []string{"not in flight", "model=stale-id/1"}, answer: func(b *containertest.Batch) containertest.Reply {
-			return containertest.Reply{Outputs: b.Inputs, Twice: true}
-		}},
+		{Name: "wrong-rows", Words: []string{"failed a batch", "model=wrong-rows/1", "for a batch of"},
+			answer: func(*containertest.Batch) containertest.Reply {
+				return containertest.Reply{
+					Outputs: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{7}, Data: make([]byte, 28)}}}
+			}},
+		{Name: "wrong-id", Words: []string{"not in flight", "model=wrong-id/1"}, strays: true,
+			answer: func(b *containertest.Batch) containertest.Reply {
+				return containertest.Reply{Outputs: b.Inputs}
+			}},
+		{Name: "stale-id", Words: []string{"not in flight", "model=stale-id/1"},
+			answer: func(b *containertest.Batch) containertest.Reply {
+				return containertest.Reply{Outputs: b.Inputs, Twice: true}
+			}},
 	}
 }
 
@@ -124,7 +130,8 @@ func (p Peer) lie(ctx context.Context, containers, clients string, period time.D
 	}
 	defer client.Close()
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}}
-	c, err := containertest.Dial(ctx, containers, containertest.Model{Name: p.Name, Version: "1", Inputs: spec, Outputs: spec, Answer: p.answer})
+	c, err := containertest.Dial(ctx, containers,
+		containertest.Model{Name: p.Name, Version: "1", Inputs: spec, Outputs: spec, Answer: p.answer})
 	if err != nil {
 		return err
 	}

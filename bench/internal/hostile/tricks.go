@@ -42,7 +42,9 @@ var tricks = map[string]trick{
 	}},
 	// Calls that are cancelled at once, as fast as they can be written.
 	"resets": {8, false, func(c net.Conn, message []byte) error {
-		return each(c, message, func(w *writer, stream uint32) { _ = w.frames.WriteRSTStream(stream, http2.ErrCodeCancel) })
+		return each(c, message, func(w *writer, stream uint32) {
+			_ = w.frames.WriteRSTStream(stream, http2.ErrCodeCancel)
+		})
 	}},
 	// Calls that the server is made to reset (MadeYouReset), by a window update of 0.
 	"madeyoureset": {8, false, func(c net.Conn, message []byte) error {
@@ -138,7 +140,8 @@ var bomb = sync.OnceValue(func() []byte {
 	w := gzip.NewWriter(&body) // memory takes everything
 	_, _ = w.Write(bytes.Repeat([]byte(" "), 250_000_000/bombs))
 	_ = w.Flush()
-	return fmt.Appendf(nil, "POST /v2/models/small/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", body.Len(), body.Bytes())
+	return fmt.Appendf(nil, "POST /v2/models/small/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n",
+		body.Len(), body.Bytes())
 })
 
 var live = []byte("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -152,8 +155,9 @@ func Trick(ctx context.Context, name string, from *Sources, addr, model string, 
 		return fmt.Errorf("hostile: %q is no trick; they are %q", name, slices.Sorted(maps.Keys(tricks)))
 	}
 	ask, err := proto.Marshal(&pb.ModelInferRequest{
-		ModelName:        model,
-		Inputs:           []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "FP32", Shape: []int64{1, 16}}},
+		ModelName: model,
+		Inputs: []*pb.ModelInferRequest_InferInputTensor{
+			{Name: "x", Datatype: "FP32", Shape: []int64{1, 16}}},
 		RawInputContents: [][]byte{make([]byte, 16*4)},
 	})
 	if err != nil {
@@ -233,7 +237,8 @@ func (w *writer) headers(fields ...hpack.HeaderField) []byte {
 // begin writes the headers of a gRPC call.
 func (w *writer) begin(stream uint32, more ...hpack.HeaderField) {
 	fields := slices.Concat(load.GRPCHeaders, more)
-	_ = w.frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: w.headers(fields...), EndHeaders: true})
+	_ = w.frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: w.headers(fields...),
+		EndHeaders: true})
 }
 
 // call writes a gRPC call.

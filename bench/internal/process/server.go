@@ -54,7 +54,8 @@ func Shivad(dir string, o Options) (*Server, error) {
 	if o.Unix != "" {
 		listen += ",unix:" + o.Unix
 	}
-	args := []string{"--tcp", listen, "--rest", s.REST, "--grpc", s.GRPC, "--admin", s.Admin, "--profiling", "--containers", s.Containers}
+	args := []string{"--tcp", listen, "--rest", s.REST, "--grpc", s.GRPC, "--admin", s.Admin, "--profiling",
+		"--containers", s.Containers}
 	if o.Config != "" {
 		file, err := os.CreateTemp(dir, "shivad-*.toml")
 		if err != nil {

@@ -13,7 +13,8 @@ func TestTables(t *testing.T) {
 	if want := "what        n\na        1000\nlonger      2\n"; plain.String() != want {
 		t.Errorf("got\n%swant\n%s", plain.String(), want)
 	}
-	if want := "| what   |    n |\n| ------ | ---: |\n| a      | 1000 |\n| longer |    2 |\n"; markdown.String() != want {
+	if want := "| what   |    n |\n| ------ | ---: |\n| a      | 1000 |\n| longer |    2 |\n"; markdown.String() !=
+		want {
 		t.Errorf("got\n%swant\n%s", markdown.String(), want)
 	}
 }

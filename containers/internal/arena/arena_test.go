@@ -126,7 +126,8 @@ func TestMapRefuses(t *testing.T) {
 	s := a.Current()
 	defer s.Release()
 	for path, want := range map[string]string{file: "another file", s.Path: "another file", "/proc/1/nothing": "no such file"} {
-		if _, err := arena.Map(path, 8192, make([]byte, 16), false); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := arena.Map(path, 8192, make([]byte, 16), false); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, expected %q", path, err, want)
 		}
 	}
@@ -135,7 +136,8 @@ func TestMapRefuses(t *testing.T) {
 // TestPool: large buffers lie in the arena, small ones and those without a place there do not, and
 // memory is reused.
 func TestPool(t *testing.T) {
-	for _, n := range []int{1, 32 << 10, 33 << 10, mib, 7 * mib, 64 * mib, 64*mib + 1, 100*mib + 1, 128 * mib, 129 * mib} {
+	for _, n := range []int{1, 32 << 10, 33 << 10, mib, 7 * mib, 64 * mib, 64*mib + 1, 100*mib + 1, 128 * mib,
+		129 * mib} {
 		a, pool, _ := open(t, 128*mib, 0)
 		b := get(t, pool, n)
 		s, at := a.Find(b.Bytes())

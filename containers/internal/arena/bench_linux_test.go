@@ -24,7 +24,8 @@ import (
 //
 //	go test ./containers/internal/arena -run '^$' -bench Gather -count 9 | benchstat -col /by -
 func BenchmarkGather(b *testing.B) {
-	for _, c := range []struct{ rows, size int }{{2, 150_000}, {4, 150_000}, {8, 150_000}, {16, 150_000}, {2, 6 * mib}, {3, 6 * mib}, {4, 6 * mib}} {
+	for _, c := range []struct{ rows, size int }{{2, 150_000}, {4, 150_000}, {8, 150_000}, {16, 150_000}, {2, 6 * mib},
+		{3, 6 * mib}, {4, 6 * mib}} {
 		for _, by := range []string{"server", "container"} {
 			b.Run(fmt.Sprintf("rows=%dx%dKB/by=%s", c.rows, c.size/1000, by), func(b *testing.B) {
 				benchGather(b, c.rows, c.size, by == "server")

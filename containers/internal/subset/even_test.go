@@ -25,7 +25,8 @@ type fleet struct {
 }
 
 func newFleet(containers, servers, size int) *fleet {
-	f := &fleet{now: time.Unix(0, 0), rand: rand.New(rand.NewPCG(1, 2)), size: size, sessions: map[string]int{}, held: map[*Choice][]string{}}
+	f := &fleet{now: time.Unix(0, 0), rand: rand.New(rand.NewPCG(1, 2)), size: size, sessions: map[string]int{},
+		held: map[*Choice][]string{}}
 	f.grow(servers)
 	for range containers {
 		f.join()

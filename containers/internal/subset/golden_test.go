@@ -93,7 +93,8 @@ func TestSubsetVectors(t *testing.T) {
 		var before []string
 		c.play(func(step *subsetStep, chosen []string, trying string) {
 			if !slices.Equal(chosen, step.Chosen) || trying != step.Trying {
-				t.Fatalf("at %v s %v are chosen and %q is tried, want %v and %q", step.At, chosen, trying, step.Chosen, step.Trying)
+				t.Fatalf("at %v s %v are chosen and %q is tried, want %v and %q", step.At, chosen, trying, step.Chosen,
+					step.Trying)
 			}
 			if !slices.Equal(chosen, before) {
 				moves++

@@ -68,7 +68,8 @@ func TestServe(t *testing.T) {
 	if err := s.Infer(ctx, r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Outputs) != 2 || r.Outputs[0].Name != "scores" || !r.Outputs[0].Shape.Equal(tensor.Shape{rows, digits.Classes}) || r.Outputs[1].Name != "label" {
+	if len(r.Outputs) != 2 || r.Outputs[0].Name != "scores" ||
+		!r.Outputs[0].Shape.Equal(tensor.Shape{rows, digits.Classes}) || r.Outputs[1].Name != "label" {
 		t.Fatalf("outputs %v, expected scores [%d, %d] and label [%d]", r.Outputs, rows, digits.Classes, rows)
 	}
 	got, err := tensor.Values[int64](r.Outputs[1])

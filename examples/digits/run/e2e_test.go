@@ -19,7 +19,9 @@ func TestE2ERun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	out := &watched{stop: cancel, at: "Serving until"}
-	if err := run(ctx, options{tcp: hosttest.Addr(t), rest: hosttest.Addr(t), grpc: hosttest.Addr(t), containers: hosttest.Addr(t), admin: hosttest.Addr(t)}, out); err != nil {
+	if err := run(ctx,
+		options{tcp: hosttest.Addr(t), rest: hosttest.Addr(t), grpc: hosttest.Addr(t), containers: hosttest.Addr(t),
+			admin: hosttest.Addr(t)}, out); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	for _, want := range []string{"19 of 20 right (95 %)", "images/19.png    1         1", "infer digits", "status\n", "stopping"} {

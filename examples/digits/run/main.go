@@ -57,7 +57,8 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 		return ended(ctx, err)
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
-	fmt.Fprintf(out, "shivad serves on %s; %d images it has never seen go through bin/shivactl:\n\n", o.tcp, len(labels))
+	fmt.Fprintf(out, "shivad serves on %s; %d images it has never seen go through bin/shivactl:\n\n", o.tcp,
+		len(labels))
 	if err := classify(ctx, o.tcp, labels, out); err != nil {
 		return ended(ctx, err)
 	}

@@ -22,7 +22,8 @@ import (
 // the server has started. A `go run` between them would die of the signal and leave them behind.
 func TestE2EMakeRunIsStopped(t *testing.T) {
 	t.Chdir("../../..")
-	addrs := map[string]string{"tcp": hosttest.Addr(t), "rest": hosttest.Addr(t), "grpc": hosttest.Addr(t), "containers": hosttest.Addr(t), "admin": hosttest.Addr(t)}
+	addrs := map[string]string{"tcp": hosttest.Addr(t), "rest": hosttest.Addr(t), "grpc": hosttest.Addr(t),
+		"containers": hosttest.Addr(t), "admin": hosttest.Addr(t)}
 	var flags []string
 	for door, addr := range addrs {
 		flags = append(flags, "-"+door+"="+addr)
@@ -64,7 +65,8 @@ func TestE2EMakeRunIsStopped(t *testing.T) {
 // addresses, or fails with an error if the user has named them.
 func TestE2EAnotherServer(t *testing.T) {
 	t.Chdir("../../..")
-	o := options{tcp: hosttest.Addr(t), rest: hosttest.Addr(t), grpc: hosttest.Addr(t), containers: hosttest.Addr(t), admin: hosttest.Addr(t)}
+	o := options{tcp: hosttest.Addr(t), rest: hosttest.Addr(t), grpc: hosttest.Addr(t), containers: hosttest.Addr(t),
+		admin: hosttest.Addr(t)}
 	other, err := serve(t.Context(), &o, io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -75,13 +77,15 @@ func TestE2EAnotherServer(t *testing.T) {
 		}
 	}()
 	second := o
-	second.fixed, second.tcp, second.rest, second.grpc, second.containers = true, hosttest.Addr(t), hosttest.Addr(t), hosttest.Addr(t), hosttest.Addr(t)
+	second.fixed, second.tcp, second.rest, second.grpc, second.containers = true, hosttest.Addr(t), hosttest.Addr(t),
+		hosttest.Addr(t), hosttest.Addr(t)
 	if err := run(t.Context(), second, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "ended") {
 		t.Errorf("the second server: %v, want that it has ended by itself", err)
 	}
 	second.fixed, second.once = false, true
 	var out bytes.Buffer
-	if err := run(t.Context(), second, &out); err != nil || !strings.Contains(out.String(), "another program listens on "+o.admin) || !strings.Contains(out.String(), "19 of 20 right") {
+	if err := run(t.Context(), second, &out); err != nil ||
+		!strings.Contains(out.String(), "another program listens on "+o.admin) || !strings.Contains(out.String(), "19 of 20 right") {
 		t.Errorf("the second server on other ports: %v\n%s", err, &out)
 	}
 }

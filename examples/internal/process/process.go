@@ -97,7 +97,8 @@ func (p *Process) WaitReady(ctx context.Context, admin string) error {
 			return false, text, err
 		}
 		if own := p.cmd.Process.Pid; status.PID != own {
-			return false, fmt.Sprintf("process %d serves on %s instead of process %d, which was started here: stop that one, or choose other addresses", status.PID, admin, own), nil
+			return false, fmt.Sprintf("process %d serves on %s instead of process %d, which was started here: stop that one, or choose other addresses",
+				status.PID, admin, own), nil
 		}
 		return status.Readiness.Ready, status.Readiness.Reason, nil
 	})
@@ -105,7 +106,8 @@ func (p *Process) WaitReady(ctx context.Context, admin string) error {
 
 // Wait calls holds until it returns true, for half a minute at most. If the program ends or the
 // time is over, it fails with the last text of holds.
-func (p *Process) Wait(ctx context.Context, what string, holds func(context.Context) (ok bool, progress string, err error)) error {
+func (p *Process) Wait(ctx context.Context, what string,
+	holds func(context.Context) (ok bool, progress string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	pause := time.NewTicker(50 * time.Millisecond)

@@ -152,7 +152,8 @@ func (s *apiserver) start() {
 		s.t.Fatal(err)
 	}
 	s.process = cmd
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	client := http.Client{Timeout: 5 * time.Second,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer client.CloseIdleConnections()
 	until(s.t, "the apiserver to be ready", func() bool {
 		request, _ := http.NewRequest(http.MethodGet, s.url()+"/readyz", nil)
@@ -212,7 +213,8 @@ func writeKey(t testing.TB, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 }

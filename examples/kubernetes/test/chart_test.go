@@ -32,7 +32,8 @@ func template(t *testing.T, namespace string, values []byte) ([]byte, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := chartutil.ToRenderValues(chart, given, chartutil.ReleaseOptions{Name: "shivad", Namespace: namespace, Revision: 1, IsInstall: true}, nil)
+	all, err := chartutil.ToRenderValues(chart, given,
+		chartutil.ReleaseOptions{Name: "shivad", Namespace: namespace, Revision: 1, IsInstall: true}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +101,8 @@ func TestUpgrade(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := at.Apply(context.Background(), o.GetName(), o, metav1.ApplyOptions{FieldManager: "helm", Force: true}); err != nil {
+			if _, err := at.Apply(context.Background(), o.GetName(), o,
+				metav1.ApplyOptions{FieldManager: "helm", Force: true}); err != nil {
 				t.Errorf("%s: %s %s: %v", set, o.GetKind(), o.GetName(), err)
 			}
 		}
@@ -170,8 +172,10 @@ func TestNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for release, want := range map[string]string{"shivad": "shivad", "prod": "prod-shivad", "my-shivad": "my-shivad", strings.Repeat("x", 53): strings.Repeat("x", 33) + "-shivad"} {
-		all, err := chartutil.ToRenderValues(chart, map[string]any{}, chartutil.ReleaseOptions{Name: release, Namespace: "n"}, nil)
+	for release, want := range map[string]string{"shivad": "shivad", "prod": "prod-shivad", "my-shivad": "my-shivad",
+		strings.Repeat("x", 53): strings.Repeat("x", 33) + "-shivad"} {
+		all, err := chartutil.ToRenderValues(chart, map[string]any{},
+			chartutil.ReleaseOptions{Name: release, Namespace: "n"}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +214,8 @@ func TestPlain(t *testing.T) {
 func TestManifests(t *testing.T) {
 	c := newClient(t, shared(t))
 	namespace := c.namespace()
-	for _, pattern := range []string{"../plain/shivad.yaml", "../plain/scaledobject.yaml", "../plain/model-policy.yaml", "../kserve/*.yaml", "../models/*.yaml"} {
+	for _, pattern := range []string{"../plain/shivad.yaml", "../plain/scaledobject.yaml", "../plain/model-policy.yaml",
+		"../kserve/*.yaml", "../models/*.yaml"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -234,7 +239,8 @@ func TestStrict(t *testing.T) {
 		t.Fatal(err)
 	}
 	for wrong, field := range map[string]string{
-		"preStop:": "preStap:", "scaleTargetRef:": "scaleTargetReff:", "endpoints:": "endpoint:", "publishNotReadyAddresses:": "publishNotReady:",
+		"preStop:": "preStap:", "scaleTargetRef:": "scaleTargetReff:", "endpoints:": "endpoint:",
+		"publishNotReadyAddresses:": "publishNotReady:",
 	} {
 		misspelt := bytes.Replace(text, []byte(wrong), []byte(field), 1)
 		if bytes.Equal(misspelt, text) {

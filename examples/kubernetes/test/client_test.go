@@ -43,7 +43,8 @@ var modules = []struct {
 // config is a client's configuration for the server, with a token.
 func (s *apiserver) config(token string) *rest.Config {
 	return &rest.Config{
-		Host: s.url(), BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 1000, Burst: 1000,
+		Host: s.url(), BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: 1000,
+		Burst: 1000,
 	}
 }
 
@@ -72,13 +73,16 @@ func newClient(t testing.TB, s *apiserver) *client {
 // namespace makes a namespace with a unique name.
 func (c *client) namespace() string {
 	c.t.Helper()
-	made, err := c.CoreV1().Namespaces().Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
+	made, err := c.CoreV1().Namespaces().Create(context.Background(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	// The admission of pods requires the account, and the controller that would make it does not
 	// run.
-	if _, err := c.CoreV1().ServiceAccounts(made.Name).Create(context.Background(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().ServiceAccounts(made.Name).
+		Create(context.Background(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
+			metav1.CreateOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
 	return made.Name
@@ -111,7 +115,8 @@ func (c *client) create(o *unstructured.Unstructured, namespace string, dryRun .
 	if err != nil {
 		return err
 	}
-	_, err = at.Create(context.Background(), o, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict, DryRun: dryRun})
+	_, err = at.Create(context.Background(), o,
+		metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict, DryRun: dryRun})
 	return err
 }
 
@@ -208,5 +213,7 @@ func refused(err error, words ...string) bool {
 	if !errors.As(err, &status) {
 		return false
 	}
-	return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(status.ErrStatus.Message, word) })
+	return !slices.ContainsFunc(words, func(word string) bool {
+		return !strings.Contains(status.ErrStatus.Message, word)
+	})
 }

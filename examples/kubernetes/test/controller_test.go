@@ -45,7 +45,10 @@ func (g *stage) fakeServer(load float64) *fakeServer {
 	f.load.Store(load)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		f.asked.Add(1)
-		_ = json.NewEncoder(w).Encode(map[string]any{"models": []any{map[string]any{"name": "digits", "version": "1", "load": f.load.Load()}}})
+		_ = json.NewEncoder(w).
+			Encode(
+				map[string]any{
+					"models": []any{map[string]any{"name": "digits", "version": "1", "load": f.load.Load()}}})
 	})}
 	go func() { _ = server.Serve(l) }() // ends with Close
 	f.close = func() { server.Close() }
@@ -90,7 +93,8 @@ func newStage(t *testing.T, s *apiserver) *stage {
 	}
 	seconds := int64(3600)
 	token, err := c.CoreV1().ServiceAccounts(g.namespace).CreateToken(t.Context(), "shivad-controller",
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +113,8 @@ type controller struct {
 
 func (g *stage) start(flags ...string) *controller {
 	g.t.Helper()
-	k := &controller{t: g.t, log: filepath.Join(g.t.TempDir(), "log"), health: fmt.Sprintf("127.0.0.1:%d", freePort(g.t)), done: make(chan struct{})}
+	k := &controller{t: g.t, log: filepath.Join(g.t.TempDir(), "log"),
+		health: fmt.Sprintf("127.0.0.1:%d", freePort(g.t)), done: make(chan struct{})}
 	log, err := os.Create(k.log)
 	if err != nil {
 		g.t.Fatal(err)
@@ -168,7 +173,8 @@ func (g *stage) model(admin string, spec map[string]any) *unstructured.Unstructu
 		all[key] = value
 	}
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "shivad.github.io/v1alpha1", "kind": "Model", "metadata": map[string]any{"name": "digits", "labels": map[string]any{"a": "b"}}, "spec": all,
+		"apiVersion": "shivad.github.io/v1alpha1", "kind": "Model",
+		"metadata": map[string]any{"name": "digits", "labels": map[string]any{"a": "b"}}, "spec": all,
 	}}
 }
 
@@ -208,7 +214,8 @@ func (g *stage) waitReplicas(n int32) {
 func (g *stage) condition(kind, status, reason string) (message string) {
 	g.t.Helper()
 	until(g.t, fmt.Sprintf("the condition %s to be %s: %s", kind, status, reason), func() bool {
-		m, err := g.dynamic.Resource(models).Namespace(g.namespace).Get(context.Background(), "digits", metav1.GetOptions{})
+		m, err := g.dynamic.Resource(models).Namespace(g.namespace).
+			Get(context.Background(), "digits", metav1.GetOptions{})
 		if err != nil {
 			g.t.Fatal(err)
 		}
@@ -228,7 +235,9 @@ func (g *stage) condition(kind, status, reason string) (message string) {
 // patch changes the Model or, if resource is deployments, its Deployment.
 func (g *stage) patch(resource, text string) {
 	g.t.Helper()
-	if _, err := g.dynamic.Resource(resourceOf(resource)).Namespace(g.namespace).Patch(context.Background(), "digits", "application/merge-patch+json", []byte(text), metav1.PatchOptions{}); err != nil {
+	if _, err := g.dynamic.Resource(resourceOf(resource)).Namespace(g.namespace).
+		Patch(context.Background(), "digits", "application/merge-patch+json", []byte(text),
+			metav1.PatchOptions{}); err != nil {
 		g.t.Fatal(err)
 	}
 }
@@ -261,7 +270,8 @@ func (g *stage) serves() {
 	g.t.Helper()
 	d := g.deployment()
 	d.Status = appsv1.DeploymentStatus{Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
-	if _, err := g.AppsV1().Deployments(g.namespace).UpdateStatus(context.Background(), d, metav1.UpdateOptions{}); err != nil {
+	if _, err := g.AppsV1().Deployments(g.namespace).
+		UpdateStatus(context.Background(), d, metav1.UpdateOptions{}); err != nil {
 		g.t.Fatal(err)
 	}
 	g.condition("Ready", "True", "Serving")
@@ -270,7 +280,8 @@ func (g *stage) serves() {
 // delete deletes the Model or, if resource is deployments, its Deployment.
 func (g *stage) delete(resource string) {
 	g.t.Helper()
-	if err := g.dynamic.Resource(resourceOf(resource)).Namespace(g.namespace).Delete(context.Background(), "digits", metav1.DeleteOptions{}); err != nil {
+	if err := g.dynamic.Resource(resourceOf(resource)).Namespace(g.namespace).
+		Delete(context.Background(), "digits", metav1.DeleteOptions{}); err != nil {
 		g.t.Fatal(err)
 	}
 }
@@ -289,7 +300,8 @@ func (g *stage) makeTheirs() {
 func (g *stage) theirs() bool {
 	g.t.Helper()
 	d := g.deployment()
-	return d != nil && *d.Spec.Replicas == 9 && d.Spec.Template.Spec.Containers[0].Image == "theirs:1" && len(d.OwnerReferences) == 0
+	return d != nil && *d.Spec.Replicas == 9 && d.Spec.Template.Spec.Containers[0].Image == "theirs:1" &&
+		len(d.OwnerReferences) == 0
 }
 
 func resourceOf(name string) schema.GroupVersionResource {
@@ -308,10 +320,12 @@ func TestControllerMakesDeployments(t *testing.T) {
 	g.waitReplicas(1)
 	d := g.deployment()
 	owner := metav1.GetControllerOf(d)
-	if owner == nil || owner.Kind != "Model" || owner.Name != "digits" || owner.BlockOwnerDeletion == nil || !*owner.BlockOwnerDeletion {
+	if owner == nil || owner.Kind != "Model" || owner.Name != "digits" || owner.BlockOwnerDeletion == nil ||
+		!*owner.BlockOwnerDeletion {
 		t.Errorf("the owner is %+v", owner)
 	}
-	if c := d.Spec.Template.Spec.Containers; len(c) != 1 || c[0].Image != "digits:1" || d.Spec.Template.Labels["team"] != "vision" || d.Labels["a"] != "b" {
+	if c := d.Spec.Template.Spec.Containers; len(c) != 1 || c[0].Image != "digits:1" ||
+		d.Spec.Template.Labels["team"] != "vision" || d.Labels["a"] != "b" {
 		t.Errorf("%+v %v %v", c, d.Spec.Template.Labels, d.Labels)
 	}
 	g.condition("Scaled", "True", "Asked")
@@ -377,7 +391,8 @@ func TestControllerMendsDrift(t *testing.T) {
 // deletion. The test plays the cluster's controller that deletes the Model's objects.
 func TestControllerDeletes(t *testing.T) {
 	for name, late := range map[string][]string{
-		"hears of both": nil, "hears of the Deployment": {"models"}, "hears of the Model": {"deployments"}, "hears of nothing": {"models", "deployments"},
+		"hears of both": nil, "hears of the Deployment": {"models"}, "hears of the Model": {"deployments"},
+		"hears of nothing": {"models", "deployments"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newStage(t, shared(t))
@@ -444,7 +459,8 @@ func TestTwoControllers(t *testing.T) {
 	g := newStage(t, shared(t))
 	server := g.fakeServer(1.5)
 	holder := func() (name string) {
-		lease, err := g.CoordinationV1().Leases(g.namespace).Get(context.Background(), "shiva-controller", metav1.GetOptions{})
+		lease, err := g.CoordinationV1().Leases(g.namespace).
+			Get(context.Background(), "shiva-controller", metav1.GetOptions{})
 		if err == nil && lease.Spec.HolderIdentity != nil {
 			name = *lease.Spec.HolderIdentity
 		}
@@ -530,7 +546,10 @@ func TestControllerRefusals(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	g.make(server.address, map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "model", "image": "i", "imagePolicy": "x"}}}}})
+	g.make(server.address,
+		map[string]any{
+			"template": map[string]any{
+				"spec": map[string]any{"containers": []any{map[string]any{"name": "model", "image": "i", "imagePolicy": "x"}}}}})
 	if message := g.condition("Ready", "False", "Refused"); !strings.Contains(message, "imagePolicy") {
 		t.Error(message)
 	}
@@ -578,7 +597,9 @@ func TestApiserverAway(t *testing.T) {
 
 	s.stop()
 	server.load.Store(4.5)
-	until(t, "the controller not to be ready", func() bool { return k.healthy("/readyz") == http.StatusServiceUnavailable })
+	until(t, "the controller not to be ready", func() bool {
+		return k.healthy("/readyz") == http.StatusServiceUnavailable
+	})
 	if live := k.healthy("/livez"); live != http.StatusOK {
 		t.Errorf("without an apiserver /livez is %d", live)
 	}

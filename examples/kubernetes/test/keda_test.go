@@ -46,8 +46,9 @@ func newScaled(t *testing.T, values string, server *pod) *scaled {
 		}
 		return &scaled{
 			ExternalScalerClient: externalscaler.NewExternalScalerClient(conn),
-			ref:                  &externalscaler.ScaledObjectRef{Name: o.GetName(), Namespace: "default", ScalerMetadata: metadata},
-			interval:             time.Duration(seconds) * time.Second,
+			ref: &externalscaler.ScaledObjectRef{Name: o.GetName(), Namespace: "default",
+				ScalerMetadata: metadata},
+			interval: time.Duration(seconds) * time.Second,
 		}
 	}
 	t.Fatal("the chart has no ScaledObject")
@@ -63,7 +64,8 @@ func (s *scaled) poll(t *testing.T) int64 {
 		t.Fatalf("%v %v", spec, err)
 	}
 	m := spec.MetricSpecs[0]
-	values, err := s.GetMetrics(t.Context(), &externalscaler.GetMetricsRequest{ScaledObjectRef: s.ref, MetricName: m.MetricName})
+	values, err := s.GetMetrics(t.Context(),
+		&externalscaler.GetMetricsRequest{ScaledObjectRef: s.ref, MetricName: m.MetricName})
 	if err != nil || len(values.MetricValues) != 1 || values.MetricValues[0].MetricName != m.MetricName {
 		t.Fatalf("%v %v", values, err)
 	}
@@ -146,7 +148,8 @@ func TestKEDA(t *testing.T) {
 	last := keda.poll(t)
 	// On a busy machine a replica's capacity may have dropped meanwhile.
 	if _, now := status(t, server, "digits"); now < 0.5*can || now > 1.1*can || !right(last, 3*can/now/0.8) {
-		t.Errorf("a replica answered %.2f rows a second, and now %.2f; three times as many arrive, and %d replicas are needed", can, now, last)
+		t.Errorf("a replica answered %.2f rows a second, and now %.2f; three times as many arrive, and %d replicas are needed",
+			can, now, last)
 	}
 	load.noise.Store(true)
 	changes := 0
@@ -158,7 +161,8 @@ func TestKEDA(t *testing.T) {
 		}
 	}
 	load.end()
-	t.Logf("%d rows answered and %d refused; %d changes in %v", load.answered.Load(), load.refused.Load(), changes, *noise)
+	t.Logf("%d rows answered and %d refused; %d changes in %v", load.answered.Load(), load.refused.Load(), changes,
+		*noise)
 	if changes > 1 {
 		t.Errorf("%d changes in %v of noise", changes, *noise)
 	}
@@ -180,7 +184,9 @@ func TestKEDAOfServers(t *testing.T) {
 	digits.becomes(digits.container.ReadinessProbe, true)
 	can := capacity(t, servers[0], "measured")
 	for _, one := range servers {
-		until(t, "the model to be at both", func() bool { return ask(t.Context(), one, "digits", time.Minute) == http.StatusOK })
+		until(t, "the model to be at both", func() bool {
+			return ask(t.Context(), one, "digits", time.Minute) == http.StatusOK
+		})
 	}
 	for _, one := range servers {
 		newCrowd(t, one, "digits", 1.5*can)

@@ -32,7 +32,8 @@ func runtimePod(t *testing.T, name, folder string) *pod {
 	}
 	c := spec.Spec.Containers[0]
 	// Names for the ports in the image's settings.
-	c.Ports = []corev1.ContainerPort{{Name: "8080", ContainerPort: 8080}, {Name: "9000", ContainerPort: 9000}, {Name: "8002", ContainerPort: 8002}}
+	c.Ports = []corev1.ContainerPort{{Name: "8080", ContainerPort: 8080}, {Name: "9000", ContainerPort: 9000},
+		{Name: "8002", ContainerPort: 8002}}
 	for _, probe := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe} {
 		probe.HTTPGet.Port = intstr.FromString(probe.HTTPGet.Port.String())
 	}
@@ -83,7 +84,8 @@ func run(t *testing.T, program ...string) string {
 func TestRuntime(t *testing.T) {
 	iris, digits, file := t.TempDir(), t.TempDir(), t.TempDir()
 	run(t, python(t), "testdata/iris.py", filepath.Join(iris, "model.joblib"))
-	if err := os.WriteFile(filepath.Join(digits, "digits.onnx"), read(t, "../../digits/digits.onnx"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(digits, "digits.onnx"), read(t, "../../digits/digits.onnx"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	program := `
@@ -109,7 +111,9 @@ serve()
 			if no := p.live(); no != "" {
 				t.Error(no)
 			}
-			lines := strings.Split(strings.TrimSpace(run(t, python(t), "testdata/ask.py", p.address("8080"), p.address("9000"), c.name, c.input, c.shape, c.datatype, c.output)), "\n")
+			lines := strings.Split(
+				strings.TrimSpace(run(t, python(t), "testdata/ask.py", p.address("8080"), p.address("9000"), c.name,
+					c.input, c.shape, c.datatype, c.output)), "\n")
 			if len(lines) != 2 || lines[0] != lines[1] || !strings.HasPrefix(lines[0], c.want) {
 				t.Errorf("answers %q, want %s twice", lines, c.want)
 			}
@@ -182,12 +186,15 @@ type modelFormat struct {
 // with it, and both select the same version of a format automatically, with the same priority. It
 // returns the format.
 func clash(a, b *servingRuntime) string {
-	if !slices.ContainsFunc(a.Spec.ProtocolVersions, func(p string) bool { return slices.Contains(b.Spec.ProtocolVersions, p) }) {
+	if !slices.ContainsFunc(a.Spec.ProtocolVersions, func(p string) bool {
+		return slices.Contains(b.Spec.ProtocolVersions, p)
+	}) {
 		return ""
 	}
 	for _, one := range a.Spec.SupportedModelFormats {
 		for _, other := range b.Spec.SupportedModelFormats {
-			if one.AutoSelect && other.AutoSelect && strings.EqualFold(one.Name, other.Name) && one.Version == other.Version &&
+			if one.AutoSelect && other.AutoSelect && strings.EqualFold(one.Name, other.Name) &&
+				one.Version == other.Version &&
 				one.Priority != nil && other.Priority != nil && *one.Priority == *other.Priority {
 				return one.Name
 			}
@@ -201,7 +208,8 @@ func clash(a, b *servingRuntime) string {
 func TestRuntimeBesideKServes(t *testing.T) {
 	runtime := func(name, protocols string, formats ...modelFormat) *servingRuntime {
 		r := &servingRuntime{}
-		r.Metadata.Name, r.Spec.ProtocolVersions, r.Spec.SupportedModelFormats = name, strings.Fields(protocols), formats
+		r.Metadata.Name, r.Spec.ProtocolVersions, r.Spec.SupportedModelFormats = name, strings.Fields(protocols),
+			formats
 		return r
 	}
 	automatic := func(name, version string, priority int) modelFormat {
@@ -238,7 +246,10 @@ func TestRuntimeBesideKServes(t *testing.T) {
 	for _, o := range objects(t, read(t, "../kserve/inferenceservices.yaml")) {
 		name, _, _ := unstructured.NestedString(o.Object, "spec", "predictor", "model", "runtime")
 		format, _, _ := unstructured.NestedString(o.Object, "spec", "predictor", "model", "modelFormat", "name")
-		if name != ours.Metadata.Name || !slices.ContainsFunc(ours.Spec.SupportedModelFormats, func(f modelFormat) bool { return f.Name == format }) {
+		if name != ours.Metadata.Name ||
+			!slices.ContainsFunc(ours.Spec.SupportedModelFormats, func(f modelFormat) bool {
+				return f.Name == format
+			}) {
 			t.Errorf("%s names the runtime %q and the format %q", o.GetName(), name, format)
 		}
 	}

@@ -47,8 +47,10 @@ func replica(t *testing.T, template corev1.PodTemplateSpec, servers ...*pod) *po
 
 // ask sends a row to a model, and returns the status of the answer; 0 without an answer.
 func ask(ctx context.Context, server *pod, model string, patience time.Duration) int {
-	body := fmt.Sprintf(`{"parameters": {"timeout": %d}, "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}`, patience.Microseconds())
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+server.address("rest")+"/v2/models/"+model+"/infer", strings.NewReader(body))
+	body := fmt.Sprintf(`{"parameters": {"timeout": %d}, "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}`,
+		patience.Microseconds())
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost,
+		"http://"+server.address("rest")+"/v2/models/"+model+"/infer", strings.NewReader(body))
 	if err != nil {
 		return 0
 	}

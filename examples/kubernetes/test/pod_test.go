@@ -57,7 +57,8 @@ func rendered(t *testing.T, values string) (templates map[string]corev1.PodTempl
 // newPod returns a pod that is not started yet. files are the files in its volumes, by path.
 func newPod(t *testing.T, template corev1.PodTemplateSpec, files map[string]string) *pod {
 	t.Helper()
-	p := &pod{t: t, container: *template.Spec.Containers[0].DeepCopy(), ports: map[string]int{}, log: filepath.Join(t.TempDir(), "log")}
+	p := &pod{t: t, container: *template.Spec.Containers[0].DeepCopy(), ports: map[string]int{},
+		log: filepath.Join(t.TempDir(), "log")}
 	replace := []string{"127.0.0.1:8002", "127.0.0.1:0"} // the admin API, inside the pod
 	for path, text := range files {
 		here := filepath.Join(t.TempDir(), filepath.Base(path))
@@ -68,7 +69,8 @@ func newPod(t *testing.T, template corev1.PodTemplateSpec, files map[string]stri
 	}
 	for _, port := range p.container.Ports {
 		p.ports[port.Name] = freePort(t)
-		replace = append(replace, fmt.Sprintf(":%d", port.ContainerPort), fmt.Sprintf("127.0.0.1:%d", p.ports[port.Name]))
+		replace = append(replace, fmt.Sprintf(":%d", port.ContainerPort),
+			fmt.Sprintf("127.0.0.1:%d", p.ports[port.Name]))
 	}
 	r := strings.NewReplacer(replace...)
 	for i, a := range p.container.Args {

@@ -17,7 +17,9 @@ func TestModelPolicy(t *testing.T) {
 	policy := strings.ReplaceAll(string(read(t, "../plain/model-policy.yaml")), "registry.example.org/models/", "shivad-")
 	for _, o := range objects(t, []byte(policy)) {
 		if o.GetKind() == "ValidatingAdmissionPolicyBinding" { // other tests have Models in namespaces of their own
-			err := unstructured.SetNestedStringMap(o.Object, map[string]string{"kubernetes.io/metadata.name": namespace}, "spec", "matchResources", "namespaceSelector", "matchLabels")
+			err := unstructured.SetNestedStringMap(o.Object,
+				map[string]string{"kubernetes.io/metadata.name": namespace}, "spec", "matchResources",
+				"namespaceSelector", "matchLabels")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -42,18 +44,22 @@ func TestModelPolicy(t *testing.T) {
 	})
 	for _, o := range []struct{ pod, container, template, word string }{
 		{bare, image, "", ""},
-		{bare + `"serviceAccountName": "default", `, image, `"metadata": {"labels": {"app.kubernetes.io/component": "model"}}, `, ""},
+		{bare + `"serviceAccountName": "default", `, image,
+			`"metadata": {"labels": {"app.kubernetes.io/component": "model"}}, `, ""},
 		{bare + `"volumes": [{"name": "v", "secret": {"secretName": "models-token"}}, {"name": "w", "emptyDir": {}}], `,
-			image + `, "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "models-a", "key": "k"}}}, {"name": "B", "value": "b"}]`, "", ""},
+			image + `, "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "models-a", "key": "k"}}}, {"name": "B", "value": "b"}]`,
+			"", ""},
 		{bare + `"initContainers": [{"name": "i", "image": "other:1"}], `, image, "", "expected images"},
 		{"", image, "", "expected automountServiceAccountToken: false"},
 		{`"automountServiceAccountToken": true, `, image, "", "expected automountServiceAccountToken: false"},
 		{bare + `"serviceAccountName": "shivad-controller", `, image, "", "no service account"},
 		{bare + `"serviceAccount": "shivad-controller", `, image, "", "no service account"},
 		{bare + `"volumes": [{"name": "v", "hostPath": {"path": "/"}}], `, image, "", "expected volumes"},
-		{bare + `"volumes": [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}], `, image, "", "expected volumes"},
+		{bare + `"volumes": [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}], `,
+			image, "", "expected volumes"},
 		{bare + `"volumes": [{"name": "v", "secret": {"secretName": "operators-token"}}], `, image, "", "expected Secrets"},
-		{bare, image + `, "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "operators-token", "key": "token"}}}]`, "", "expected Secrets"},
+		{bare, image + `, "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "operators-token", "key": "token"}}}]`,
+			"", "expected Secrets"},
 		{bare, image + `, "envFrom": [{"secretRef": {"name": "operators-token"}}]`, "", "expected Secrets"},
 		{bare, image, `"metadata": {"labels": {"app.kubernetes.io/component": "server"}}, `, "component: model"},
 		{bare + `"hostNetwork": true, `, image, "", "expected no hostNetwork"},

@@ -51,7 +51,8 @@ func touch(t *testing.T, path string) {
 // infer asks the model for the sum of four numbers, in JSON.
 func infer(ctx context.Context, server *pod, numbers string) (status int, body string) {
 	text := `{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": ` + numbers + `}]}`
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+server.address("rest")+"/v2/models/sums/infer", strings.NewReader(text))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost,
+		"http://"+server.address("rest")+"/v2/models/sums/infer", strings.NewReader(text))
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -157,7 +158,8 @@ func TestProbesLargeRequest(t *testing.T) {
 	}()
 	go func() { // ends with the answer
 		const size = 16 << 20
-		head := fmt.Sprintf(`{"inputs":[{"name":"x","datatype":"FP32","shape":[1,%d],"parameters":{"binary_data_size":%d}}],"outputs":[{"name":"sum","parameters":{"binary_data":true}}]}`, size/4, size)
+		head := fmt.Sprintf(`{"inputs":[{"name":"x","datatype":"FP32","shape":[1,%d],"parameters":{"binary_data_size":%d}}],"outputs":[{"name":"sum","parameters":{"binary_data":true}}]}`,
+			size/4, size)
 		body, w := io.Pipe()
 		go func() { // ends with the body, or when the probes end
 			_, err := io.WriteString(w, head)
@@ -167,7 +169,8 @@ func TestProbesLargeRequest(t *testing.T) {
 			}
 			w.CloseWithError(errors.Join(err, io.EOF))
 		}()
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+server.address("rest")+"/v2/models/sums/infer", io.LimitReader(body, int64(len(head)+size)))
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+			"http://"+server.address("rest")+"/v2/models/sums/infer", io.LimitReader(body, int64(len(head)+size)))
 		if err != nil {
 			results <- err.Error()
 			return
@@ -185,7 +188,8 @@ func TestProbesLargeRequest(t *testing.T) {
 	}()
 	probes := 0
 	for ; under.Load() > 0; probes++ {
-		for name, no := range map[string]string{"server live": server.live(), "server ready": server.ready(), "model live": m.live(), "model ready": m.ready()} {
+		for name, no := range map[string]string{"server live": server.live(), "server ready": server.ready(),
+			"model live": m.live(), "model ready": m.ready()} {
 			if no != "" {
 				t.Errorf("while a large request is under way: %s: %s", name, no)
 			}
@@ -211,7 +215,8 @@ func TestProbesLargeRequest(t *testing.T) {
 func newRedis(t *testing.T) (values string, stop func()) {
 	t.Helper()
 	port := freePort(t)
-	redis := exec.Command("redis-server", "--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--save", "", "--dir", t.TempDir())
+	redis := exec.Command("redis-server", "--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--save", "", "--dir",
+		t.TempDir())
 	redis.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := redis.Start(); err != nil {
 		t.Fatalf("%v: \"make programs\" installs it", err)

@@ -76,7 +76,10 @@ func TestControllerScalesRealModels(t *testing.T) {
 			return wanted == n && ready == n
 		})
 	}
-	until(t, "a first replica, which shows what the model is", func() bool { wanted, _ := k.look(); return wanted == 1 })
+	until(t, "a first replica, which shows what the model is", func() bool {
+		wanted, _ := k.look()
+		return wanted == 1
+	})
 	replicas("none, since nobody asks", 0)
 	load := newCrowd(t, server, "digits", can/2)
 	replicas("one for half of what it can do", 1)

@@ -42,7 +42,8 @@ func serve(ctx context.Context, args []string) error {
 	}
 	return container.Serve(ctx, container.Model{
 		Name: build.Name, Version: build.Version, Platform: "go",
-		Inputs:   []tensor.Spec{{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{-1, digits.Side, digits.Side}}},
+		Inputs: []tensor.Spec{{Name: "image", DType: tensor.Uint8,
+			Shape: tensor.Shape{-1, digits.Side, digits.Side}}},
 		Outputs:  []tensor.Spec{{Name: "label", DType: tensor.Int64, Shape: tensor.Shape{-1}}},
 		MaxBatch: 64,
 		Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {

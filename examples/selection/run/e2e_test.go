@@ -24,7 +24,8 @@ func TestE2ERun(t *testing.T) {
 	t.Chdir("../../..")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	o := options{tcp: hosttest.Addr(t), containers: hosttest.Addr(t), admin: hosttest.Addr(t), svg: filepath.Join(t.TempDir(), "selection.svg")}
+	o := options{tcp: hosttest.Addr(t), containers: hosttest.Addr(t), admin: hosttest.Addr(t),
+		svg: filepath.Join(t.TempDir(), "selection.svg")}
 	var out bytes.Buffer
 	rounds, err := run(ctx, o, &out)
 	defer func() {

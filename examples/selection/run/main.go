@@ -60,7 +60,8 @@ func run(ctx context.Context, o options, out io.Writer) (rounds []round, err err
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
-	create := []string{"apps", "create", "selection", "--admin", o.admin, "--policy", "exp4", "--param", "eta=0.5", "--param", "share=0.01",
+	create := []string{"apps", "create", "selection", "--admin", o.admin, "--policy", "exp4", "--param", "eta=0.5",
+		"--param", "share=0.01",
 		"--param", "inherit=1", "--slo", "5s"}
 	for _, m := range selection.Models {
 		create = append(create, "--model", m)
@@ -75,7 +76,8 @@ func run(ctx context.Context, o options, out io.Writer) (rounds []round, err err
 	defer client.Close()
 	s := &stream{client: client, admin: o.admin, out: out}
 
-	fmt.Fprintf(out, "%d images it has never seen go to the application \"selection\", and to its models for comparison:\n\n", len(images))
+	fmt.Fprintf(out, "%d images it has never seen go to the application \"selection\", and to its models for comparison:\n\n",
+		len(images))
 	s.head()
 	if err := s.send(ctx, images); err != nil {
 		return nil, err

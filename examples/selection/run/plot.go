@@ -62,11 +62,13 @@ func drawSVG(file string, rounds []round) error {
 		accuracy[n] = plotter.XY{X: float64(n + window), Y: float64(applicationRight(rounds[n:n+window])) / window}
 	}
 	dashed := []vg.Length{vg.Points(3), vg.Points(2)}
-	if err := line(fmt.Sprintf("right of the last %d", window), accuracy, draw.LineStyle{Color: color.Black, Width: vg.Points(1), Dashes: dashed}); err != nil {
+	if err := line(fmt.Sprintf("right of the last %d", window), accuracy,
+		draw.LineStyle{Color: color.Black, Width: vg.Points(1), Dashes: dashed}); err != nil {
 		return err
 	}
 	half := float64(len(rounds) / 2)
-	if err := line("", plotter.XYs{{X: half, Y: 0}, {X: half, Y: 1}}, draw.LineStyle{Color: color.Gray{0x80}, Width: vg.Points(1)}); err != nil {
+	if err := line("", plotter.XYs{{X: half, Y: 0}, {X: half, Y: 1}},
+		draw.LineStyle{Color: color.Gray{0x80}, Width: vg.Points(1)}); err != nil {
 		return err
 	}
 	p.Legend.Padding = vg.Millimeter / 2

@@ -52,7 +52,8 @@ func summarise(out io.Writer, rounds []round) {
 	half := len(rounds) / 2
 	fmt.Fprintf(out, "\n%-12s %11s %11s %11s\n", "right, in %", "first half", "second half", "all")
 	line := func(name string, right func([]round) int) {
-		fmt.Fprintf(out, "%-12s %11.1f %11.1f %11.1f\n", name, percent(right, rounds[:half]), percent(right, rounds[half:]), percent(right, rounds))
+		fmt.Fprintf(out, "%-12s %11.1f %11.1f %11.1f\n", name, percent(right, rounds[:half]),
+			percent(right, rounds[half:]), percent(right, rounds))
 	}
 	for i, name := range selection.Models {
 		line(name, func(rounds []round) int { return modelRight(rounds, i) })

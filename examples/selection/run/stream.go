@@ -65,7 +65,8 @@ func (s *stream) round(ctx context.Context, number int, im image) (r round, err 
 	for i := range r.single {
 		r.single[i] = labels[1+i] == int64(im.digit)
 	}
-	feedback := &shiva.Message{Namespace: "selection/update", Metadata: fmt.Appendf(nil, `{"id": %d, "label": %d}`, number, im.digit)}
+	feedback := &shiva.Message{Namespace: "selection/update",
+		Metadata: fmt.Appendf(nil, `{"id": %d, "label": %d}`, number, im.digit)}
 	answer, err := s.client.Do(ctx, feedback)
 	if err != nil {
 		return r, err
@@ -85,7 +86,8 @@ func (s *stream) ask(ctx context.Context, name string, id int, im image) (int64,
 	if err != nil {
 		return 0, err
 	}
-	answer, err := s.client.Do(ctx, &shiva.Message{Namespace: name, Metadata: fmt.Appendf(nil, `{"id": %d}`, id), Tensors: []tensor.Tensor{pixels}})
+	answer, err := s.client.Do(ctx,
+		&shiva.Message{Namespace: name, Metadata: fmt.Appendf(nil, `{"id": %d}`, id), Tensors: []tensor.Tensor{pixels}})
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}
@@ -114,7 +116,8 @@ func (s *stream) shares(ctx context.Context) (shares [models]float64, err error)
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(text), &learned); !ok || err != nil || len(learned.Users) != 1 || len(learned.Users[0].Models) != models {
+	if err := json.Unmarshal([]byte(text), &learned); !ok || err != nil || len(learned.Users) != 1 ||
+		len(learned.Users[0].Models) != models {
 		return shares, fmt.Errorf("what the policy has learned: expected %d models of one user, got %s", models, text)
 	}
 	for _, m := range learned.Users[0].Models {

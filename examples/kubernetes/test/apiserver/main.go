@@ -29,7 +29,8 @@ func etcd(dir, client, peer string) error {
 	cfg.Dir = dir
 	cfg.LogLevel = "error"
 	cfg.UnsafeNoFsync = true
-	for to, text := range map[*[]url.URL]string{&cfg.ListenClientUrls: client, &cfg.AdvertiseClientUrls: client, &cfg.ListenPeerUrls: peer, &cfg.AdvertisePeerUrls: peer} {
+	for to, text := range map[*[]url.URL]string{&cfg.ListenClientUrls: client, &cfg.AdvertiseClientUrls: client,
+		&cfg.ListenPeerUrls: peer, &cfg.AdvertisePeerUrls: peer} {
 		u, err := url.Parse(text)
 		if err != nil {
 			return err
