@@ -58,13 +58,11 @@ func statusOf(err error) int32 {
 // joined returns an output of all rows of a stage, with a reference.
 func (r *run) joined(m member, spec *tensor.Spec) (tensor.Tensor, error) {
 	list := r.stages[m.stage].rows
-	// Of a model that is not batched.
-	flat := spec.Ragged != "" && spec.Ragged == spec.Name+rowsMember
 	parts := make([]tensor.Tensor, 0, len(list))
 	for k := range list {
 		if o := &list[k]; o.err == nil {
 			t := o.call.Outputs[m.output]
-			if flat {
+			if m.flat {
 				t.Shape = t.Shape[1:]
 			}
 			parts = append(parts, t)
@@ -76,7 +74,7 @@ func (r *run) joined(m member, spec *tensor.Spec) (tensor.Tensor, error) {
 		t.Shape = slices.Clone(t.Shape)
 		return t, nil
 	}
-	hole, err := r.hole(m, spec, parts, flat)
+	hole, err := r.hole(m, spec, parts)
 	if err != nil {
 		return hole, err
 	}
@@ -111,8 +109,8 @@ func (r *run) unjoined(err error) error {
 
 // hole makes what a row that failed has of an output: zeros in the shape of the other rows, or else
 // of the declaration, with 0 for what it leaves open.
-func (r *run) hole(m member, spec *tensor.Spec, parts []tensor.Tensor, flat bool) (tensor.Tensor, error) {
-	ragged := flat || r.p.plan.stages[m.stage].target.Spec.Outputs[m.output].Ragged != ""
+func (r *run) hole(m member, spec *tensor.Spec, parts []tensor.Tensor) (tensor.Tensor, error) {
+	ragged := m.flat || r.p.plan.stages[m.stage].target.Spec.Outputs[m.output].Ragged != ""
 	shape := slices.Clone(spec.Shape)
 	if len(parts) > 0 {
 		shape = slices.Clone(parts[0].Shape)

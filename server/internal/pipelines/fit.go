@@ -62,7 +62,8 @@ const (
 type member struct {
 	kind   memberKind
 	stage  int
-	output int // index into the outputs of the stage's model; of value and lengths
+	output int  // index into the outputs of the stage's model; of value and lengths
+	flat   bool // a value of a model that is not batched, with a size of its own for each row
 }
 
 type memberKind uint8
@@ -429,7 +430,7 @@ func (f *fitter) outputs() {
 			}
 		}
 		int32s := func(kind memberKind, suffix string, scope int) {
-			f.member(member{kind, i, 0}, tensor.Spec{
+			f.member(member{kind: kind, stage: i}, tensor.Spec{
 				Name: s.Name + suffix, DType: tensor.Int32, Shape: tensor.Shape{-1}, Ragged: f.countOf(scope),
 			})
 		}
@@ -488,6 +489,7 @@ func (f *fitter) declare(i, output int, name string, wanted []string) {
 	spec := s.target.Spec.Outputs[output]
 	row := rowOf(&s.target.Spec, &spec)
 	declared := tensor.Spec{Name: name, DType: spec.DType, Labels: spec.Labels, Ragged: f.countOf(s.scope)}
+	flat := false
 	switch {
 	case spec.Ragged != "":
 		declared.Shape = row
@@ -495,13 +497,14 @@ func (f *fitter) declare(i, output int, name string, wanted []string) {
 	case !s.target.Spec.Batched() && len(row) > 0 && row[0] == -1:
 		// Each execution may return another number of values.
 		declared.Shape, declared.Ragged = row, name+rowsMember
-		f.member(member{lengths, i, output}, tensor.Spec{
+		flat = true
+		f.member(member{kind: lengths, stage: i, output: output}, tensor.Spec{
 			Name: declared.Ragged, DType: tensor.Int32, Shape: tensor.Shape{-1}, Ragged: f.countOf(s.scope),
 		})
 	default:
 		declared.Shape = append(tensor.Shape{-1}, row...)
 	}
-	f.member(member{value, i, output}, declared)
+	f.member(member{value, i, output, flat}, declared)
 }
 
 // countOf names the tensor that says how many rows of a scope each parent row has; "": the rows are

@@ -101,6 +101,18 @@ func (ls *lines) leave(e *entry) (waited bool, next []move) {
 	return waited, l.moves()
 }
 
+// withdraw is leave for a frame that waits, and does nothing for any other.
+func (ls *lines) withdraw(e *entry) (waited bool, next []move) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if e.state != waiting {
+		return false, nil
+	}
+	l := e.line
+	ls.remove(e)
+	return true, l.moves()
+}
+
 func (ls *lines) remove(e *entry) {
 	l := e.line
 	e.line, e.state = nil, gone

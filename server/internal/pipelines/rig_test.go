@@ -322,7 +322,9 @@ func elements(s *tensor.Spec, data []byte) int {
 // serve adds a replica of a model.
 func (r *rig) serve(name string, k kind, w *schedtest.Worker) *scheduler.Replica {
 	r.t.Helper()
-	w.Model = k.answer(r.pool)
+	if w.Model == nil {
+		w.Model = k.answer(r.pool)
+	}
 	replica, err := r.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, k.spec, w, scheduler.ReplicaOptions{})
 	if err != nil {
 		r.t.Fatal(err)
@@ -341,6 +343,7 @@ type asker struct {
 	answers atomic.Int32
 	done    chan struct{}
 	at      time.Time
+	inputs  []tensor.Tensor // that the caller releases after Close
 }
 
 func (a *asker) Complete(*gate.Call) {

@@ -47,6 +47,7 @@ type run struct {
 	err      error  // of the request; nothing begins any more
 	started  bool
 	stopped  bool // calls were canceled because of err
+	expired  bool // it waits in no line any more
 	over     bool
 }
 
@@ -301,7 +302,7 @@ func (r *run) advance() {
 		if i < 0 {
 			break
 		}
-		if r.stages[i].lined {
+		if r.stages[i].lined && !r.expired {
 			r.queue(i)
 			continue
 		}
@@ -387,8 +388,15 @@ func (r *run) expire() {
 		return
 	}
 	r.pending++
+	r.expired = true
 	for i := range r.stages {
-		if w := &r.stages[i]; w.lined && r.err == nil && r.leave(w) {
+		w := &r.stages[i]
+		if !w.lined || r.err != nil {
+			continue
+		}
+		waited, next := r.p.registry.lines.withdraw(&w.entry)
+		if r.moves = append(r.moves, next...); waited {
+			r.pending--
 			r.submit(r.begin(i))
 		}
 	}
@@ -541,7 +549,7 @@ func (r *run) Close() {
 	}
 	r.p, r.call, r.request, r.asker = nil, nil, gate.Request{}, gate.Asker{}
 	r.waiter, r.timer, r.moves, r.err = nil, nil, nil, nil
-	r.pending, r.trial, r.started, r.stopped, r.over = 0, false, false, false, false
+	r.pending, r.trial, r.started, r.stopped, r.expired, r.over = 0, false, false, false, false, false
 	runs.Put(r)
 }
 

@@ -413,3 +413,40 @@ func TestCirclesOfPipelines(t *testing.T) {
 		}
 	})
 }
+
+// TestDeadlineInLine: a frame that waits for a stage is answered at its deadline, also if an older
+// frame is before it at the stages that come after.
+func TestDeadlineInLine(t *testing.T) {
+	onRig(t, func(r *rig) {
+		r.serve("finder", finder, takes(2*time.Millisecond))
+		r.serve("maker", maker, takes(100*time.Millisecond))
+		d := twoStages()
+		d.Keep = setting.KeepLatest
+		d.Stages = append(d.Stages, admin.Stage{Name: "again", Model: "maker", Inputs: map[string]string{"x": "make.y"}})
+		d.Outputs["z"] = "again.y"
+		r.define(d)
+		var frames []*asker
+		for i, timeout := range []time.Duration{time.Second, 30 * time.Millisecond} {
+			q := &gate.Request{Model: "p", Inputs: []tensor.Tensor{thing(int64(i+1), 1)}}
+			q.Stream, q.Timeout = "camera", timeout
+			a, err := r.begin(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			frames = append(frames, a)
+		}
+		began := time.Now()
+		<-frames[1].done
+		// Its answer would have to wait for that of the older frame.
+		if took := frames[1].at.Sub(began); took != 30*time.Millisecond || !errors.Is(frames[1].Err, scheduler.ErrDeadlineExceeded) {
+			t.Errorf("%v after %v", frames[1].Err, took)
+		}
+		<-frames[0].done
+		for _, a := range frames {
+			a.Close()
+		}
+		if frames[0].Err != nil {
+			t.Error(frames[0].Err)
+		}
+	})
+}
