@@ -53,7 +53,7 @@ beyond the range is an error that names the key, what is expected and what came.
 }
 
 // The page agrees with the table.
-func TestPage(t *testing.T) {
+func TestManual(t *testing.T) {
 	manualtest.Page(t, "../../manual/parameters.md", page())
 }
 
