@@ -411,6 +411,7 @@ func TestRegionsAtTheDoors(t *testing.T) {
 		{"lists", shiva("cut", `{"image_regions":[[0,0,0.5,0.5],[0.25,0,1,1]],"k":1}`, picture), both},
 		{"lists of corners", shiva("cut", `{"image_regions":[[[0,0],[1,0],[1,1],[0,1]]]}`, picture), "true 7[0 0 1 1]"},
 		{"none", shiva("cut", "", picture, boxes(tensor.Shape{0, 4})), "true "},
+		{"an empty list of Python", shiva("cut", "", picture, tensor.Tensor{Name: "image_regions", DType: tensor.Float64, Shape: tensor.Shape{0}}), "true "},
 		{"an empty list", shiva("cut", `{"image_regions":[]}`, picture), "true "},
 		{"no regions", shiva("cut", "", picture), "false 7[-1 -1 -1 -1]"},
 		{"outside", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, -3, 0.5, 0.25, 7)), "true 7[0 0.5 0.25 1]"},
@@ -421,6 +422,7 @@ func TestRegionsAtTheDoors(t *testing.T) {
 
 		{"one of several is not a number", shiva("cut", "", picture, boxes(tensor.Shape{3, 4}, 0, 0, 1, 1, 0, nan, 1, 1, 1, 0, 0, 1)),
 			`invalid input: input "image_regions": row 1: a coordinate is not a number, or infinite (and 1 more rows cannot be cut)`},
+		{"mirrored both ways", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, 1, 1, 0, 0)), `row 0: [1, 1, 0, 0] is empty or turned inside out`},
 		{"turned inside out", shiva("cut", "", picture, boxes(tensor.Shape{1, 4, 2}, 0, 0, 0, 1, 1, 1, 1, 0)), `row 0: [[0, 0], [0, 1], [1, 1], [1, 0]] is empty or turned inside out`},
 		{"empty", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, 0.5, 0, 0.5, 1)), `row 0: [0.5, 0, 0.5, 1] is empty or turned inside out`},
 		{"nothing inside", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, 1, 0, 2, 1)), `row 0: [1, 0, 2, 1] is outside the picture`},

@@ -10,8 +10,12 @@ import (
 // clockwise from the one that becomes the top left of what is cut out.
 type Region [4][2]float32
 
-// Box returns the region of a box.
+// Box returns the region of a box. One whose sides are both given the wrong way around is turned
+// inside out, too, and not upside down.
 func Box(xMin, yMin, xMax, yMax float32) Region {
+	if xMax < xMin && yMax < yMin {
+		return Region{{xMin, yMin}, {xMin, yMax}, {xMax, yMax}, {xMax, yMin}}
+	}
 	return Region{{xMin, yMin}, {xMax, yMin}, {xMax, yMax}, {xMin, yMax}}
 }
 

@@ -2,6 +2,8 @@ package apps
 
 import (
 	"cmp"
+	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/shivad/shivad/server/internal/composite"
@@ -61,8 +63,15 @@ func (*standIn) Voices() int { return 1 }
 
 // rowsOfAny counts the rows of a request without any declaration: the first dimension, if all
 // tensors have more than one dimension and the first is the same; otherwise the request is one row
-// without its batch dimension.
+// without its batch dimension. If there are regions of a picture, they are the rows.
 func rowsOfAny(tensors []tensor.Tensor) (rows int, one bool) {
+	for i, t := range tensors {
+		image, regions := strings.CutSuffix(t.Name, tensor.RegionsSuffix)
+		if regions && slices.ContainsFunc(tensors, func(o tensor.Tensor) bool { return o.Name == image }) {
+			tensors = tensors[i : i+1]
+			break
+		}
+	}
 	for i, t := range tensors {
 		if len(t.Shape) < 2 || i > 0 && t.Shape[0] != rows {
 			return 1, true

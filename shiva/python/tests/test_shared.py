@@ -35,7 +35,7 @@ class Shares:
                 self.files[steps[3]] = os.open("/dev/shm" + message.metadata["key"], os.O_RDWR)
             return Message(message.namespace, {"name": steps[3]})
         if steps[:2] == ["v2", "models"]:
-            return Message(message.namespace, {"inputs": [{"name": "x"}]})
+            return Message(message.namespace, {"inputs": [{"name": "x"}, {"name": "x_regions", "optional": True}]})
         arrays: dict[str, Any] = dict(
             zip(message.metadata.get("__tensors__", ["x"]), message.tensors, strict=False)
         )
