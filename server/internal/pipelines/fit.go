@@ -34,13 +34,17 @@ type step struct {
 
 	first   bool   // it reads nothing but the request
 	makers  []int  // the stages that it reads, each once
-	readers int    // how many stages read it
+	uses    []use  // what it reads of them, each once
+	readers []int  // by output of the model: how many stages read it
 	asks    bool   // it reads the request, too
 	shown   []bool // by output of the model: it is in the answer
 }
 
 // siblings are the outputs that a filter reads, by index into those of the model; -1: not read.
 type siblings struct{ labels, classes, scores int }
+
+// A use is an output of a stage that another one reads.
+type use struct{ stage, output int }
 
 // A feed is where an input of a stage's model comes from.
 type feed struct {
@@ -109,17 +113,27 @@ func (p *Pipeline) Fit(find func(model string) (*gate.Target, error)) (*Plan, er
 // edges notes who reads what, so that it is given up after the last one.
 func (f *fitter) edges() {
 	for i := range f.stages {
+		n := len(f.stages[i].target.Spec.Outputs)
+		f.stages[i].shown, f.stages[i].readers = make([]bool, n), make([]int, n)
+	}
+	for i := range f.stages {
 		s := &f.stages[i]
-		s.shown = make([]bool, len(s.target.Spec.Outputs))
 		for _, from := range s.sources() {
 			s.asks = s.asks || from.stage == request
 			if from.stage != request && !slices.Contains(s.makers, from.stage) {
 				s.makers = append(s.makers, from.stage)
-				f.stages[from.stage].readers++
 			}
 		}
 		if s.first = len(s.makers) == 0; s.asks {
 			f.asked++
+		}
+		for _, fed := range s.feeds {
+			f.uses(s, fed.from, fed.output)
+		}
+		if s.Each != "" {
+			for _, output := range []int{s.each, s.filter.labels, s.filter.classes, s.filter.scores} {
+				f.uses(s, s.stage.each.stage, output)
+			}
 		}
 	}
 	for _, m := range f.answer {
@@ -127,6 +141,16 @@ func (f *fitter) edges() {
 			f.stages[m.stage].shown[m.output] = true
 		}
 	}
+}
+
+// uses notes that a stage reads an output of another one.
+func (f *fitter) uses(s *step, stage, output int) {
+	one := use{stage, output}
+	if stage == request || output < 0 || slices.Contains(s.uses, one) {
+		return
+	}
+	s.uses = append(s.uses, one)
+	f.stages[stage].readers[output]++
 }
 
 // A fitter collects what does not fit.

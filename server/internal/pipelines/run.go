@@ -55,7 +55,7 @@ type run struct {
 type work struct {
 	rows    []row // never moved
 	missing int   // stages that it reads and that are not done
-	readers int   // stages that read it and are not done
+	readers []int // by output: stages that read it and are not done
 	left    int   // rows that are not complete
 	lined   bool  // its frame waits in a line
 	begun   bool  // or it has arrived in its line
@@ -112,7 +112,7 @@ func (p *pipeline) open(c *gate.Call, q *gate.Request) (*run, error) {
 	for i := range r.stages {
 		s := &p.plan.stages[i]
 		w := &r.stages[i]
-		w.missing, w.readers = len(s.makers), s.readers
+		w.missing, w.readers = len(s.makers), append(w.readers[:0], s.readers...)
 		if w.lined = c.Frame != nil && c.Keep() > 0 && !(s.first && c.Rows == 1); w.lined {
 			w.entry = entry{run: r, stage: i, keep: c.Keep(), room: max(1, s.target.Live)}
 		}
@@ -232,13 +232,12 @@ func (r *run) finished(i int) {
 			}
 		}
 	}
-	for _, m := range s.makers {
-		if r.stages[m].readers--; r.stages[m].readers == 0 {
-			r.giveBack(m)
-		}
+	for _, u := range s.uses {
+		r.stages[u.stage].readers[u.output]--
+		r.giveBack(u)
 	}
-	if w.readers == 0 {
-		r.giveBack(i)
+	for output := range w.readers {
+		r.giveBack(use{i, output})
 	}
 	if s.asks {
 		if r.asking--; r.asking == 0 {
@@ -247,17 +246,18 @@ func (r *run) finished(i int) {
 	}
 }
 
-// giveBack releases the outputs of a stage that nobody reads any more and that the answer does not
-// show. The caller has the lock.
-func (r *run) giveBack(i int) {
-	shown := r.p.plan.stages[i].shown
-	for k := range r.stages[i].rows {
-		outputs := r.stages[i].rows[k].call.Outputs
-		for o := range outputs {
-			if !shown[o] {
-				outputs[o].Release()
-				outputs[o].Data, outputs[o].Buf = nil, nil
-			}
+// giveBack releases an output of a stage if nobody reads it any more and the answer does not show
+// it. The caller has the lock.
+func (r *run) giveBack(u use) {
+	w := &r.stages[u.stage]
+	if w.readers[u.output] > 0 || r.p.plan.stages[u.stage].shown[u.output] {
+		return
+	}
+	for k := range w.rows {
+		if o := &w.rows[k]; o.err == nil {
+			t := &o.call.Outputs[u.output]
+			t.Release()
+			t.Data, t.Buf = nil, nil
 		}
 	}
 }
@@ -530,7 +530,7 @@ func (r *run) closeRows() {
 		if cap(rows) > spareRows {
 			rows = nil
 		}
-		*w = work{rows: rows}
+		*w = work{rows: rows, readers: w.readers[:0]}
 	}
 	clear(r.pictures)
 }

@@ -450,3 +450,36 @@ func TestDeadlineInLine(t *testing.T) {
 		}
 	})
 }
+
+// TestGivenUp: what a stage makes and the answer does not show is given up when the last stage that
+// reads it is done, while later ones still work.
+func TestGivenUp(t *testing.T) {
+	onRig(t, func(r *rig) {
+		r.serve("finder", finder, takes(time.Millisecond))
+		r.serve("maker", maker, takes(time.Millisecond))
+		r.serve("slow", maker, takes(50*time.Millisecond))
+		d := twoStages()
+		d.Stages = append(d.Stages, admin.Stage{Name: "again", Model: "slow", Inputs: map[string]string{"x": "make.y"}})
+		d.Outputs = map[string]string{"z": "again.y"}
+		r.define(d)
+		a, err := r.begin(&gate.Request{Model: "p", Inputs: []tensor.Tensor{thing(1, 1)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+		const values = 64 // make.y, in the smallest class
+		if n := r.pool.InUse(); n != values {
+			t.Errorf("%d bytes are held, expected %d", n, values)
+		}
+		if <-a.done; a.Err != nil {
+			t.Error(a.Err)
+		}
+		if n := r.pool.InUse(); n != values { // again.y
+			t.Errorf("%d bytes are held with the answer, expected %d", n, values)
+		}
+		a.Close()
+		if n := r.pool.InUse(); n != 0 {
+			t.Errorf("%d bytes are held", n)
+		}
+	})
+}
