@@ -338,8 +338,8 @@ type Limits struct {
 	Tensors       int   `toml:"tensors" default:"255" min:"1" max:"255"`
 	Rank          int   `toml:"rank" default:"64" min:"1" max:"255"`
 	JSONDepth     int   `toml:"json_depth" default:"128" min:"1" max:"10000"`
-	// ImagePixels is the size of the largest picture that a client may send as a file, since a
-	// container decodes it.
+	// ImagePixels is the size of the largest picture that a client may send as a file, which a
+	// container decodes, and of all regions that a request cuts, for a model that resizes none.
 	ImagePixels int `toml:"image_pixels" default:"67108864" min:"1" max:"2147483647"`
 	// PayloadBytes is the memory of the process for payloads in both directions; beyond that,
 	// requests are answered Overloaded.
