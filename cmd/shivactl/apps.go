@@ -209,7 +209,7 @@ func (c *cli) createApp(o *appOptions, name string) error {
 	if err := c.send(http.MethodPost, "/v1/apps", o.members, &a); err != nil {
 		return err
 	}
-	c.doubtLinks(a.Models)
+	c.doubtLinks(a.Models, "the link means nothing")
 	return c.printApp(a)
 }
 
@@ -222,7 +222,7 @@ func (c *cli) changeApp(o *appOptions, name string) error {
 		return err
 	}
 	if o.members["models"] != nil {
-		c.doubtLinks(a.Models)
+		c.doubtLinks(a.Models, "the link means nothing")
 	}
 	return c.printApp(a)
 }
@@ -309,8 +309,8 @@ func (c *cli) printLinks(a admin.App) error {
 }
 
 // doubtLinks warns of links to what the server has not heard of. That is allowed, as an application
-// may be made before its models, but often a name is mistyped.
-func (c *cli) doubtLinks(links []string) {
+// may be made before its models, but often a name is mistyped. Until they come, so is what until says. besides are other names that links may have.
+func (c *cli) doubtLinks(links []string, until string, besides ...string) {
 	var list admin.ModelList
 	if c.get("/v1/models", &list) != nil {
 		return // the application is made, and only the warning is lost
@@ -318,7 +318,7 @@ func (c *cli) doubtLinks(links []string) {
 	for _, link := range links {
 		name, version, _ := strings.Cut(link, "/")
 		numbered := version != "" && version != "*"
-		var known []string
+		known := slices.Clone(besides)
 		for _, m := range list.Models {
 			if known = append(known, m.Name); numbered {
 				known = append(known, m.Name+"/"+m.Version)
@@ -330,7 +330,7 @@ func (c *cli) doubtLinks(links []string) {
 		if slices.Contains(known, link) {
 			continue
 		}
-		fmt.Fprintf(c.stderr, "shivactl: no container of %s has registered yet: until one does, the link means nothing\n", link)
+		fmt.Fprintf(c.stderr, "shivactl: no container of %s has registered yet: until one does, %s\n", link, until)
 		slices.Sort(known)
 		if hint := didYouMean(link, slices.Compact(known)); hint != "" {
 			fmt.Fprintln(c.stderr, "  ->", hint)

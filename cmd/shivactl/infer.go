@@ -39,7 +39,8 @@ inputs takes no FILE. --id names the request, which must then be the only one, f
 names the user whom an application serves.
 
 What a detector found (outputs boxes, scores and labels) has a line for each object; --draw writes the picture
-with boxes, names, masks, corners and points.
+with boxes, names, masks, corners and points. The answer of a pipeline is a tree: its stages, what each has found,
+and what later stages say of that; --draw writes the boxes with the texts of later stages.
 
 With --json: {"route", "results": [{"file", "rows", "ms", "outputs": [{"name", "datatype", "shape", "data":
 [... row by row]}], "metadata": {...}} or {"file", "error": {"type", "message", "hint"}}]}. Numbers that
@@ -141,7 +142,11 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 		results = c.askEach(client, m, items, request{o.timing, o.id, o.user})
 	}
 	if o.draw != "" && results[0].err == nil {
-		if err := drawResult(o.draw, m, items[0], results[0]); err != nil {
+		draw := drawResult
+		if m.pipeline != nil {
+			draw = drawTree
+		}
+		if err := draw(o.draw, m, items[0], results[0]); err != nil {
 			return err
 		}
 	}
@@ -161,8 +166,8 @@ func canAsk(m model, o *inferOptions, scale float64, files []string) error {
 	case !none && len(files) == 0:
 		return usage("infer", "which file? - is standard input")
 	}
-	if o.draw != "" && (!detects(m) || m.sole() != 0 || !m.inputs[0].files) {
-		return usage("infer", "--draw is for models that take a picture file and answer boxes, scores and labels, each ragged: %s does not", m.route)
+	if o.draw != "" && !drawable(m) {
+		return usage("infer", "--draw is for models that take a picture file and answer boxes, scores and labels, each ragged, and for pipelines of such models: %s is none", m.route)
 	}
 	for _, s := range m.inputs {
 		if _, err := appendFloat(nil, wire(s), 0); scale != 0 && err != nil {
@@ -173,6 +178,14 @@ func canAsk(m model, o *inferOptions, scale float64, files []string) error {
 		}
 	}
 	return nil
+}
+
+// drawable reports whether the answer of a model can be drawn into its input.
+func drawable(m model) bool {
+	if m.pipeline != nil {
+		return slices.ContainsFunc(m.inputs, func(s spec) bool { return s.files })
+	}
+	return detects(m) && m.sole() == 0 && m.inputs[0].files
 }
 
 // parseScale reads a factor: a number or a fraction; 0 if none is given.

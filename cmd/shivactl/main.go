@@ -102,7 +102,7 @@ func (c *cli) root() *cobra.Command {
 		{"Requests", []*cobra.Command{c.inferCommand(), c.latestCommand(), c.feedbackCommand(), c.benchCommand()}},
 		{"What is served", []*cobra.Command{
 			c.modelsCommand(), c.versionsCommand(), c.cacheCommand(), c.streamsCommand(), c.containersCommand(),
-			c.appsCommand(), c.linksCommand(), c.policiesCommand(),
+			c.appsCommand(), c.linksCommand(), c.policiesCommand(), c.pipelinesCommand(),
 		}},
 		{"The server", []*cobra.Command{
 			c.statusCommand(), c.topCommand(), c.explainCommand(), c.historyCommand(), c.auditCommand(), c.logsCommand(),

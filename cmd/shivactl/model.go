@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/nested"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -16,6 +17,8 @@ type model struct {
 	inputs  []spec
 	outputs []spec
 	whole   bool // it takes a request as it is: no dimension counts rows
+
+	pipeline *nested.Pipeline // nil: it is none
 }
 
 // spec is a declared input or output.
@@ -33,6 +36,8 @@ type declaration struct {
 	Batched *bool            `json:"batched"` // nil: deduced from the shapes
 	Inputs  []declaredTensor `json:"inputs"`
 	Outputs []declaredTensor `json:"outputs"`
+
+	Pipeline *nested.Pipeline `json:"pipeline"`
 }
 
 type declaredTensor struct {
@@ -66,7 +71,7 @@ func (d *declaration) model(route string) (model, error) {
 		return model{}, &failure{"undeclared", route + " declares neither inputs nor outputs, so shivactl cannot know what to send",
 			"a client that knows sends it: see the model's own documentation", exitRefused}
 	}
-	m := model{route: route, whole: d.Batched != nil && !*d.Batched}
+	m := model{route: route, whole: d.Batched != nil && !*d.Batched, pipeline: d.Pipeline}
 	for list, specs := range map[*[]declaredTensor]*[]spec{&d.Inputs: &m.inputs, &d.Outputs: &m.outputs} {
 		for _, t := range *list {
 			dtype, ok := tensor.FromV2(t.Datatype)

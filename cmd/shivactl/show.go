@@ -15,8 +15,11 @@ import (
 )
 
 // printResults prints a table with a line for each row and a column for each output, then the
-// failures. The objects of a detector have lines of their own.
+// failures. The objects of a detector have lines of their own, and pipelines have trees.
 func (c *cli) printResults(m model, results []result, o *inferOptions) error {
+	if m.pipeline != nil {
+		return c.printTrees(m, results, o)
+	}
 	if detects(m) {
 		return c.printObjects(m, results, o)
 	}

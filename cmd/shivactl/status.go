@@ -20,7 +20,7 @@ func (c *cli) statusCommand() *cobra.Command {
 "clients": [{"name", "requests", "bytes", "quotas": [{"quota", "limit", "used", "refused", "refused_seconds"}]}],
 "payload_bytes": {"used", "limit", "refused"}, "shared_bytes": {"inputs", "used", "readable", "replaced", "limit", "outputs"},
 "queue": {"rows", "bytes", "oldest_row_seconds", "oldest_batch_seconds"},
-"models": [...], "routes": [{"name", "to", "ready", "hides"}], "newest": {"bytes", "limit", "streams", "waiting", "answered", "failed", "evicted"}, "streams": [{"model", "name",
+"models": [...], "pipelines": [{"name", "stages": [...]}], "routes": [{"name", "to", "ready", "hides"}], "newest": {"bytes", "limit", "streams", "waiting", "answered", "failed", "evicted"}, "streams": [{"model", "name",
 "connection", "client", "identity", "known", "age_seconds" (null: no answer), "waiting", "askers": [...]}],
 "state": {"at", "healthy", "since", "error"}, "sessions": [...], "processes": [...], "limits": {...}}
 
@@ -97,6 +97,9 @@ func (c *cli) printStatus(s admin.Status) error {
 
 	fmt.Fprintln(c.stdout)
 	if err := c.printHealth(s.Models); err != nil {
+		return err
+	}
+	if err := c.printStages(s.Pipelines); err != nil {
 		return err
 	}
 	if err := c.printRoutes(s.Routes); err != nil {
@@ -182,7 +185,7 @@ func (c *cli) printHealth(all []admin.Health) error {
 	for _, h := range all {
 		name, share := h.Name+"/"+h.Version, "-"
 		if h.Version == "" {
-			name = h.Name + " (application)"
+			name = h.Name + " (" + kindOf(h) + ")"
 		}
 		if h.Judged > 0 {
 			share = fmt.Sprintf("%.4g %%", 100*min(1, float64(h.InTime)/float64(h.Judged)))

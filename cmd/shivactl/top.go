@@ -82,21 +82,23 @@ func (c *cli) top(o *topOptions) error {
 // The JSON output of top; the help documents it.
 type (
 	top struct {
-		Version  string      `json:"version"`
-		Ready    bool        `json:"ready"`
-		Reason   string      `json:"reason,omitempty"`
-		Uptime   float64     `json:"uptime_seconds"`
-		Span     float64     `json:"span_seconds"`
-		Warnings int         `json:"warnings"`
-		Requests float64     `json:"requests_per_second"`
-		Models   []topModel  `json:"models"`
-		Clients  []topClient `json:"clients"`
+		Version   string               `json:"version"`
+		Ready     bool                 `json:"ready"`
+		Reason    string               `json:"reason,omitempty"`
+		Uptime    float64              `json:"uptime_seconds"`
+		Span      float64              `json:"span_seconds"`
+		Warnings  int                  `json:"warnings"`
+		Requests  float64              `json:"requests_per_second"`
+		Models    []topModel           `json:"models"`
+		Pipelines []admin.PipelineLoad `json:"pipelines,omitempty"` // in the last minute
+		Clients   []topClient          `json:"clients"`
 
 		Streams []admin.Seen `json:"streams"`
 	}
 	topModel struct {
 		Name      string   `json:"name"`
 		Version   string   `json:"version"`
+		Kind      string   `json:"kind,omitempty"`
 		Replicas  int      `json:"replicas"`
 		Failing   int      `json:"failing"`
 		QueueRows int      `json:"queue_rows"`
@@ -130,7 +132,7 @@ func topOf(before, now *admin.Status) top {
 	span := max(now.Uptime-before.Uptime, 0.001)
 	t := top{
 		Version: now.Version, Ready: now.Readiness.Ready, Reason: now.Readiness.Reason, Uptime: now.Uptime, Span: span, Warnings: len(now.Warnings),
-		Models: []topModel{}, Clients: []topClient{}, Streams: append([]admin.Seen{}, now.Streams...),
+		Models: []topModel{}, Pipelines: now.Pipelines, Clients: []topClient{}, Streams: append([]admin.Seen{}, now.Streams...),
 	}
 	for _, h := range now.Models {
 		old := admin.Health{}
@@ -141,6 +143,9 @@ func topOf(before, now *admin.Status) top {
 			Name: h.Name, Version: h.Version, Replicas: h.Replicas, Failing: h.Failing, QueueRows: h.QueueRows, OldestRow: h.OldestRow,
 			Failed: float64(since(h.Failed, old.Failed)) / span, Streams: h.Streams, FrameAge: h.FrameAge,
 		}
+		if h.Version == "" {
+			m.Kind = kindOf(h)
+		}
 		if requests := since(h.Requests, old.Requests); requests > 0 {
 			m.Requests = float64(requests) / span
 			if judged := since(h.Judged, old.Judged); judged > 0 {
@@ -148,7 +153,7 @@ func topOf(before, now *admin.Status) top {
 				m.InTime = &share
 			}
 			m.P50, m.P99 = quantile(h.Durations, old.Durations, 0.5), quantile(h.Durations, old.Durations, 0.99)
-			if h.Version != "" { // requests to an application are also counted at its models
+			if h.Version != "" { // those to applications and pipelines are also counted at their models
 				t.Requests += m.Requests
 			}
 		}
@@ -245,7 +250,7 @@ func (c *cli) printTop(t *top, s *admin.Status) error {
 	for _, m := range t.Models {
 		name, replicas, waiting, inTime := m.Name+"/"+m.Version, fmt.Sprint(m.Replicas), fmt.Sprint(m.QueueRows), "-"
 		if m.Version == "" {
-			name, waiting = m.Name+" (application)", "-"
+			name, waiting = m.Name+" ("+m.Kind+")", "-"
 		}
 		if m.Failing > 0 {
 			replicas += fmt.Sprintf(", %d FAILING", m.Failing)
@@ -258,6 +263,15 @@ func (c *cli) printTop(t *top, s *admin.Status) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", name, replicas, waiting, rate(m.Requests), rate(m.Failed), durationText(m.P50), durationText(m.P99),
 			inTime, m.Streams, millis(m.FrameAge))
+	}
+	if len(t.Pipelines) > 0 {
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		fmt.Fprintln(c.stdout)
+		if err := c.printStages(t.Pipelines); err != nil {
+			return err
+		}
 	}
 	if len(t.Streams) > 0 {
 		fmt.Fprintln(w)

@@ -67,13 +67,15 @@ type Status struct {
 	Regions   Regions   `json:"regions"`       // of clients' own shared memory
 	Queue     Queue     `json:"queue"`         // of all models
 	Models    []Health  `json:"models"`        // and applications
-	Routes    []Route   `json:"routes"`        // of the configuration
-	Newest    Newest    `json:"newest"`        // answers of streams, for those who ask for them
-	Streams   []Seen    `json:"streams"`       // at most 20: first those that somebody waits for
-	State     State     `json:"state"`
-	Sessions  []Session `json:"sessions"`  // of containers
-	Processes []Process `json:"processes"` // supervised ones
-	Limits    any       `json:"limits"`    // in effect, with the keys of [limits] in the file
+	// Pipelines have how their stages did in the last minute; nil: there are none.
+	Pipelines []PipelineLoad `json:"pipelines,omitempty"`
+	Routes    []Route        `json:"routes"`  // of the configuration
+	Newest    Newest         `json:"newest"`  // answers of streams, for those who ask for them
+	Streams   []Seen         `json:"streams"` // at most 20: first those that somebody waits for
+	State     State          `json:"state"`
+	Sessions  []Session      `json:"sessions"`  // of containers
+	Processes []Process      `json:"processes"` // supervised ones
+	Limits    any            `json:"limits"`    // in effect, with the keys of [limits] in the file
 }
 
 // A Route is a name that stands for another one: a [route.NAME] of the configuration.
@@ -103,9 +105,10 @@ type Addresses struct {
 // when the server first knew of it.
 type Health struct {
 	Name     string `json:"name"`
-	Version  string `json:"version"`  // "" of an application
-	Replicas int    `json:"replicas"` // live ones
-	Failing  int    `json:"failing"`  // live ones that fail on every batch
+	Version  string `json:"version"`        // "" of an application or a pipeline
+	Kind     string `json:"kind,omitempty"` // which of these; "" of a model
+	Replicas int    `json:"replicas"`       // live ones
+	Failing  int    `json:"failing"`        // live ones that fail on every batch
 	// Absence is why it has no live replica, where that is no outage: another version answers in
 	// its place, or a process starts with the next request.
 	Absence string `json:"absence"`

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/admin"
 )
 
 // Every number, size and duration has bounds, and a value beyond a bound is refused with an error
@@ -66,6 +67,7 @@ func walk(t *testing.T, table string, v reflect.Value, number func(key string, v
 			case Addrs, []string, map[string]string:
 			case []Container, []ModelFile, []ModelFolder, map[string]Model: // walked by themselves
 			case Routes: // its metadata have the bounds of requests
+			case map[string]admin.Pipeline: // package pipelines checks them
 			case []Identity, Hashes, Patterns, Devices: // without numbers
 			default:
 				t.Errorf("%s is a %v, which this test does not look into", key, f.value.Type())

@@ -24,6 +24,10 @@ func (c Config) Clone() Config {
 		r.Metadata = cloned(r.Metadata) // the values are not written to
 		c.Routes[name] = r
 	}
+	c.Pipelines = cloned(c.Pipelines)
+	for name, p := range c.Pipelines {
+		c.Pipelines[name] = clonePipeline(p)
+	}
 	c.Supervised = slices.Clone(c.Supervised)
 	for i := range c.Supervised {
 		p := &c.Supervised[i]

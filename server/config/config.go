@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/shiva/unixsocket"
@@ -44,6 +45,8 @@ type Config struct {
 	// settings that the file leaves out come from Defaults. Routes are names that stand for others.
 	Models map[string]Model `toml:"model"`
 	Routes Routes           `toml:"route"`
+	// Pipelines are names for graphs of models, by name, besides those of the state store.
+	Pipelines map[string]admin.Pipeline `toml:"pipeline"`
 	// Supervised are processes that the server starts and stops, and containers that it connects
 	// to.
 	Supervised []Container `toml:"container"`
@@ -637,8 +640,9 @@ func Default() Config {
 			StreamInterval:   policy.StreamInterval,
 			StreamsPerClient: policy.Streams,
 		},
-		Models: map[string]Model{},
-		Routes: Routes{},
+		Models:    map[string]Model{},
+		Routes:    Routes{},
+		Pipelines: map[string]admin.Pipeline{},
 	}
 	setDefaults(reflect.ValueOf(&c).Elem())
 	return c

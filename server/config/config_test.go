@@ -12,6 +12,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/admin"
 )
 
 const sample = "../../cmd/shivad/shivad.toml"
@@ -59,8 +60,8 @@ func TestSampleIsComplete(t *testing.T) {
 	}
 	for _, key := range allKeys(t, c) {
 		_, ok := c.origins[key]
-		if !ok { // only one of the two kinds of [[container]] has it
-			_, ok = c.origins[strings.Replace(key, "container[0]", "container[1]", 1)]
+		if !ok { // only one of the two kinds of [[container]], or of two stages, has it
+			_, ok = c.origins[strings.Replace(key, "[0]", "[1]", 1)]
 		}
 		if !ok && !strings.HasPrefix(key, "model.digits.") {
 			t.Errorf("the sample lacks %s", key)
@@ -159,6 +160,18 @@ func fill(v reflect.Value, n *int) {
 			}},
 			"bare": {To: "digits", Metadata: map[string]any{}},
 		}
+	case *float64:
+		*x = float64(*n) / 64
+	case *map[string]admin.Pipeline:
+		var a, b admin.Pipeline
+		fill(reflect.ValueOf(&a).Elem(), n)
+		fill(reflect.ValueOf(&b).Elem(), n)
+		*x = map[string]admin.Pipeline{"plates": a, "odd.name x": b}
+	case *[]admin.Stage:
+		*x = make([]admin.Stage, 2)
+		for i := range *x {
+			fill(reflect.ValueOf(&(*x)[i]).Elem(), n)
+		}
 	case *[]Container:
 		*x = make([]Container, 2)
 		for i := range *x {
@@ -188,6 +201,11 @@ func fill(v reflect.Value, n *int) {
 	case *Hashes:
 		*x = Hashes{"a", strings.Repeat("b", *n)}
 	default:
+		if v.Kind() == reflect.Pointer {
+			v.Set(reflect.New(v.Type().Elem()))
+			fill(v.Elem(), n)
+			return
+		}
 		for f := range fieldsOf(v) {
 			if f.key == "" {
 				panic("no key: " + v.Type().String())

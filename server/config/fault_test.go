@@ -89,7 +89,7 @@ connections = 1.5
 [server]
 required_models = "digits"
 `, []string{
-		`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, frigate, containers, admin, traces, tls, state, limits, shared_memory, defaults, model, route, container, model_file, model_folder, identity`,
+		`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, frigate, containers, admin, traces, tls, state, limits, shared_memory, defaults, model, route, pipeline, container, model_file, model_folder, identity`,
 		`x.toml:4:1: tcp.listen: expected an address or a list of addresses, got the integer 6174`,
 		`x.toml:5:1: tcp.loops: expected an integer, got the string "two"`,
 		`x.toml:6:3: tcp.resync: expected true or false, got the integer 1`,

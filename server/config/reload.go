@@ -33,6 +33,7 @@ func (c Config) Adopt(next Config) (adopted Config, list []Change) {
 		adopted.Models[name] = m
 	}
 	adopted.Identities, adopted.Routes = next.Identities, next.Routes
+	adopted.Pipelines = next.Pipelines
 	adopted.ModelFiles, adopted.ModelFolders = next.ModelFiles, next.ModelFolders
 	// Containers that the server connects to stay as they are: their changes wait for a restart.
 	called := func(p Container) bool { return p.Address != "" }
@@ -120,6 +121,9 @@ func (c Config) tables() (list []settingValue) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Routes)) {
 		list = append(list, settingValue{joinKey("route", name), reflect.ValueOf(c.Routes[name]), false})
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Pipelines)) {
+		list = append(list, settingValue{joinKey("pipeline", name), reflect.ValueOf(c.Pipelines[name]), false})
 	}
 	for _, i := range c.Identities {
 		list = append(list, settingValue{joinKey("identity", i.Name), reflect.ValueOf(i), false})

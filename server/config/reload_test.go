@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/server/admin"
 )
 
 // The manual agrees with the tags on which settings can change while the server runs and
@@ -42,6 +44,7 @@ func TestEverySettingIsClassed(t *testing.T) {
 	all := settings("", reflect.ValueOf(Default()), false)
 	all = append(all, settings("model", reflect.ValueOf(Model{}), false)...)
 	all = append(all, settings("container", reflect.ValueOf(Container{}), false)...)
+	all = append(all, settings("pipeline", reflect.ValueOf(admin.Pipeline{}), false)...)
 	all = append(all, settings("identity", reflect.ValueOf(Identity{}), false)...)
 	for _, s := range all {
 		table, key, _ := strings.Cut(s.key, ".")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/shiva/nearest"
 )
 
@@ -164,6 +165,11 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 		assign(fs, p, key, value, "a string")
 	case *bool:
 		assign(fs, p, key, value, "true or false")
+	case *float64:
+		if n, ok := value.(int64); ok {
+			value = float64(n)
+		}
+		assign(fs, p, key, value, "a number")
 	case *int:
 		var n int64
 		if assign(fs, &n, key, value, "an integer") {
@@ -181,17 +187,12 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 		putSlice(fs, p, key, value, "a list of tables ([["+key+"]])")
 	case *[]ModelFolder:
 		putSlice(fs, p, key, value, "a list of tables ([["+key+"]])")
+	case *[]admin.Stage:
+		putSlice(fs, p, key, value, "a list of tables ([["+key+"]])")
 	case *map[string]string:
-		var t map[string]any
-		if !assign(fs, &t, key, value, "a table of strings") {
-			return
-		}
-		*p = make(map[string]string, len(t))
-		for _, k := range slices.Sorted(maps.Keys(t)) {
-			var s string
-			put(fs, reflect.ValueOf(&s).Elem(), joinKey(key, k), t[k])
-			(*p)[k] = s
-		}
+		putMap(fs, p, key, value, "a table of strings")
+	case *map[string]admin.Pipeline:
+		putMap(fs, p, key, value, "tables (["+key+".NAME])")
 	case *map[string]Model: // not a table: otherwise setTree has removed it
 		fs.Add(key, "expected tables ([%s.NAME]), got %s", key, describe(value))
 	default:
@@ -208,6 +209,23 @@ func assign[T any](fs *faults, dst *T, key string, value any, want string) bool 
 	}
 	*dst = v
 	return true
+}
+
+// putMap stores a table whose keys are names.
+func putMap[T any](fs *faults, dst *map[string]T, key string, value any, want string) {
+	var t map[string]any
+	if !assign(fs, &t, key, value, want) {
+		return
+	}
+	*dst = make(map[string]T, len(t))
+	for _, k := range slices.Sorted(maps.Keys(t)) {
+		var one T
+		if v := reflect.ValueOf(&one).Elem(); v.Kind() == reflect.Struct {
+			setDefaults(v)
+		}
+		put(fs, reflect.ValueOf(&one).Elem(), joinKey(key, k), t[k])
+		(*dst)[k] = one
+	}
 }
 
 // putOneOrMore stores a list of strings, of which the file may give a single one.
@@ -236,6 +254,11 @@ func putSlice[T any](fs *faults, dst *[]T, key string, value any, want string) {
 
 // putStruct stores a table, key by key.
 func putStruct(fs *faults, dst reflect.Value, key string, value any) {
+	if dst.Kind() == reflect.Pointer { // to a setting of any kind, which may be left out
+		dst.Set(reflect.New(dst.Type().Elem()))
+		put(fs, dst.Elem(), key, value)
+		return
+	}
 	var table map[string]any
 	if !assign(fs, &table, key, value, "a table (["+key+"])") {
 		return
@@ -272,7 +295,7 @@ func fieldsOf(v reflect.Value) iter.Seq[field] {
 						return
 					}
 				}
-			case f.IsExported():
+			case f.IsExported() && f.Tag.Get("toml") != "-":
 				if !yield(field{f.Tag.Get("toml"), v.Field(i), f.Tag}) {
 					return
 				}

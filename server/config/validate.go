@@ -43,6 +43,7 @@ func (c Config) Validate() error {
 	c.validateSharedMemory(fs)
 	c.validateFrigate(fs)
 	c.validateIdentities(fs)
+	c.validatePipelines(fs)
 
 	defaults := c.policyFaults(c.Defaults)
 	fs.of("defaults", defaults)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/admin"
 )
 
 // WriteTOML writes c as a file from which Load reads the same configuration.
@@ -31,14 +32,20 @@ func writeTable(b *bytes.Buffer, table string, v reflect.Value) {
 		}
 	}
 	for f := range fieldsOf(v) {
+		if f.value.Kind() == reflect.Pointer {
+			f.value = f.value.Elem() // invalid if it was left out
+		}
+		if !f.value.IsValid() {
+			continue
+		}
 		key := joinKey(table, f.key)
 		switch x := f.value.Interface().(type) {
 		case map[string]Model:
-			for _, name := range slices.Sorted(maps.Keys(x)) {
-				name, m := joinKey(key, name), x[name]
-				b.WriteString("\n[" + name + "]\n")
-				writeTable(b, name, reflect.ValueOf(m))
-			}
+			writeNamed(b, key, x)
+		case map[string]admin.Pipeline:
+			writeNamed(b, key, x)
+		case []admin.Stage:
+			writeTables(b, key, x)
 		case Routes:
 			for _, name := range slices.Sorted(maps.Keys(x)) {
 				b.WriteString("\n[" + joinKey(key, name) + "]\n")
@@ -65,6 +72,15 @@ func writeTable(b *bytes.Buffer, table string, v reflect.Value) {
 	}
 }
 
+// writeNamed writes tables by name.
+func writeNamed[T any](b *bytes.Buffer, key string, tables map[string]T) {
+	for _, name := range slices.Sorted(maps.Keys(tables)) {
+		key, one := joinKey(key, name), tables[name]
+		b.WriteString("\n[" + key + "]\n")
+		writeTable(b, key, reflect.ValueOf(one))
+	}
+}
+
 // writeTables writes a list of tables.
 func writeTables[T any](b *bytes.Buffer, key string, list []T) {
 	for i := range list {
@@ -75,6 +91,12 @@ func writeTables[T any](b *bytes.Buffer, key string, list []T) {
 
 // tomlValue returns the TOML of a plain value; false for a table.
 func tomlValue(v reflect.Value) (string, bool) {
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if !v.IsValid() {
+		return "", false // left out
+	}
 	switch x := v.Interface().(type) {
 	case string:
 		return quote(x), true
@@ -97,6 +119,8 @@ func tomlValue(v reflect.Value) (string, bool) {
 		return strconv.FormatBool(x), true
 	case int:
 		return strconv.Itoa(x), true
+	case float64:
+		return strconv.FormatFloat(x, 'g', -1, 64), true
 	case Addrs:
 		return quoteList(x), true
 	case Hashes:
@@ -188,8 +212,20 @@ func jsonList[T any](list []T) []any {
 	return out
 }
 
+// jsonMap returns the JSON form of tables by name.
+func jsonMap[T any](tables map[string]T) map[string]any {
+	out := make(map[string]any, len(tables))
+	for name, one := range tables {
+		out[name] = jsonTree(reflect.ValueOf(one))
+	}
+	return out
+}
+
 // jsonTree returns the JSON form of a value; nil for the zero reflect.Value.
 func jsonTree(v reflect.Value) any {
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
 	if !v.IsValid() {
 		return nil
 	}
@@ -201,11 +237,11 @@ func jsonTree(v reflect.Value) any {
 	case Replicas:
 		return x.json()
 	case map[string]Model:
-		out := make(map[string]any, len(x))
-		for name, m := range x {
-			out[name] = jsonTree(reflect.ValueOf(m))
-		}
-		return out
+		return jsonMap(x)
+	case map[string]admin.Pipeline:
+		return jsonMap(x)
+	case []admin.Stage:
+		return jsonList(x)
 	case Route:
 		return x.tree()
 	case Routes:
@@ -233,7 +269,9 @@ func jsonTree(v reflect.Value) any {
 	}
 	out := map[string]any{}
 	for f := range fieldsOf(v) {
-		out[f.key] = jsonTree(f.value)
+		if f.value.Kind() != reflect.Pointer || !f.value.IsNil() {
+			out[f.key] = jsonTree(f.value)
+		}
 	}
 	return out
 }

@@ -44,6 +44,7 @@ type Object struct{ Fields []Field }
 // A Field is a value, an object or a list of objects.
 type Field struct {
 	Name   string
+	Output string        // of a value: what the stage's model calls it
 	Value  tensor.Tensor // of one row or element, in the memory of the answer; of neither of these:
 	Object *Object
 	List   []*Object // not nil, even if it is empty
@@ -161,7 +162,7 @@ func (b *builder) stage(s *Stage, declared []tensor.Spec) error {
 	for _, spec := range flat {
 		err := b.slice(spec, len(objects), func(i int, value tensor.Tensor) {
 			if !failed[i] {
-				objects[i].add(Field{Name: b.short(spec.Name), Value: value})
+				objects[i].add(b.field(spec, value))
 			}
 		})
 		if err != nil {
@@ -190,6 +191,11 @@ func (b *builder) short(name string) string {
 		_, name, _ = strings.Cut(from, ".")
 	}
 	return name
+}
+
+func (b *builder) field(spec *tensor.Spec, value tensor.Tensor) Field {
+	_, output, _ := strings.Cut(b.Outputs[spec.Name], ".")
+	return Field{Name: b.short(spec.Name), Output: output, Value: value}
 }
 
 // place returns the objects of the rows of a stage, in the rows or elements that they belong to.
@@ -329,7 +335,7 @@ func (b *builder) group(name string, group []*tensor.Spec, objects []*Object, fa
 	for _, spec := range group {
 		b.elements[b.Outputs[spec.Name]] = elements
 		err := b.slice(spec, total, func(i int, value tensor.Tensor) {
-			elements[i].add(Field{Name: b.short(spec.Name), Value: value})
+			elements[i].add(b.field(spec, value))
 		})
 		if err != nil {
 			return err
@@ -348,7 +354,7 @@ func (b *builder) values(spec *tensor.Spec, counts []int, objects []*Object, fai
 			return fmt.Errorf("%s: %w", spec.Name, err)
 		}
 		if !failed[i] {
-			objects[i].add(Field{Name: b.short(spec.Name), Value: part})
+			objects[i].add(b.field(spec, part))
 		}
 	}
 	return nil

@@ -31,13 +31,15 @@ type Config[T any] struct {
 	Log     *slog.Logger // nil is silent
 }
 
-// Definitions are those of all composites of a kind, as the store has them. What Parse returns must
-// be immutable. Any goroutine may call any method.
+// Definitions are those of all composites of a kind: as the store has them, and those that are fixed
+// by the configuration. What Parse returns must be immutable. Any goroutine may call any method.
 type Definitions[T any] struct {
 	cfg     Config[T]
 	all     atomic.Pointer[map[string]T]
 	known   atomic.Bool
-	reading sync.Mutex // held by Refresh, so that a later read is not overwritten
+	reading sync.Mutex   // held by Refresh, so that a later read is not overwritten
+	stored  map[string]T // guarded by reading
+	fixed   atomic.Pointer[map[string]T]
 
 	end      chan struct{}
 	stop     func() // ends the watch
@@ -49,7 +51,23 @@ func New[T any](cfg Config[T]) *Definitions[T] {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	d := &Definitions[T]{cfg: cfg, end: make(chan struct{}), stop: func() {}}
 	d.all.Store(&map[string]T{})
+	d.fixed.Store(&map[string]T{})
 	return d
+}
+
+// Fix sets the definitions of the configuration. A definition of the same name in the store is not
+// in force while there is a fixed one, and cannot be changed.
+func (d *Definitions[T]) Fix(fixed map[string]T) {
+	d.reading.Lock()
+	defer d.reading.Unlock()
+	d.fixed.Store(&fixed)
+	d.merge()
+}
+
+// Fixed reports whether the configuration has a definition of that name.
+func (d *Definitions[T]) Fixed(name string) bool {
+	_, is := (*d.fixed.Load())[name]
+	return is
 }
 
 // Follow reads the definitions now, so that the first requests find them, and again whenever they
@@ -90,13 +108,22 @@ func (d *Definitions[T]) Refresh() {
 		}
 		now[name] = parsed
 	}
+	d.stored = now
+	d.known.Store(true)
+	d.merge()
+}
+
+// merge puts what is stored and what is fixed into force. reading is held.
+func (d *Definitions[T]) merge() {
+	now := make(map[string]T, len(d.stored))
+	maps.Copy(now, d.stored)
+	maps.Copy(now, *d.fixed.Load())
 	var gone []string
 	for name := range *d.all.Swap(&now) {
 		if _, is := now[name]; !is {
 			gone = append(gone, name)
 		}
 	}
-	d.known.Store(true)
 	d.cfg.Changed(gone)
 }
 
@@ -152,9 +179,15 @@ func (d *Definitions[T]) Delete(ctx context.Context, name string) error {
 	return d.Change(ctx, name, func([]byte) ([]byte, error) { return nil, nil })
 }
 
+// ErrFixed reports that a definition can be changed in the configuration only.
+var ErrFixed = errors.New("composite: fixed by the configuration")
+
 // Update changes a definition in the store. When it returns nil, the change is in effect in this
 // server.
 func (d *Definitions[T]) Update(ctx context.Context, name string, change func(old []byte) ([]byte, error)) error {
+	if d.Fixed(name) {
+		return fmt.Errorf("%w: %s %q is in the configuration file of this server, and changes there only", ErrFixed, d.cfg.Kind, name)
+	}
 	if _, err := d.cfg.Store.Update(ctx, state.Key(d.cfg.Key, name), "", change); err != nil {
 		return Stored(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/nearest"
+	"github.com/shivad/shivad/shiva/nested"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -36,8 +37,9 @@ type Target struct {
 	Serves   bool          // a replica was live, or one is started for the next request
 	Metrics  *metrics.Model
 
-	Composite Composite // nil for a model; else this is how the composite looks to clients
-	Learns    bool      // some replica asks for feedback
+	Composite Composite        // nil for a model; else this is how the composite looks to clients
+	Nested    *nested.Pipeline // of a pipeline: how its answer becomes objects; nil otherwise
+	Learns    bool             // some replica asks for feedback
 
 	pictures bool           // some input takes pictures
 	regions  bool           // ... and regions of one

@@ -366,6 +366,17 @@ func (e *Ended) Failed() uint64 {
 	return e.count(func(o Outcome) bool { return o != OK && o != Default && !o.withdrawn() })
 }
 
+// Lost returns how many have no result, by outcome.
+func (e *Ended) Lost() map[Outcome]uint64 {
+	lost := map[Outcome]uint64{}
+	for o, n := range e {
+		if n > 0 && Outcome(o) != OK {
+			lost[Outcome(o)] = n
+		}
+	}
+	return lost
+}
+
 // Judged returns how many requests were in time or late. All others were withdrawn by their client,
 // or its mistake.
 func (e *Ended) Judged() uint64 { return e.count(Outcome.judged) }

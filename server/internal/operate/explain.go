@@ -16,10 +16,14 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// Explain describes for every version of a model, or for an application, what it does and why.
+// Explain describes for every version of a model, for an application or for a pipeline, what it does
+// and why.
 func (r *Report) Explain(model string) []admin.Explanation {
 	var all []admin.Explanation
 	if about := r.explainApplication(model); about != nil {
+		all = append(all, admin.Explanation{Name: model, Sentences: about})
+	}
+	if about := r.explainPipeline(model); about != nil {
 		all = append(all, admin.Explanation{Name: model, Sentences: about})
 	}
 	for _, target := range r.Gate.TargetsOf(model) {

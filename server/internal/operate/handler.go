@@ -147,7 +147,7 @@ func (s Sources) health() []route {
 
 // routes are all paths except the root.
 func (s Sources) routes() []route {
-	apps := s.applications()
+	apps, pipelines := s.applications(), s.pipelines()
 	list := []route{
 		{path: "/metrics", methods: methods{"GET": always(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.Metrics.ServeHTTP(w, r) }))}},
 		{path: "/v1/apps", methods: methods{"GET": apps.list, "POST": withBody(apps.create)}},
@@ -155,6 +155,9 @@ func (s Sources) routes() []route {
 		{path: "/v1/apps/{name}/links", methods: methods{"POST": withBody(s.link), "DELETE": s.unlink}},
 		{path: "/v1/apps/{name}/policy", methods: methods{"GET": s.learned, "DELETE": s.forget}},
 		{path: "/v1/apps/{name}/feedback", unaudited: true, methods: methods{"POST": withBody(s.feedback)}},
+		{path: "/v1/pipelines", methods: methods{"GET": s.pipelineList, "POST": withBody(s.createPipeline)}},
+		{path: "/v1/pipelines/{name}", methods: methods{"GET": s.pipeline, "PUT": withBody(pipelines.put), "PATCH": withBody(pipelines.patch), "DELETE": pipelines.delete}},
+		{path: "/v1/pipelines/{name}/drawing", methods: methods{"GET": s.drawPipeline}},
 		{path: "/v1/policies", methods: methods{"GET": s.policies}},
 		{path: "/v1/models", methods: methods{"GET": s.models}},
 		{path: "/v1/models/{name}", methods: methods{"GET": s.model, "PATCH": withBody(s.setModel)}},

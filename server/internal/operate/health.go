@@ -10,6 +10,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/metrics"
 )
 
@@ -39,6 +40,7 @@ func (r *Report) health(most int) []admin.Health {
 			break
 		}
 		h := requestHealth(a.Name, "", r.Metrics.Model(a.Name, ""))
+		h.Kind = string(a.Kind)
 		if t, err := r.Gate.Target(a.Name, ""); err == nil {
 			h.Replicas = t.Live
 		}
@@ -117,7 +119,7 @@ func warnings(s admin.Status) []string {
 		}
 	}
 	for _, h := range s.Models {
-		if h.Version != "" || h.Requests < fewAnswer {
+		if h.Kind != string(gate.Application) || h.Requests < fewAnswer {
 			continue
 		}
 		if share := float64(h.Defaults) / float64(h.Requests); share >= worrying {

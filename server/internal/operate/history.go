@@ -147,7 +147,7 @@ func (h *History) Changed(by, what, name, detail string) {
 				detail, name = "container "+name+": "+detail, cmp.Or(c.Model, c.Name)
 			}
 		}
-	case "model", "application", "policy":
+	case "model", "application", "pipeline", "policy":
 	default: // no change of what is served
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,7 +62,7 @@ func (r *Report) Ready() admin.Readiness {
 	}
 	if a.State == admin.Serving { // so the store is open
 		if k := r.Store.Health(); !k.Healthy {
-			a.Degraded = fmt.Sprintf("since %s changes of applications, settings and policy state cannot be stored: %s", k.Since.Format(time.RFC3339), k.Error)
+			a.Degraded = fmt.Sprintf("since %s changes of applications, pipelines, settings and policy state cannot be stored: %s", k.Since.Format(time.RFC3339), k.Error)
 		}
 		if dead := r.failingModels(); dead != "" {
 			a.Degraded = strings.TrimPrefix(a.Degraded+"; "+dead, "; ")
@@ -157,6 +158,7 @@ func (r *Report) Status() admin.Status {
 		Payload:   admin.Usage{Used: r.Pool.InUse(), Limit: r.Pool.Budget(), Refused: r.Pool.Refused()},
 		Models:    r.health(math.MaxInt),
 		Routes:    r.routes(),
+		Pipelines: r.pipelineLoads(),
 		State:     r.Store.Health(),
 		Sessions:  sessionDocuments(r.Sessions.List()),
 		Processes: processDocuments(r.Processes.List()),
@@ -178,7 +180,7 @@ func (r *Report) Status() admin.Status {
 		st.Queue.OldestBatch = max(st.Queue.OldestBatch, stats.OldestBatch.Seconds())
 	}
 	st.Newest, st.Streams = r.newest(), r.seen()
-	st.Warnings = append(append(warnings(st), expiring(r.Expiring())...), r.Files.Faults()...)
+	st.Warnings = slices.Concat(warnings(st), pipelineWarnings(st.Pipelines), expiring(r.Expiring()), r.Files.Faults())
 	return st
 }
 

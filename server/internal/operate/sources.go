@@ -64,6 +64,15 @@ type Sources struct {
 	// Applications are created and changed by name; with one ends what its policy has learned.
 	Applications Definitions[admin.App]
 
+	// Pipelines are created and changed by name, except those of the configuration.
+	Pipelines interface {
+		Definitions[admin.Pipeline]
+		// Status returns how each is served, by name.
+		Status() ([]admin.PipelineStatus, error)
+		// Faults lists all that is wrong with a pipeline, with the models that serve now.
+		Faults(admin.Pipeline) []string
+	}
+
 	// Learning is what the policies of applications have learned.
 	Learning interface {
 		Policies() []admin.Policy

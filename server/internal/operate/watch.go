@@ -57,6 +57,7 @@ func newFeed(s Sources) *feed {
 		{event: "batches", every: 1, look: func() (any, error) { return admin.BatchList{Models: s.Report.Batches()}, nil }},
 		{event: "containers", every: 2, look: func() (any, error) { return s.Containers.List(), nil }},
 		{event: "models", every: 2, look: func() (any, error) { return s.models(nil) }},
+		{event: "pipelines", every: 2, look: func() (any, error) { return s.pipelineList(nil) }},
 		{event: "applications", every: 5, look: s.learnedApps},
 		{event: "audit", every: 2, look: func() (any, error) { return admin.Audit{Entries: s.Trail.List(mostShown)}, nil }},
 		{event: "logs", every: 2, look: func() (any, error) { return admin.Logs{Entries: s.Journal.List(mostShown, slog.LevelInfo, 0)}, nil }},

@@ -27,6 +27,7 @@ type Values struct {
 	Fresh      bool          // the caches are neither read nor filled
 	Batch      bool          // models without declared tensors: the first dimension counts rows
 	Timing     bool          // the answer says where the time was spent
+	Nested     bool          // the answer has objects instead of tensors
 	InOrder    bool          // it executes after earlier such requests of its stream
 	Undated    bool          // captured_at was given, and cannot be when the frame was taken
 }
@@ -111,6 +112,13 @@ var Table = []Key{
 		}),
 		Default: "false over HTTP, true over gRPC",
 		Means:   "Whether outputs without a parameter of their own are sent as bytes.",
+	},
+	{
+		Name: "nested", On: HTTP,
+		kind:    boolean(func(v *Values, yes bool) { v.Nested = yes }),
+		Default: "false",
+		Means: "Pipelines only. true: the answer has `rows` instead of `outputs`: an object for each row of the request, " +
+			"with what each stage answered, what it has found, and in that what later stages say of it.",
 	},
 	{
 		Name: "in_order", On: Stream,

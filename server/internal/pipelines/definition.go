@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/fault"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/nearest"
 )
 
@@ -67,6 +68,18 @@ func Parse(value []byte) (*Pipeline, error) {
 // New checks a definition by itself. The error wraps scheduler.ErrInvalidInput and lists all
 // faults, each with the stage that it is in.
 func New(d Definition) (*Pipeline, error) {
+	c := check(d)
+	if c.faults != nil {
+		return nil, fault.Invalid("pipeline %q: %s", d.Name, gate.Join(c.faults, func(f setting.Fault) string { return f.Text }, "; "))
+	}
+	return c.p, nil
+}
+
+// Faults lists what is wrong with a definition by itself, by its keys in a configuration file.
+func Faults(d Definition) setting.Faults { return check(d).faults }
+
+// check makes a pipeline of a definition that has no faults.
+func check(d Definition) *checker {
 	c := &checker{d: d, p: &Pipeline{Definition: d}}
 	c.head()
 	for i := range d.Stages {
@@ -82,50 +95,51 @@ func New(d Definition) (*Pipeline, error) {
 		c.scopes()
 		c.unused()
 	}
-	if c.faults != nil {
-		return nil, fault.Invalid("pipeline %q: %s", d.Name, strings.Join(c.faults, "; "))
-	}
-	return c.p, nil
+	return c
 }
 
 // A checker collects what is wrong with a definition.
 type checker struct {
 	d      Definition
 	p      *Pipeline
-	faults []string
+	faults setting.Faults
 }
 
-func (c *checker) add(format string, args ...any) {
-	c.faults = append(c.faults, fmt.Sprintf(format, args...))
+func (c *checker) add(key, format string, args ...any) { c.faults.Add(key, format, args...) }
+
+// key returns the key of a setting of a stage in a configuration file.
+func (c *checker) key(stage, setting string) string {
+	i := slices.IndexFunc(c.d.Stages, func(s admin.Stage) bool { return s.Name == stage })
+	return fmt.Sprintf("stage[%d].%s", i, setting)
 }
 
 func (c *checker) head() {
 	d := &c.d
 	if err := naming.CheckModel(d.Name); err != nil {
-		c.add("name: %v", err)
+		c.add("", "name: %v", err)
 	}
 	if n := len(d.Stages); n == 0 || n > MaxStages {
-		c.add("stages: %d, expected 1 to %d", n, MaxStages)
+		c.add("stage", "stages: %d, expected 1 to %d", n, MaxStages)
 	}
 	if n := len(d.Inputs); n > MaxInputs {
-		c.add("inputs: %d, expected at most %d", n, MaxInputs)
+		c.add("inputs", "inputs: %d, expected at most %d", n, MaxInputs)
 	}
 	for i, name := range d.Inputs {
 		if why := badName(name); why != "" {
-			c.add("inputs[%d]: %s", i, why)
+			c.add(fmt.Sprintf("inputs[%d]", i), "inputs[%d]: %s", i, why)
 		}
 		if slices.Contains(d.Inputs[:i], name) {
-			c.add("inputs[%d]: %q is given twice", i, name)
+			c.add(fmt.Sprintf("inputs[%d]", i), "inputs[%d]: %q is given twice", i, name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Outputs)) {
 		if name == "" || len(name) > 2*maxName {
-			c.add("outputs: the name %.32q has %d bytes, expected 1 to %d", name, len(name), 2*maxName)
+			c.add("outputs", "outputs: the name %.32q has %d bytes, expected 1 to %d", name, len(name), 2*maxName)
 		}
 	}
-	c.p.slo = c.duration("slo", d.SLO)
+	c.p.slo = c.duration("slo", "slo", d.SLO)
 	if d.Keep != 0 && !d.Keep.Valid() {
-		c.add("keep: %d, expected %s, or 0 for the setting of the first stage's model", d.Keep, setting.KeepValues)
+		c.add("keep", "keep: %d, expected %s, or 0 for the setting of the first stage's model", d.Keep, setting.KeepValues)
 	}
 }
 
@@ -141,16 +155,16 @@ func badName(name string) string {
 	return ""
 }
 
-func (c *checker) duration(where, text string) time.Duration {
+func (c *checker) duration(key, where, text string) time.Duration {
 	if text == "" {
 		return 0
 	}
 	d, err := time.ParseDuration(text)
 	switch {
 	case err != nil:
-		c.add("%s: %q is not a duration such as \"50ms\"", where, text)
+		c.add(key, "%s: %q is not a duration such as \"50ms\"", where, text)
 	case d < time.Millisecond || d > setting.MaxWait:
-		c.add("%s: %v, expected 1ms to %s", where, d, setting.FormatDuration(setting.MaxWait))
+		c.add(key, "%s: %v, expected 1ms to %s", where, d, setting.FormatDuration(setting.MaxWait))
 	}
 	return d
 }
@@ -158,69 +172,69 @@ func (c *checker) duration(where, text string) time.Duration {
 // stage checks a stage by itself.
 func (c *checker) stage(i int) {
 	s := &c.d.Stages[i]
-	in := fmt.Sprintf("stage %q", s.Name)
+	in, key := fmt.Sprintf("stage %q", s.Name), fmt.Sprintf("stage[%d].", i)
 	if why := badName(s.Name); why != "" {
-		c.add("stages[%d]: %s", i, why)
+		c.add(key+"name", "stages[%d]: %s", i, why)
 	}
 	if slices.ContainsFunc(c.d.Stages[:i], func(o admin.Stage) bool { return o.Name == s.Name }) {
-		c.add("stages[%d]: the name %q is given twice", i, s.Name)
+		c.add(key+"name", "stages[%d]: the name %q is given twice", i, s.Name)
 	}
 	model, version, versioned := strings.Cut(s.Model, "/")
 	if err := naming.CheckModel(model); err != nil {
-		c.add("%s: model: %v", in, err)
+		c.add(key+"model", "%s: model: %v", in, err)
 	}
 	if err := naming.CheckVersion(version); versioned && err != nil {
-		c.add("%s: model: version %v", in, err)
+		c.add(key+"model", "%s: model: version %v", in, err)
 	}
 	if s.Boxes != "" && s.Boxes != admin.BoxPixels && s.Boxes != admin.BoxParts {
-		c.add("%s: boxes: %q, expected %q or %q", in, s.Boxes, admin.BoxPixels, admin.BoxParts)
+		c.add(key+"boxes", "%s: boxes: %q, expected %q or %q", in, s.Boxes, admin.BoxPixels, admin.BoxParts)
 	}
 	if !(0 <= s.Margin && s.Margin <= 10) {
-		c.add("%s: margin: %v, expected 0 to 10 times the side of a box", in, s.Margin)
+		c.add(key+"margin", "%s: margin: %v, expected 0 to 10 times the side of a box", in, s.Margin)
 	}
 	if s.Each == "" && (s.Keep != nil || s.Margin != 0 || s.Boxes != "") {
-		c.add("%s: keep, margin and boxes are for the elements of each, which is not given", in)
+		c.add(key+"each", "%s: keep, margin and boxes are for the elements of each, which is not given", in)
 	}
 	if k := s.Keep; k != nil {
 		switch {
 		case k.Most < 0:
-			c.add("%s: keep: most: %d, expected at least 0", in, k.Most)
+			c.add(key+"keep.most", "%s: keep: most: %d, expected at least 0", in, k.Most)
 		case !(0 <= k.Smallest && k.Smallest <= 1):
-			c.add("%s: keep: smallest: %v, expected 0 to 1, a part of the picture's side", in, k.Smallest)
+			c.add(key+"keep.smallest", "%s: keep: smallest: %v, expected 0 to 1, a part of the picture's side", in, k.Smallest)
 		case k.Score != k.Score:
-			c.add("%s: keep: score: not a number", in)
+			c.add(key+"keep.score", "%s: keep: score: not a number", in)
 		}
 	}
-	c.duration(in+": timeout", s.Timeout)
+	c.duration(key+"timeout", in+": timeout", s.Timeout)
 }
 
 // references resolves the texts that name inputs and outputs.
 func (c *checker) references() {
-	for _, s := range c.d.Stages {
-		n := stage{Stage: s, each: source{stage: request}}
+	for i, s := range c.d.Stages {
+		n, key := stage{Stage: s, each: source{stage: request}}, fmt.Sprintf("stage[%d].", i)
 		n.timeout, _ = time.ParseDuration(s.Timeout)
 		in := fmt.Sprintf("stage %q: ", s.Name)
 		for _, input := range slices.Sorted(maps.Keys(s.Inputs)) {
-			from := c.resolve(in+"input "+strconv.Quote(input), s.Inputs[input])
+			from := c.resolve(key+"inputs."+input, in+"input "+strconv.Quote(input), s.Inputs[input])
 			from.input = input
 			n.reads = append(n.reads, from)
 		}
 		if s.Each != "" {
-			if n.each = c.resolve(in+"each", s.Each); n.each.stage == request {
-				c.add("%seach: %q is not an output of a stage: expected STAGE.OUTPUT", in, s.Each)
+			if n.each = c.resolve(key+"each", in+"each", s.Each); n.each.stage == request {
+				c.add(key+"each", "%seach: %q is not an output of a stage: expected STAGE.OUTPUT", in, s.Each)
 			}
 		}
 		c.p.stages = append(c.p.stages, n)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.d.Outputs)) {
-		if from := c.resolve("output "+strconv.Quote(name), c.d.Outputs[name]); from.stage == request {
-			c.add("output %q: %q is an input of the pipeline, expected STAGE.OUTPUT", name, c.d.Outputs[name])
+		if from := c.resolve("outputs."+name, "output "+strconv.Quote(name), c.d.Outputs[name]); from.stage == request {
+			c.add("outputs."+name, "output %q: %q is an input of the pipeline, expected STAGE.OUTPUT", name, c.d.Outputs[name])
 		}
 	}
 }
 
 // resolve finds what a reference names, with an index into the stages as they are defined.
-func (c *checker) resolve(where, text string) source {
+func (c *checker) resolve(key, where, text string) source {
 	if slices.Contains(c.d.Inputs, text) {
 		return source{stage: request, output: text}
 	}
@@ -239,7 +253,7 @@ func (c *checker) resolve(where, text string) source {
 	} else if dotted && i < 0 {
 		hint = fmt.Sprintf(": there is no stage %q%s", name, hint)
 	}
-	c.add("%s: %q is neither an input of the pipeline nor STAGE.OUTPUT%s", where, text, hint)
+	c.add(key, "%s: %q is neither an input of the pipeline nor STAGE.OUTPUT%s", where, text, hint)
 	return source{stage: request}
 }
 
@@ -264,7 +278,7 @@ func (c *checker) sort() {
 			next++
 		}
 		if next == len(stages) {
-			c.add("stages %s read one another in a circle", c.circle(place))
+			c.add("stage", "stages %s read one another in a circle", c.circle(place))
 			return
 		}
 		sorted = append(sorted, next)
@@ -331,7 +345,7 @@ func (c *checker) scopes() {
 			case c.p.within(deepest, of) && s.Each == "":
 				deepest, by = of, s.Inputs[f.input]
 			default:
-				c.add("stage %q: input %q reads %q, which has a value for each row of stage %q, and not for each row of %s",
+				c.add(c.key(s.Name, "inputs."+f.input), "stage %q: input %q reads %q, which has a value for each row of stage %q, and not for each row of %s",
 					s.Name, f.input, s.Inputs[f.input], stages[of].Name, c.rowsOf(deepest, by))
 			}
 		}
@@ -381,12 +395,12 @@ func (c *checker) unused() {
 	}
 	for i, s := range c.p.stages {
 		if !used[i] && len(c.d.Outputs) > 0 {
-			c.add("stage %q: neither a stage nor an output of the pipeline reads what it makes", s.Name)
+			c.add(c.key(s.Name, "name"), "stage %q: neither a stage nor an output of the pipeline reads what it makes", s.Name)
 		}
 	}
 	for _, name := range c.d.Inputs {
 		if !read[name] {
-			c.add("input %q: no stage reads it", name)
+			c.add("inputs", "input %q: no stage reads it", name)
 		}
 	}
 }

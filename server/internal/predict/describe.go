@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/jsonscan"
+	"github.com/shivad/shivad/shiva/nested"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -48,6 +49,8 @@ type ModelMetadata struct {
 	Batched  *bool            `json:"batched,omitempty"` // false: no dimension counts rows
 	Inputs   []TensorMetadata `json:"inputs"`
 	Outputs  []TensorMetadata `json:"outputs"`
+	// Pipeline says how the answer of a pipeline becomes objects; nil for all others.
+	Pipeline *nested.Pipeline `json:"pipeline,omitempty"`
 	// Properties are the parameters that the model was registered with, as strings.
 	Properties map[string]string `json:"properties,omitempty"`
 }
@@ -76,6 +79,7 @@ func (s *Service) Model(name, version string) (ModelMetadata, error) {
 		Batched:    t.Unbatched(),
 		Inputs:     metadata(s.inputs(name, t)),
 		Outputs:    metadata(t.Spec.Outputs),
+		Pipeline:   t.Nested,
 		Properties: properties(t.Spec.Parameters),
 	}
 	if d := s.view.Redirect(name); d != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/shiva/nested"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -62,8 +63,32 @@ type Answer struct {
 	Frame   *gate.Frame  // for a frame of a stream; else nil
 	Size    int          // counted in the client's Outbox until the caller's Take
 
-	call  *call
-	ended func() // ends the request's trace; nil: it is not traced
+	target *gate.Target
+	call   *call
+	ended  func() // ends the request's trace; nil: it is not traced
+}
+
+// Objects returns the outputs of a pipeline as one object for each row of the request. They refer
+// to the outputs.
+func (a *Answer) Objects() ([]*nested.Object, error) {
+	rows, err := a.target.Nested.Of(a.target.Spec.Outputs, a.Outputs, a.call.gate.Rows)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the answer of %q: %w", fault.ErrInternal, a.Model, err)
+	}
+	return rows, nil
+}
+
+// checkNested checks that the answer to a request can be nested.
+func checkNested(t *gate.Target, wanted []gate.Output) error {
+	if t.Nested == nil {
+		return fault.Invalid("nested is for pipelines, and %q is none", t.ID.Name)
+	}
+	for _, w := range wanted {
+		if w.Classes > 0 || w.Place != (parameter.Place{}) {
+			return fault.Invalid("output %q: a nested answer has neither classifications nor outputs in shared memory", w.Name)
+		}
+	}
+	return nil
 }
 
 // Place returns where the data of output i was written; zero: into the answer.
@@ -169,6 +194,9 @@ func (d *Door) Refused(err error, arrived time.Time) {
 
 func (d *Door) infer(ctx context.Context, r *gate.Request, target *gate.Target, box Outbox) (*Answer, error) {
 	chosen, err := choose(target, r.Outputs)
+	if err == nil && r.Nested {
+		err = checkNested(target, r.Outputs)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -202,6 +230,7 @@ func (d *Door) infer(ctx context.Context, r *gate.Request, target *gate.Target, 
 		}
 		chosen, err = choose(target, r.Outputs)
 	}
+	a.target = target
 	if err == nil {
 		err = a.write(r.Outputs, target.Spec.Outputs, chosen)
 	}

@@ -346,7 +346,7 @@ func TestDescriptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := fmt.Sprint(meta), "{m [12 1] test <nil> [{x FP32 [-1 3] false  }] [{y FP32 [-1 3] false  } {z FP32 [-1] false  }] map[note:text threshold:0.5]}"; got != want {
+	if got, want := fmt.Sprint(meta), "{m [12 1] test <nil> [{x FP32 [-1 3] false  }] [{y FP32 [-1 3] false  } {z FP32 [-1] false  }] <nil> map[note:text threshold:0.5]}"; got != want {
 		t.Errorf("metadata %s, expected %s", got, want)
 	}
 	c, err := r.ModelConfig("m", "1")

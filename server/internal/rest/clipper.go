@@ -186,16 +186,16 @@ func clipperOutput(outputs []tensor.Tensor) (json.RawMessage, error) {
 		if err := writable(&t); err != nil {
 			return nil, err
 		}
-		if values[t.Name] = nested(t); len(outputs) == 1 {
+		if values[t.Name] = clipperLists(t); len(outputs) == 1 {
 			return values[t.Name], nil
 		}
 	}
 	return json.Marshal(values)
 }
 
-// nested is a tensor as nested JSON lists, in which a list of one element, at any level, is that
+// clipperLists is a tensor as nested JSON lists, in which a list of one element, at any level, is that
 // element. A single text that is JSON becomes that JSON, as in Clipper's answers.
-func nested(t tensor.Tensor) json.RawMessage {
+func clipperLists(t tensor.Tensor) json.RawMessage {
 	if n, _ := t.Shape.Elements(); n == 1 && t.DType == tensor.Bytes {
 		if text, _ := element(t.Data); json.Valid(text) {
 			return bytes.Clone(text)
@@ -205,30 +205,16 @@ func nested(t tensor.Tensor) json.RawMessage {
 	defer e.free()
 	var out bytes.Buffer
 	e.begin = func() io.Writer { return &out }
-	e.lists(t)
+	e.lean(t)
 	e.flush()
 	return out.Bytes()
 }
 
-func (e *emitter) lists(t tensor.Tensor) {
+// lean writes a tensor as clipperLists has it.
+func (e *emitter) lean(t tensor.Tensor) {
 	if n, _ := t.Shape.Elements(); n == 1 {
 		e.data(&t)
-		return
-	}
-	e.room()
-	e.buf = append(e.buf, '[')
-	if len(t.Shape) <= 1 {
-		e.data(&t)
 	} else {
-		for i := range t.Shape[0] {
-			if i > 0 {
-				e.buf = append(e.buf, ',')
-			}
-			var row tensor.Tensor
-			row, t, _ = t.Cut(1) // an error would mean that data and shape differ
-			row.Shape = row.Shape[1:]
-			e.lists(row)
-		}
+		e.lists(t, e.lean)
 	}
-	e.buf = append(e.buf, ']')
 }

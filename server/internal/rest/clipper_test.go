@@ -235,7 +235,7 @@ func TestNested(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := string(nested(numbers)); got != c.want {
+		if got := string(clipperLists(numbers)); got != c.want {
 			t.Errorf("%s: %s, want %s", c.shape, got, c.want)
 		}
 		words, err := tensor.FromStrings(c.shape, texts)
@@ -248,7 +248,7 @@ func TestNested(t *testing.T) {
 				want = strings.ReplaceAll(want, text, `"`+text+`"`)
 			}
 		}
-		if got := string(nested(words)); got != want {
+		if got := string(clipperLists(words)); got != want {
 			t.Errorf("texts of %s: %s, want %s", c.shape, got, want)
 		}
 	}

@@ -41,6 +41,11 @@ func (c *call) run(q *request, read func(*request) error) error {
 	c.parent(&q.Values)
 	q.complete()
 	q.SetID(q.id)
+	if q.Nested {
+		if err := q.checkNested(); err != nil {
+			return c.countRefusal(err, q.Arrived)
+		}
+	}
 	a, err := c.door.predict.Infer(c.r.Context(), &q.Request, nil)
 	if err != nil {
 		return err

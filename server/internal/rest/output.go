@@ -21,6 +21,9 @@ import (
 
 // answer writes the answer of a model.
 func (q *request) answer(a *predict.Answer) error {
+	if q.Nested {
+		return q.nested(a)
+	}
 	w := q.call.w
 	forms := make([]parameter.Form, len(a.Outputs))
 	following := int64(0) // bytes that follow the JSON
@@ -44,21 +47,9 @@ func (q *request) answer(a *predict.Answer) error {
 	if binaries {
 		h.Set("Content-Type", "application/octet-stream")
 	}
-	if q.Values.Timing {
-		h.Set("Server-Timing", fmt.Sprintf("queue;dur=%.3f, execute;dur=%.3f", milliseconds(a.Timing.Queue), milliseconds(a.Timing.Exec)))
-	}
-	to := io.Writer(w)
-	if i := acceptable(q.call.r.Header["Accept-Encoding"]); i >= 0 {
-		pack := packers[i].pool.Get().(packer)
-		pack.Reset(w)
-		defer func() {
-			_ = pack.Close() // an error means that the client has disconnected
-			pack.Reset(nil)
-			packers[i].pool.Put(pack)
-		}()
-		h.Set("Content-Encoding", packers[i].name)
-		to = pack
-	}
+	q.timing(a)
+	to, packed := q.pack()
+	defer packed()
 	e := emitters.Get().(*emitter)
 	defer e.free()
 	begin := func() io.Writer {
@@ -94,6 +85,31 @@ func (q *request) answer(a *predict.Answer) error {
 		}
 	}
 	return nil // an error of writing means that the client has disconnected
+}
+
+// pack returns the writer of the answer's body, which is compressed if the client wants that. end
+// is called when all is written.
+func (q *request) pack() (to io.Writer, end func()) {
+	w := q.call.w
+	i := acceptable(q.call.r.Header["Accept-Encoding"])
+	if i < 0 {
+		return w, func() {}
+	}
+	pack := packers[i].pool.Get().(packer)
+	pack.Reset(w)
+	w.Header().Set("Content-Encoding", packers[i].name)
+	return pack, func() {
+		_ = pack.Close() // an error means that the client has disconnected
+		pack.Reset(nil)
+		packers[i].pool.Put(pack)
+	}
+}
+
+// timing adds the header that says where the time was spent, if the client wants to know.
+func (q *request) timing(a *predict.Answer) {
+	if q.Values.Timing {
+		q.call.w.Header().Set("Server-Timing", fmt.Sprintf("queue;dur=%.3f, execute;dur=%.3f", milliseconds(a.Timing.Queue), milliseconds(a.Timing.Exec)))
+	}
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
@@ -170,8 +186,8 @@ func (e *emitter) room() {
 	}
 }
 
-// json writes the JSON of an answer.
-func (e *emitter) json(a *predict.Answer, id string, forms []parameter.Form) {
+// head writes the JSON of an answer up to its outputs.
+func (e *emitter) head(a *predict.Answer, id string) {
 	b := append(e.buf, `{"model_name":`...)
 	b = jsonscan.AppendString(b, a.Model)
 	b = append(b, `,"model_version":`...)
@@ -182,6 +198,11 @@ func (e *emitter) json(a *predict.Answer, id string, forms []parameter.Form) {
 		e.str([]byte(id))
 	}
 	e.parameters(a.Parameters())
+}
+
+// json writes the JSON of an answer.
+func (e *emitter) json(a *predict.Answer, id string, forms []parameter.Form) {
+	e.head(a, id)
 	e.buf = append(e.buf, `,"outputs":[`...)
 	for i := range a.Outputs {
 		e.room()

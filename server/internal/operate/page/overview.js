@@ -5,6 +5,7 @@ import { count, plural, rate, share, size, title, took } from './format.js';
 import { spark } from './plots.js';
 import { applications } from './applications.js';
 import { containers } from './containers.js';
+import { pipelines } from './pipelines.js';
 
 export function overview(page) {
   const tiles = ['Requests', 'In time', 'Waiting', 'No result', 'Payload memory', 'Containers'].map(tile);
@@ -30,7 +31,7 @@ export function overview(page) {
     { name: 'Waited for by', cell: (s) => (s.waiting ? `${count(s.waiting)}: ${s.askers.join(', ')}` : '–') },
   ], (s) => JSON.stringify([s.model, s.name, s.connection, s.client, s.identity]), '');
   const streams = panel('Streams', seen);
-  const apps = applications(page), boxes = containers(page);
+  const apps = applications(page), lines = pipelines(), boxes = containers(page);
   const routes = table('Routes', [
     { name: 'Route', head: true, cell: (r) => r.name },
     { name: 'State', node: () => dot((r) => (r.ready ? 'good' : 'bad'), (r) => (r.ready ? 'ready' : 'not ready')) },
@@ -39,14 +40,14 @@ export function overview(page) {
   const routed = panel('Routes', routes);
   const node = el('div', { class: 'view' },
     el('h2', { class: 'hidden' }, 'Overview'), el('div', { class: 'tiles' }, ...tiles), warnings,
-    panel('Models', models), streams, routed, apps, boxes,
+    panel('Models', models), lines, streams, routed, apps, boxes,
     el('div', { class: 'columns' }, panel('Without a result, last minute', reasons), panel('Over a quota', clients)));
 
   node.update = ({ status, batches, history, now }) => {
     if (!status) return;
     let all = 0, judged = 0, hits = 0, failed = 0;
     for (const m of status.models) {
-      if (!m.version) continue; // an application's requests count at its models
+      if (!m.version) continue; // requests to an application or a pipeline count at its models
       const one = now?.get(`${m.name}/${m.version}`);
       all += one?.requests ?? 0;
       judged += one?.judged ?? 0;
@@ -72,6 +73,7 @@ export function overview(page) {
     routes.fill(status.routes);
     reasons.fill(withoutResult((batches?.models ?? []).filter((b) => !b.ago_seconds)));
     clients.fill(status.clients.flatMap((c) => c.quotas.filter((q) => q.refused && q.refused_seconds <= 60).map((q) => ({ name: c.name, ...q }))));
+    lines.update(page.state);
     apps.update(page.state);
     boxes.update(page.state);
   };

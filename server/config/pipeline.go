@@ -1,0 +1,49 @@
+package config
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/shivad/shivad/scheduler/naming"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/pipelines"
+)
+
+// PipelineDefinitions returns the pipelines of the file, by name.
+func (c Config) PipelineDefinitions() (list []pipelines.Definition) {
+	for _, name := range slices.Sorted(maps.Keys(c.Pipelines)) {
+		p := clonePipeline(c.Pipelines[name])
+		p.Name = name
+		list = append(list, p)
+	}
+	return list
+}
+
+// validatePipelines checks pipelines by themselves and together. Whether they fit their models is
+// known when these have registered.
+func (c Config) validatePipelines(fs *faults) {
+	for _, p := range c.PipelineDefinitions() {
+		key := joinKey("pipeline", p.Name)
+		if err := naming.CheckModel(p.Name); err != nil {
+			fs.Check(key, err)
+			continue
+		}
+		fs.of(key, pipelines.Faults(p))
+	}
+}
+
+func clonePipeline(p admin.Pipeline) admin.Pipeline {
+	p.Inputs, p.Outputs, p.Stages = slices.Clone(p.Inputs), maps.Clone(p.Outputs), slices.Clone(p.Stages)
+	for i := range p.Stages {
+		s := &p.Stages[i]
+		s.Inputs = maps.Clone(s.Inputs)
+		if s.Keep != nil {
+			s.Keep = new(*s.Keep)
+			s.Keep.Classes = slices.Clone(s.Keep.Classes)
+		}
+		if s.Required != nil {
+			s.Required = new(*s.Required)
+		}
+	}
+	return p
+}

@@ -1,0 +1,141 @@
+package operate
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/server/admin"
+)
+
+// explainPipeline says what a pipeline does with requests, how much of that each stage is, and what
+// to change; nil if there is no such pipeline.
+func (r *Report) explainPipeline(name string) (out []string) {
+	registry, err := r.Store.PipelineRegistry()
+	if err != nil || registry.Find(name) == nil {
+		return nil
+	}
+	p := registry.Find(name)
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	var stages []string
+	for _, s := range p.Stages {
+		text := fmt.Sprintf("%s asks %s", s.Name, s.Model)
+		if s.Each != "" {
+			text += " about each of " + s.Each
+		}
+		stages = append(stages, text)
+	}
+	say("It is a pipeline: stage %s.", strings.Join(stages, ", stage "))
+	for _, f := range registry.Faults(p.Definition) {
+		say("Requests are refused: %s.", f)
+	}
+	h := r.Metrics.Model(name, "").Health()
+	if judged := h.Judged(); judged > 0 {
+		within := ""
+		if h.SLO > 0 {
+			within = fmt.Sprintf(" within %v", h.SLO)
+		}
+		say("Of %d requests since the server started %s had a result%s; those that clients withdrew or got wrong do not count.", judged, percent(h.InTime, judged), within)
+	} else {
+		say("No request was sent to it since the server started.")
+	}
+	loads := r.stageLoads(p.Definition)
+	for i, l := range loads {
+		out = append(out, explainStage(p.Stages[i], l))
+	}
+	return append(out, r.stageRemedies(p.Definition, loads)...)
+}
+
+// explainStage says what a stage did in the last minute.
+func explainStage(s admin.Stage, l admin.StageLoad) string {
+	if l.Requests == 0 {
+		return fmt.Sprintf("Stage %s had no requests in the last minute.", s.Name)
+	}
+	text := fmt.Sprintf("Stage %s had %d requests in the last minute, with %.3g rows each", s.Name, l.Requests, float64(l.Rows)/float64(l.Requests))
+	if l.LeftOut > 0 {
+		text += fmt.Sprintf(" (keep left out %s of the elements)", percent(l.LeftOut, l.LeftOut+l.Rows))
+	}
+	if l.Batch > 0 {
+		text += fmt.Sprintf("; batches of %s have %.3g rows on average", s.Model, l.Batch)
+	}
+	if l.Took > 0 {
+		text += fmt.Sprintf("; a request is there for %v, waits for %v of that, and uses up %.2g %% of the time to its deadline",
+			spanOf(l.Took), spanOf(l.Waited), 100*l.Share)
+	}
+	if lost := l.LostRows(); lost > 0 {
+		var why []string
+		for _, name := range slices.Sorted(maps.Keys(l.Lost)) {
+			why = append(why, fmt.Sprintf("%d %s", l.Lost[name], strings.ReplaceAll(name, "_", " ")))
+		}
+		text += fmt.Sprintf("; %s of the rows were lost: %s", percent(lost, l.Rows), strings.Join(why, ", "))
+	}
+	return text + "."
+}
+
+func spanOf(seconds float64) time.Duration {
+	return round(time.Duration(seconds * float64(time.Second)))
+}
+
+// stageRemedies says what to change, for each stage that loses rows, and else for the one that takes
+// most of the time.
+func (r *Report) stageRemedies(d admin.Pipeline, loads []admin.StageLoad) (out []string) {
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	for i, l := range loads {
+		s := d.Stages[i]
+		fewer := ""
+		if s.Each != "" {
+			fewer = ", let keep leave more out"
+		}
+		switch {
+		case l.NotBegun > 0:
+			say("%d rows of stage %s were not begun, since they could not be in time: give the stages before it more replicas or faster models%s, or requests a later deadline.", l.NotBegun, s.Name, fewer)
+		case l.LostRows() > 0:
+			say("Why rows of stage %s are lost: \"shivactl explain %s\".", s.Name, s.Model)
+		}
+		if need, live := r.needOf(s.Model); need > live {
+			say("%s needs %d replicas for the rows of stage %s and of others, and has %d.", s.Model, need, s.Name, live)
+		}
+	}
+	slowest := -1
+	for i, l := range loads {
+		if l.Took > 0 && (slowest < 0 || cmp.Compare(l.Took, loads[slowest].Took) > 0) {
+			slowest = i
+		}
+	}
+	if slowest < 0 {
+		return out
+	}
+	l, s := loads[slowest], d.Stages[slowest]
+	if 2*l.Waited > l.Took {
+		say("Most of the time is spent at stage %s, and most of that in waiting: more replicas of %s shorten it. \"shivactl explain %s\" says what bounds the present ones.", s.Name, s.Model, s.Model)
+	} else {
+		say("Most of the time is spent at stage %s, in execution: a faster %s shortens it. \"shivactl explain %s\" says how long its batches take.", s.Name, s.Model, s.Model)
+	}
+	return out
+}
+
+// needOf returns how many replicas a stage's model needs, and has; zeros if it is no model.
+func (r *Report) needOf(model string) (need, live int) {
+	name, version, _ := strings.Cut(model, "/")
+	t, err := r.Gate.Target(name, version)
+	if err != nil || t.Model == nil {
+		return 0, 0
+	}
+	stats := t.Model.Stats()
+	return stats.Need.Replicas, stats.Live
+}
+
+// pipelineWarnings names the stages that lose many of their rows.
+func pipelineWarnings(all []admin.PipelineLoad) (out []string) {
+	for _, p := range all {
+		for _, l := range p.Stages {
+			if lost := l.LostRows(); lost >= fewAnswer && float64(lost) >= worrying*float64(l.Rows) {
+				out = append(out, fmt.Sprintf("stage %s of pipeline %s has lost %s of its rows in the last minute; \"shivactl explain %s\" says more", l.Stage, p.Name, percent(lost, l.Rows), p.Name))
+			}
+		}
+	}
+	return out
+}
