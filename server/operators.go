@@ -85,6 +85,7 @@ func (s *Server) sources() operate.Sources {
 		Report:       s.report,
 		Settings:     configuration{s.settings, s},
 		Applications: operate.Applications{Store: s.store},
+		Pipelines:    operate.Pipelines{Store: s.store, Report: s.report},
 		Learning:     operate.Learning{Store: s.store, Gate: s.gate},
 		Containers:   operate.Containers{Settings: s.settings, Sessions: s.containers, Processes: s.processes, Gate: s.gate},
 		Repository:   operate.Repository{Service: s.predict},

@@ -71,6 +71,7 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	s.share.Store(&connections)
 	s.configure(connections.apply(c))
 	s.models.Configure(c)
+	s.store.Pipelines().Configure(c.PipelineDefinitions())
 	err = s.processes.Supervise(c.Supervised)
 	s.containers.Review() // processes that stay may have lost a model
 	s.warnOfPatterns(c)

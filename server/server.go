@@ -304,7 +304,7 @@ func (s *Server) Start() (err error) {
 		return err
 	}
 	// After a change Retire checks again: a version may no longer be linked.
-	if err := s.store.Open(s.gate, s.containers.Changed); err != nil {
+	if err := s.store.Open(s.gate, s.cfg.PipelineDefinitions(), s.containers.Changed); err != nil {
 		return err
 	}
 	s.settings.Read()
@@ -412,6 +412,7 @@ func (s *Server) stop(ctx context.Context) error {
 	close(s.stopping)
 	s.watching.Wait()
 	s.gate.Drain()
+	s.store.Drain(ctx)
 	var faults []error
 	if err := s.sched.Drain(ctx); err != nil {
 		faults = append(faults, fmt.Errorf("server: the drain ended before all requests were answered: %w", err))

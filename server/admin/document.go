@@ -8,11 +8,12 @@ import (
 // reads.
 const DocumentFormat = 1
 
-// A Document is the whole state of a server, or of several that share a store: the applications,
-// what their policies have learned, and the settings of models that were changed.
+// A Document is the whole state of a server, or of several that share a store: the applications, the
+// pipelines, what their policies have learned, and the settings of models that were changed.
 type Document struct {
 	Format       int           `json:"format"`
 	Applications []App         `json:"applications"`
+	Pipelines    []Pipeline    `json:"pipelines,omitempty"` // except those of the configuration
 	Policies     []PolicyState `json:"policies"`
 	// Settings are by model, with the keys of [model.NAME] in the file.
 	Settings map[string]map[string]string `json:"settings"`
@@ -27,7 +28,7 @@ type PolicyState struct {
 
 // A Change is what an import did, or would do, to one thing.
 type Change struct {
-	What   string          `json:"what"`             // application, policy, model
+	What   string          `json:"what"`             // application, pipeline, policy, model
 	Name   string          `json:"name"`             // of a policy: application/user
 	Before json.RawMessage `json:"before,omitempty"` // missing: there was none
 	After  json.RawMessage `json:"after"`

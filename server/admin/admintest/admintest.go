@@ -27,6 +27,7 @@ type Server struct {
 	models  []admin.Model
 	status  admin.Status
 	apps    []admin.App
+	lines   []admin.Pipeline
 	learned map[string][]admin.LearnedUser // by application
 	changed map[string]map[string]string   // settings by model
 	stopped map[string]bool                // by container
@@ -53,6 +54,7 @@ func (s *Server) Sources() operate.Sources {
 		Report:       report{s},
 		Settings:     settings{s},
 		Applications: applications{s},
+		Pipelines:    pipelines{s},
 		Learning:     learning{s},
 		Containers:   containers{s},
 		Repository:   repository{s},

@@ -19,6 +19,7 @@ func parseDocument(text []byte) (d admin.Document, faults []string) {
 	var in struct {
 		Format       *int                         `json:"format"`
 		Applications []json.RawMessage            `json:"applications"`
+		Pipelines    []json.RawMessage            `json:"pipelines"`
 		Policies     []json.RawMessage            `json:"policies"`
 		Settings     map[string]map[string]string `json:"settings"`
 	}
@@ -37,6 +38,15 @@ func parseDocument(text []byte) (d admin.Document, faults []string) {
 		}
 		if whole {
 			d.Applications = append(d.Applications, a)
+		}
+	}
+	for i, text := range in.Pipelines {
+		p, wrong, whole := parsePipeline(text)
+		for _, f := range wrong {
+			faults = append(faults, fmt.Sprintf("pipelines[%d]: %s", i, f))
+		}
+		if whole {
+			d.Pipelines = append(d.Pipelines, p)
 		}
 	}
 	for i, text := range in.Policies {

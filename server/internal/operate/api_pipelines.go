@@ -38,6 +38,7 @@ func parsePipeline(text []byte) (p admin.Pipeline, faults []string, whole bool) 
 		}
 		p.Stages, whole = append(p.Stages, s), whole && readable
 	}
+	p.Inputs = append([]string{}, p.Inputs...) // [] in JSON
 	return p, faults, whole
 }
 

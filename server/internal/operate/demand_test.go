@@ -41,7 +41,7 @@ func newAsking(t *testing.T, store state.Store, name string) *asking {
 	}
 	g.Attach(sched, gate.Server{})
 	at := NewStore(config.State{At: "redis://elsewhere"}, func(string, state.Options) (state.Store, error) { return sharedStore{store}, nil }, slog.New(slog.DiscardHandler))
-	if err := at.Open(g, func() {}); err != nil {
+	if err := at.Open(g, nil, func() {}); err != nil {
 		t.Fatal(err)
 	}
 	s := &asking{demand: NewDemand(at, sched, g, slog.New(slog.DiscardHandler)), sched: sched}
@@ -235,7 +235,7 @@ func BenchmarkNeeded(b *testing.B) {
 	defer sched.Close()
 	g.Attach(sched, gate.Server{})
 	at := NewStore(config.State{At: "redis://elsewhere"}, func(string, state.Options) (state.Store, error) { return store, nil }, slog.New(slog.DiscardHandler))
-	if err := at.Open(g, func() {}); err != nil {
+	if err := at.Open(g, nil, func() {}); err != nil {
 		b.Fatal(err)
 	}
 	defer at.Close()

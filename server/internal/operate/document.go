@@ -30,6 +30,11 @@ func (ds Documents) Export() (admin.Document, error) {
 	for _, a := range r.Apps() {
 		d.Applications = append(d.Applications, a.Definition)
 	}
+	for _, p := range ds.Store.Pipelines().All() {
+		if !ds.Store.Pipelines().Fixed(p.Name) {
+			d.Pipelines = append(d.Pipelines, p.Definition)
+		}
+	}
 	learned, err := store.List("policy/")
 	if err != nil {
 		return d, refusal(err)
@@ -115,6 +120,7 @@ func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err e
 		seen[a.Name] = true
 	}
 	maps.Copy(known, seen)
+	faults = append(faults, ds.planPipelines(&p, d.Pipelines)...)
 	clear(seen)
 	for _, one := range d.Policies {
 		key := apps.PolicyKey(one.Application, one.User)
@@ -143,6 +149,27 @@ func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err e
 		}
 	}
 	return p, faults, nil
+}
+
+// planPipelines plans pipelines, each of which must be sound by itself and with the models that
+// serve now.
+func (ds Documents) planPipelines(p *plan, list []admin.Pipeline) (faults []string) {
+	seen := map[string]bool{}
+	for _, d := range list {
+		_, e, err := ds.Store.Pipelines().Entry(d)
+		switch {
+		case err != nil:
+			faults = append(faults, refusal(err).Error())
+		case seen[d.Name]:
+			faults = append(faults, fmt.Sprintf("pipeline %q occurs twice", d.Name))
+		case ds.Store.Pipelines().Fixed(d.Name):
+			faults = append(faults, fmt.Sprintf("pipeline %q is in the configuration file of this server, and changes there only", d.Name))
+		default:
+			p.add("pipeline", d.Name, e.Key, e.Value)
+		}
+		seen[d.Name] = true
+	}
+	return faults
 }
 
 // planSettings plans settings of models, which must be valid together with those of other models.
@@ -206,6 +233,7 @@ func (ds Documents) Import(ctx context.Context, d admin.Document, dryRun bool) (
 		return nil, refusal(err)
 	}
 	ds.Store.Apps().Refresh()
+	ds.Store.Pipelines().Refresh()
 	ds.Settings.Read()
 	return changes, nil
 }

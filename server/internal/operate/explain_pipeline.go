@@ -14,11 +14,11 @@ import (
 // explainPipeline says what a pipeline does with requests, how much of that each stage is, and what
 // to change; nil if there is no such pipeline.
 func (r *Report) explainPipeline(name string) (out []string) {
-	registry, err := r.Store.PipelineRegistry()
-	if err != nil || registry.Find(name) == nil {
+	registry := r.Store.Pipelines()
+	p := registry.Find(name)
+	if p == nil {
 		return nil
 	}
-	p := registry.Find(name)
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	var stages []string
 	for _, s := range p.Stages {
@@ -29,7 +29,7 @@ func (r *Report) explainPipeline(name string) (out []string) {
 		stages = append(stages, text)
 	}
 	say("It is a pipeline: stage %s.", strings.Join(stages, ", stage "))
-	for _, f := range registry.Faults(p.Definition) {
+	for _, f := range registry.Problems(p.Definition) {
 		say("Requests are refused: %s.", f)
 	}
 	h := r.Metrics.Model(name, "").Health()

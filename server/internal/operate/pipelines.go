@@ -22,7 +22,9 @@ func (ps Pipelines) List() ([]admin.Pipeline, error) {
 	}
 	var list []admin.Pipeline
 	for _, p := range ps.Store.Pipelines().All() {
-		list = append(list, p.Definition)
+		d := p.Definition
+		d.Inputs = append([]string{}, d.Inputs...) // [] in JSON
+		list = append(list, d)
 	}
 	return list, nil
 }
@@ -50,7 +52,7 @@ func (ps Pipelines) Check(d admin.Pipeline) error {
 
 // Faults lists all that is wrong with a pipeline, with the models that serve now.
 func (ps Pipelines) Faults(d admin.Pipeline) []string {
-	return ps.Store.Pipelines().Faults(d)
+	return ps.Store.Pipelines().Problems(d)
 }
 
 // Create creates a pipeline. It fails if the name is taken.
@@ -81,11 +83,7 @@ func (ps Pipelines) Delete(ctx context.Context, name string) error {
 
 // pipelineLoads returns how the stages of all pipelines did in the last minute.
 func (r *Report) pipelineLoads() (all []admin.PipelineLoad) {
-	registry, err := r.Store.PipelineRegistry()
-	if err != nil {
-		return nil // not open yet
-	}
-	for _, p := range registry.All() {
+	for _, p := range r.Store.Pipelines().All() {
 		all = append(all, admin.PipelineLoad{Name: p.Name, Stages: r.stageLoads(p.Definition)})
 	}
 	return all

@@ -18,7 +18,10 @@ func refusal(err error) error {
 	if _, ok := errors.AsType[*Error](err); ok {
 		return err
 	}
-	if errors.Is(err, composite.ErrExists) || errors.Is(err, composite.ErrFixed) {
+	if errors.Is(err, composite.ErrFixed) {
+		return &Error{Status: http.StatusConflict, Text: strings.TrimPrefix(err.Error(), composite.ErrFixed.Error()+": ")}
+	}
+	if errors.Is(err, composite.ErrExists) {
 		return &Error{Status: http.StatusConflict, Text: strings.TrimPrefix(err.Error(), "composite: ")}
 	}
 	status := fault.Of(composite.Stored(err))

@@ -54,13 +54,19 @@ func quiet(asked map[string]int) Sources {
 		return admin.Status{Version: fmt.Sprint(asked["status"])}
 	}
 	s := f.sources()
-	s.Containers, s.Applications = noContainers{}, noApps{}
+	s.Containers, s.Applications, s.Pipelines = noContainers{}, noApps{}, noPipelines{}
 	return s
 }
 
 type noContainers struct{ Operator }
 
 func (noContainers) List() admin.Containers { return admin.Containers{} }
+
+type noPipelines struct{ Pipelines }
+
+func (noPipelines) Status() ([]admin.PipelineStatus, error) {
+	return nil, fmt.Errorf("the store is away")
+}
 
 type noApps struct{ Applications }
 

@@ -1,0 +1,43 @@
+package pipelines
+
+import (
+	"github.com/shivad/shivad/server/internal/fault"
+	"github.com/shivad/shivad/server/internal/gate"
+)
+
+// Configure sets the pipelines of the configuration, which has checked them. Those of the store that
+// have the same names are not served.
+func (r *Registry) Configure(definitions []Definition) {
+	fixed := make(map[string]*Pipeline, len(definitions))
+	for _, d := range definitions {
+		p, err := New(d)
+		if err != nil {
+			r.cfg.Log.Error("a pipeline of the configuration is not usable", "pipeline", d.Name, "error", err)
+			continue
+		}
+		fixed[d.Name] = p
+	}
+	r.defined.Fix(fixed)
+}
+
+// Fixed reports whether the configuration has a pipeline of that name.
+func (r *Registry) Fixed(name string) bool { return r.defined.Fixed(name) }
+
+// Problems lists all that is wrong with a definition, by itself or with the models that serve now;
+// missing models are among it.
+func (r *Registry) Problems(d Definition) (list []string) {
+	c := check(d)
+	for _, f := range c.faults {
+		list = append(list, f.Text)
+	}
+	if list != nil {
+		return list
+	}
+	now := r.linking.Load()
+	trial := &linking{gate: now.gate, table: now.table, all: make(map[string]*pipeline)}
+	_, err := c.p.Fit(func(model string) (*gate.Target, error) { return r.find(trial, model, []string{d.Name}) })
+	if err != nil {
+		list = append(list, fault.Text(err))
+	}
+	return list
+}
