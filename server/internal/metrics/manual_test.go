@@ -33,12 +33,15 @@ func TestManual(t *testing.T) {
 				texts = append(texts, text)
 			}
 		}
-		if !ok || made.Name != "desc" && made.Name != "ofModel" || len(texts) < 2 {
+		if !ok || made.Name != "desc" && made.Name != "ofModel" && made.Name != "ofStage" || len(texts) < 2 {
 			return true
 		}
 		labels := texts[2:]
-		if made.Name == "ofModel" {
+		switch made.Name {
+		case "ofModel":
 			labels = append([]string{"model", "version"}, labels...)
+		case "ofStage":
+			labels = append([]string{"pipeline", "stage"}, labels...)
 		}
 		fmt.Fprintf(&rows, "| `shivad_%s` | %s | %s |\n", texts[0], strings.Join(labels, ", "), texts[1])
 		count++

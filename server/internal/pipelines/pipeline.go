@@ -66,6 +66,7 @@ func (r *Registry) link(g *gate.Gate, defined *Pipeline, find func(model string)
 	p.target = &gate.Target{ID: scheduler.ModelID{Name: p.Name}, Composite: p}
 	if p.plan, p.fault = defined.Fit(find); p.fault == nil {
 		t := p.target
+		t.Nested = p.plan.Nested()
 		t.Spec, t.Live, t.Serves, t.Pixels = p.plan.Spec, math.MaxInt, true, math.MaxInt64
 		for i := range p.plan.stages {
 			of := p.plan.stages[i].target
