@@ -309,7 +309,8 @@ func (c *cli) printLinks(a admin.App) error {
 }
 
 // doubtLinks warns of links to what the server has not heard of. That is allowed, as an application
-// may be made before its models, but often a name is mistyped. Until they come, so is what until says. besides are other names that links may have.
+// may be made before its models, but often a name is mistyped. until says what is so until they
+// come; besides are other names that links may have.
 func (c *cli) doubtLinks(links []string, until string, besides ...string) {
 	var list admin.ModelList
 	if c.get("/v1/models", &list) != nil {

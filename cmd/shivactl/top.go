@@ -153,7 +153,7 @@ func topOf(before, now *admin.Status) top {
 				m.InTime = &share
 			}
 			m.P50, m.P99 = quantile(h.Durations, old.Durations, 0.5), quantile(h.Durations, old.Durations, 0.99)
-			if h.Version != "" { // those to applications and pipelines are also counted at their models
+			if h.Version != "" { // others are also counted at their models
 				t.Requests += m.Requests
 			}
 		}

@@ -68,8 +68,8 @@ func (c *cli) printBranches(o *nested.Object, indent string, top int) {
 	}
 }
 
-// valuesOf formats the values of an object, to follow its name. What a detector says comes first and
-// needs no names.
+// valuesOf formats the values of an object, to follow its name. What a detector says comes first,
+// and needs no names.
 func valuesOf(o *nested.Object, top int) string {
 	var known, others []string
 	for _, f := range o.Fields {

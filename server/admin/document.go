@@ -8,8 +8,8 @@ import (
 // reads.
 const DocumentFormat = 1
 
-// A Document is the whole state of a server, or of several that share a store: the applications, the
-// pipelines, what their policies have learned, and the settings of models that were changed.
+// A Document is the whole state of a server, or of several that share a store: the applications,
+// the pipelines, what their policies have learned, and the settings of models that were changed.
 type Document struct {
 	Format       int           `json:"format"`
 	Applications []App         `json:"applications"`

@@ -31,8 +31,9 @@ type Config[T any] struct {
 	Log     *slog.Logger // nil is silent
 }
 
-// Definitions are those of all composites of a kind: as the store has them, and those that are fixed
-// by the configuration. What Parse returns must be immutable. Any goroutine may call any method.
+// Definitions are those of all composites of a kind: as the store has them, and those that are
+// fixed by the configuration. What Parse returns must be immutable. Any goroutine may call any
+// method.
 type Definitions[T any] struct {
 	cfg     Config[T]
 	all     atomic.Pointer[map[string]T]

@@ -16,8 +16,8 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// Explain describes for every version of a model, for an application or for a pipeline, what it does
-// and why.
+// Explain describes for every version of a model, for an application or for a pipeline, what it
+// does and why.
 func (r *Report) Explain(model string) []admin.Explanation {
 	var all []admin.Explanation
 	if about := r.explainApplication(model); about != nil {

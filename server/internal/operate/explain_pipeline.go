@@ -79,7 +79,7 @@ func spanOf(seconds float64) time.Duration {
 	return round(time.Duration(seconds * float64(time.Second)))
 }
 
-// stageRemedies says what to change, for each stage that loses rows, and else for the one that takes
+// stageRemedies says what to change: for each stage that loses rows, and for the one that takes
 // most of the time.
 func (r *Report) stageRemedies(d admin.Pipeline, loads []admin.StageLoad) (out []string) {
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }

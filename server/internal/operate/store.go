@@ -21,8 +21,8 @@ import (
 )
 
 // A Store is the state store and the registries of the applications and the pipelines in it, which
-// open after the server was made. Its methods may be called from any goroutine; all except Registry only after
-// Open.
+// open after the server was made. Its methods may be called from any goroutine; all except Registry
+// only after Open.
 type Store struct {
 	at   config.State
 	open Opener
@@ -112,8 +112,8 @@ func (s *Store) Registry() (*apps.Registry, error) {
 	return nil, fmt.Errorf("%w: %w", scheduler.ErrUnavailable, &Error{Status: http.StatusServiceUnavailable, Text: "this server is not serving yet"})
 }
 
-// Admit refuses a model with the name of a pipeline, or of an application that links to other models
-// as well: requests for the model would go there.
+// Admit refuses a model with the name of a pipeline, or of an application that links to other
+// models as well: requests for the model would go there.
 func (s *Store) Admit(id scheduler.ModelID) error {
 	if a := s.Apps().App(id.Name); a != nil && !a.Only(id.Name) {
 		return fmt.Errorf("there is an application %q, which links to %q: give the model another name, or delete the application", a.Name, a.Models)

@@ -5,8 +5,8 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// Configure sets the pipelines of the configuration, which has checked them. Those of the store that
-// have the same names are not served.
+// Configure sets the pipelines of the configuration, which has checked them. Those of the store
+// that have the same names are not served.
 func (r *Registry) Configure(definitions []Definition) {
 	fixed := make(map[string]*Pipeline, len(definitions))
 	for _, d := range definitions {

@@ -193,8 +193,8 @@ func clipperOutput(outputs []tensor.Tensor) (json.RawMessage, error) {
 	return json.Marshal(values)
 }
 
-// clipperLists is a tensor as nested JSON lists, in which a list of one element, at any level, is that
-// element. A single text that is JSON becomes that JSON, as in Clipper's answers.
+// clipperLists is a tensor as nested JSON lists, in which a list of one element, at any level, is
+// that element. A single text that is JSON becomes that JSON, as in Clipper's answers.
 func clipperLists(t tensor.Tensor) json.RawMessage {
 	if n, _ := t.Shape.Elements(); n == 1 && t.DType == tensor.Bytes {
 		if text, _ := element(t.Data); json.Valid(text) {
