@@ -156,6 +156,8 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"infer-json", "", "infer digits seven.png eleven.png --json"},
 	{"infer-json-batch", "", "--json infer digits seven.png three.png --batch"},
 	{"infer-objects", "", "infer yolo seven.png three.png"},
+	{"infer-tree", "", "infer street seven.png"},
+	{"infer-tree-draw", "", "infer street seven.png --draw tree.png"},
 	{"infer-draw", "", "infer yolo seven.png --draw found.png"},
 	{"infer-draw-two", "", "infer yolo seven.png three.png --draw found.png"},
 	{"infer-draw-no-objects", "", "infer digits seven.png --draw found.png"},
@@ -348,6 +350,22 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"export-json", "", "export state.json --json"},
 	{"export-nowhere", "", "export nowhere/state.json"},
 	{"import-dry", "", "import state.json --dry-run"},
+	{"pipelines-empty", "", "pipelines"},
+	{"pipelines-create", "", "pipelines create plates plates.toml"},
+	{"pipelines-create-twice", "", "pipelines create plates plates.toml"},
+	{"pipelines-create-replace", "", "pipelines create plates plates.toml --replace --json"},
+	{"pipelines-create-unknown", "", "pipelines create later later.json"},
+	{"pipelines-create-faults", `{"inputs": "image", "stages": [{"nam": "x"}]}`, "pipelines create bad -"},
+	{"pipelines-create-not-in", "", "pipelines create other plates.toml"},
+	{"pipelines", "", "pipelines"},
+	{"pipelines-show", "", "pipelines plates"},
+	{"pipelines-show-none", "", "pipelines show nothing"},
+	{"pipelines-check", "", "pipelines check plates"},
+	{"pipelines-check-later", "", "pipelines check later"},
+	{"pipelines-check-file", "", "pipelines check later later.json --json"},
+	{"pipelines-draw", "", "pipelines draw plates"},
+	{"pipelines-delete", "", "pipelines delete later --yes"},
+	{"pipelines-help", "", "help pipelines"},
 	{"apps-delete-unasked", "", "apps delete one --json"},
 	{"apps-delete", "", "apps delete one --yes"},
 	{"apps-delete-none", "", "apps delete one --yes"},
@@ -420,6 +438,24 @@ func testCommandLine(t *testing.T, network string) {
 	}
 	write(t, "pair.json", `{"a": [[1, 2]], "b": [0.5]}`)
 	write(t, "a.json", `[[1, 2]]`)
+	write(t, "later.json", `{"stages": [{"name": "find", "model": "detectr"}]}`)
+	write(t, "plates.toml", `[pipeline.plates]
+inputs = ["image"]
+outputs = { boxes = "find.boxes", "read.text" = "read.text" }
+[[pipeline.plates.stage]]
+name = "find"
+model = "digits"
+inputs = { image = "image" }
+[[pipeline.plates.stage]]
+name = "read"
+model = "plain/1"
+inputs = { image = "image" }
+each = "find.boxes"
+keep = { classes = ["plate", "<sign>"], score = 0.5, most = 16 }
+margin = 0.05
+timeout = "50ms"
+required = true
+`)
 	write(t, "b.json", `[0.5]`)
 	write(t, "rows.json", strings.ReplaceAll(`[[[1,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z],[[2,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z]]`, "Z", "[0,0,0,0,0,0,0,0]"))
 

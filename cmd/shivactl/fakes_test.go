@@ -79,6 +79,19 @@ var fakeModels = map[string]struct {
 			return answer(`{"__tensors__":["z","big"]}`, of(tensor.Shape{}, []complex64{1 - 2i}), of(tensor.Shape{3, 3}, []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}))
 		},
 	},
+	"street": { // finds animals, reads the first of them, and fails at the second
+		`{"name":"street","inputs":[{"name":"image","datatype":"UINT8","shape":[-1,-1,-1,3],"image":"rgb"}],"outputs":[{"name":"boxes","datatype":"FP32","shape":[-1,4],"ragged":"find.count"},
+		  {"name":"find.scores","datatype":"FP32","shape":[-1],"ragged":"find.count"},{"name":"find.labels","datatype":"BYTES","shape":[-1],"ragged":"find.count"},{"name":"find.count","datatype":"INT32","shape":[-1]},
+		  {"name":"text","datatype":"BYTES","shape":[-1],"ragged":"read.rows"},{"name":"read.rows","datatype":"INT32","shape":[-1]},{"name":"read.of","datatype":"INT32","shape":[-1],"ragged":"read.rows"},
+		  {"name":"read.status","datatype":"INT32","shape":[-1],"ragged":"read.rows"},{"name":"scene.label","datatype":"BYTES","shape":[-1]}],
+		  "pipeline":{"stages":[{"name":"find","model":"f"},{"name":"scene","model":"s"},{"name":"read","model":"r","each":"find.boxes"}],
+		  "outputs":{"boxes":"find.boxes","find.scores":"find.scores","find.labels":"find.labels","find.count":"find.count","text":"read.text","scene.label":"scene.label"}}}`,
+		func(q *shiva.Message) *shiva.Message {
+			return answer(`{"__tensors__":["boxes","find.scores","find.count","read.rows","read.of","read.status"],"__texts__":{"find.labels":["cat","dog","cow"],"text":["Tom",""],"scene.label":["farm"]}}`,
+				of(tensor.Shape{3, 4}, []float32{0, 1, 5.25, 7, 2, 2, 4, 4, 1, 1, 3, 3}), of(tensor.Shape{3}, []float32{0.91, 0.5, 0.4}), of(tensor.Shape{1}, []int32{3}),
+				of(tensor.Shape{1}, []int32{2}), of(tensor.Shape{2}, []int32{0, 2}), of(tensor.Shape{2}, []int32{0, 504}))
+		},
+	},
 	"yolo": {
 		`{"name":"yolo","inputs":[{"name":"image","datatype":"UINT8","shape":[-1,-1,-1,3],"image":"rgb"}],"outputs":[{"name":"boxes","datatype":"FP32","shape":[-1,4],"ragged":"count"},
 		  {"name":"scores","datatype":"FP32","shape":[-1],"ragged":"count"},{"name":"labels","datatype":"BYTES","shape":[-1],"ragged":"count"},{"name":"count","datatype":"INT32","shape":[-1]}]}`,

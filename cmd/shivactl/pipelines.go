@@ -186,10 +186,10 @@ func (c *cli) listPipelines() error {
 }
 
 // outputsText lists the outputs of a pipeline with what makes each.
-func outputsText(outputs map[string]string) string {
-	if len(outputs) == 0 {
-		return "all"
-	}
+func outputsText(outputs map[string]string) string { return cmp.Or(equations(outputs), "all") }
+
+// equations lists names with what each stands for, if that differs.
+func equations(outputs map[string]string) string {
 	var list []string
 	for name, from := range outputs {
 		if name != from {
@@ -223,7 +223,7 @@ func (c *cli) printPipeline(p admin.PipelineStatus) error {
 		if i < len(p.Load) {
 			lately = p.Load[i].Summary
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.Model, outputsText(s.Inputs), cmp.Or(s.Each, "-"), cmp.Or(strings.Join(s.Keep.Conditions(), ", "), "-"), lately)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.Model, cmp.Or(equations(s.Inputs), "-"), cmp.Or(s.Each, "-"), cmp.Or(strings.Join(s.Keep.Conditions(), ", "), "-"), lately)
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -38,7 +38,7 @@ func (s pipelines) Status() ([]admin.PipelineStatus, error) {
 func (s pipelines) Faults(p admin.Pipeline) (list []string) {
 	for _, stage := range p.Stages {
 		model, _, _ := strings.Cut(stage.Model, "/")
-		if s.versions(model) == nil {
+		if len(s.versions(model)) == 0 {
 			list = append(list, "stage \""+stage.Name+"\": no container of \""+stage.Model+"\" has registered yet")
 		}
 	}
