@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,9 +145,11 @@ func write(t *testing.T, name, text string) {
 	}
 }
 
+type commandLine struct{ name, stdin, args string }
+
 // commandLines are a user's command lines; testdata/golden has the output and the exit code of
 // each.
-var commandLines = []struct{ name, stdin, args string }{
+var commandLines = []commandLine{
 	{"infer", "", "infer digits seven.png three.png"},
 	{"infer-version", "", "infer digits/1 seven.png"},
 	{"infer-v2", "", "infer v2/models/digits/versions/1/infer seven.png"},
@@ -350,22 +353,6 @@ var commandLines = []struct{ name, stdin, args string }{
 	{"export-json", "", "export state.json --json"},
 	{"export-nowhere", "", "export nowhere/state.json"},
 	{"import-dry", "", "import state.json --dry-run"},
-	{"pipelines-empty", "", "pipelines"},
-	{"pipelines-create", "", "pipelines create plates plates.toml"},
-	{"pipelines-create-twice", "", "pipelines create plates plates.toml"},
-	{"pipelines-create-replace", "", "pipelines create plates plates.toml --replace --json"},
-	{"pipelines-create-unknown", "", "pipelines create later later.json"},
-	{"pipelines-create-faults", `{"inputs": "image", "stages": [{"nam": "x"}]}`, "pipelines create bad -"},
-	{"pipelines-create-not-in", "", "pipelines create other plates.toml"},
-	{"pipelines", "", "pipelines"},
-	{"pipelines-show", "", "pipelines plates"},
-	{"pipelines-show-none", "", "pipelines show nothing"},
-	{"pipelines-check", "", "pipelines check plates"},
-	{"pipelines-check-later", "", "pipelines check later"},
-	{"pipelines-check-file", "", "pipelines check later later.json --json"},
-	{"pipelines-draw", "", "pipelines draw plates"},
-	{"pipelines-delete", "", "pipelines delete later --yes"},
-	{"pipelines-help", "", "help pipelines"},
 	{"apps-delete-unasked", "", "apps delete one --json"},
 	{"apps-delete", "", "apps delete one --yes"},
 	{"apps-delete-none", "", "apps delete one --yes"},
@@ -438,29 +425,12 @@ func testCommandLine(t *testing.T, network string) {
 	}
 	write(t, "pair.json", `{"a": [[1, 2]], "b": [0.5]}`)
 	write(t, "a.json", `[[1, 2]]`)
-	write(t, "later.json", `{"stages": [{"name": "find", "model": "detectr"}]}`)
-	write(t, "plates.toml", `[pipeline.plates]
-inputs = ["image"]
-outputs = { boxes = "find.boxes", "read.text" = "read.text" }
-[[pipeline.plates.stage]]
-name = "find"
-model = "digits"
-inputs = { image = "image" }
-[[pipeline.plates.stage]]
-name = "read"
-model = "plain/1"
-inputs = { image = "image" }
-each = "find.boxes"
-keep = { classes = ["plate", "<sign>"], score = 0.5, most = 16 }
-margin = 0.05
-timeout = "50ms"
-required = true
-`)
+	writePipelines(t)
 	write(t, "b.json", `[0.5]`)
 	write(t, "rows.json", strings.ReplaceAll(`[[[1,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z],[[2,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z]]`, "Z", "[0,0,0,0,0,0,0,0]"))
 
 	nobody := deaf(t, network)
-	for _, c := range commandLines {
+	for _, c := range slices.Concat(commandLines, pipelineLines) {
 		t.Run(c.name, func(t *testing.T) {
 			args := strings.Fields(strings.NewReplacer("NOBODY", nobody, "ADMIN", adminAddr, "TCP", tcp).Replace(c.args))
 			for _, flag := range [][2]string{{"--addr", tcp}, {"--admin", adminAddr}} {
