@@ -147,8 +147,7 @@ func write(t *testing.T, name, text string) {
 
 type commandLine struct{ name, stdin, args string }
 
-// commandLines are a user's command lines; testdata/golden has the output and the exit code of
-// each.
+// commandLines are those of a user; testdata/golden has the output and the exit code of each.
 var commandLines = []commandLine{
 	{"infer", "", "infer digits seven.png three.png"},
 	{"infer-version", "", "infer digits/1 seven.png"},
