@@ -9,7 +9,8 @@ import (
 func TestLine(t *testing.T) {
 	commit = "0123abc"
 	t.Cleanup(func() { commit = "" })
-	if got, want := Line("shivad"), "shivad "+Version+" (0123abc "+runtime.Version()+" "+runtime.GOOS+"/"+runtime.GOARCH+")"; got != want {
+	if got, want := Line("shivad"), "shivad "+Version+" (0123abc "+runtime.Version()+" "+runtime.GOOS+"/"+
+		runtime.GOARCH+")"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

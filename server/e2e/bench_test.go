@@ -35,7 +35,8 @@ func TestE2EBench(t *testing.T) {
 			"open loop":   {"--rate", "50", "--data", filepath.Join(root(t), "examples", "digits", "images")},
 			"streams":     {"--streams", "3", "--fps", "20", "--keep", "2"},
 		} {
-			args = append([]string{"bench", "digits/1", "--door", door, "--addr", addr, "--for", "500ms", "--timeout", "20s", "--json"}, args...)
+			args = append([]string{"bench", "digits/1", "--door", door, "--addr", addr, "--for", "500ms", "--timeout",
+				"20s", "--json"}, args...)
 			out, err := exec.Command(binary(t, "shivactl"), args...).Output()
 			var report struct {
 				Sent, Answered, Superseded, Failed, Unanswered int64
@@ -45,11 +46,13 @@ func TestE2EBench(t *testing.T) {
 			if err := json.Unmarshal(out, &report); err != nil {
 				t.Fatalf("%s at %s: %v: %s", name, addr, err, out)
 			}
-			if err != nil || report.Answered == 0 || report.Sent != report.Answered+report.Superseded || len(report.Errors) != 0 || name == "streams" && len(report.Streams) != 3 {
+			if err != nil || report.Answered == 0 || report.Sent != report.Answered+report.Superseded ||
+				len(report.Errors) != 0 || name == "streams" && len(report.Streams) != 3 {
 				t.Errorf("%s at %s: %v, %s", name, addr, err, out)
 			}
 		}
-		out, err := exec.Command(binary(t, "shivactl"), "bench", "digit", "--door", door, "--addr", addr).CombinedOutput()
+		out, err := exec.Command(binary(t, "shivactl"), "bench", "digit", "--door", door, "--addr", addr).
+			CombinedOutput()
 		if e, ok := errors.AsType[*exec.ExitError](err); !ok || e.ExitCode() != 1 || !strings.Contains(string(out), "digits") {
 			t.Errorf("an unknown model at %s: %v, %s", addr, err, out)
 		}
@@ -72,12 +75,14 @@ func TestE2EBenchSendsFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := start(t, config(t, digits))
-	picture := tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 3}, Format: tensor.FormatNHWC, Image: &tensor.Image{Channels: tensor.ChannelsRGB}}
+	picture := tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 3},
+		Format: tensor.FormatNHWC, Image: &tensor.Image{Channels: tensor.ChannelsRGB}}
 	single := picture
 	single.Shape = picture.Shape[1:]
 	for name, x := range map[string]tensor.Spec{"rows": picture, "single": single} {
 		s.serve(t, container.Model{
-			Name: name, Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1}}}, Batched: new(name == "rows"),
+			Name: name, Inputs: []tensor.Spec{x},
+			Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1}}}, Batched: new(name == "rows"),
 			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
 				files, err := tensor.BytesElems(b.Inputs[0])
 				if b.Inputs[0].DType != tensor.Bytes || err != nil || !bytes.Equal(files[0], file.Bytes()) {
@@ -88,7 +93,8 @@ func TestE2EBenchSendsFiles(t *testing.T) {
 			},
 		}, 0)
 		for door, addr := range map[string]string{"tcp": s.tcp, "rest": s.rest, "grpc": s.grpc} {
-			out, err := exec.Command(binary(t, "shivactl"), "bench", name, "--door", door, "--addr", addr, "--for", "200ms", "--timeout", "20s", "--json", "--data", photo).CombinedOutput()
+			out, err := exec.Command(binary(t, "shivactl"), "bench", name, "--door", door, "--addr", addr, "--for",
+				"200ms", "--timeout", "20s", "--json", "--data", photo).CombinedOutput()
 			var report struct{ Sent, Answered int64 }
 			if json.Unmarshal(out, &report); err != nil || report.Answered == 0 || report.Sent != report.Answered {
 				t.Errorf("%s at %s: %v, %s", name, door, err, out)

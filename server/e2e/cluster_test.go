@@ -41,10 +41,12 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	waitPair(both...)
 
 	// Created on one, it serves on both.
-	a.ctl("apps", "create", "pair", "--model", "sharp", "--model", "nought", "--policy", "exp4", "--param", "share=0", "--slo", "20s")
+	a.ctl("apps", "create", "pair", "--model", "sharp", "--model", "nought", "--policy", "exp4", "--param", "share=0",
+		"--slo", "20s")
 	watch := newStopwatch(t)
 	client := b.client()
-	budgettest.Until(t, "the application on the other server", func() bool { return askPair(client, "first", 0) == nil })
+	known := func() bool { return askPair(client, "first", 0) == nil }
+	budgettest.Until(t, "the application on the other server", known)
 	if d := watch.read(); d > time.Second {
 		t.Errorf("the other server served the application after %v", d)
 	}
@@ -79,12 +81,11 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	l, err := teachPair(client, "away", 1, false)
-	if remote, ok := errors.AsType[*shiva.RemoteError](err); !ok || remote.Type != shiva.Unavailable || !remote.Retryable || strings.Contains(err.Error(), "replica") {
+	if remote, ok := errors.AsType[*shiva.RemoteError](err); !ok || remote.Type != shiva.Unavailable ||
+		!remote.Retryable || strings.Contains(err.Error(), "replica") {
 		t.Errorf("feedback without Redis: %+v %v", l, err)
 	}
-	if out, err := exec.Command(binary(t, "shivactl"), "apps", "delete", "pair", "--yes", "--admin", a.admin).CombinedOutput(); err == nil || strings.Contains(string(out), "--yes") {
-		t.Errorf("an application was deleted without Redis: %v %s", err, out)
-	}
+	a.keepsPair()
 
 	// It comes back empty, as it saves nothing, and is filled again with the servers' state.
 	redis.Start(t)
@@ -127,12 +128,23 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	})
 }
 
+// keepsPair tries to delete the application while the store is away.
+func (s *shivad) keepsPair() {
+	s.t.Helper()
+	deletes := exec.Command(binary(s.t, "shivactl"), "apps", "delete", "pair", "--yes", "--admin", s.admin)
+	out, err := deletes.CombinedOutput()
+	if err == nil || strings.Contains(string(out), "--yes") {
+		s.t.Errorf("an application was deleted without Redis: %v %s", err, out)
+	}
+}
+
 // startMember starts a server with its state at target, and with a fixed address for containers,
 // which it has again after a restart.
 func startMember(t *testing.T, target, containers string) *shivad {
 	t.Helper()
-	return startWith(t, []string{binary(t, "shivad"), "--log-format", "json", "--state", target, "--containers", containers,
-		"--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"})
+	return startWith(t,
+		[]string{binary(t, "shivad"), "--log-format", "json", "--state", target, "--containers", containers,
+			"--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"})
 }
 
 // waitPair waits until each server has the two models of the application.
@@ -293,7 +305,8 @@ func (s *shivad) learned(rounds int) (p pairState) {
 	budgettest.Until(s.t, fmt.Sprintf("%d rounds at %s", rounds, s.admin), func() bool {
 		var raw json.RawMessage
 		p = pairState{}
-		return s.get("/v1/apps/pair/policy", &raw) == http.StatusOK && json.Unmarshal(raw, &p) == nil && len(p.Users) == 1 && p.Users[0].Rounds == rounds
+		return s.get("/v1/apps/pair/policy", &raw) == http.StatusOK && json.Unmarshal(raw, &p) == nil &&
+			len(p.Users) == 1 && p.Users[0].Rounds == rounds
 	})
 	return p
 }

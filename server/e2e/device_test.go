@@ -56,8 +56,10 @@ func newCell(t *testing.T) cell {
 	t.Helper()
 	c := cell{start(t, config(t, devicesConfig)), t, filepath.Join(t.TempDir(), "device")}
 	in := filepath.Join(root(t), "shiva", "c")
-	if out, err := exec.Command("cc", "-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o", c.device,
-		filepath.Join(in, "test", "device.c"), filepath.Join(in, "shiva.c"), filepath.Join(in, "shiva_posix.c")).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cc", "-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-O1",
+		"-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o", c.device,
+		filepath.Join(in, "test", "device.c"), filepath.Join(in, "shiva.c"), filepath.Join(in, "shiva_posix.c")).
+		CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	c.waitReplicas("digits", 1)
@@ -86,7 +88,8 @@ func (c cell) expect(said []string, lines ...[]string) {
 		return
 	}
 	for i, line := range lines {
-		if !strings.HasPrefix(said[i], line[0]) || slices.ContainsFunc(line[1:], func(word string) bool { return !strings.Contains(said[i], word) }) {
+		if !strings.HasPrefix(said[i], line[0]) ||
+			slices.ContainsFunc(line[1:], func(word string) bool { return !strings.Contains(said[i], word) }) {
 			c.t.Errorf("a device said %q, expected %q", said[i], line)
 		}
 	}
@@ -121,11 +124,13 @@ func TestE2EDevices(t *testing.T) {
 	go func() { // until the server closes it, in 3 s
 		halves <- c.does("raw", frame(t, half), "answer", "answer")
 	}()
-	for name, test := range map[string]func(cell){"asks": deviceAsks, "alone": deviceAlone, "streams": deviceStreams, "broken": brokenDevices} {
+	for name, test := range map[string]func(cell){"asks": deviceAsks, "alone": deviceAlone, "streams": deviceStreams,
+		"broken": brokenDevices} {
 		t.Run(name, func(t *testing.T) { test(cell{c.shivad, t, c.device}) })
 	}
 	// The device has stopped in the middle of a frame.
-	c.expect(<-halves, []string{deviceRefused, `"type":"DeadlineExceeded"`, "42 bytes", "tcp.message_timeout = 3s"}, []string{deviceClosed})
+	c.expect(<-halves, []string{deviceRefused, `"type":"DeadlineExceeded"`, "42 bytes", "tcp.message_timeout = 3s"},
+		[]string{deviceClosed})
 	cancel()
 	if <-done; failed != nil || asked == 0 {
 		t.Errorf("another client, after %d answers: %v", asked, failed)
@@ -134,8 +139,10 @@ func TestE2EDevices(t *testing.T) {
 
 // A device asks, is refused and asks again on one connection; it shows its token, and is accepted.
 func deviceAsks(c cell) {
-	c.expect(c.does("ask", "digits", "8", "8", "answer", "ask", "nobody", "8", "8", "answer", "ask", "digits/1", "8", "8", "answer"),
-		[]string{deviceOK, `"model_name":"digits"`}, []string{deviceRefused, `"type":"Unauthenticated"`, `infer:nobody`}, []string{deviceOK})
+	c.expect(c.does("ask", "digits", "8", "8", "answer", "ask", "nobody", "8", "8", "answer", "ask", "digits/1", "8",
+		"8", "answer"),
+		[]string{deviceOK, `"model_name":"digits"`},
+		[]string{deviceRefused, `"type":"Unauthenticated"`, `infer:nobody`}, []string{deviceOK})
 	c.expect(c.does("text", "token", deviceToken, "ask", "nobody", "8", "8", "answer", "ask", "digits", "8", "8", "answer"),
 		[]string{deviceRefused, `"type":"NotFound"`}, []string{deviceOK})
 	c.expect(c.does("text", "token", "another", "ask", "digits", "8", "8", "answer"), []string{deviceRefused, `"type":"Unauthenticated"`})
@@ -182,7 +189,8 @@ func deviceStreams(c cell) {
 	const frames = 8
 	things := []string{"text", "token", deviceToken}
 	for seq := range frames {
-		things = append(things, "text", "stream", "cam-3", "text", "keep", "latest", "number", "seq", strconv.Itoa(seq), "ask", "slow", "8", "8")
+		things = append(things, "text", "stream", "cam-3", "text", "keep", "latest", "number", "seq", strconv.Itoa(seq),
+			"ask", "slow", "8", "8")
 	}
 	said := make(chan []string, 1)
 	go func() { said <- c.does(append(things, slices.Repeat([]string{"answer"}, frames)...)...) }()
@@ -194,7 +202,8 @@ func deviceStreams(c cell) {
 			}
 		}
 		c.get("/v1/models/slow/streams", &list)
-		return len(list.Versions) == 1 && len(list.Versions[0].Streams) == 1 && list.Versions[0].Streams[0].Frames == frames && list.Versions[0].Streams[0].Superseded >= frames-2
+		return len(list.Versions) == 1 && len(list.Versions[0].Streams) == 1 &&
+			list.Versions[0].Streams[0].Frames == frames && list.Versions[0].Streams[0].Superseded >= frames-2
 	})
 	close(goOn)
 	lines := <-said
@@ -234,10 +243,14 @@ func brokenDevices(c cell) {
 	c.does("raw", frame(whole))
 
 	// One byte less than announced, and one more, before the next frame.
-	c.expect(c.does("raw", frame(func(b []byte) []byte { return slices.Delete(b, 30, 31) }), "raw", frame(whole), "answer", "answer", "answer"),
-		[]string{deviceRefused, `"type":"Unauthenticated"`, `infer:igits\u0006 is required`}, []string{deviceRefused, `"type":"Protocol"`, "expected 06420b01, got 420b0100"}, []string{deviceClosed})
-	c.expect(c.does("raw", frame(func(b []byte) []byte { return slices.Insert(b, 30, 0) }), "raw", frame(whole), "answer", "answer", "answer"),
-		[]string{deviceRefused, `"type":"Unauthenticated"`, `infer:\u0000digit is required`}, []string{deviceRefused, `"type":"Protocol"`, "expected 06420b01, got 7306420b"}, []string{deviceClosed})
+	c.expect(c.does("raw", frame(func(b []byte) []byte { return slices.Delete(b, 30, 31) }), "raw", frame(whole),
+		"answer", "answer", "answer"),
+		[]string{deviceRefused, `"type":"Unauthenticated"`, `infer:igits\u0006 is required`},
+		[]string{deviceRefused, `"type":"Protocol"`, "expected 06420b01, got 420b0100"}, []string{deviceClosed})
+	c.expect(c.does("raw", frame(func(b []byte) []byte { return slices.Insert(b, 30, 0) }), "raw", frame(whole),
+		"answer", "answer", "answer"),
+		[]string{deviceRefused, `"type":"Unauthenticated"`, `infer:\u0000digit is required`},
+		[]string{deviceRefused, `"type":"Protocol"`, "expected 06420b01, got 7306420b"}, []string{deviceClosed})
 	// A length that does not match the checksum, and one that is too large.
 	c.expect(c.does("raw", frame(func(b []byte) []byte { b[7]++; return b }), "answer", "answer"),
 		[]string{deviceRefused, `"type":"Protocol"`, "crc1"}, []string{deviceClosed})
@@ -259,6 +272,9 @@ func brokenDevices(c cell) {
 	}), "answer", "answer"), []string{deviceRefused, `"type":"TooLarge"`}, []string{deviceClosed})
 
 	// A picture of another size, and one of another dtype; the connection continues.
-	c.expect(c.does("ask", "digits", "9", "8", "answer", "ask", "digits", "0", "8", "answer", "raw", frame(func(b []byte) []byte { b[13] = 4; return b }), "answer", "ask", "digits", "8", "8", "answer"),
-		[]string{deviceRefused, `"type":"InvalidInput"`, "got uint8 [9, 8]"}, []string{deviceRefused, `"type":"InvalidInput"`}, []string{deviceRefused, `"type":"InvalidInput"`, "got int8 [8, 8]"}, []string{deviceOK})
+	c.expect(c.does("ask", "digits", "9", "8", "answer", "ask", "digits", "0", "8", "answer", "raw",
+		frame(func(b []byte) []byte { b[13] = 4; return b }), "answer", "ask", "digits", "8", "8", "answer"),
+		[]string{deviceRefused, `"type":"InvalidInput"`, "got uint8 [9, 8]"},
+		[]string{deviceRefused, `"type":"InvalidInput"`},
+		[]string{deviceRefused, `"type":"InvalidInput"`, "got int8 [8, 8]"}, []string{deviceOK})
 }

@@ -141,8 +141,11 @@ func TestE2EDrainUnderLoad(t *testing.T) {
 	if n := unanswered.Load(); n > 0 {
 		t.Errorf("%d requests that were sent before SIGTERM are without an answer", n)
 	}
-	t.Logf("asked %d: %d good, %d refused as draining, %d after the end of their connection", asked.Load(), good.Load(), refused.Load(), broken.Load())
-	again := startWith(t, []string{binary(t, "shivad"), "--log-format", "json", "--tcp", address, "--rest", "", "--grpc", "", "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0"})
+	t.Logf("asked %d: %d good, %d refused as draining, %d after the end of their connection", asked.Load(), good.Load(),
+		refused.Load(), broken.Load())
+	again := startWith(t,
+		[]string{binary(t, "shivad"), "--log-format", "json", "--tcp", address, "--rest", "", "--grpc", "",
+			"--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0"})
 	if again.tcp != address {
 		t.Errorf("expected to listen on %s again, got %s", address, again.tcp)
 	}
@@ -209,7 +212,8 @@ func TestE2ECallsV0(t *testing.T) {
 	for _, kind := range []string{"ints", "doubles", "bytes", "strings"} {
 		addr := hosttest.Addr(t)
 		addrs = append(addrs, addr)
-		config += fmt.Sprintf("[[container]]\nname = \"v0_%s\"\naddress = \"tcp://%s\"\nrpc = \"v0\"\nmodel = \"v0_%[1]s\"\nversion = \"1\"\ninput = \"%[1]s\"\n", kind, addr)
+		config += fmt.Sprintf("[[container]]\nname = \"v0_%s\"\naddress = \"tcp://%s\"\nrpc = \"v0\"\nmodel = \"v0_%[1]s\"\nversion = \"1\"\ninput = \"%[1]s\"\n",
+			kind, addr)
 	}
 	s := start(t, config)
 	script := filepath.Join(root(t), "server/e2e/python/v0_container.py")
@@ -279,7 +283,9 @@ func TestE2ECallsV0Unbatched(t *testing.T) {
 	}
 	asking.Wait()
 	rows, _ := tensor.FromSlice(tensor.Shape{2, 2}, []int32{1, 2, 3, 4})
-	if _, err := client.Do(ctx, &shiva.Message{Namespace: "whole", Metadata: []byte(`{"batch":true}`), Tensors: []tensor.Tensor{rows}}); err == nil || !strings.Contains(err.Error(), "one row per request") {
+	if _, err := client.Do(ctx,
+		&shiva.Message{Namespace: "whole", Metadata: []byte(`{"batch":true}`), Tensors: []tensor.Tensor{rows}}); err ==
+		nil || !strings.Contains(err.Error(), "one row per request") {
 		t.Errorf("several rows: %v", err)
 	}
 	m, err := client.Do(ctx, &shiva.Message{Namespace: "v2/models/whole"})

@@ -137,7 +137,9 @@ func (l *load) ask(c *shiva.Client, n int64) {
 	defer cancel()
 	l.asked.Add(1)
 	began := l.watch.read()
-	m, err := c.Do(ctx, &shiva.Message{Namespace: "affine", Metadata: fmt.Appendf(nil, `{"timeout_ms":%d}`, deadline.Milliseconds()), Tensors: []tensor.Tensor{x}})
+	m, err := c.Do(ctx,
+		&shiva.Message{Namespace: "affine", Metadata: fmt.Appendf(nil, `{"timeout_ms":%d}`, deadline.Milliseconds()),
+			Tensors: []tensor.Tensor{x}})
 	took := l.watch.read() - began
 	remote, typed := errors.AsType[*shiva.RemoteError](err)
 	l.mu.Lock()
@@ -377,7 +379,8 @@ func TestE2EOnlyReplicaKilledUnderLoad(t *testing.T) {
 	s.waitReplicas("affine", 1)
 	l.awaitResults(t)
 	for kind := range l.errorTypes() {
-		if kind != shiva.Unavailable && kind != shiva.ContainerLost && kind != shiva.DeadlineExceeded && kind != shiva.Overloaded {
+		if kind != shiva.Unavailable && kind != shiva.ContainerLost && kind != shiva.DeadlineExceeded &&
+			kind != shiva.Overloaded {
 			t.Errorf("errors of type %s", kind)
 		}
 	}

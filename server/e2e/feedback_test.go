@@ -23,7 +23,9 @@ func TestE2EFeedbackReachesTheContainer(t *testing.T) {
 	}
 	x.Name = "x"
 	c := s.client()
-	if _, err := c.Do(t.Context(), &shiva.Message{Namespace: "app", Metadata: []byte(`{"id":"q","user":"anna"}`), Tensors: []tensor.Tensor{x}}); err != nil {
+	if _, err := c.Do(t.Context(),
+		&shiva.Message{Namespace: "app", Metadata: []byte(`{"id":"q","user":"anna"}`),
+			Tensors: []tensor.Tensor{x}}); err != nil {
 		t.Fatal(err)
 	}
 	s.ctl("feedback", "app", "--id", "q", "--user", "anna", "--label", "7")

@@ -22,11 +22,15 @@ func TestE2EServeFile(t *testing.T) {
 			t.Fatalf("%q: %v\n%s", script, err, out)
 		}
 	}
-	s := startWith(t, []string{binary(t, "shivad"), "serve", filepath.Join(dir, "dots.onnx"), "--python", python(t), "--log-format", "json",
-		"--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0"})
+	s := startWith(t,
+		[]string{binary(t, "shivad"), "serve", filepath.Join(dir, "dots.onnx"), "--python", python(t), "--log-format", "json",
+			"--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0",
+			"--grpc", "127.0.0.1:0"})
 	s.waitReplicas("dots", 1)
-	out, err := exec.Command(binary(t, "shivactl"), "infer", "dots", filepath.Join(dir, "scene.png"), "--addr", s.tcp).CombinedOutput()
-	if err != nil || strings.Count(string(out), " red ") != 3 || strings.Count(string(out), " green ") != 2 || strings.Count(string(out), " blue ") != 2 {
+	out, err := exec.Command(binary(t, "shivactl"), "infer", "dots", filepath.Join(dir, "scene.png"), "--addr", s.tcp).
+		CombinedOutput()
+	if err != nil || strings.Count(string(out), " red ") != 3 || strings.Count(string(out), " green ") != 2 ||
+		strings.Count(string(out), " blue ") != 2 {
 		t.Errorf("expected three red, two green and two blue dots, got %v\n%s", err, out)
 	}
 	// As the second of two models: what it finds in parts of a picture is where it is in the whole.

@@ -38,8 +38,10 @@ replicas = 2
 `, *detectorTimeout, python(t))), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := startWith(t, []string{binary(t, "shivad"), "--config", file, "--log-format", "json", "--tcp", "127.0.0.1:0", "--rest", "", "--grpc", "",
-		"--frigate", "unix:" + filepath.Join(dir, "frigate"), "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0"})
+	s := startWith(t,
+		[]string{binary(t, "shivad"), "--config", file, "--log-format", "json", "--tcp", "127.0.0.1:0", "--rest", "",
+			"--grpc", "",
+			"--frigate", "unix:" + filepath.Join(dir, "frigate"), "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0"})
 	s.waitReplicas("rectangles", 2)
 	var status struct {
 		Processes []struct{ PID int }
@@ -52,7 +54,8 @@ replicas = 2
 	if len(status.Processes) != 2 || status.Doors[len(status.Doors)-1].Name != "frigate" {
 		t.Fatalf("%+v", status)
 	}
-	cmd := exec.Command(python(t), "server/e2e/python/detectors.py", "ipc://"+filepath.Join(dir, "frigate"), fmt.Sprint(status.Processes[0].PID))
+	cmd := exec.Command(python(t), "server/e2e/python/detectors.py", "ipc://"+filepath.Join(dir, "frigate"),
+		fmt.Sprint(status.Processes[0].PID))
 	cmd.Dir, cmd.Env, cmd.Stderr = root(t), s.env(), os.Stderr
 	out, err := cmd.Output()
 	var did struct {

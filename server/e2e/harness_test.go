@@ -181,7 +181,8 @@ next:
 
 // env returns the environment of a container or client process that uses the server.
 func (s *shivad) env() []string {
-	return append(os.Environ(), "SHIVA_TCP="+s.tcp, "SHIVA_UNIX="+s.sockets["tcp"], "SHIVA_REST="+s.rest, "SHIVA_GRPC="+s.grpc, "SHIVA_CONTAINERS="+s.containers, "SHIVA_SERVERS="+s.containers, "SHIVA_ADMIN="+s.admin,
+	return append(os.Environ(), "SHIVA_TCP="+s.tcp, "SHIVA_UNIX="+s.sockets["tcp"], "SHIVA_REST="+s.rest,
+		"SHIVA_GRPC="+s.grpc, "SHIVA_CONTAINERS="+s.containers, "SHIVA_SERVERS="+s.containers, "SHIVA_ADMIN="+s.admin,
 		"SHIVA_CONTAINERS_V1B="+s.old[0], "SHIVA_CONTAINERS_V2="+s.old[1], "SHIVA_CONTAINERS_V2A="+s.old[2])
 }
 

@@ -42,7 +42,8 @@ func startInto(t *testing.T, log *os.File) *shivad {
 		return l.Addr().String()
 	}
 	s := &shivad{t: t, tcp: free(), rest: free(), grpc: "", admin: free(), exited: make(chan error, 1)}
-	s.cmd = exec.Command(binary(t, "shivad"), "--config", file, "--tcp", s.tcp, "--rest", s.rest, "--grpc", "", "--admin", s.admin, "--containers", free())
+	s.cmd = exec.Command(binary(t, "shivad"), "--config", file, "--tcp", s.tcp, "--rest", s.rest, "--grpc", "",
+		"--admin", s.admin, "--containers", free())
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	s.cmd.Stderr = log
 	if err := s.cmd.Start(); err != nil {

@@ -18,7 +18,8 @@ func TestE2EManagedStateSurvives(t *testing.T) {
 	settings := config(t, digits) + "\n[state]\nat = \"" + filepath.Join(dir, "state.db") + "\"\n"
 	s := start(t, settings)
 	s.waitReplicas("digits", 1)
-	s.ctl("apps", "create", "digits-app", "--model", "digits", "--slo", "5s", "--default", `{"label": -1, "scores": [0,0,0,0,0,0,0,0,0,0]}`, "--policy", "exp4", "--param", "eta=0.3", "--param", "output=label")
+	s.ctl("apps", "create", "digits-app", "--model", "digits", "--slo", "5s", "--default",
+		`{"label": -1, "scores": [0,0,0,0,0,0,0,0,0,0]}`, "--policy", "exp4", "--param", "eta=0.3", "--param", "output=label")
 	image := filepath.Join(root(t), "examples", "digits", "images", "01.png")
 	s.ctl("infer", "digits-app", image, "--id", "frame-1", "--user", "anna", "--timeout", "20s")
 	for range 2 { // the second is the same feedback again

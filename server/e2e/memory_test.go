@@ -115,7 +115,8 @@ func (s *shivad) serve(t *testing.T, m container.Model, takes time.Duration) {
 	if m.Predict == nil {
 		m.Predict = func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
 			time.Sleep(takes)
-			y, err := tensor.New(tensor.Uint8, tensor.Shape{b.Rows, m.Outputs[0].Shape[1]}, make([]byte, b.Rows*m.Outputs[0].Shape[1]))
+			y, err := tensor.New(tensor.Uint8, tensor.Shape{b.Rows, m.Outputs[0].Shape[1]},
+				make([]byte, b.Rows*m.Outputs[0].Shape[1]))
 			return []tensor.Tensor{y}, err
 		}
 	}
@@ -188,7 +189,8 @@ func TestE2EMemoryBudget(t *testing.T) {
 	for range 32 {
 		clients.Go(func() {
 			for ctx.Err() == nil {
-				answers.add(s.post("big", head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)), len(head)+row))
+				answers.add(s.post("big", head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)),
+					len(head)+row))
 			}
 		})
 	}
@@ -211,7 +213,8 @@ func TestE2EMemoryBudget(t *testing.T) {
 	if s.get("/v1/status", &status); status.Shared.Outputs == 0 || status.Shared.Inputs > status.Shared.Limit {
 		t.Errorf("shared memory has no part in it: %+v", status.Shared)
 	}
-	if what := s.post("big", head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)), len(head)+row); what != "ok" {
+	if what := s.post("big", head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)),
+		len(head)+row); what != "ok" {
 		t.Errorf("afterwards: %s", what)
 	}
 }
@@ -233,7 +236,8 @@ func TestE2EUnpacking(t *testing.T) {
 	for range 16 { // a third of the budget
 		others.Go(func() {
 			for ctx.Err() == nil {
-				answers.add(s.post("big", head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)), len(head)+row))
+				answers.add(s.post("big", head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)),
+					len(head)+row))
 			}
 		})
 	}
@@ -271,8 +275,11 @@ func TestE2EMemoryOfCgroup(t *testing.T) {
 	if err := os.WriteFile(file, []byte("[limits]\nmessage_bytes = \"256MiB\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("sh", append(g.inside()[1:], binary(t, "shivad"), "--config", file, "--admin", "")...).CombinedOutput()
-	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 2 || !strings.Contains(string(out), "200MiB is below limits.message_bytes, 256MiB") || !strings.Contains(string(out), "260MiB") {
+	out, err := exec.Command("sh", append(g.inside()[1:], binary(t, "shivad"), "--config", file, "--admin", "")...).
+		CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 2 ||
+		!strings.Contains(string(out), "200MiB is below limits.message_bytes, 256MiB") ||
+		!strings.Contains(string(out), "260MiB") {
 		t.Errorf("messages that do not fit: %v\n%s", err, out)
 	}
 }
@@ -316,7 +323,8 @@ func unfinished(t *testing.T) []byte {
 	if err := w.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Appendf(nil, "POST /v2/models/big/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", b.Len(), b.Bytes())
+	return fmt.Appendf(nil, "POST /v2/models/big/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n",
+		b.Len(), b.Bytes())
 }
 
 // throw keeps 24 connections with such a request each, until ctx ends. A refused one is sent again.

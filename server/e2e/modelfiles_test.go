@@ -22,7 +22,8 @@ import (
 // scale writes a network y = factor * x.
 func scale(t *testing.T, path string, factor int, shapes ...string) {
 	t.Helper()
-	cmd := exec.Command(python(t), append([]string{"server/e2e/testdata/scale.py", path, fmt.Sprint(factor)}, shapes...)...)
+	cmd := exec.Command(python(t),
+		append([]string{"server/e2e/testdata/scale.py", path, fmt.Sprint(factor)}, shapes...)...)
 	cmd.Dir = root(t)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -33,7 +34,8 @@ func scale(t *testing.T, path string, factor int, shapes ...string) {
 func serveFolder(t *testing.T, dir string) *shivad {
 	t.Helper()
 	return startWith(t, []string{binary(t, "shivad"), "serve", "--models", dir, "--python", python(t), "--log-format", "json",
-		"--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0"})
+		"--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0",
+		"--grpc", "127.0.0.1:0"})
 }
 
 // A reply is what a model answers over HTTP.
@@ -52,7 +54,9 @@ func (s *shivad) scaled(model string, shape ...int) (r reply, err error) {
 	for _, size := range shape {
 		n *= size
 	}
-	body, err := json.Marshal(map[string]any{"inputs": []any{map[string]any{"name": "x", "datatype": "FP32", "shape": shape, "data": strings.Split(strings.Repeat("1 ", n-1)+"1", " ")}}})
+	body, err := json.Marshal(map[string]any{
+		"inputs": []any{map[string]any{"name": "x", "datatype": "FP32", "shape": shape,
+			"data": strings.Split(strings.Repeat("1 ", n-1)+"1", " ")}}})
 	if err != nil {
 		return r, err
 	}
@@ -103,7 +107,8 @@ func (s *shivad) degraded(text string) {
 		if text != "" {
 			faulty = "shivad_model_files_faulty 1\n"
 		}
-		return err == nil && ready.Ready && strings.Contains(ready.Degraded, text) && (ready.Degraded == "") == (text == "") &&
+		return err == nil && ready.Ready && strings.Contains(ready.Degraded, text) &&
+			(ready.Degraded == "") == (text == "") &&
 			strings.Contains(strings.Join(status.Warnings, "\n"), text) && strings.Contains(string(metrics), faulty)
 	})
 }
@@ -225,7 +230,8 @@ input { name: "x" data_type: TYPE_INT64 dims: [ 2 ] } output { name: "y" data_ty
 	s := serveFolder(t, dir)
 	s.waitReplicas("rows", 2)
 	s.waitReplicas("flat", 1)
-	if r, err := s.scaled("flat", 3, 2, 2); err != nil || len(r.Outputs[0].Shape) != 1 || r.Outputs[0].Shape[0] != 12 || r.Outputs[0].Data[11] != 5 {
+	if r, err := s.scaled("flat", 3, 2, 2); err != nil || len(r.Outputs[0].Shape) != 1 || r.Outputs[0].Shape[0] != 12 ||
+		r.Outputs[0].Data[11] != 5 {
 		t.Errorf("flat: %+v, %v", r, err)
 	}
 	s.eventually("rows", 6, "1")

@@ -73,7 +73,8 @@ read_only = true
 `
 	authority := certtest.New(t, "authority")
 	server := authority.Server(nil)
-	for name, text := range map[string][]byte{"shivad.toml": []byte(config), "cert.pem": server.Cert, "key.pem": server.Key, "ca.pem": authority.PEM()} {
+	for name, text := range map[string][]byte{"shivad.toml": []byte(config), "cert.pem": server.Cert,
+		"key.pem": server.Key, "ca.pem": authority.PEM()} {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,8 @@ import (
 // ctl runs shivactl and returns what it printed.
 func (s *shivad) ctl(args ...string) string {
 	s.t.Helper()
-	out, err := exec.Command(binary(s.t, "shivactl"), append(args, "--addr", s.tcp, "--admin", s.admin)...).CombinedOutput()
+	out, err := exec.Command(binary(s.t, "shivactl"), append(args, "--addr", s.tcp, "--admin", s.admin)...).
+		CombinedOutput()
 	if err != nil {
 		s.t.Fatalf("shivactl %v: %v\n%s", args, err, out)
 	}

@@ -46,8 +46,9 @@ func TestE2ENothingOutsideTheBudget(t *testing.T) {
 	s := start(t, memoryConfig+"[shared_memory]\ndirectory = \""+dir+"\"\n", g.inside()...)
 	s.big(t)
 	s.serve(t, container.Model{
-		Name:    "pictures", // files of them
-		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 3}, Format: tensor.FormatNHWC, Image: &tensor.Image{Channels: tensor.ChannelsRGB}}},
+		Name: "pictures", // files of them
+		Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 3},
+			Format: tensor.FormatNHWC, Image: &tensor.Image{Channels: tensor.ChannelsRGB}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1}}},
 	}, 20*time.Millisecond)
 	s.serve(t, container.Model{
@@ -84,7 +85,8 @@ func TestE2ENothingOutsideTheBudget(t *testing.T) {
 	for range 16 {
 		clients.Go(func() {
 			for ctx.Err() == nil {
-				answers.add(s.post("big", head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(x.Data)), len(head)+row))
+				answers.add(s.post("big", head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(x.Data)),
+					len(head)+row))
 				time.Sleep(time.Millisecond)
 			}
 		})
@@ -95,7 +97,8 @@ func TestE2ENothingOutsideTheBudget(t *testing.T) {
 	}
 	clients.Wait()
 	most, killed := g.figures(t)
-	t.Logf("the cgroup had %d MiB at the most, with a budget of %d MiB; answers: %v, in regions: %v", most>>20, budget>>20, answers.of, places.of)
+	t.Logf("the cgroup had %d MiB at the most, with a budget of %d MiB; answers: %v, in regions: %v", most>>20,
+		budget>>20, answers.of, places.of)
 	if killed != 0 {
 		t.Errorf("the kernel ended %d processes for want of memory", killed)
 	}
@@ -135,7 +138,8 @@ func (s *shivad) sparse(ctx context.Context, dir string, i int, answers *tally) 
 			return
 		}
 		defer f.Close()
-		s.call("POST", "/v2/systemsharedmemory/region/"+name+"/register", fmt.Sprintf(`{"key":"/%s","byte_size":%d}`, name, 1<<30))
+		s.call("POST", "/v2/systemsharedmemory/region/"+name+"/register",
+			fmt.Sprintf(`{"key":"/%s","byte_size":%d}`, name, 1<<30))
 		switch i {
 		case 1: // a mapping
 			if mem, err := unix.Mmap(int(f.Fd()), 0, 1<<30, unix.PROT_READ, unix.MAP_SHARED); err == nil {

@@ -127,9 +127,12 @@ func (p *page) serve() {
 	authority := certtest.New(p.t, "page")
 	issue, dir := authority.Server(nil), p.t.TempDir()
 	certtest.Write(p.t, p.dir, "ca.pem", authority.PEM())
-	paths := certtest.Write(p.t, dir, "server.pem", issue.Cert, "server.key", issue.Key, "shivad.toml", []byte(config(p.t, digits+settled)))
-	p.server = startWith(p.t, []string{binary(p.t, "shivad"), "--config", paths[2], "--log-format", "json", "--tls-cert", paths[0], "--tls-key", paths[1],
-		"--tcp", "127.0.0.1:0,tls://127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--containers", "127.0.0.1:0"})
+	paths := certtest.Write(p.t, dir, "server.pem", issue.Cert, "server.key", issue.Key, "shivad.toml",
+		[]byte(config(p.t, digits+settled)))
+	p.server = startWith(p.t,
+		[]string{binary(p.t, "shivad"), "--config", paths[2], "--log-format", "json", "--tls-cert", paths[0], "--tls-key", paths[1],
+			"--tcp", "127.0.0.1:0,tls://127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin",
+			"127.0.0.1:0", "--containers", "127.0.0.1:0"})
 	p.server.waitReplicas("digits", 1)
 }
 
@@ -152,7 +155,8 @@ var commandLine = regexp.MustCompile(`(?m)^ *(\$ |(go|make|bin/\w+|curl|pip|pyth
 // are commands in a block or an indented paragraph that is not run.
 func (p *page) run() {
 	rest := block.ReplaceAllString(p.text, "")
-	if found := regexp.MustCompile(`(?m)^(    |\t)` + commandLine.String()[len(`(?m)^ *`):]).FindString(rest); found != "" || strings.Contains(rest, "```") || strings.Contains(rest, "~~~") {
+	if found := regexp.MustCompile(`(?m)^(    |\t)` + commandLine.String()[len(`(?m)^ *`):]).FindString(rest); found != "" ||
+		strings.Contains(rest, "```") || strings.Contains(rest, "~~~") {
 		p.t.Errorf("%s has code outside the blocks that are run: %q", p.name, found)
 	}
 	for _, found := range block.FindAllStringSubmatch(p.text, -1) {
@@ -186,9 +190,12 @@ func (p *page) run() {
 				p.t.Errorf("%s does not show %s as it is (%v)", p.name, argument, err)
 			}
 			p.t.Setenv("PATH", filepath.Dir(python(p.t))+":"+os.Getenv("PATH"))
-			p.server = startWith(p.t, []string{binary(p.t, "shivad"), "--config", file, "--log-format", "json", "--tcp", "127.0.0.1:0",
-				"--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--containers", "127.0.0.1:0"})
-			budgettest.Until(p.t, "the file's containers", func() bool { return p.server.get("/readyz", nil) == http.StatusOK })
+			p.server = startWith(p.t,
+				[]string{binary(p.t, "shivad"), "--config", file, "--log-format", "json", "--tcp", "127.0.0.1:0",
+					"--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--containers", "127.0.0.1:0"})
+			budgettest.Until(p.t, "the file's containers", func() bool {
+				return p.server.get("/readyz", nil) == http.StatusOK
+			})
 			continue
 		case "variant":
 			lines := strings.Split(strings.TrimSuffix(body, "\n"), "\n")
@@ -204,7 +211,8 @@ func (p *page) run() {
 			continue
 		case "":
 		default:
-			p.t.Errorf("%s: the comment before a block says %q, which is none of file, source, serve, variant and ready", p.name, does)
+			p.t.Errorf("%s: the comment before a block says %q, which is none of file, source, serve, variant and ready",
+				p.name, does)
 		}
 		switch language {
 		case "sh":
@@ -229,7 +237,8 @@ func (p *page) run() {
 
 // here replaces the default ports by those of the server under test.
 func (p *page) here(text string) string {
-	for port, address := range map[string]string{"6174": p.server.tcp, "6175": p.server.sockets["tcp"], "8000": p.server.rest, "8001": p.server.grpc, "8002": p.server.admin, "7000": p.server.containers} {
+	for port, address := range map[string]string{"6174": p.server.tcp, "6175": p.server.sockets["tcp"],
+		"8000": p.server.rest, "8001": p.server.grpc, "8002": p.server.admin, "7000": p.server.containers} {
 		_, mine, err := net.SplitHostPort(strings.TrimPrefix(address, "tls://"))
 		if err != nil {
 			continue // this door has no address
@@ -331,7 +340,8 @@ func (p *page) makeRun() *shivad {
 	p.t.Helper()
 	s := &shivad{t: p.t}
 	var flags []string
-	for name, address := range map[string]*string{"tcp": &s.tcp, "rest": &s.rest, "grpc": &s.grpc, "containers": &s.containers, "admin": &s.admin} {
+	for name, address := range map[string]*string{"tcp": &s.tcp, "rest": &s.rest, "grpc": &s.grpc,
+		"containers": &s.containers, "admin": &s.admin} {
 		*address = hosttest.Addr(p.t)
 		flags = append(flags, "-"+name, *address)
 	}
@@ -364,7 +374,9 @@ func (p *page) makeRun() *shivad {
 		text, _ := os.ReadFile(out.Name())
 		return string(text)
 	}
-	budgettest.Until(p.t, "make run", func() bool { return strings.Contains(printed(), "Serving until Ctrl-C.") || len(ended) > 0 })
+	budgettest.Until(p.t, "make run", func() bool {
+		return strings.Contains(printed(), "Serving until Ctrl-C.") || len(ended) > 0
+	})
 	if text := printed(); !strings.Contains(text, " of 20 right") || len(ended) > 0 {
 		p.t.Fatalf("make run:\n%s", text)
 	}

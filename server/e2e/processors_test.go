@@ -55,7 +55,8 @@ inherit_env = []
 	}
 	budgettest.Until(t, "the process to say its share", func() bool {
 		s.get("/v1/containers", &list)
-		return len(list.Containers) == 1 && len(list.Containers[0].Processes) == 1 && len(list.Containers[0].Processes[0].Log) > 0
+		return len(list.Containers) == 1 && len(list.Containers[0].Processes) == 1 &&
+			len(list.Containers[0].Processes[0].Log) > 0
 	})
 	if log := list.Containers[0].Processes[0].Log; !slices.Equal(log, []string{"1 1"}) {
 		t.Errorf("the process has a share of %q, expected 1", log)

@@ -25,7 +25,8 @@ func TestE2EStunnel(t *testing.T) {
 	dir := t.TempDir()
 	authority := certtest.New(t, "authority")
 	server, client := authority.Server(nil), authority.Client("camera", nil)
-	certtest.Write(t, dir, "ca.pem", authority.PEM(), "server.pem", server.Cert, "server.key", server.Key, "camera.pem", client.Cert, "camera.key", client.Key,
+	certtest.Write(t, dir, "ca.pem", authority.PEM(), "server.pem", server.Cert, "server.key", server.Key, "camera.pem",
+		client.Cert, "camera.key", client.Key,
 		"shivad.toml", []byte(config(t, digits)+`
 [tls]
 cert = "server.pem"
@@ -34,8 +35,10 @@ client_ca = "ca.pem"
 client_auth = "required"
 `))
 	at := func(name string) string { return filepath.Join(dir, name) }
-	s := startWith(t, []string{binary(t, "shivad"), "--config", at("shivad.toml"), "--log-format", "json", "--rest", "127.0.0.1:0", "--grpc", "", "--admin", "127.0.0.1:0",
-		"--tcp", "127.0.0.1:0,tls://127.0.0.1:0", "--containers", "127.0.0.1:0,tls://127.0.0.1:0,ipc://" + at("s")})
+	s := startWith(t,
+		[]string{binary(t, "shivad"), "--config", at("shivad.toml"), "--log-format", "json", "--rest", "127.0.0.1:0",
+			"--grpc", "", "--admin", "127.0.0.1:0",
+			"--tcp", "127.0.0.1:0,tls://127.0.0.1:0", "--containers", "127.0.0.1:0,tls://127.0.0.1:0,ipc://" + at("s")})
 	addrs := strings.Split(s.containers, ",")
 	page, err := os.ReadFile(filepath.Join(root(t), "server", "manual", "containers.md"))
 	if err != nil {
@@ -49,7 +52,8 @@ client_auth = "required"
 	through := func(to string) string {
 		own := hosttest.Addr(t)
 		file := filepath.Join(t.TempDir(), "stunnel.conf")
-		conf := strings.NewReplacer("127.0.0.1:7000", own, "shivad.example:7443", strings.TrimPrefix(to, "tls://"), "ca.pem", at("ca.pem"), "shivad.example", "localhost").Replace(text) +
+		conf := strings.NewReplacer("127.0.0.1:7000", own, "shivad.example:7443", strings.TrimPrefix(to, "tls://"),
+			"ca.pem", at("ca.pem"), "shivad.example", "localhost").Replace(text) +
 			"cert = " + at("camera.pem") + "\nkey = " + at("camera.key") + "\n"
 		if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 			t.Fatal(err)

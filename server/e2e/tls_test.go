@@ -22,7 +22,8 @@ func TestE2ETLS(t *testing.T) {
 	dir := t.TempDir()
 	authority := certtest.New(t, "authority")
 	first, client := authority.Server(nil), authority.Client("camera", nil)
-	certtest.Write(t, dir, "ca.pem", authority.PEM(), "server.pem", first.Cert, "server.key", first.Key, "client.pem", client.Cert, "client.key", client.Key)
+	certtest.Write(t, dir, "ca.pem", authority.PEM(), "server.pem", first.Cert, "server.key", first.Key, "client.pem",
+		client.Cert, "client.key", client.Key)
 	file := filepath.Join(dir, "shivad.toml")
 	text := config(t, digits) + `
 [tls]
@@ -40,7 +41,9 @@ client_auth = "required"
 	s.containers, s.sockets["containers"], _ = strings.Cut(s.containers, ",")
 	at := func(name string) string { return filepath.Join(dir, name) }
 	serves := func(name string, more ...string) {
-		s.run("env", append(append([]string{"SHIVA_SERVERS=" + s.sockets["containers"], "SHIVA_TLS_CA=" + at("ca.pem")}, more...), python(t), "server/e2e/python/tls_model.py", name)...)
+		s.run("env",
+			append(append([]string{"SHIVA_SERVERS=" + s.sockets["containers"], "SHIVA_TLS_CA=" + at("ca.pem")},
+				more...), python(t), "server/e2e/python/tls_model.py", name)...)
 	}
 	serves("encrypted", "SHIVA_TLS_CERT="+at("client.pem"), "SHIVA_TLS_KEY="+at("client.key"))
 	serves("stranger")

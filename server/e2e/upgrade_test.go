@@ -36,7 +36,8 @@ func (r release) program(name string) string { return filepath.Join(r.tree, "bin
 // python runs a script of this tree with the Python packages of the release.
 func (r release) python(t *testing.T, script string, args ...string) []string {
 	packages := filepath.Join(r.tree, "containers/python/src") + ":" + filepath.Join(r.tree, "shiva/python/src")
-	return append([]string{"env", "PYTHONPATH=" + packages, python(t), filepath.Join(root(t), "server/e2e/python", script)}, args...)
+	return append([]string{"env", "PYTHONPATH=" + packages, python(t), filepath.Join(root(t), "server/e2e/python", script)},
+		args...)
 }
 
 // A member is a server that can be replaced by one of another release, at the same addresses and
@@ -49,7 +50,8 @@ type member struct {
 func newMember(t *testing.T, state string) *member {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "shivad.toml")
-	if err := os.WriteFile(file, []byte("[server]\nrequired_models = [\"affine\", \"sharp\", \"nought\"]\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("[server]\nrequired_models = [\"affine\", \"sharp\", \"nought\"]\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	m := &member{args: []string{"--config", file, "--log-format", "json", "--state", state}}
@@ -74,7 +76,8 @@ func (m *member) become(t *testing.T, r release) {
 	// Operators may use the other release's shivactl.
 	before, now := releases(t)
 	for _, from := range []release{before, now} {
-		if out, err := exec.Command(from.program("shivactl"), "status", "--addr", m.tcp, "--admin", m.admin).CombinedOutput(); err != nil {
+		if out, err := exec.Command(from.program("shivactl"), "status", "--addr", m.tcp, "--admin", m.admin).
+			CombinedOutput(); err != nil {
 			t.Errorf("shivactl of the %s release at a server of the %s one: %v\n%s", from.name, r.name, err, out)
 		}
 	}
@@ -249,7 +252,8 @@ func (c *cluster) end() {
 			c.t.Errorf("%s: %v\n%s", p.name, err, &p.out)
 			continue
 		}
-		c.t.Logf("%s: %d right, %d retries, longest %v; %v", p.name, n.Right, n.Retries, time.Duration(n.Longest*1e9).Round(time.Millisecond), n.Why)
+		c.t.Logf("%s: %d right, %d retries, longest %v; %v", p.name, n.Right, n.Retries,
+			time.Duration(n.Longest*1e9).Round(time.Millisecond), n.Why)
 		if n.Right == 0 || n.Wrong > 0 || n.Lost > 0 {
 			c.t.Errorf("%s: %d right, %d wrong, %d lost: %v", p.name, n.Right, n.Wrong, n.Lost, n.Why)
 		}
@@ -267,7 +271,8 @@ func upgrade(t *testing.T, states ...string) {
 		c.servers = append(c.servers, s)
 	}
 	c.serve(before)
-	c.servers[0].ctl("apps", "create", "pair", "--model", "sharp", "--model", "nought", "--policy", "exp4", "--param", "share=0", "--slo", "20s")
+	c.servers[0].ctl("apps", "create", "pair", "--model", "sharp", "--model", "nought", "--policy", "exp4", "--param",
+		"share=0", "--slo", "20s")
 	for _, s := range c.servers {
 		client := s.client()
 		budgettest.Until(t, "the application", func() bool { return askPair(client, "first", 0) == nil })

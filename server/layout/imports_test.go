@@ -188,7 +188,8 @@ func TestImportDirections(t *testing.T) {
 			}
 		}
 		for _, a := range tests[name] {
-			if isDouble(a) || slices.Contains(allowed, a) || !slices.ContainsFunc(tested, func(imp string) bool { return names(a, imp) }) {
+			if isDouble(a) || slices.Contains(allowed, a) ||
+				!slices.ContainsFunc(tested, func(imp string) bool { return names(a, imp) }) {
 				t.Errorf("the table of imports allows tests of %s to import %s, which they do not, or may anyway", name, a)
 			}
 		}
@@ -242,7 +243,8 @@ func packages(t *testing.T) map[string]*build.Package {
 			}
 			if dir != module {
 				_, another := os.Stat(filepath.Join(dir, "go.mod"))
-				if another == nil || strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") || d.Name() == "testdata" {
+				if another == nil || strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") ||
+					d.Name() == "testdata" {
 					return filepath.SkipDir
 				}
 			}
@@ -327,7 +329,8 @@ func TestSessionsKnowNoSockets(t *testing.T) {
 			know = append(know, filepath.Base(path))
 		}
 	}
-	if want := []string{"door.go", "gnet.go", "pollable.go", "socket.go", "tls.go", "writable.go"}; !slices.Equal(know, want) {
+	if want := []string{"door.go", "gnet.go", "pollable.go", "socket.go", "tls.go", "writable.go"}; !slices.Equal(know,
+		want) {
 		t.Errorf("sockets are known to %v, want %v", know, want)
 	}
 }
@@ -375,7 +378,8 @@ func nameless(files []*ast.File) (list []string) {
 	}
 	for s, f := range types {
 		ast.Inspect(s.Type, func(n ast.Node) bool {
-			if field, ok := n.(*ast.Field); ok && len(field.Names) > 0 && !slices.ContainsFunc(field.Names, (*ast.Ident).IsExported) {
+			if field, ok := n.(*ast.Field); ok && len(field.Names) > 0 &&
+				!slices.ContainsFunc(field.Names, (*ast.Ident).IsExported) {
 				return false
 			}
 			x, ok := n.(*ast.SelectorExpr)

@@ -60,7 +60,8 @@ func TestOSSFuzz(t *testing.T) {
 	var found []string
 	for file, text := range files {
 		folder := filepath.ToSlash(filepath.Dir(file))
-		for _, m := range regexp.MustCompile(`(?m)^func (Fuzz\w+)\(\w+ \*testing\.F\)`).FindAllStringSubmatch(text, -1) {
+		for _, m := range regexp.MustCompile(`(?m)^func (Fuzz\w+)\(\w+ \*testing\.F\)`).
+			FindAllStringSubmatch(text, -1) {
 			found = append(found, folder+" "+m[1])
 			for other, text := range files {
 				if other != file && strings.HasPrefix(other, folder+"/") && strings.Contains(text, m[1]) {

@@ -91,7 +91,8 @@ func TestBenchCommands(t *testing.T) {
 				continue
 			}
 			programs = nil
-			for _, found := range regexp.MustCompile(`(?:go run|\$\(PYTHON\)) ((?:\./|bench/)\S+)`).FindAllSubmatch(recipe[1], -1) {
+			for _, found := range regexp.MustCompile(`(?:go run|\$\(PYTHON\)) ((?:\./|bench/)\S+)`).
+				FindAllSubmatch(recipe[1], -1) {
 				programs = append(programs, string(found[1]))
 			}
 		}
@@ -159,7 +160,8 @@ func TestGallery(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown := make(map[string]string) // the picture of a folder
-	for _, found := range regexp.MustCompile(`(?m)^\| <img src="([^/"]+)/([^"]+)" .* alt="[^"]+"> \| [^|]+ \| \[([^\]]+)\]\(([^)]+)/README.md\): `).FindAllSubmatch(gallery, -1) {
+	for _, found := range regexp.MustCompile(`(?m)^\| <img src="([^/"]+)/([^"]+)" .* alt="[^"]+"> \| [^|]+ \| \[([^\]]+)\]\(([^)]+)/README.md\): `).
+		FindAllSubmatch(gallery, -1) {
 		if folder := string(found[1]); folder == string(found[3]) && folder == string(found[4]) {
 			shown[folder] = string(found[2])
 		}
@@ -178,8 +180,10 @@ func TestGallery(t *testing.T) {
 			t.Errorf("examples/%s: a page of %d lines, expected 1 to 80 (%v)", e.Name(), lines, err)
 		}
 		picture := shown[e.Name()]
-		if info, err := os.Stat(filepath.Join(dir, picture)); picture == "" || err != nil || info.Size() > 60<<10 || !bytes.Contains(page, []byte("]("+picture+")")) {
-			t.Errorf("examples/%s: expected a picture of at most 60 KiB on its page and in examples/README.md, got %q (%v)", e.Name(), picture, err)
+		if info, err := os.Stat(filepath.Join(dir, picture)); picture == "" || err != nil || info.Size() > 60<<10 ||
+			!bytes.Contains(page, []byte("]("+picture+")")) {
+			t.Errorf("examples/%s: expected a picture of at most 60 KiB on its page and in examples/README.md, got %q (%v)",
+				e.Name(), picture, err)
 		}
 	}
 }

@@ -58,7 +58,8 @@ func Read(file []byte) (Header, error) {
 	if len(file) == 0 {
 		return Header{}, fmt.Errorf("expected a JPEG or PNG file, got 0 bytes")
 	}
-	return Header{}, fmt.Errorf("expected a JPEG or PNG file, got %d bytes that begin with % x", len(file), file[:min(len(file), 8)])
+	return Header{}, fmt.Errorf("expected a JPEG or PNG file, got %d bytes that begin with % x", len(file),
+		file[:min(len(file), 8)])
 }
 
 // otherFormats are formats that users send by mistake, for errors to name.
@@ -246,7 +247,8 @@ func readPNG(file []byte) (Header, error) {
 
 func (h *Header) sized() error {
 	if h.Width == 0 || h.Height == 0 {
-		return fmt.Errorf("%s: the picture has %d x %d pixels, expected 1 or more on each side", h.Format, h.Width, h.Height)
+		return fmt.Errorf("%s: the picture has %d x %d pixels, expected 1 or more on each side", h.Format, h.Width,
+			h.Height)
 	}
 	return nil
 }

@@ -81,21 +81,31 @@ func TestRead(t *testing.T) {
 		file []byte
 		want picture.Header
 	}{
-		"jpeg":      {colours, picture.Header{Format: picture.JPEG, Width: 40, Height: 30, Channels: 3, Bits: 8, Turned: 1}},
-		"gray jpeg": {jpegOf(t, gray), picture.Header{Format: picture.JPEG, Width: 40, Height: 30, Channels: 1, Bits: 8, Turned: 1}},
-		"turned":    {after(colours, 2, exif(binary.LittleEndian, 6)), picture.Header{Format: picture.JPEG, Width: 40, Height: 30, Channels: 3, Bits: 8, Turned: 6}},
+		"jpeg": {colours,
+			picture.Header{Format: picture.JPEG, Width: 40, Height: 30, Channels: 3, Bits: 8, Turned: 1}},
+		"gray jpeg": {jpegOf(t, gray),
+			picture.Header{Format: picture.JPEG, Width: 40, Height: 30, Channels: 1, Bits: 8, Turned: 1}},
+		"turned": {after(colours, 2, exif(binary.LittleEndian, 6)),
+			picture.Header{Format: picture.JPEG, Width: 40, Height: 30, Channels: 3, Bits: 8, Turned: 6}},
 		"turned, big-endian": {after(colours, 2, exif(binary.BigEndian, 3)),
 			picture.Header{Format: picture.JPEG, Width: 40, Height: 30, Channels: 3, Bits: 8, Turned: 3}},
 		"turned by no number that there is": {after(colours, 2, exif(binary.BigEndian, 9)),
 			picture.Header{Format: picture.JPEG, Width: 40, Height: 30, Channels: 3, Bits: 8, Turned: 1}},
-		"with bytes that fill": {after(colours, 2, "\xff\xff\xff"), picture.Header{Format: picture.JPEG, Width: 40, Height: 30, Channels: 3, Bits: 8, Turned: 1}},
-		"cmyk":                 {[]byte("\xff\xd8\xff\xc0\x00\x14\x08\x00\x1e\x00\x28\x04" + strings.Repeat("\x00", 12)), picture.Header{Format: picture.JPEG, Width: 40, Height: 30, Channels: 4, Bits: 8, Turned: 1}},
-		"png":                  {pngOf(t, image.NewRGBA(size)), picture.Header{Format: picture.PNG, Width: 40, Height: 30, Channels: 4, Bits: 8, Turned: 1}},
-		"gray png":             {pngOf(t, gray), picture.Header{Format: picture.PNG, Width: 40, Height: 30, Channels: 1, Bits: 8, Turned: 1}},
-		"16 bits":              {pngOf(t, wide), picture.Header{Format: picture.PNG, Width: 40, Height: 30, Channels: 4, Bits: 16, Turned: 1}},
-		"huge":                 {[]byte(huge), picture.Header{Format: picture.PNG, Width: 30000, Height: 30000, Channels: 3, Bits: 8, Turned: 1}},
+		"with bytes that fill": {after(colours, 2, "\xff\xff\xff"),
+			picture.Header{Format: picture.JPEG, Width: 40, Height: 30, Channels: 3, Bits: 8, Turned: 1}},
+		"cmyk": {[]byte("\xff\xd8\xff\xc0\x00\x14\x08\x00\x1e\x00\x28\x04" + strings.Repeat("\x00", 12)),
+			picture.Header{Format: picture.JPEG, Width: 40, Height: 30, Channels: 4, Bits: 8, Turned: 1}},
+		"png": {pngOf(t, image.NewRGBA(size)),
+			picture.Header{Format: picture.PNG, Width: 40, Height: 30, Channels: 4, Bits: 8, Turned: 1}},
+		"gray png": {pngOf(t, gray),
+			picture.Header{Format: picture.PNG, Width: 40, Height: 30, Channels: 1, Bits: 8, Turned: 1}},
+		"16 bits": {pngOf(t, wide),
+			picture.Header{Format: picture.PNG, Width: 40, Height: 30, Channels: 4, Bits: 16, Turned: 1}},
+		"huge": {[]byte(huge),
+			picture.Header{Format: picture.PNG, Width: 30000, Height: 30000, Channels: 3, Bits: 8, Turned: 1}},
 		"animated": {after(pngOf(t, gray), 33, chunk("acTL", "\x00\x00\x00\x02\x00\x00\x00\x00")),
-			picture.Header{Format: picture.PNG, Width: 40, Height: 30, Channels: 1, Bits: 8, Turned: 1, Animated: true}},
+			picture.Header{Format: picture.PNG, Width: 40, Height: 30, Channels: 1, Bits: 8, Turned: 1,
+				Animated: true}},
 	} {
 		if got, err := picture.Read(tc.file); err != nil || got != tc.want {
 			t.Errorf("%s: %+v, %v", name, got, err)
@@ -164,7 +174,8 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if h.Width < 1 || h.Height < 1 || h.Turned < 1 || h.Turned > 8 || h.Format != picture.JPEG && h.Format != picture.PNG {
+		if h.Width < 1 || h.Height < 1 || h.Turned < 1 || h.Turned > 8 ||
+			h.Format != picture.JPEG && h.Format != picture.PNG {
 			t.Errorf("%+v", h)
 		}
 	})

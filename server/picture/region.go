@@ -47,7 +47,8 @@ func (r Region) Clip() (Region, error) {
 func (r *Region) convex() bool {
 	for i := range r {
 		a, b, c := r[i], r[(i+1)%4], r[(i+2)%4]
-		turn := (float64(b[0])-float64(a[0]))*(float64(c[1])-float64(b[1])) - (float64(b[1])-float64(a[1]))*(float64(c[0])-float64(b[0]))
+		turn := (float64(b[0])-float64(a[0]))*(float64(c[1])-float64(b[1])) - (float64(b[1])-float64(a[1]))*(float64(
+			c[0])-float64(b[0]))
 		if !(turn > 0) {
 			return false
 		}
@@ -59,7 +60,8 @@ func (r *Region) convex() bool {
 // one of opposite sides, rounded up.
 func (r *Region) Size(width, height int) (w, h int) {
 	side := func(a, b int) float64 {
-		return math.Hypot((float64(r[a][0])-float64(r[b][0]))*float64(width), (float64(r[a][1])-float64(r[b][1]))*float64(height))
+		return math.Hypot((float64(r[a][0])-float64(r[b][0]))*float64(width),
+			(float64(r[a][1])-float64(r[b][1]))*float64(height))
 	}
 	const rounding = 0.005 // of a part of the longest side to FP32, in pixels, and more
 	whole := func(a, b float64) int { return max(1, int(math.Ceil(max(a, b)-rounding))) }
@@ -72,5 +74,6 @@ func (r Region) String() string {
 	if r == Box(r[0][0], r[0][1], r[2][0], r[2][1]) {
 		return fmt.Sprintf("[%g, %g, %g, %g]", r[0][0], r[0][1], r[2][0], r[2][1])
 	}
-	return fmt.Sprintf("[[%g, %g], [%g, %g], [%g, %g], [%g, %g]]", r[0][0], r[0][1], r[1][0], r[1][1], r[2][0], r[2][1], r[3][0], r[3][1])
+	return fmt.Sprintf("[[%g, %g], [%g, %g], [%g, %g], [%g, %g]]", r[0][0], r[0][1], r[1][0], r[1][1], r[2][0], r[2][1],
+		r[3][0], r[3][1])
 }

@@ -38,7 +38,8 @@ func TestTheWireIsTritons(t *testing.T) {
 	// This field is the open inference protocol's own.
 	const properties = "ModelMetadataResponse.properties 6 repeated ModelMetadataResponse.PropertiesEntry"
 	for _, line := range service {
-		if !slices.Contains(theirs["grpc_service.proto"], line) && !strings.Contains(line, properties) && !strings.Contains(line, ".PropertiesEntry.") {
+		if !slices.Contains(theirs["grpc_service.proto"], line) && !strings.Contains(line, properties) &&
+			!strings.Contains(line, ".PropertiesEntry.") {
 			t.Errorf("not Triton's: %s", line)
 		}
 	}
@@ -56,7 +57,8 @@ func TestTheWireIsTritons(t *testing.T) {
 // The Go code matches the .proto files; if not, run "go generate ./server/grpc/pb".
 func TestGeneratedCodeIsUpToDate(t *testing.T) {
 	c := protocompile.Compiler{Resolver: &protocompile.SourceResolver{}}
-	for _, ours := range []protoreflect.FileDescriptor{File_grpc_service_proto, File_model_config_proto, File_external_scaler_proto} {
+	for _, ours := range []protoreflect.FileDescriptor{File_grpc_service_proto, File_model_config_proto,
+		File_external_scaler_proto} {
 		files, err := c.Compile(t.Context(), ours.Path())
 		if err != nil {
 			t.Fatal(err)

@@ -187,7 +187,8 @@ func (d *Addresses) Top(most int) []Usage {
 	}
 	d.mu.Unlock()
 	slices.SortFunc(list, func(a, b Usage) int {
-		return cmp.Or(cmp.Compare(b.refusedLately(), a.refusedLately()), cmp.Compare(b.Has[RequestsInFlight], a.Has[RequestsInFlight]), cmp.Compare(a.Payer, b.Payer))
+		return cmp.Or(cmp.Compare(b.refusedLately(), a.refusedLately()),
+			cmp.Compare(b.Has[RequestsInFlight], a.Has[RequestsInFlight]), cmp.Compare(a.Payer, b.Payer))
 	})
 	return list[:min(most, len(list))]
 }

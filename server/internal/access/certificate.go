@@ -93,7 +93,9 @@ func nameFault(names map[field][]string) string {
 				return fmt.Sprintf("one of its %s names is empty", f)
 			case len(name) > maxNameBytes:
 				return fmt.Sprintf("one of its %s names has %d bytes, the limit is %d", f, len(name), maxNameBytes)
-			case !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
+			case !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool {
+				return !unicode.IsPrint(r)
+			}):
 				return fmt.Sprintf("one of its %s names, %.100q, has characters that are not printable", f, name)
 			}
 		}
@@ -130,7 +132,8 @@ func parsePattern(text string) (p pattern, err error) {
 		case name == "":
 			return p, fmt.Errorf("%q: a pattern of 0 bytes matches nothing", text)
 		case len(name) > maxNameBytes:
-			return p, fmt.Errorf("a pattern of %d bytes matches nothing: names of certificates have at most %d", len(name), maxNameBytes)
+			return p, fmt.Errorf("a pattern of %d bytes matches nothing: names of certificates have at most %d",
+				len(name), maxNameBytes)
 		case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
 			return p, fmt.Errorf("%.100q has characters that are not printable, so it matches no usable name", text)
 		case err != nil:
@@ -249,5 +252,6 @@ func (a *ambiguous) warn(label, first, second string) {
 		a.seen = map[string]bool{}
 	}
 	a.seen[label] = true
-	a.log.Warn("a certificate matches the patterns of two identities, and is refused", "certificate", label, "identities", strconv.Quote(first)+" and "+strconv.Quote(second))
+	a.log.Warn("a certificate matches the patterns of two identities, and is refused", "certificate", label,
+		"identities", strconv.Quote(first)+" and "+strconv.Quote(second))
 }

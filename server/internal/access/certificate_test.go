@@ -18,8 +18,11 @@ import (
 )
 
 func certificate(change func(*x509.Certificate)) *Certificate {
-	c := &x509.Certificate{Subject: pkix.Name{CommonName: "camera-7", Organization: []string{"Cameras"}}, DNSNames: []string{"Seven.example.org"},
-		EmailAddresses: []string{"seven@example.org"}, URIs: []*url.URL{{Scheme: "spiffe", Host: "example.org", Path: "/cameras/7"}}, IPAddresses: []net.IP{net.IPv4(10, 0, 0, 7)}}
+	c := &x509.Certificate{Subject: pkix.Name{CommonName: "camera-7", Organization: []string{"Cameras"}},
+		DNSNames:       []string{"Seven.example.org"},
+		EmailAddresses: []string{"seven@example.org"},
+		URIs:           []*url.URL{{Scheme: "spiffe", Host: "example.org", Path: "/cameras/7"}},
+		IPAddresses:    []net.IP{net.IPv4(10, 0, 0, 7)}}
 	if change != nil {
 		change(c)
 	}
@@ -27,7 +30,8 @@ func certificate(change func(*x509.Certificate)) *Certificate {
 	c.Subject.Names = nil
 	for _, cn := range strings.Split(c.Subject.CommonName, "|") {
 		if cn != "" {
-			c.Subject.Names = append(c.Subject.Names, pkix.AttributeTypeAndValue{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: cn})
+			c.Subject.Names = append(c.Subject.Names,
+				pkix.AttributeTypeAndValue{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: cn})
 		}
 	}
 	return NewCertificate(c)
@@ -40,9 +44,11 @@ func known(name string, patterns ...string) Declaration {
 func TestCertificatePatterns(t *testing.T) {
 	c := certificate(nil)
 	for text, want := range map[string]bool{
-		"cn:camera-7": true, "cn:camera-*": true, "cn:camera-?": true, "cn:Camera-7": false, "cn:camera": false, "cn:*": true, "dns:camera-7": false,
+		"cn:camera-7": true, "cn:camera-*": true, "cn:camera-?": true, "cn:Camera-7": false, "cn:camera": false,
+		"cn:*": true, "dns:camera-7": false,
 		"subject:CN=camera-7,O=Cameras": true, "subject:CN=*,O=Cameras": true, "subject:CN=*,O=Lamps": false,
-		"dns:seven.example.org": true, "dns:*.EXAMPLE.org": true, "dns:example.org": false, "email:*@example.org": true, "email:*@example.com": false,
+		"dns:seven.example.org": true, "dns:*.EXAMPLE.org": true, "dns:example.org": false, "email:*@example.org": true,
+		"email:*@example.com":                false,
 		"uri:spiffe://example.org/cameras/*": true, "uri:spiffe://example.org/*": false, "ip:10.0.0.*": true, "ip:10.0.0.8": false,
 	} {
 		r := registry(known("a", text))
@@ -88,7 +94,10 @@ func TestWhoHoldsCertificates(t *testing.T) {
 	} {
 		who := r.Who(step.shown)
 		err := who.Enter()
-		if who.Name() != step.want || (err == nil) != (step.want != "") || err != nil && (!errors.Is(err, fault.ErrUnauthenticated) || !strings.Contains(err.Error(), step.says) || who.May(Infer, "x")) {
+		if who.Name() != step.want || (err == nil) != (step.want != "") ||
+			err != nil &&
+				(!errors.Is(err, fault.ErrUnauthenticated) || !strings.Contains(err.Error(), step.says) ||
+					who.May(Infer, "x")) {
 			t.Errorf("%+v: %q, %v, expected %q %s", step.shown, who.Name(), err, step.want, step.says)
 		}
 	}
@@ -102,11 +111,13 @@ func TestWhoHoldsCertificates(t *testing.T) {
 	r.Replace([]Declaration{known("cams", "cn:cam*"), known("sevens", "cn:*7"), declare("token", "one", "infer")})
 	for range 3 { // one connection each
 		c = certificate(nil)
-		if got := r.Who(with(c, "")); !errors.Is(got.Enter(), fault.ErrUnauthenticated) || strings.Contains(got.Enter().Error(), "sevens") {
+		if got := r.Who(with(c, "")); !errors.Is(got.Enter(), fault.ErrUnauthenticated) ||
+			strings.Contains(got.Enter().Error(), "sevens") {
 			t.Errorf("of two identities: %v", got.Enter())
 		}
 	}
-	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "cams") || !strings.Contains(text, "sevens") || !strings.Contains(text, "camera-7") {
+	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "cams") ||
+		!strings.Contains(text, "sevens") || !strings.Contains(text, "camera-7") {
 		t.Errorf("the log has %s", text)
 	}
 	if got := r.Who(with(c, "one")); got.Name() != "token" {
@@ -138,7 +149,8 @@ func TestUnusableNames(t *testing.T) {
 	} {
 		got := r.Who(&Credentials{Certificate: certificate(change)})
 		err := got.Enter()
-		if !errors.Is(err, fault.ErrUnauthenticated) || len(err.Error()) > 500 || !utf8.ValidString(err.Error()) || strings.ContainsAny(err.Error(), "\n\x00") {
+		if !errors.Is(err, fault.ErrUnauthenticated) || len(err.Error()) > 500 || !utf8.ValidString(err.Error()) ||
+			strings.ContainsAny(err.Error(), "\n\x00") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

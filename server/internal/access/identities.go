@@ -87,7 +87,9 @@ func (r *Identities) Declared() bool { return r.table.Load() != nil }
 func (r *Identities) AnyServes(id string) bool {
 	t := r.table.Load()
 	may := func(g grant) bool { return g.pattern == "" || ServesSome(g.pattern, id) }
-	return t == nil || slices.ContainsFunc(t.list, func(i *Identity) bool { return slices.ContainsFunc(i.grants[Serve], may) })
+	return t == nil || slices.ContainsFunc(t.list, func(i *Identity) bool {
+		return slices.ContainsFunc(i.grants[Serve], may)
+	})
 }
 
 // Usage returns what identities have used of their quotas, by name.
@@ -160,7 +162,8 @@ const maxToken = 1 << 10
 
 // Token returns the Credentials of a token. It does not retain the text.
 func Token(text string) Credentials {
-	if text == "" || len(text) > maxToken || strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) {
+	if text == "" || len(text) > maxToken ||
+		strings.ContainsFunc(text, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return Credentials{kind: malformedToken}
 	}
 	return Credentials{kind: validToken, token: sha256.Sum256([]byte(text))}

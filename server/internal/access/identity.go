@@ -86,10 +86,12 @@ type hash = [sha256.Size]byte
 // parseHash parses the hash of a token. Its error does not contain the text.
 func parseHash(text string) (h hash, err error) {
 	if len(text) != hex.EncodedLen(len(h)) {
-		return h, fmt.Errorf("expected the SHA-256 of a token, %d hexadecimal digits as \"shivactl tokens new\" prints them, got %d characters", hex.EncodedLen(len(h)), len(text))
+		return h, fmt.Errorf("expected the SHA-256 of a token, %d hexadecimal digits as \"shivactl tokens new\" prints them, got %d characters",
+			hex.EncodedLen(len(h)), len(text))
 	}
 	if _, err := hex.Decode(h[:], []byte(text)); err != nil {
-		return h, fmt.Errorf("expected the SHA-256 of a token, %d hexadecimal digits, got %d characters, not all of them hexadecimal", hex.EncodedLen(len(h)), len(text))
+		return h, fmt.Errorf("expected the SHA-256 of a token, %d hexadecimal digits, got %d characters, not all of them hexadecimal",
+			hex.EncodedLen(len(h)), len(text))
 	}
 	return h, nil
 }
@@ -240,7 +242,8 @@ func (i *Identity) Refuse(lacks string) error {
 	case i.rejection != "":
 		return fmt.Errorf("%w: %s", fault.ErrUnauthenticated, i.rejection)
 	case i.name == Anonymous:
-		return fmt.Errorf("%w: %s is required, which clients without a token in %v do not have", fault.ErrUnauthenticated, lacks, i.place)
+		return fmt.Errorf("%w: %s is required, which clients without a token in %v do not have",
+			fault.ErrUnauthenticated, lacks, i.place)
 	}
 	return fmt.Errorf("%w: identity %q lacks %s", fault.ErrPermissionDenied, i.name, lacks)
 }

@@ -32,11 +32,16 @@ func TestPatterns(t *testing.T) {
 		name  string
 		want  bool
 	}{
-		{"infer", Infer, "anything", true}, {"infer", Feedback, "anything", false}, {"infer:cat", Infer, "cat", true}, {"infer:cat", Infer, "cats", false},
-		{"infer:cat*", Infer, "cats", true}, {"infer:*", Infer, "x", true}, {"infer:*cat", Infer, "cats", false}, {"infer:c[au]t", Infer, "cut", true}, {"infer:c?t", Infer, "coat", false},
-		{"serve", Serve, "cat/1", true}, {"serve:cat", Serve, "cat/1", true}, {"serve:cat", Serve, "cats/1", false}, {"serve:cat/2*", Serve, "cat/20", true},
-		{"serve:cat/2*", Serve, "cat/1", false}, {"serve:*/1", Serve, "dog/1", true}, {"serve:*", Serve, "dog/1", true}, {"serve:ca*", Serve, "dog/cat", false},
-		{"admin:read", AdminRead, "", true}, {"admin:read", AdminWrite, "", false}, {"admin:write", AdminRead, "", true}, {"admin:write", AdminWrite, "", true}, {"admin:write", Infer, "cat", false},
+		{"infer", Infer, "anything", true}, {"infer", Feedback, "anything", false}, {"infer:cat", Infer, "cat", true},
+		{"infer:cat", Infer, "cats", false},
+		{"infer:cat*", Infer, "cats", true}, {"infer:*", Infer, "x", true}, {"infer:*cat", Infer, "cats", false},
+		{"infer:c[au]t", Infer, "cut", true}, {"infer:c?t", Infer, "coat", false},
+		{"serve", Serve, "cat/1", true}, {"serve:cat", Serve, "cat/1", true}, {"serve:cat", Serve, "cats/1", false},
+		{"serve:cat/2*", Serve, "cat/20", true},
+		{"serve:cat/2*", Serve, "cat/1", false}, {"serve:*/1", Serve, "dog/1", true}, {"serve:*", Serve, "dog/1", true},
+		{"serve:ca*", Serve, "dog/cat", false},
+		{"admin:read", AdminRead, "", true}, {"admin:read", AdminWrite, "", false},
+		{"admin:write", AdminRead, "", true}, {"admin:write", AdminWrite, "", true}, {"admin:write", Infer, "cat", false},
 	} {
 		d := declare("a", "token", c.may)
 		if err := d.Faults().Err(); err != nil {
@@ -51,7 +56,8 @@ func TestPatterns(t *testing.T) {
 // The identity for each kind of credentials, also after a change of the table.
 func TestWho(t *testing.T) {
 	var none *Identity
-	if err := errors.Join(none.Enter(), none.Check(AdminWrite, ""), none.Check(Serve, "m/1"), none.CheckAny(Load), none.CheckSees("m")); err != nil {
+	if err := errors.Join(none.Enter(), none.Check(AdminWrite, ""), none.Check(Serve, "m/1"), none.CheckAny(Load),
+		none.CheckSees("m")); err != nil {
 		t.Errorf("without identities: %v", err)
 	}
 	r := new(Identities)
@@ -64,10 +70,13 @@ func TestWho(t *testing.T) {
 	if a.Name() != "a" || a.Enter() != nil || !errors.Is(a.Check(Infer, "dog"), fault.ErrPermissionDenied) {
 		t.Errorf("%+v", a)
 	}
-	for what, values := range map[string][]string{"nothing": nil, "another": {"Bearer two"}, "no scheme": {"one"}, "two": {"Bearer one", "Bearer one"}, "a space": {"Bearer one "}, "empty": {"Bearer "}, "long": {"Bearer " + strings.Repeat("x", 1<<20)}} {
+	for what, values := range map[string][]string{"nothing": nil, "another": {"Bearer two"}, "no scheme": {"one"},
+		"two": {"Bearer one", "Bearer one"}, "a space": {"Bearer one "}, "empty": {"Bearer "},
+		"long": {"Bearer " + strings.Repeat("x", 1<<20)}} {
 		s := Bearer(InHeader, values)
 		who := r.Who(&s)
-		if who == nil || !errors.Is(who.Enter(), fault.ErrUnauthenticated) || who.May(Infer, "cat") || who.MayAny(Infer) || who.Sees("cat") || !errors.Is(who.Check(AdminRead, ""), fault.ErrUnauthenticated) {
+		if who == nil || !errors.Is(who.Enter(), fault.ErrUnauthenticated) || who.May(Infer, "cat") ||
+			who.MayAny(Infer) || who.Sees("cat") || !errors.Is(who.Check(AdminRead, ""), fault.ErrUnauthenticated) {
 			t.Errorf("%s: %+v", what, who)
 		}
 	}
@@ -80,7 +89,8 @@ func TestWho(t *testing.T) {
 	if b := r.Who(&shown); b.Name() != "b" || b.May(Infer, "cat") {
 		t.Errorf("after a reload: %+v", b)
 	}
-	if s := r.Who(nil); s.Enter() != nil || s.Check(Infer, "free") != nil || !errors.Is(s.Check(Infer, "cat"), fault.ErrUnauthenticated) {
+	if s := r.Who(nil); s.Enter() != nil || s.Check(Infer, "free") != nil ||
+		!errors.Is(s.Check(Infer, "cat"), fault.ErrUnauthenticated) {
 		t.Errorf("anonymous: %+v", s)
 	}
 	if s := Token("two"); r.Who(&s).Enter() == nil {
@@ -93,7 +103,8 @@ func TestWho(t *testing.T) {
 }
 
 func TestUnmatched(t *testing.T) {
-	r := registry(declare("a", "one", "infer", "infer:cat*", "infer:dgo", "serve:cat/9", "serve:dgo/1", "admin:read"), declare("b", "two", "load:cat"))
+	r := registry(declare("a", "one", "infer", "infer:cat*", "infer:dgo", "serve:cat/9", "serve:dgo/1", "admin:read"),
+		declare("b", "two", "load:cat"))
 	got := r.Unmatched([]string{"cats", "dog", "cat"})
 	if len(got) != 1 || strings.Join(got["a"], " ") != "infer:dgo serve:dgo/1" {
 		t.Errorf("%v", got)

@@ -62,7 +62,8 @@ func TestPace(t *testing.T) {
 					first := conns[0].Pause(c.parts)
 					second := conns[1].Pause(c.parts)
 					if second != c.want {
-						t.Fatalf("it is read after %v, and another connection of it after %v, want %v", first, second, c.want)
+						t.Fatalf("it is read after %v, and another connection of it after %v, want %v", first, second,
+							c.want)
 					}
 					time.Sleep(second)
 				}
@@ -115,7 +116,8 @@ func TestPaceOfManyConnections(t *testing.T) {
 			}
 		}
 		if most := manyRefused/refusal + len(conns); refused > most {
-			t.Errorf("it is refused %d times on %d connections before it is read in turns, want %d at most", refused, len(conns), most)
+			t.Errorf("it is refused %d times on %d connections before it is read in turns, want %d at most", refused,
+				len(conns), most)
 		}
 		if d := conns[0].Pause(1); d != 0 {
 			t.Errorf("a connection without a refusal is read after %v", d)
@@ -147,7 +149,8 @@ func TestPaceCostsNoRate(t *testing.T) {
 				time.Sleep(max(c.Pause(1), 100*time.Microsecond))
 			}
 			if got < 1950 || got > 2250 || refused > most {
-				t.Errorf("burst %v: %d admitted in 10 s, %d refused; want 2,000, and %d at most", burst, got, refused, most)
+				t.Errorf("burst %v: %d admitted in 10 s, %d refused; want 2,000, and %d at most", burst, got, refused,
+					most)
 			}
 		})
 	}
@@ -188,7 +191,9 @@ func TestAgain(t *testing.T) {
 			if e == nil || e.Kind != k || e.Limit != l.Of[k] || e.Again.Round(time.Millisecond) != time.Second/4 {
 				t.Fatalf("%v: the third: %+v", k, e)
 			}
-			if after := a.usage(time.Now()); after.Requests != before.Requests+1 || after.Refused[k] != before.Refused[k]+1 || after.Has[RequestsInFlight] != 0 || a.balance.Load() != 2*refusal || c.balance.Load() != 2*refusal {
+			if after := a.usage(time.Now()); after.Requests != before.Requests+1 ||
+				after.Refused[k] != before.Refused[k]+1 || after.Has[RequestsInFlight] != 0 ||
+				a.balance.Load() != 2*refusal || c.balance.Load() != 2*refusal {
 				t.Errorf("%v: it is not counted: %+v, balances %d and %d", k, after, a.balance.Load(), c.balance.Load())
 			}
 			if err := again(other); err != nil {
@@ -257,7 +262,8 @@ func TestAgainAfterALargeMessage(t *testing.T) {
 		ask := func(bytes int64) bool {
 			var u Use
 			defer u.End()
-			return c.Again(func() Payers { return Payers{a} }, time.Now()) == nil && c.Begin(&u, Payers{a}, bytes, time.Now()) == nil
+			return c.Again(func() Payers { return Payers{a} }, time.Now()) == nil &&
+				c.Begin(&u, Payers{a}, bytes, time.Now()) == nil
 		}
 		ask(10 * rate)
 		if ask(1 << 30) {

@@ -68,7 +68,8 @@ func (l *Limits) Faults() (fs setting.Faults) {
 		if n := l.Of[k]; n == 0 {
 			continue
 		} else if kindInfo[k].bytes {
-			setting.Between(&fs, k.String(), setting.Bytes(n), setting.Bytes(kindInfo[k].least), setting.Bytes(kindInfo[k].most))
+			setting.Between(&fs, k.String(), setting.Bytes(n), setting.Bytes(kindInfo[k].least),
+				setting.Bytes(kindInfo[k].most))
 		} else {
 			setting.Between(&fs, k.String(), int(n), int(kindInfo[k].least), int(kindInfo[k].most))
 		}
@@ -95,7 +96,8 @@ func (e *QuotaError) Error() string {
 	if over := kindInfo[e.Kind].over; over != "" {
 		hint = ": " + fmt.Sprintf(over, e.Kind.Show(e.Has))
 	}
-	return fmt.Sprintf("%v: %s is over its quota, %s = %s%s", scheduler.ErrOverloaded, e.Payer, e.Kind, e.Kind.Show(e.Limit), hint)
+	return fmt.Sprintf("%v: %s is over its quota, %s = %s%s", scheduler.ErrOverloaded, e.Payer, e.Kind,
+		e.Kind.Show(e.Limit), hint)
 }
 
 // Words returns the error without the fields that its text does not show: errors with the same text

@@ -28,7 +28,8 @@ func over(t *testing.T, err error) Quota {
 		return Quotas
 	}
 	e, ok := errors.AsType[*QuotaError](err)
-	if !ok || !errors.Is(err, scheduler.ErrOverloaded) || !strings.Contains(err.Error(), e.Kind.String()+" = "+e.Kind.Show(e.Limit)) {
+	if !ok || !errors.Is(err, scheduler.ErrOverloaded) ||
+		!strings.Contains(err.Error(), e.Kind.String()+" = "+e.Kind.Show(e.Limit)) {
 		t.Fatalf("no refusal by a quota that names it: %v", err)
 	}
 	return e.Kind
@@ -37,15 +38,18 @@ func over(t *testing.T, err error) Quota {
 // Each quota has bounds, and is named by its key in the file. An unset quota is no fault.
 func TestFaults(t *testing.T) {
 	for k := range Quota(Quotas) {
-		for n, wrong := range map[int64]bool{-1: true, kindInfo[k].least - 1: kindInfo[k].least > 1, kindInfo[k].least: false, kindInfo[k].most: false, kindInfo[k].most + 1: true} {
+		for n, wrong := range map[int64]bool{-1: true, kindInfo[k].least - 1: kindInfo[k].least > 1,
+			kindInfo[k].least: false, kindInfo[k].most: false, kindInfo[k].most + 1: true} {
 			l := only(k, n)
 			fs := l.Faults()
-			if text := fmt.Sprint(fs.Err()); len(fs) > 0 != wrong || wrong && !(strings.Contains(text, k.String()) && strings.Contains(text, k.Show(kindInfo[k].most))) {
+			if text := fmt.Sprint(fs.Err()); len(fs) > 0 != wrong ||
+				wrong && !(strings.Contains(text, k.String()) && strings.Contains(text, k.Show(kindInfo[k].most))) {
 				t.Errorf("%v = %d: %s", k, n, text)
 			}
 		}
 	}
-	for burst, wrong := range map[time.Duration]bool{0: false, time.Microsecond: true, time.Millisecond: false, time.Minute: false, time.Minute + 1: true} {
+	for burst, wrong := range map[time.Duration]bool{0: false, time.Microsecond: true, time.Millisecond: false,
+		time.Minute: false, time.Minute + 1: true} {
 		l := Limits{Burst: burst}
 		if fs := l.Faults(); len(fs) > 0 != wrong || wrong && !strings.Contains(fs.Err().Error(), "burst") {
 			t.Errorf("burst = %v: %v", burst, fs.Err())

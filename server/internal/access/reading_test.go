@@ -39,7 +39,8 @@ func (s *sender) send(d time.Duration) {
 				unfinished = 0
 			}
 			began := time.Now()
-			for pause := s.payers.Read(net, unfinished, time.Now()); pause > 0; pause = s.payers.Read(0, unfinished, time.Now()) {
+			for pause := s.payers.Read(net, unfinished, time.Now()); pause > 0; pause = s.payers.Read(0, unfinished,
+				time.Now()) {
 				time.Sleep(pause)
 			}
 			s.mu.Lock()
@@ -88,7 +89,8 @@ func TestReadingOverTheRate(t *testing.T) {
 				s.send(seconds * time.Second)
 				most := int64(2*seconds+4)*rate + int64(c.conns+2)*c.message
 				if s.read > most || s.admitted < c.least {
-					t.Errorf("%d MiB were read and %d admitted in %d s at %d MiB/s; want %d at most and %d at least", s.read>>20, s.admitted>>20, seconds, rate>>20, most>>20, c.least>>20)
+					t.Errorf("%d MiB were read and %d admitted in %d s at %d MiB/s; want %d at most and %d at least",
+						s.read>>20, s.admitted>>20, seconds, rate>>20, most>>20, c.least>>20)
 				}
 			})
 		})
@@ -111,7 +113,8 @@ func TestReadingWithinTheRate(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := sender{payers: Payers{payer(only(BytesPerSecond, rate))}, conns: c.conns, message: c.message, pause: c.pause}
+				s := sender{payers: Payers{payer(only(BytesPerSecond, rate))}, conns: c.conns, message: c.message,
+					pause: c.pause}
 				s.payers[0].began = time.Now()
 				s.send(60 * time.Second)
 				if s.waited > 0 || s.admitted < s.read-c.message*int64(c.conns) {

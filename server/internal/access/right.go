@@ -68,10 +68,12 @@ func (g grant) check() error {
 		check func(string) error
 	}{{name, naming.CheckModel}, {version, naming.CheckVersion}} {
 		if part.text == "" && (versioned || part.text == g.pattern) {
-			return fmt.Errorf("%s: %.100q: a pattern of 0 bytes matches nothing; without a colon the right applies to all names", g.right, g.pattern)
+			return fmt.Errorf("%s: %.100q: a pattern of 0 bytes matches nothing; without a colon the right applies to all names",
+				g.right, g.pattern)
 		}
 		if _, err := path.Match(part.text, ""); err != nil {
-			return fmt.Errorf("%s: pattern %.100q: a bracket is not closed, or no character follows a backslash", g.right, part.text)
+			return fmt.Errorf("%s: pattern %.100q: a bracket is not closed, or no character follows a backslash",
+				g.right, part.text)
 		}
 		if part.text != "" && !strings.ContainsAny(part.text, `*?[\`) {
 			if err := part.check(part.text); err != nil {

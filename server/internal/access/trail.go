@@ -84,7 +84,8 @@ func (t *Trail) Add(e Entry) {
 	for _, bounded := range []struct {
 		text *string
 		most int
-	}{{&e.Identity, mostName}, {&e.Container, mostName}, {&e.Address, mostName}, {&e.Action, mostName}, {&e.What, mostName}, {&e.Name, mostName}, {&e.Before, mostText}, {&e.After, mostText}, {&e.Error, mostText}} {
+	}{{&e.Identity, mostName}, {&e.Container, mostName}, {&e.Address, mostName}, {&e.Action, mostName},
+		{&e.What, mostName}, {&e.Name, mostName}, {&e.Before, mostText}, {&e.After, mostText}, {&e.Error, mostText}} {
 		*bounded.text = Printable(*bounded.text, bounded.most)
 	}
 	t.mu.Lock()
@@ -129,7 +130,8 @@ func sourceKey(e *Entry) string {
 }
 
 func entrySize(e *Entry) int {
-	return entryBytes + len(e.Identity) + len(e.Container) + len(e.Address) + len(e.Action) + len(e.What) + len(e.Name) + len(e.Before) + len(e.After) + len(e.Error)
+	return entryBytes + len(e.Identity) + len(e.Container) + len(e.Address) + len(e.Action) + len(e.What) +
+		len(e.Name) + len(e.Before) + len(e.After) + len(e.Error)
 }
 
 // largest returns the key of the source whose entries take most: a client that repeats something a
@@ -174,7 +176,8 @@ func (t *Trail) write(e *Entry, c *sourceStats) {
 	case e.Error != "":
 		level, message = slog.LevelWarn, "audit: failed"
 	}
-	for _, more := range []struct{ key, text string }{{"container", e.Container}, {"before", e.Before}, {"after", e.After}, {"error", e.Error}} {
+	for _, more := range []struct{ key, text string }{{"container", e.Container}, {"before", e.Before},
+		{"after", e.After}, {"error", e.Error}} {
 		if more.text != "" {
 			args = append(args, slog.String(more.key, more.text))
 		}

@@ -24,19 +24,23 @@ func TestBounds(t *testing.T) {
 		trail.Add(Entry{Source: from("eve", "10.0.0.3:1"), Action: "change", Name: fmt.Sprint(i)})
 	}
 	for i := range 3 * mostEntries {
-		trail.Add(Entry{Source: from("", fmt.Sprintf("10.0.%d.%d:1", i/256, i%256)), Action: "load", Refused: true, Name: strings.Repeat("x", mostName)})
-		trail.Add(Entry{Source: from("mallory", "10.0.0.4:1"), Action: "load", Refused: true, Error: strings.Repeat("x", mostText)})
+		trail.Add(Entry{Source: from("", fmt.Sprintf("10.0.%d.%d:1", i/256, i%256)), Action: "load", Refused: true,
+			Name: strings.Repeat("x", mostName)})
+		trail.Add(Entry{Source: from("mallory", "10.0.0.4:1"), Action: "load", Refused: true,
+			Error: strings.Repeat("x", mostText)})
 	}
 	if kept := trail.sources["identity eve"].entries; kept != mostEntries*6/10 {
 		t.Errorf("refusals have pushed out all but %d of an operator's entries", kept)
 	}
 	for _, who := range []string{"refused ", "refused mallory"} {
-		if c := trail.sources[who]; c.entries > mostEntries/refusedPart || c.bytes > mostBytes/refusedPart || c.entries < 10 {
+		if c := trail.sources[who]; c.entries > mostEntries/refusedPart || c.bytes > mostBytes/refusedPart ||
+			c.entries < 10 {
 			t.Errorf("%q: %d refusals of %d bytes are kept", who, c.entries, c.bytes)
 		}
 	}
 	for i := range 3 * mostEntries {
-		trail.Add(Entry{Source: from("", fmt.Sprintf("10.0.%d.%d:1", i/256, i%256)), Action: "load", Refused: true, Name: fmt.Sprint("refused ", i)})
+		trail.Add(Entry{Source: from("", fmt.Sprintf("10.0.%d.%d:1", i/256, i%256)), Action: "load", Refused: true,
+			Name: fmt.Sprint("refused ", i)})
 		trail.Add(Entry{Source: from("bob", "10.0.0.2:1"), Action: "register", Name: fmt.Sprint(i)})
 	}
 	list := trail.List(mostEntries + 1)
@@ -44,7 +48,8 @@ func TestBounds(t *testing.T) {
 	for _, e := range list {
 		counts[sourceKey(&e)]++
 	}
-	if len(list) != mostEntries || list[0].Name != "first" || list[1].Name != "of no identity" || counts["refused "] != mostEntries/refusedPart || counts["identity bob"] < mostEntries/3 {
+	if len(list) != mostEntries || list[0].Name != "first" || list[1].Name != "of no identity" ||
+		counts["refused "] != mostEntries/refusedPart || counts["identity bob"] < mostEntries/3 {
 		t.Errorf("%d entries, the first %+v; of each %v", len(list), list[0], counts)
 	}
 	if last := list[len(list)-1].Name; last != fmt.Sprint(3*mostEntries-1) {
@@ -55,7 +60,8 @@ func TestBounds(t *testing.T) {
 	}
 	before, after := strings.Repeat("x", 1<<20), strings.Repeat("\x00", 1<<20)
 	for i := range mostEntries {
-		trail.Add(Entry{Source: from("bob", "10.0.0.2:1"), Action: "change", Before: before, After: after, Name: fmt.Sprint(i)})
+		trail.Add(Entry{Source: from("bob", "10.0.0.2:1"), Action: "change", Before: before, After: after,
+			Name: fmt.Sprint(i)})
 	}
 	size := 0
 	for _, e := range trail.List(mostEntries) {
@@ -75,12 +81,16 @@ func TestBounds(t *testing.T) {
 func TestLyingNames(t *testing.T) {
 	var log bytes.Buffer
 	trail := NewTrail(slog.New(slog.NewTextHandler(&log, nil)))
-	for _, name := range []string{"a\nlevel=INFO msg=\"audit: done\" identity=root", "\x1b[2J\x1b[31m", "a\x00b", "\xff\xfe", "\u202egnirts", strings.Repeat("ä", 1<<20), "x" + strings.Repeat("ä", 1<<20), strings.Repeat("\n", 1<<20)} {
-		trail.Add(Entry{Source: Source{Identity: name, Address: name, Door: "rest"}, Action: name, What: name, Name: name, Before: name, After: name, Error: name})
+	for _, name := range []string{"a\nlevel=INFO msg=\"audit: done\" identity=root", "\x1b[2J\x1b[31m", "a\x00b",
+		"\xff\xfe", "\u202egnirts", strings.Repeat("ä", 1<<20), "x" + strings.Repeat("ä", 1<<20), strings.Repeat("\n", 1<<20)} {
+		trail.Add(Entry{Source: Source{Identity: name, Address: name, Door: "rest"}, Action: name, What: name,
+			Name: name, Before: name, After: name, Error: name})
 	}
 	for _, e := range trail.List(mostEntries) {
 		for _, text := range []string{e.Identity, e.Address, e.Action, e.What, e.Name, e.Before, e.After, e.Error} {
-			if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) || len(text) > 5*mostText {
+			if strings.ContainsFunc(text, func(r rune) bool {
+				return !unicode.IsPrint(r) || r == unicode.ReplacementChar
+			}) || len(text) > 5*mostText {
 				t.Errorf("%.100q, %d bytes", text, len(text))
 			}
 		}
@@ -130,7 +140,8 @@ func TestLines(t *testing.T) {
 		entry Entry
 		line  string
 	}{
-		{Entry{Source: from("ann", "10.0.0.1:1"), Action: "change", What: "application", Name: "x", Before: "{}", After: "[]"},
+		{Entry{Source: from("ann", "10.0.0.1:1"), Action: "change", What: "application", Name: "x", Before: "{}",
+			After: "[]"},
 			`level=INFO msg="audit: done" identity=ann from=10.0.0.1:1 door=admin action=change what=application name=x before={} after=[]`},
 		{Entry{Source: from("ann", "10.0.0.1:1"), Action: "load", What: "model", Name: "x", Error: "no such file"},
 			`level=WARN msg="audit: failed" identity=ann from=10.0.0.1:1 door=admin action=load what=model name=x error="no such file"`},
@@ -143,7 +154,8 @@ func TestLines(t *testing.T) {
 			t.Errorf("%s\nwant %s", line, c.line)
 		}
 	}
-	for source, want := range map[Source]string{from("ann", "10.0.0.1:1"): "ann at 10.0.0.1:1", from("", "10.0.0.1:1"): "10.0.0.1:1", {Door: "server"}: ""} {
+	for source, want := range map[Source]string{from("ann", "10.0.0.1:1"): "ann at 10.0.0.1:1",
+		from("", "10.0.0.1:1"): "10.0.0.1:1", {Door: "server"}: ""} {
 		if got := source.String(); got != want {
 			t.Errorf("%+v is %q, want %q", source, got, want)
 		}
@@ -176,7 +188,8 @@ func TestSizeOfAnEntry(t *testing.T) {
 	text := strings.Repeat("x", n)
 	empty := entrySize(new(Entry))
 	for i, e := range []Entry{
-		{Source: Source{Identity: text}}, {Source: Source{Address: text}}, {Action: text}, {What: text}, {Name: text}, {Before: text}, {After: text}, {Error: text},
+		{Source: Source{Identity: text}}, {Source: Source{Address: text}}, {Action: text}, {What: text}, {Name: text},
+		{Before: text}, {After: text}, {Error: text},
 	} {
 		if got := entrySize(&e) - empty; got != n {
 			t.Errorf("text %d of %d bytes counts as %d", i, n, got)

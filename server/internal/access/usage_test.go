@@ -62,7 +62,8 @@ func TestUsageIsShown(t *testing.T) {
 // nothing.
 func TestBothPayersOrNone(t *testing.T) {
 	limits := Limits{Of: [Quotas]int64{BytesInFlight: 100, UnreadBytes: 100, GRPCStreams: 1}}
-	rich, poor := payer(Limits{Of: [Quotas]int64{BytesInFlight: 1 << 20, UnreadBytes: 1 << 20, GRPCStreams: 100}}), payer(limits)
+	rich, poor := payer(Limits{Of: [Quotas]int64{BytesInFlight: 1 << 20, UnreadBytes: 1 << 20, GRPCStreams: 100}}),
+		payer(limits)
 	now := time.Now()
 	var holds Use
 	if err := holds.Begin(Payers{nil, poor}, 60, now); err != nil {

@@ -97,7 +97,8 @@ func (u *Use) Fits(bytes int) bool {
 		return true
 	}
 	for _, a := range u.payers {
-		if l, _ := a.due(); l != nil && l.Of[UnreadBytes] > 0 && a.held[UnreadBytes].Load()+int64(bytes) > l.Of[UnreadBytes] {
+		if l, _ := a.due(); l != nil && l.Of[UnreadBytes] > 0 &&
+			a.held[UnreadBytes].Load()+int64(bytes) > l.Of[UnreadBytes] {
 			return false
 		}
 	}

@@ -55,7 +55,8 @@ func newTireless(v *Version, bytes int) *tireless {
 	q.call.Version = v
 	q.Request = scheduler.Request{
 		Rows: 1, Owner: q, Deadline: time.Now().Add(time.Hour),
-		Inputs: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, bytes}, Data: make([]byte, bytes)}},
+		Inputs: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, bytes},
+			Data: make([]byte, bytes)}},
 	}
 	return q
 }
@@ -63,7 +64,8 @@ func newTireless(v *Version, bytes int) *tireless {
 // answer completes q as a scheduler would, with 40 bytes.
 func (q *tireless) answer(buf *tensor.Buffer) {
 	buf.Retain()
-	q.Outputs = append(q.Outputs[:0], tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{1, 10}, Data: buf.Bytes(), Buf: buf})
+	q.Outputs = append(q.Outputs[:0],
+		tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{1, 10}, Data: buf.Bytes(), Buf: buf})
 	q.Owner.Complete(&q.Request)
 }
 

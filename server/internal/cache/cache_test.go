@@ -75,7 +75,8 @@ func TestAnswersOutliveEntries(t *testing.T) {
 func TestAcquireAfterTheEnd(t *testing.T) {
 	g := newRig(t, Config{}, nil)
 	defer g.end()
-	e := g.cache.newEntry(g.version, []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{3}, Data: []byte{1, 2, 3}}})
+	e := g.cache.newEntry(g.version,
+		[]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{3}, Data: []byte{1, 2, 3}}})
 	if !e.acquire() {
 		t.Error("an entry that is there was not to be had")
 	}

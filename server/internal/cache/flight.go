@@ -11,7 +11,8 @@ import (
 )
 
 var (
-	errLate     = fmt.Errorf("%w: it passed while the request waited for the answer to an equal one", scheduler.ErrDeadlineExceeded)
+	errLate = fmt.Errorf("%w: it passed while the request waited for the answer to an equal one",
+		scheduler.ErrDeadlineExceeded)
 	errCanceled = fmt.Errorf("%w: the caller gave up", scheduler.ErrCanceled)
 )
 

@@ -327,7 +327,9 @@ func TestRandom(t *testing.T) {
 	}
 	// When the last batch is answered, only the entries hold memory: a buffer of the smallest class
 	// each.
-	budgettest.Until(t, "only the answers in the cache are out", func() bool { return g.pool.InUse() == 64*g.cache.Usage().Entries })
+	budgettest.Until(t, "only the answers in the cache are out", func() bool {
+		return g.pool.InUse() == 64*g.cache.Usage().Entries
+	})
 	g.end()
 }
 

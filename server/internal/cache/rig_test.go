@@ -66,7 +66,8 @@ func newRig(t *testing.T, cfg Config, change func(*rig, *scheduler.ModelConfig))
 		t.Fatal(err)
 	}
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
-	rep, err := g.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, &g.worker, scheduler.ReplicaOptions{})
+	rep, err := g.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x},
+		&g.worker, scheduler.ReplicaOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +131,8 @@ func (g *rig) question(v int32) *question {
 	q := &question{rig: g, done: make(chan struct{})}
 	q.Request = scheduler.Request{
 		Model: g.model, Rows: 1, Owner: q,
-		Inputs:   []tensor.Tensor{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{1, 2}, Data: buf.Bytes(), Buf: buf}},
+		Inputs: []tensor.Tensor{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{1, 2}, Data: buf.Bytes(),
+			Buf: buf}},
 		Deadline: time.Now().Add(time.Minute),
 	}
 	q.call.Version = g.version

@@ -79,7 +79,8 @@ func TestMemoryLimits(t *testing.T) {
 			"proc/self/cgroup": "0::/../other\n", "proc/self/mountinfo": v2, "sys/fs/cgroup/memory.max": "8000000\n",
 		}, 8000000, "/sys/fs/cgroup/memory.max"},
 		"version 2, seen from the namespace's parent": {map[string]string{
-			"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": strings.ReplaceAll(v2, "0:38 /", "0:38 /../.."), "sys/fs/cgroup/memory.max": "8000000\n",
+			"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": strings.ReplaceAll(v2, "0:38 /", "0:38 /../.."),
+			"sys/fs/cgroup/memory.max": "8000000\n",
 		}, 8000000, "/sys/fs/cgroup/memory.max"},
 		"both versions": {map[string]string{
 			"proc/self/cgroup": "4:memory:/a\n0::/\n", "proc/self/mountinfo": v1 + "42 31 0:39 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",

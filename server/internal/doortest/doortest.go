@@ -63,7 +63,8 @@ func (r *Rig) Idle() bool {
 // New makes a server whose memory is a pool.
 func New(t testing.TB, pool *tensor.Pool) *Rig {
 	t.Helper()
-	r := &Rig{T: t, Pool: pool, Metrics: metrics.New("test"), Regions: regions.New(regions.Settings{}, nil), Log: new(Log), Deadline: Patience}
+	r := &Rig{T: t, Pool: pool, Metrics: metrics.New("test"), Regions: regions.New(regions.Settings{}, nil),
+		Log: new(Log), Deadline: Patience}
 	t.Cleanup(r.Regions.Close)
 	r.Gate = gate.New(gate.Config{
 		Latest:  newestBytes,
@@ -96,7 +97,8 @@ func (r *Rig) For(t testing.TB) *Rig {
 
 // Entrance is the way into a door on a free port of this machine.
 func (r *Rig) Entrance(door string) listen.Entrance {
-	return listen.Entrance{Addrs: []string{"127.0.0.1:0"}, Metrics: r.Metrics.Door(door), Log: slog.New(slog.NewTextHandler(r.Log, nil))}
+	return listen.Entrance{Addrs: []string{"127.0.0.1:0"}, Metrics: r.Metrics.Door(door),
+		Log: slog.New(slog.NewTextHandler(r.Log, nil))}
 }
 
 // Predict makes the service that doors share. Its clients may load and unload what repository has.

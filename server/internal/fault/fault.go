@@ -47,7 +47,8 @@ var table = []Row{
 	{scheduler.ErrNotFound, shiva.NotFound, http.StatusNotFound, 5, false, metrics.NotFound},
 	{scheduler.ErrOverloaded, shiva.Overloaded, http.StatusTooManyRequests, 8, true, metrics.Overloaded},
 	{scheduler.ErrSuperseded, shiva.Superseded, http.StatusConflict, 10, false, metrics.Superseded},
-	{scheduler.ErrDeadlineExceeded, shiva.DeadlineExceeded, http.StatusGatewayTimeout, 4, true, metrics.DeadlineExceeded},
+	{scheduler.ErrDeadlineExceeded, shiva.DeadlineExceeded, http.StatusGatewayTimeout, 4, true,
+		metrics.DeadlineExceeded},
 	{scheduler.ErrUnavailable, shiva.Unavailable, http.StatusServiceUnavailable, 14, true, metrics.Unavailable},
 	{scheduler.ErrContainerFailed, shiva.ContainerFailed, http.StatusBadGateway, 13, false, metrics.ContainerFailed},
 	// Programs send again what was answered 502 or UNAVAILABLE.

@@ -81,8 +81,9 @@ func (c *conn) shake() error {
 	}
 	d.mu.Unlock()
 	z, err := zmtp.Server(c, zmtp.Config{
-		Client: zmtp.Req, Pool: d.pool, Grant: c.grant, HandshakeTimeout: s.MessageTimeout, WriteTimeout: s.StallTimeout,
-		Limits: zmtp.Limits{MessageBytes: s.Limits.MessageBytes, Frames: mostFrames, QueuedMessages: 4},
+		Client: zmtp.Req, Pool: d.pool, Grant: c.grant, HandshakeTimeout: s.MessageTimeout,
+		WriteTimeout: s.StallTimeout,
+		Limits:       zmtp.Limits{MessageBytes: s.Limits.MessageBytes, Frames: mostFrames, QueuedMessages: 4},
 	})
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,7 +143,8 @@ func (c *conn) grant(held, whole int64) error {
 	who := c.door.identities.Who(&c.sender)
 	err := who.Enter()
 	if !c.half.Begun() {
-		c.door.room.Begin(&c.half, unfinished.Sender{Payers: who.Payers(c.Account()), Stranger: err != nil, InFlight: true, Reader: c})
+		c.door.room.Begin(&c.half,
+			unfinished.Sender{Payers: who.Payers(c.Account()), Stranger: err != nil, InFlight: true, Reader: c})
 	}
 	if err == nil || held <= forHeader {
 		err = c.half.Take(held, whole)
@@ -258,7 +260,8 @@ func (c *conn) send(frames [][]byte) error {
 func (a *request) guarded(m *zmtp.Message) (frames [][]byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			a.door.log.Error("panic while serving a detector", "panic", p, "stack", string(bytes.TrimSpace(debug.Stack())))
+			a.door.log.Error("panic while serving a detector", "panic", p, "stack",
+				string(bytes.TrimSpace(debug.Stack())))
 			frames, err = a.failed(fmt.Errorf("%w; see the server's log", fault.ErrInternal)), nil
 		}
 	}()

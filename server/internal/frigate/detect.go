@@ -33,7 +33,8 @@ func (a *request) detect() ([][]byte, error) {
 		// This detector sent its model_request before the server was restarted. After any answer,
 		// even an error, it would go on without one for ever. Without an answer it reconnects, and
 		// begins with a model_request.
-		return nil, fault.Malformed("expected a model_request before the first image, since frigate.models has no model for model_type %q", a.ModelType)
+		return nil, fault.Malformed("expected a model_request before the first image, since frigate.models has no model for model_type %q",
+			a.ModelType)
 	}
 	rows, err := a.infer(route)
 	if err != nil {
@@ -96,7 +97,8 @@ func (a *request) output(name, version string) (string, error) {
 	}
 	for _, o := range m.Outputs {
 		last := len(o.Shape) - 1
-		if (o.Name == outputName || len(m.Outputs) == 1) && o.Datatype == tensor.Float32.V2() && last >= 0 && o.Shape[last] == rowWidth {
+		if (o.Name == outputName || len(m.Outputs) == 1) && o.Datatype == tensor.Float32.V2() && last >= 0 &&
+			o.Shape[last] == rowWidth {
 			return o.Name, nil
 		}
 	}
@@ -117,7 +119,8 @@ func (a *request) image() (tensor.Tensor, error) {
 		return tensor.Tensor{}, fault.TooLarge("a shape of %d dimensions; limits.rank is %d", n, most)
 	}
 	if len(a.Shape) == 0 || a.Shape[0] != 1 {
-		return tensor.Tensor{}, fault.Invalid("shape %s: expected that of one image, such as [1,320,320,3]", tensor.Shape(a.Shape))
+		return tensor.Tensor{}, fault.Invalid("shape %s: expected that of one image, such as [1,320,320,3]",
+			tensor.Shape(a.Shape))
 	}
 	t, err := tensor.New(d, a.Shape, a.data.Data)
 	if err != nil {
@@ -137,7 +140,8 @@ func dtypeOf(name string) (tensor.DType, bool) {
 // rows without a score.
 func best(t tensor.Tensor) ([]byte, error) {
 	if t.DType != tensor.Float32 || len(t.Data)%(rowWidth*4) != 0 {
-		return nil, fmt.Errorf("%w: output %q: expected rows of %d float32, got %s %s", scheduler.ErrContainerFailed, t.Name, rowWidth, t.DType, t.Shape)
+		return nil, fmt.Errorf("%w: output %q: expected rows of %d float32, got %s %s", scheduler.ErrContainerFailed,
+			t.Name, rowWidth, t.DType, t.Shape)
 	}
 	var rows [][rowWidth]float32
 	for data := range slices.Chunk(t.Data, rowWidth*4) {

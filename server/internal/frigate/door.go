@@ -70,7 +70,8 @@ type Door struct {
 // Listen opens the door. It returns when clients can connect.
 func Listen(cfg Config) (*Door, error) {
 	d := &Door{
-		predict: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(access.Identities)), trail: cfg.Trail, pool: cfg.Pool, room: cfg.Room, log: cfg.Log,
+		predict: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(access.Identities)),
+		trail: cfg.Trail, pool: cfg.Pool, room: cfg.Room, log: cfg.Log,
 		conns: make(map[*conn]struct{}),
 	}
 	d.closing, d.shut = context.WithCancel(context.Background())

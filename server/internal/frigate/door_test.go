@@ -52,7 +52,8 @@ func TestRowsAreSorted(t *testing.T) {
 	play(t, nil, func(r *rig) {
 		nan := float32(math.NaN())
 		r.model("few", []tensor.Spec{many, other}, 0, func([]byte) []float32 {
-			return []float32{1, 0.25, 0, 0, 0, 1, 2, 0.75, 0, 0, 0, 2, 3, nan, 0, 0, 0, 3, 4, -1, 0, 0, 0, 4, 5, 0.5, 0, 0, 0, 5}
+			return []float32{1, 0.25, 0, 0, 0, 1, 2, 0.75, 0, 0, 0, 2, 3, nan, 0, 0, 0, 3, 4, -1, 0, 0, 0, 4, 5, 0.5, 0,
+				0, 0, 5}
 		})
 		r.model("lots", []tensor.Spec{many}, 0, func([]byte) (out []float32) {
 			for i := range 50 {
@@ -139,7 +140,8 @@ func TestZerosAreCounted(t *testing.T) {
 		d.detects(9).refused(t, "NotFound")
 		text := r.series()
 		for _, outcome := range []string{"container_failed", "invalid_input", "protocol", "unavailable", "not_found"} {
-			if !strings.Contains(text, fmt.Sprintf("shivad_door_requests_total{door=\"frigate\",outcome=%q} 1\n", outcome)) {
+			if !strings.Contains(text,
+				fmt.Sprintf("shivad_door_requests_total{door=\"frigate\",outcome=%q} 1\n", outcome)) {
 				t.Errorf("%s is not counted once:\n%s", outcome, text)
 			}
 		}
@@ -226,11 +228,14 @@ func TestModelFiles(t *testing.T) {
 			{"", "x", "1 to 128 bytes"},
 			{"large.onnx", strings.Repeat("x", 1<<16+1), "frigate.model_bytes is 65536"},
 		} {
-			if s := d.gives(wrong.file, wrong.data); s.is(s.Saved) || s.Loaded || !strings.Contains(s.Message, wrong.says) {
+			if s := d.gives(wrong.file, wrong.data); s.is(s.Saved) || s.Loaded ||
+				!strings.Contains(s.Message, wrong.says) {
 				t.Errorf("%.20q: %+v", wrong.file, s)
 			}
 		}
-		r.repo.Loading = func(context.Context, string) error { return fmt.Errorf("%w: it ended", scheduler.ErrUnavailable) }
+		r.repo.Loading = func(context.Context, string) error {
+			return fmt.Errorf("%w: it ended", scheduler.ErrUnavailable)
+		}
 		if s := d.gives("yolo.tflite", "y"); !s.is(s.Saved) || s.Loaded || !strings.Contains(s.Message, "it ended") {
 			t.Errorf("a model that ends: %+v", s)
 		}
@@ -255,7 +260,8 @@ func TestModelFiles(t *testing.T) {
 				noted = append(noted, e.Action+" "+e.Name+" "+e.After+e.Error)
 			}
 		}
-		if len(noted) < 3 || !strings.HasPrefix(noted[0], `save yolo.onnx {"bytes":7,"sha256":"`) || !strings.HasPrefix(noted[2], `save yolo.onnx invalid input: a model file "yolo.onnx" with other contents exists`) {
+		if len(noted) < 3 || !strings.HasPrefix(noted[0], `save yolo.onnx {"bytes":7,"sha256":"`) ||
+			!strings.HasPrefix(noted[2], `save yolo.onnx invalid input: a model file "yolo.onnx" with other contents exists`) {
 			t.Errorf("audit: %q", noted)
 		}
 	})
@@ -305,7 +311,8 @@ func TestStoredFilesAreHidden(t *testing.T) {
 		d := r.detector("10.2.0.1:1")
 		defer d.conn.Close()
 		is, isNot := d.about("secret.onnx"), d.about("absent.onnx")
-		if is.is(is.Available) || strings.ReplaceAll(is.Message, "secret", "NAME") != strings.ReplaceAll(isNot.Message, "absent", "NAME") {
+		if is.is(is.Available) ||
+			strings.ReplaceAll(is.Message, "secret", "NAME") != strings.ReplaceAll(isNot.Message, "absent", "NAME") {
 			t.Errorf("of a file that it may not know of: %+v; of one that is not there: %+v", is, isNot)
 		}
 		if s := d.about("yolo.onnx"); !s.is(s.Available) {

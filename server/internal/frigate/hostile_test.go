@@ -69,9 +69,12 @@ func TestRubbish(t *testing.T) {
 			{"binary", "", []string{"\x00\xff\xfe", "x"}, "Protocol", "the header: "},
 			{"a list", "", []string{"[]", "x"}, "Protocol", "the header: "},
 			{"nothing", "", []string{""}, "Protocol", "the header: "},
-			{"a name twice", "", []string{`{"dtype": "uint8", "shape": [1, 2, 2, 3], "dtype": "int8"}`, pixels(1)}, "Protocol", `"dtype" at byte 41 is a duplicate name`},
-			{"nested too deep", "", []string{`{"other": ` + strings.Repeat("[", 32) + strings.Repeat("]", 32) + `}`, "x"}, "Protocol", "the header: "},
-			{"a name in capitals", "", []string{`{"DTYPE": "uint8", "shape": [1, 2, 2, 3]}`, pixels(1)}, "InvalidInput", "expected a name of numpy"},
+			{"a name twice", "", []string{`{"dtype": "uint8", "shape": [1, 2, 2, 3], "dtype": "int8"}`, pixels(1)},
+				"Protocol", `"dtype" at byte 41 is a duplicate name`},
+			{"nested too deep", "", []string{`{"other": ` + strings.Repeat("[", 32) + strings.Repeat("]", 32) + `}`, "x"},
+				"Protocol", "the header: "},
+			{"a name in capitals", "", []string{`{"DTYPE": "uint8", "shape": [1, 2, 2, 3]}`, pixels(1)}, "InvalidInput",
+				"expected a name of numpy"},
 			{"one frame", "", []string{header24}, "Protocol", "got the header alone"},
 			{"three frames", "", []string{header24, "x", "y"}, "Protocol", "got 3 frames"},
 			{"a shape of texts", "", []string{`{"shape": ["a"], "dtype": "uint8"}`, "x"}, "Protocol", "the header: "},
@@ -103,7 +106,8 @@ func TestRubbish(t *testing.T) {
 				if found.kind != tt.kind || len(found.rows) > 0 || !strings.Contains(found.error, tt.says) {
 					t.Errorf("%s: %+v", tt.name, found)
 				}
-			} else if s := d.status(answer); s.Loaded || s.is(s.Available) || s.is(s.Saved) || !strings.Contains(s.Message, tt.says) {
+			} else if s := d.status(answer); s.Loaded || s.is(s.Available) || s.is(s.Saved) ||
+				!strings.Contains(s.Message, tt.says) {
 				t.Errorf("%s: %+v", tt.name, s)
 			}
 			if got := other.detects(9); len(got.rows) != 1 {
@@ -122,11 +126,12 @@ func TestFramesThatCannotBeTrusted(t *testing.T) {
 		other.about("yolo.onnx")
 		before := 0
 		for name, wire := range map[string][]byte{
-			"reserved flags":      {0xf0, 1, 'x'},
-			"without delimiter":   frames(header24, pixels(1)),
-			"empty":               {},
-			"a huge frame":        append(frames("")[:0], 3, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff),
-			"above the limit":     append(frames("", header24)[:0], append([]byte{1, 0}, 2, 0, 0, 0, 0, 0, 0x20, 0, 0)...),
+			"reserved flags":    {0xf0, 1, 'x'},
+			"without delimiter": frames(header24, pixels(1)),
+			"empty":             {},
+			"a huge frame":      append(frames("")[:0], 3, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff),
+			"above the limit": append(frames("", header24)[:0],
+				append([]byte{1, 0}, 2, 0, 0, 0, 0, 0, 0x20, 0, 0)...),
 			"endless":             bytes.Repeat([]byte{1, 0}, 200),
 			"a command inside":    append([]byte{1, 0}, 4, 5, 4, 'P', 'I', 'N', 'G'),
 			"a greeting again":    append([]byte{0xff}, make([]byte, 63)...),

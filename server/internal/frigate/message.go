@@ -114,7 +114,8 @@ func (a *request) admit(m *zmtp.Message) error {
 func (a *request) parse(m *zmtp.Message) error {
 	frames := m.Frames[1:]
 	if len(frames) < 1 || len(frames) > 2 {
-		return fault.Malformed("expected a header and an image, a header and a model's file, or a header; got %d frames", len(frames))
+		return fault.Malformed("expected a header and an image, a header and a model's file, or a header; got %d frames",
+			len(frames))
 	}
 	text, most := frames[0].Data, a.settings.Limits.MetadataBytes
 	if len(text) > most {

@@ -144,9 +144,11 @@ func (a *request) missing(models []string) error {
 
 // save stores a model file, and waits until its models are served.
 func (a *request) save() (s modelStatus, err error) {
-	by := predict.Caller{Source: access.Source{Identity: a.who.Name(), Address: a.RemoteAddr().String(), Door: "frigate"}, Listener: a.Door()}
+	by := predict.Caller{Source: access.Source{Identity: a.who.Name(), Address: a.RemoteAddr().String(), Door: "frigate"},
+		Listener: a.Door()}
 	if a.door.store == nil {
-		err := fmt.Errorf("%w: detectors may not send model files (frigate.model_directory is not set)", fault.ErrPermissionDenied)
+		err := fmt.Errorf("%w: detectors may not send model files (frigate.model_directory is not set)",
+			fault.ErrPermissionDenied)
 		a.service().Refused(by.Source, saveAction, modelFile, a.ModelName, err)
 		return s, err
 	}

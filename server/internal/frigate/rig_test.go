@@ -56,17 +56,21 @@ func play(t *testing.T, change func(*Config), test func(r *rig)) {
 
 func newRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
-	r := &rig{Rig: doortest.New(t, tensor.NewPool(1<<30)), trail: access.NewTrail(slog.New(slog.DiscardHandler)), reach: config.RepositoryAll}
+	r := &rig{Rig: doortest.New(t, tensor.NewPool(1<<30)), trail: access.NewTrail(slog.New(slog.DiscardHandler)),
+		reach: config.RepositoryAll}
 	cfg := Config{
 		Entrance: r.Entrance("frigate"), Pool: r.Pool, Trail: r.trail,
 		Predict: r.Predict(&r.repo, func(c *predict.Config) {
 			c.Trail, c.Reach = r.trail, func() string { return r.reach }
 		}),
 		Settings: Settings{
-			Settings:       listen.Settings{Connections: 100, Bounds: listen.Bounds{ConnectionsPerAddress: 50, MessageTimeout: 10 * time.Second, StallTimeout: 5 * time.Second}},
+			Settings: listen.Settings{Connections: 100,
+				Bounds: listen.Bounds{ConnectionsPerAddress: 50, MessageTimeout: 10 * time.Second,
+					StallTimeout: 5 * time.Second}},
 			RequestTimeout: 200 * time.Millisecond,
-			Limits:         gate.Limits{MessageBytes: 1 << 20, MetadataBytes: 4 << 10, Tensors: 16, Rank: 8, JSONDepth: 32},
-			ModelBytes:     1 << 16, ModelFiles: 3,
+			Limits: gate.Limits{MessageBytes: 1 << 20, MetadataBytes: 4 << 10, Tensors: 16, Rank: 8,
+				JSONDepth: 32},
+			ModelBytes: 1 << 16, ModelFiles: 3,
 		},
 	}
 	cfg.Addrs = []string{addr}
@@ -271,7 +275,8 @@ func (d *detector) rows(frames []string) (found detection) {
 		DType       string
 		Type, Error string
 	}
-	if len(frames) != 2 || json.Unmarshal([]byte(frames[0]), &head) != nil || fmt.Sprint(head.Shape) != "[20 6]" || head.DType != "float32" || len(frames[1]) != rowsSize {
+	if len(frames) != 2 || json.Unmarshal([]byte(frames[0]), &head) != nil || fmt.Sprint(head.Shape) != "[20 6]" ||
+		head.DType != "float32" || len(frames[1]) != rowsSize {
 		d.t.Fatalf("not an answer to an image: %q", frames)
 	}
 	found.kind, found.error = head.Type, head.Error

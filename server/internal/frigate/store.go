@@ -134,10 +134,12 @@ func (s *store) write(name string, data []byte) error {
 // checkName returns an error for a name that no model file may have.
 func checkName(name string) error {
 	odd := func(c rune) bool {
-		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-')
+		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '_' ||
+			c == '-')
 	}
 	if name == "" || len(name) > mostName || name[0] == '.' || strings.ContainsFunc(name, odd) {
-		return fault.Invalid("model_name %.200q: expected 1 to %d letters, digits, dots, dashes and underscores, not starting with a dot", name, mostName)
+		return fault.Invalid("model_name %.200q: expected 1 to %d letters, digits, dots, dashes and underscores, not starting with a dot",
+			name, mostName)
 	}
 	return nil
 }

@@ -11,7 +11,8 @@ import (
 func TestBuffers(t *testing.T) {
 	var b buffers
 	for range 2 {
-		for n, room := range map[int]int{1: 4 << 10, 4 << 10: 4 << 10, 4<<10 + 1: 16 << 10, 16 << 10: 16 << 10, 16<<10 + 1: 16<<10 + 1} {
+		for n, room := range map[int]int{1: 4 << 10, 4 << 10: 4 << 10, 4<<10 + 1: 16 << 10, 16 << 10: 16 << 10,
+			16<<10 + 1: 16<<10 + 1} {
 			p := b.Get(n)
 			if len(*p) != n || cap(*p) < room {
 				t.Errorf("%d bytes: %d of %d, expected room for %d", n, len(*p), cap(*p), room)

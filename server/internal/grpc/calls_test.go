@@ -19,7 +19,8 @@ func TestMetadata(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	spec := scheduler.Spec{
-		Inputs:   []tensor.Spec{{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{-1, 8, 8}}, {Name: "text", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
+		Inputs: []tensor.Spec{{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{-1, 8, 8}},
+			{Name: "text", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
 		Outputs:  []tensor.Spec{{Name: "scores", DType: tensor.BFloat16, Shape: tensor.Shape{-1, 10}}},
 		Platform: "test", MaxBatch: 32, Parameters: []byte(`{"who":"me","n":3}`),
 	}
@@ -40,13 +41,17 @@ func TestMetadata(t *testing.T) {
 		}
 	}
 	server, err := r.client.ServerMetadata(ctx, &pb.ServerMetadataRequest{})
-	if err != nil || server.Name != "shivad" || server.Version != "test" || !slices.Equal(server.Extensions, predict.Extensions) {
+	if err != nil || server.Name != "shivad" || server.Version != "test" ||
+		!slices.Equal(server.Extensions, predict.Extensions) {
 		t.Errorf("server: %v %v", server, err)
 	}
 	m, err := r.client.ModelMetadata(ctx, &pb.ModelMetadataRequest{Name: "m"})
-	if err != nil || m.Name != "m" || m.Platform != "test" || !slices.Equal(m.Versions, []string{"1"}) || len(m.Inputs) != 2 || len(m.Outputs) != 1 ||
-		m.Inputs[0].Name != "image" || m.Inputs[0].Datatype != "UINT8" || !slices.Equal(m.Inputs[0].Shape, []int64{-1, 8, 8}) ||
-		m.Inputs[1].Datatype != "BYTES" || m.Outputs[0].Datatype != "BF16" || m.Properties["who"] != "me" || m.Properties["n"] != "3" {
+	if err != nil || m.Name != "m" || m.Platform != "test" || !slices.Equal(m.Versions, []string{"1"}) ||
+		len(m.Inputs) != 2 || len(m.Outputs) != 1 ||
+		m.Inputs[0].Name != "image" || m.Inputs[0].Datatype != "UINT8" ||
+		!slices.Equal(m.Inputs[0].Shape, []int64{-1, 8, 8}) ||
+		m.Inputs[1].Datatype != "BYTES" || m.Outputs[0].Datatype != "BF16" || m.Properties["who"] != "me" ||
+		m.Properties["n"] != "3" {
 		t.Errorf("model: %v %v", m, err)
 	}
 	config, err := r.client.ModelConfig(ctx, &pb.ModelConfigRequest{Name: "m"})
@@ -54,10 +59,14 @@ func TestMetadata(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := config.Config
-	if c.Name != "m" || c.Platform != "test" || c.Backend != "shivad" || c.MaxBatchSize != 32 || c.ModelTransactionPolicy.GetDecoupled() ||
-		c.Input[0].DataType != pb.DataType_TYPE_UINT8 || !slices.Equal(c.Input[0].Dims, []int64{8, 8}) || c.Input[1].DataType != pb.DataType_TYPE_STRING ||
-		c.Output[0].DataType != pb.DataType_TYPE_BF16 || c.GetDynamicBatching().GetPriorityLevels() != 10 || c.InstanceGroup[0].Count != 1 ||
-		!slices.Equal(c.VersionPolicy.GetSpecific().GetVersions(), []int64{1}) || c.Parameters["strategy"].StringValue != "deadline" {
+	if c.Name != "m" || c.Platform != "test" || c.Backend != "shivad" || c.MaxBatchSize != 32 ||
+		c.ModelTransactionPolicy.GetDecoupled() ||
+		c.Input[0].DataType != pb.DataType_TYPE_UINT8 || !slices.Equal(c.Input[0].Dims, []int64{8, 8}) ||
+		c.Input[1].DataType != pb.DataType_TYPE_STRING ||
+		c.Output[0].DataType != pb.DataType_TYPE_BF16 || c.GetDynamicBatching().GetPriorityLevels() != 10 ||
+		c.InstanceGroup[0].Count != 1 ||
+		!slices.Equal(c.VersionPolicy.GetSpecific().GetVersions(), []int64{1}) ||
+		c.Parameters["strategy"].StringValue != "deadline" {
 		t.Errorf("config: %v", c)
 	}
 	_, err = r.client.ModelMetadata(ctx, &pb.ModelMetadataRequest{Name: "m", Version: "7"})
@@ -84,7 +93,8 @@ func TestStatistics(t *testing.T) {
 		}
 		s := a.ModelStats[0]
 		if s.Name != "m" || s.Version != "1" || s.LastInference == 0 || s.InferenceCount != 6 || s.ExecutionCount < 3 ||
-			s.InferenceStats.Success.Count != 3 || s.InferenceStats.Fail.Count != 1 || s.InferenceStats.Success.Ns == 0 ||
+			s.InferenceStats.Success.Count != 3 || s.InferenceStats.Fail.Count != 1 ||
+			s.InferenceStats.Success.Ns == 0 ||
 			s.InferenceStats.ComputeInfer.Count != 3 {
 			t.Errorf("%v", s)
 		}
@@ -116,7 +126,8 @@ func TestRepository(t *testing.T) {
 		}
 		return text
 	}
-	if got, want := index(false), "m/1 READY ;managed/ UNAVAILABLE unloaded;panics/ UNAVAILABLE unloaded;"; got != want {
+	if got, want := index(false),
+		"m/1 READY ;managed/ UNAVAILABLE unloaded;panics/ UNAVAILABLE unloaded;"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if got, want := index(true), "m/1 READY ;"; got != want {
@@ -128,8 +139,10 @@ func TestRepository(t *testing.T) {
 	if got, want := index(true), "m/1 READY ;managed/ READY ;"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	unload := map[string]*pb.ModelRepositoryParameter{"unload_dependents": {ParameterChoice: &pb.ModelRepositoryParameter_BoolParam{}}}
-	if _, err := r.client.RepositoryModelUnload(ctx, &pb.RepositoryModelUnloadRequest{ModelName: "managed", Parameters: unload}); err != nil {
+	unload := map[string]*pb.ModelRepositoryParameter{
+		"unload_dependents": {ParameterChoice: &pb.ModelRepositoryParameter_BoolParam{}}}
+	if _, err := r.client.RepositoryModelUnload(ctx,
+		&pb.RepositoryModelUnloadRequest{ModelName: "managed", Parameters: unload}); err != nil {
 		t.Error(err)
 	}
 	if got, want := index(true), "m/1 READY ;"; got != want {
@@ -165,24 +178,28 @@ func TestUnimplemented(t *testing.T) {
 	}
 	call("system status", memory, second(c.SystemSharedMemoryStatus(ctx, &pb.SystemSharedMemoryStatusRequest{})))
 	call("system register", memory, second(c.SystemSharedMemoryRegister(ctx, &pb.SystemSharedMemoryRegisterRequest{})))
-	call("system unregister", memory, second(c.SystemSharedMemoryUnregister(ctx, &pb.SystemSharedMemoryUnregisterRequest{})))
+	call("system unregister", memory,
+		second(c.SystemSharedMemoryUnregister(ctx, &pb.SystemSharedMemoryUnregisterRequest{})))
 	call("cuda register", memory, second(c.CudaSharedMemoryRegister(ctx, &pb.CudaSharedMemoryRegisterRequest{})))
 	call("trace", traces, second(c.TraceSetting(ctx, &pb.TraceSettingRequest{})))
 	call("log", log, second(c.LogSettings(ctx, &pb.LogSettingsRequest{})))
-	err := r.dial().Invoke(ctx, "/inference.GRPCInferenceService/Nothing", &pb.ServerLiveRequest{}, &pb.ServerLiveResponse{})
+	err := r.dial().Invoke(ctx, "/inference.GRPCInferenceService/Nothing", &pb.ServerLiveRequest{},
+		&pb.ServerLiveResponse{})
 	call("unknown method", "unknown method", err)
 }
 
 // Clients list and unregister regions of CUDA shared memory before they begin: there are none.
 func TestNoCudaRegions(t *testing.T) {
 	c := newRig(t).client
-	if a, err := c.CudaSharedMemoryStatus(t.Context(), &pb.CudaSharedMemoryStatusRequest{}); err != nil || len(a.Regions) > 0 {
+	if a, err := c.CudaSharedMemoryStatus(t.Context(), &pb.CudaSharedMemoryStatusRequest{}); err != nil ||
+		len(a.Regions) > 0 {
 		t.Errorf("status: %v, %v", a, err)
 	}
 	_, err := c.CudaSharedMemoryStatus(t.Context(), &pb.CudaSharedMemoryStatusRequest{Name: "x"})
 	failed(t, err, codes.NotFound, "NotFound", `"x"`)
 	for _, name := range []string{"", "x"} {
-		if _, err := c.CudaSharedMemoryUnregister(t.Context(), &pb.CudaSharedMemoryUnregisterRequest{Name: name}); err != nil {
+		if _, err := c.CudaSharedMemoryUnregister(t.Context(),
+			&pb.CudaSharedMemoryUnregisterRequest{Name: name}); err != nil {
 			t.Errorf("unregister %q: %v", name, err)
 		}
 	}

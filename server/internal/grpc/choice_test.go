@@ -13,7 +13,8 @@ import (
 // An application's choice is in the answer's parameters.
 func TestChoice(t *testing.T) {
 	r := reply{answer: &predict.Answer{Model: "app", Version: "m/1", Choice: &gate.Choice{
-		Application: "app", Confidence: 0.75, Missing: []gate.Missing{{Model: "a/1", Why: "late"}, {Model: "b/2", Why: "gone"}}, Default: true, Explanation: "late",
+		Application: "app", Confidence: 0.75, Missing: []gate.Missing{{Model: "a/1", Why: "late"}, {Model: "b/2", Why: "gone"}},
+		Default: true, Explanation: "late",
 	}}}
 	var b []byte
 	for _, part := range r.marshal() {

@@ -21,7 +21,8 @@ func TestChoresAreCounted(t *testing.T) {
 		w.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}), w.WriteSettingsAck(),
 		w.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte("half")}),
 		w.WriteContinuation(1, true, []byte("the rest")),
-		w.WriteData(1, false, make([]byte, smallData)), w.WriteData(1, false, nil), w.WriteData(1, true, nil), w.WriteWindowUpdate(1, 30),
+		w.WriteData(1, false, make([]byte, smallData)), w.WriteData(1, false, nil), w.WriteData(1, true, nil),
+		w.WriteWindowUpdate(1, 30),
 		w.WritePing(false, [8]byte{}), w.WritePing(true, [8]byte{}),
 		w.WritePriority(1, http2.PriorityParam{}), w.WriteRawFrame(0xfa, 0, 0, nil),
 		w.WriteRSTStream(1, http2.ErrCodeCancel), w.WriteGoAway(0, http2.ErrCodeNo, nil),
@@ -60,7 +61,8 @@ func TestReadersSendUpdates(t *testing.T) {
 		c.ends(0) // they have been read
 		r.credits(func(k *cancels) {
 			if k.credit < cancelCredit {
-				t.Errorf("a client that has read %d answers has a credit of %.2f, expected %d", calls, k.credit, cancelCredit)
+				t.Errorf("a client that has read %d answers has a credit of %.2f, expected %d", calls, k.credit,
+					cancelCredit)
 			}
 		})
 	})
@@ -105,5 +107,7 @@ func TestPingFlood(t *testing.T) {
 			break
 		}
 	}
-	budgettest.Until(t, "its next connection to begin without credit", func() bool { return r.door.banned(host, time.Now()) })
+	budgettest.Until(t, "its next connection to begin without credit", func() bool {
+		return r.door.banned(host, time.Now())
+	})
 }

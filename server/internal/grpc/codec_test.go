@@ -199,8 +199,11 @@ func odd() map[string][]byte {
 	full := func() []byte {
 		m := floats("m", 1, 2, 3)
 		m.Id, m.ModelVersion = "id", "1"
-		m.Parameters = map[string]*pb.InferParameter{"p": {ParameterChoice: &pb.InferParameter_DoubleParam{DoubleParam: 2.5}}, "": nil}
-		m.Inputs = append(m.Inputs, typed("", "INT8", []int64{-1, math.MaxInt64}, &pb.InferTensorContents{IntContents: []int32{1, -1}}).Inputs...)
+		m.Parameters = map[string]*pb.InferParameter{
+			"p": {ParameterChoice: &pb.InferParameter_DoubleParam{DoubleParam: 2.5}}, "": nil}
+		m.Inputs = append(m.Inputs,
+			typed("", "INT8", []int64{-1, math.MaxInt64}, &pb.InferTensorContents{IntContents: []int32{1, -1}}).
+				Inputs...)
 		m.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "o", Parameters: m.Parameters}}
 		b, err := proto.Marshal(m)
 		if err != nil {
@@ -214,32 +217,46 @@ func odd() map[string][]byte {
 	varint := func(num protowire.Number, v uint64) []byte {
 		return protowire.AppendVarint(tag(nil, num, protowire.VarintType), v)
 	}
-	group := append(append(tag(nil, 99, protowire.StartGroupType), varint(1, 5)...), tag(nil, 99, protowire.EndGroupType)...)
-	unpacked := slices.Concat(varint(intContents, 7), varint(intContents, math.MaxUint64), bytesOf(nil, intContents, []byte{1, 2, 0x80, 0x01}))
-	two := bytesOf(nil, requestInputs, slices.Concat(bytesOf(nil, inputContents, varint(boolContents, 300)), bytesOf(nil, inputContents, varint(boolContents, 0))))
+	group := append(append(tag(nil, 99, protowire.StartGroupType), varint(1, 5)...),
+		tag(nil, 99, protowire.EndGroupType)...)
+	unpacked := slices.Concat(varint(intContents, 7), varint(intContents, math.MaxUint64),
+		bytesOf(nil, intContents, []byte{1, 2, 0x80, 0x01}))
+	two := bytesOf(nil, requestInputs,
+		slices.Concat(bytesOf(nil, inputContents, varint(boolContents, 300)),
+			bytesOf(nil, inputContents, varint(boolContents, 0))))
 	return map[string][]byte{
-		"empty":                   {},
-		"full":                    full,
-		"twice":                   append(bytes.Clone(full), full...),
-		"cut":                     full[:len(full)-1],
-		"unknown fields":          slices.Concat(varint(100, 1), group, bytesOf(nil, 101, []byte("xyz")), protowire.AppendFixed32(tag(nil, 7, protowire.Fixed32Type), 1), full),
-		"known ones, wrong types": slices.Concat(varint(requestModel, 1), varint(requestInputs, 2), varint(requestRaw, 3), bytesOf(nil, requestInputs, slices.Concat(varint(inputName, 1), protowire.AppendFixed64(tag(nil, inputShape, protowire.Fixed64Type), 1)))),
-		"model twice":             slices.Concat(bytesOf(nil, requestModel, []byte("a")), bytesOf(nil, requestModel, []byte("b"))),
-		"unpacked":                contents(unpacked),
-		"contents twice":          two,
-		"floats one by one":       contents(slices.Concat(protowire.AppendFixed32(tag(nil, fp32Contents, protowire.Fixed32Type), 1), bytesOf(nil, fp32Contents, make([]byte, 8)))),
-		"two fields":              contents(slices.Concat(varint(intContents, 7), varint(uintContents, 7))),
-		"half a float":            contents(bytesOf(nil, fp32Contents, make([]byte, 6))),
-		"unpacked shape":          bytesOf(nil, requestInputs, slices.Concat(varint(inputShape, 3), varint(inputShape, math.MaxUint64))),
-		"entry twice":             bytesOf(nil, requestParameters, slices.Concat(bytesOf(nil, 1, []byte("k")), bytesOf(nil, 2, varint(paramInt64, 4)), bytesOf(nil, 2, varint(paramBool, 1)), bytesOf(nil, 1, []byte("l")))),
-		"long varint":             {0x0a, 0x81, 0x80, 0x80, 0x80, 0x00, 'a'},
-		"too long varint":         {0x0a, 0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02, 'a'},
-		"field 0":                 {0x02, 0},
-		"not UTF-8":               {0x0a, 1, 0xff},
-		"end of no group":         {0x0c},
-		"group not ended":         tag(nil, 99, protowire.StartGroupType),
-		"length beyond":           {0x3a, 0xff, 0xff, 0xff, 0xff, 0x0f},
-		"wire type 7":             {0x0f},
+		"empty": {},
+		"full":  full,
+		"twice": append(bytes.Clone(full), full...),
+		"cut":   full[:len(full)-1],
+		"unknown fields": slices.Concat(varint(100, 1), group, bytesOf(nil, 101, []byte("xyz")),
+			protowire.AppendFixed32(tag(nil, 7, protowire.Fixed32Type), 1), full),
+		"known ones, wrong types": slices.Concat(varint(requestModel, 1), varint(requestInputs, 2),
+			varint(requestRaw, 3),
+			bytesOf(nil, requestInputs,
+				slices.Concat(varint(inputName, 1),
+					protowire.AppendFixed64(tag(nil, inputShape, protowire.Fixed64Type), 1)))),
+		"model twice":    slices.Concat(bytesOf(nil, requestModel, []byte("a")), bytesOf(nil, requestModel, []byte("b"))),
+		"unpacked":       contents(unpacked),
+		"contents twice": two,
+		"floats one by one": contents(
+			slices.Concat(protowire.AppendFixed32(tag(nil, fp32Contents, protowire.Fixed32Type), 1),
+				bytesOf(nil, fp32Contents, make([]byte, 8)))),
+		"two fields":   contents(slices.Concat(varint(intContents, 7), varint(uintContents, 7))),
+		"half a float": contents(bytesOf(nil, fp32Contents, make([]byte, 6))),
+		"unpacked shape": bytesOf(nil, requestInputs,
+			slices.Concat(varint(inputShape, 3), varint(inputShape, math.MaxUint64))),
+		"entry twice": bytesOf(nil, requestParameters,
+			slices.Concat(bytesOf(nil, 1, []byte("k")), bytesOf(nil, 2, varint(paramInt64, 4)),
+				bytesOf(nil, 2, varint(paramBool, 1)), bytesOf(nil, 1, []byte("l")))),
+		"long varint":     {0x0a, 0x81, 0x80, 0x80, 0x80, 0x00, 'a'},
+		"too long varint": {0x0a, 0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02, 'a'},
+		"field 0":         {0x02, 0},
+		"not UTF-8":       {0x0a, 1, 0xff},
+		"end of no group": {0x0c},
+		"group not ended": tag(nil, 99, protowire.StartGroupType),
+		"length beyond":   {0x3a, 0xff, 0xff, 0xff, 0xff, 0x0f},
+		"wire type 7":     {0x0f},
 	}
 }
 
@@ -329,7 +346,8 @@ func TestReply(t *testing.T) {
 		{Name: "heap", DType: tensor.Uint8, Shape: tensor.Shape{10_000}, Data: make([]byte, 10_000)},
 	}}
 	for _, r := range []*reply{
-		{answer: a, id: "id", out: c.depart(0)}, {answer: a, id: "id", out: c.depart(0), typed: true}, {answer: a, id: "id", out: c.depart(0), stream: true}, {stream: true, id: "x", err: fault.ErrInternal},
+		{answer: a, id: "id", out: c.depart(0)}, {answer: a, id: "id", out: c.depart(0), typed: true},
+		{answer: a, id: "id", out: c.depart(0), stream: true}, {stream: true, id: "x", err: fault.ErrInternal},
 	} {
 		slice, err := newCodec().Marshal(r)
 		if err != nil {
@@ -357,7 +375,8 @@ func TestReply(t *testing.T) {
 			}
 			continue
 		}
-		if m.ModelName != "m" || m.ModelVersion != "2" || m.Id != "id" || len(m.Outputs) != 4 || m.Outputs[1].Shape != nil || !slices.Equal(m.Outputs[2].Shape, []int64{0, 3}) {
+		if m.ModelName != "m" || m.ModelVersion != "2" || m.Id != "id" || len(m.Outputs) != 4 ||
+			m.Outputs[1].Shape != nil || !slices.Equal(m.Outputs[2].Shape, []int64{0, 3}) {
 			t.Errorf("%v", m)
 		}
 		for i, out := range a.Outputs {
@@ -450,7 +469,8 @@ func TestMemoryComesAtOnce(t *testing.T) {
 	}
 	data = protowire.AppendVarint(protowire.AppendTag(data, 7, protowire.BytesType), 64<<20) // raw_input_contents
 	announced := len(data) + 64<<20
-	r, err := (&delivery{data: append(data, make([]byte, 2<<20)...), announced: announced, frame: 16 << 10}).receive(pool)
+	r, err := (&delivery{data: append(data, make([]byte, 2<<20)...), announced: announced, frame: 16 << 10}).
+		receive(pool)
 	if n := pool.InUse(); err == nil || n > 16<<20 {
 		t.Errorf("%d bytes are taken for 2 MiB that arrived (%v)", n, err)
 	}

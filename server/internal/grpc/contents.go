@@ -124,9 +124,11 @@ func (c *contents) settle(name string, d tensor.DType, elements int) error {
 	case number == 0:
 		return refuse("%s is accepted in raw_input_contents only", d.V2())
 	case c.number != 0 && c.number != number:
-		return refuse("expected %s in %s, got elements in %s", d.V2(), contentsFields[number].name, contentsFields[c.number].name)
+		return refuse("expected %s in %s, got elements in %s", d.V2(), contentsFields[number].name,
+			contentsFields[c.number].name)
 	case c.mixed != 0:
-		return refuse("expected elements in one field, got both %s and %s", contentsFields[c.number].name, contentsFields[c.mixed].name)
+		return refuse("expected elements in one field, got both %s and %s", contentsFields[c.number].name,
+			contentsFields[c.mixed].name)
 	case c.count != elements:
 		return refuse("expected %d elements in %s, got %d", elements, contentsFields[number].name, c.count)
 	}
@@ -176,7 +178,9 @@ func appendContents(b []byte, t tensor.Tensor) []byte {
 		if t.DType.Size() < 8 { // an int64 holds every value of these datatypes
 			t, _ = tensor.Cast(t, tensor.Int64, nil)
 		}
-		b = wire.AppendPacked(b, number, len(t.Data)/8, func(i int) uint64 { return binary.LittleEndian.Uint64(t.Data[8*i:]) })
+		b = wire.AppendPacked(b, number, len(t.Data)/8, func(i int) uint64 {
+			return binary.LittleEndian.Uint64(t.Data[8*i:])
+		})
 	}
 	return b
 }

@@ -65,7 +65,8 @@ func (c *caller) must(err error) {
 
 // callHeaders returns the headers of a call without a deadline.
 func callHeaders(method string) (fields []hpack.HeaderField) {
-	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/inference.GRPCInferenceService/" + method}, {":authority", "test"},
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"},
+		{":path", "/inference.GRPCInferenceService/" + method}, {":authority", "test"},
 		{"content-type", "application/grpc"}, {"te", "trailers"}} {
 		fields = append(fields, hpack.HeaderField{Name: h[0], Value: h[1]})
 	}
@@ -76,10 +77,13 @@ func callHeaders(method string) (fields []hpack.HeaderField) {
 func (c *caller) call(stream uint32, method string, timeout time.Duration, message proto.Message, last bool) {
 	c.t.Helper()
 	c.header.Reset()
-	for _, h := range append(callHeaders(method), hpack.HeaderField{Name: "grpc-timeout", Value: fmt.Sprintf("%du", timeout.Microseconds())}) {
+	for _, h := range append(callHeaders(method),
+		hpack.HeaderField{Name: "grpc-timeout", Value: fmt.Sprintf("%du", timeout.Microseconds())}) {
 		c.must(c.enc.WriteField(h))
 	}
-	c.must(c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.header.Bytes(), EndHeaders: true}))
+	c.must(
+		c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.header.Bytes(),
+			EndHeaders: true}))
 	if message == nil {
 		return
 	}
@@ -173,10 +177,12 @@ func TestExpiredCalls(t *testing.T) {
 			budgettest.Until(r.T, "the requests to leave", func() bool { return r.inside() == 0 })
 		})
 	}
-	if n, ok := findMetric(r, `shivad_requests_total{door="grpc",model="m",outcome="canceled",version="1"} `); ok && n > 0 {
+	if n, ok := findMetric(r, `shivad_requests_total{door="grpc",model="m",outcome="canceled",version="1"} `); ok &&
+		n > 0 {
 		t.Errorf("%d requests count as canceled", n)
 	}
-	if n, ok := findMetric(r, `shivad_requests_total{door="grpc",model="",outcome="canceled",version=""} `); ok && n > 0 {
+	if n, ok := findMetric(r, `shivad_requests_total{door="grpc",model="",outcome="canceled",version=""} `); ok &&
+		n > 0 {
 		t.Errorf("%d messages count as canceled", n)
 	}
 	for range 200 {
@@ -191,11 +197,13 @@ func TestUncanceled(t *testing.T) {
 	for _, f := range []*http2.Framer{framer, wanted} {
 		for stream := range uint32(4) {
 			id := 2*stream + 1
-			if err := errors.Join(f.WriteData(id, false, []byte("\x03\x00\x00\x00\x08")[:stream]), f.WriteRSTStream(id, http2.ErrCodeNo)); err != nil {
+			if err := errors.Join(f.WriteData(id, false, []byte("\x03\x00\x00\x00\x08")[:stream]),
+				f.WriteRSTStream(id, http2.ErrCodeNo)); err != nil {
 				t.Fatal(err)
 			}
 			if f == framer {
-				if err := errors.Join(f.WriteRSTStream(id, http2.ErrCodeCancel), f.WriteRSTStream(id+2, http2.ErrCodeCancel)); err != nil {
+				if err := errors.Join(f.WriteRSTStream(id, http2.ErrCodeCancel),
+					f.WriteRSTStream(id+2, http2.ErrCodeCancel)); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -29,8 +29,10 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 		defer use.End()
 		bounds := func() wire.Bounds {
 			s := d.settings.Load()
-			b := wire.Bounds{Bytes: s.Limits.MetadataBytes, Setting: "limits.metadata_bytes", Timeout: s.MessageTimeout, Memory: &s.Memory}
-			b.Sender = unfinished.Sender{Payers: who.Payers(connOf(stream.Context()).Account()), Stranger: who.Enter() != nil}
+			b := wire.Bounds{Bytes: s.Limits.MetadataBytes, Setting: "limits.metadata_bytes", Timeout: s.MessageTimeout,
+				Memory: &s.Memory}
+			b.Sender = unfinished.Sender{Payers: who.Payers(connOf(stream.Context()).Account()),
+				Stranger: who.Enter() != nil}
 			if publicCalls[method.MethodName] {
 				b.Bytes, b.Setting = freeBytes, "the limit for a question about health"
 			} else {
@@ -47,7 +49,8 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 				return err
 			}
 			if q, ok := into.(interface{ GetRepositoryName() string }); ok && q.GetRepositoryName() != "" {
-				return fault.Invalid("repository_name %q: this server has one repository, without a name", q.GetRepositoryName())
+				return fault.Invalid("repository_name %q: this server has one repository, without a name",
+					q.GetRepositoryName())
 			}
 			return unimplemented[method.MethodName]
 		}
@@ -171,7 +174,8 @@ func (s *service) ModelConfig(_ context.Context, q *pb.ModelConfigRequest) (*pb.
 	return convert(&pb.ModelConfigResponse{}, map[string]predict.ModelConfig{"config": c}, err)
 }
 
-func (s *service) ModelStatistics(_ context.Context, q *pb.ModelStatisticsRequest) (*pb.ModelStatisticsResponse, error) {
+func (s *service) ModelStatistics(_ context.Context,
+	q *pb.ModelStatisticsRequest) (*pb.ModelStatisticsResponse, error) {
 	list, err := s.predict.Statistics(q.Name, q.Version)
 	out, err := convert(&pb.ModelStatisticsResponse{}, list, err)
 	// Triton's answers have both; here cache look-ups are not timed.
@@ -181,15 +185,20 @@ func (s *service) ModelStatistics(_ context.Context, q *pb.ModelStatisticsReques
 	return out, err
 }
 
-func (s *service) RepositoryIndex(_ context.Context, q *pb.RepositoryIndexRequest) (*pb.RepositoryIndexResponse, error) {
-	return convert(&pb.RepositoryIndexResponse{}, map[string][]predict.IndexEntry{"models": s.predict.Index(q.Ready)}, nil)
+func (s *service) RepositoryIndex(_ context.Context,
+	q *pb.RepositoryIndexRequest) (*pb.RepositoryIndexResponse, error) {
+	return convert(&pb.RepositoryIndexResponse{}, map[string][]predict.IndexEntry{"models": s.predict.Index(q.Ready)},
+		nil)
 }
 
-func (s *service) RepositoryModelLoad(ctx context.Context, q *pb.RepositoryModelLoadRequest) (*pb.RepositoryModelLoadResponse, error) {
-	return &pb.RepositoryModelLoadResponse{}, s.predict.Load(ctx, s.caller(ctx), q.ModelName, slices.Sorted(maps.Keys(q.Parameters)))
+func (s *service) RepositoryModelLoad(ctx context.Context,
+	q *pb.RepositoryModelLoadRequest) (*pb.RepositoryModelLoadResponse, error) {
+	return &pb.RepositoryModelLoadResponse{}, s.predict.Load(ctx, s.caller(ctx), q.ModelName,
+		slices.Sorted(maps.Keys(q.Parameters)))
 }
 
-func (s *service) RepositoryModelUnload(ctx context.Context, q *pb.RepositoryModelUnloadRequest) (*pb.RepositoryModelUnloadResponse, error) {
+func (s *service) RepositoryModelUnload(ctx context.Context,
+	q *pb.RepositoryModelUnloadRequest) (*pb.RepositoryModelUnloadResponse, error) {
 	return &pb.RepositoryModelUnloadResponse{}, s.predict.Unload(s.caller(ctx), q.ModelName)
 }
 
@@ -208,7 +217,9 @@ var errUnimplemented = errors.New("not offered by this server")
 
 // unimplemented are the calls of the protocol's extensions that this server does not have.
 var unimplemented = map[string]error{
-	"CudaSharedMemoryRegister": fmt.Errorf("%w: CUDA shared memory is not supported: send the tensors in the message", errUnimplemented),
-	"TraceSetting":             fmt.Errorf("%w: traces are not supported", errUnimplemented),
-	"LogSettings":              fmt.Errorf("%w: the log's level and format are set in the server's configuration, under [log]", errUnimplemented),
+	"CudaSharedMemoryRegister": fmt.Errorf("%w: CUDA shared memory is not supported: send the tensors in the message",
+		errUnimplemented),
+	"TraceSetting": fmt.Errorf("%w: traces are not supported", errUnimplemented),
+	"LogSettings": fmt.Errorf("%w: the log's level and format are set in the server's configuration, under [log]",
+		errUnimplemented),
 }

@@ -104,7 +104,8 @@ const callWorkers = 256
 
 // Listen opens the door.
 func Listen(cfg Config) (*Door, error) {
-	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(access.Identities)), log: cfg.Log, failed: make(chan error, 1),
+	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(access.Identities)),
+		log: cfg.Log, failed: make(chan error, 1),
 		conns: make(map[*conn]struct{}), bans: make(map[listen.Host]time.Time)}
 	d.settings.Store(&cfg.Settings)
 	l, err := listen.Listen(listen.Config{
@@ -126,29 +127,34 @@ func Listen(cfg Config) (*Door, error) {
 		grpc.MaxHeaderListSize(uint32(min(cfg.Limits.MetadataBytes, math.MaxInt32))),
 		grpc.MaxRecvMsgSize(min(cfg.Limits.MetadataBytes, mostBytes)), // others: see Door.bounds
 		grpc.MaxSendMsgSize(math.MaxInt32),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: cfg.IdleTimeout, Time: cfg.PingInterval, Timeout: cfg.PingTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: cfg.IdleTimeout, Time: cfg.PingInterval,
+			Timeout: cfg.PingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.MinPing, PermitWithoutStream: true}),
 		grpc.NumStreamWorkers(callWorkers),
 		grpc.WriteBufferSize(writeBuffer),
 		experimental.BufferPool(new(buffers)),
 		grpc.WaitForHandlers(true),
 		grpc.InTapHandle(d.refuseEarly),
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
-			defer d.recovered(&err)
-			err = d.throttle(ctx, func() (err error) {
-				if err = d.chargeLarge(ctx, req); err == nil {
-					reply, err = next(ctx, req)
-				}
-				return err
-			})
-			return reply, err
-		}),
-		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
-			defer d.recovered(&err)
-			return d.throttle(stream.Context(), func() error {
-				return d.counted(stream.Context(), info.FullMethod, func() error { return next(srv, chargedStream{stream, d}) })
-			})
-		}),
+		grpc.ChainUnaryInterceptor(
+			func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
+				defer d.recovered(&err)
+				err = d.throttle(ctx, func() (err error) {
+					if err = d.chargeLarge(ctx, req); err == nil {
+						reply, err = next(ctx, req)
+					}
+					return err
+				})
+				return reply, err
+			}),
+		grpc.ChainStreamInterceptor(
+			func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+				defer d.recovered(&err)
+				return d.throttle(stream.Context(), func() error {
+					return d.counted(stream.Context(), info.FullMethod, func() error {
+						return next(srv, chargedStream{stream, d})
+					})
+				})
+			}),
 	)
 	d.server.RegisterService(d.description(), &service{door: d})
 	healthpb.RegisterHealthServer(d.server, &health{door: d})
@@ -244,7 +250,8 @@ func (d *Door) description() *grpc.ServiceDesc {
 			handler = d.infer
 		}
 		// Each method is declared as a stream: only for those does grpc-go run interceptors itself.
-		desc.Streams = append(desc.Streams, grpc.StreamDesc{StreamName: m.MethodName, Handler: d.guarded(handler), ServerStreams: true})
+		desc.Streams = append(desc.Streams,
+			grpc.StreamDesc{StreamName: m.MethodName, Handler: d.guarded(handler), ServerStreams: true})
 	}
 	for _, s := range pb.GRPCInferenceService_ServiceDesc.Streams {
 		s.Handler = d.guarded(d.inferStream) // ModelStreamInfer is the only one

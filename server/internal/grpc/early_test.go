@@ -72,8 +72,10 @@ func TestRefusedEarly(t *testing.T) {
 		t.Errorf("%d of %d calls were refused", refused, all)
 	}
 	u := who.Usage()[access.Anonymous]
-	if n := metric(r, `shivad_door_requests_total{door="grpc",outcome="overloaded"} `); n != all+2 || u.Refused[access.BytesPerSecond] != all+2 || u.Requests != all+3 {
-		t.Errorf("of %d refusals the door has counted %d, and the identity %d of %d requests", all+2, n, u.Refused[access.BytesPerSecond], u.Requests)
+	if n := metric(r, `shivad_door_requests_total{door="grpc",outcome="overloaded"} `); n != all+2 ||
+		u.Refused[access.BytesPerSecond] != all+2 || u.Requests != all+3 {
+		t.Errorf("of %d refusals the door has counted %d, and the identity %d of %d requests", all+2, n,
+			u.Refused[access.BytesPerSecond], u.Requests)
 	}
 }
 
@@ -91,7 +93,8 @@ func TestStrangersBeginNothing(t *testing.T) {
 			c.call(uint32(2*i+1), method, time.Minute, nil, false)
 		}
 		if ends := c.ends(0); ends["16"] != len(methods) || time.Since(began) > time.Second {
-			t.Errorf("calls of strangers end with %v after %v, expected %d of 16 at once", ends, time.Since(began), len(methods))
+			t.Errorf("calls of strangers end with %v after %v, expected %d of 16 at once", ends, time.Since(began),
+				len(methods))
 		}
 	}, func(c *Config, _ *int64) { c.Identities = &who })
 }

@@ -41,7 +41,8 @@ func (r *rig) sized(name string, declared int) *atomic.Int64 {
 		if err != nil {
 			return err
 		}
-		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, n}, Data: buf.Bytes(), Buf: buf}}, nil)
+		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, n}, Data: buf.Bytes(), Buf: buf}},
+			nil)
 		return nil
 	}))
 	return rows
@@ -150,7 +151,8 @@ func TestReaderGetsEverything(t *testing.T) {
 				case last:
 					r.eachConn(func(c *conn) {
 						if since := c.stalledSince(); !since.IsZero() && since.Before(mark) {
-							t.Errorf("a client that has read %d answers meanwhile stands still since %v before", last-first, mark.Sub(since))
+							t.Errorf("a client that has read %d answers meanwhile stands still since %v before",
+								last-first, mark.Sub(since))
 						}
 					})
 				}
@@ -172,7 +174,9 @@ func TestReaderGetsEverything(t *testing.T) {
 						q := floats("m", answer)
 						q.Id = fmt.Sprint(i)
 						if i%3 > 0 { // of two sequences, and of none
-							q.Parameters = map[string]*pb.InferParameter{"sequence_id": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: int64(i % 3)}}}
+							q.Parameters = map[string]*pb.InferParameter{
+								"sequence_id": {
+									ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: int64(i % 3)}}}
 						}
 						if err := s.Send(q); err != nil {
 							t.Error(err)
@@ -184,7 +188,8 @@ func TestReaderGetsEverything(t *testing.T) {
 				calls.Go(func() {
 					for i := range asked {
 						a, err := s.Recv()
-						if err != nil || a.ErrorMessage != "" || a.InferResponse.Id != fmt.Sprint(i) || len(a.InferResponse.RawOutputContents[0]) != answer {
+						if err != nil || a.ErrorMessage != "" || a.InferResponse.Id != fmt.Sprint(i) ||
+							len(a.InferResponse.RawOutputContents[0]) != answer {
 							t.Errorf("answer %d: %v %s", i, err, a.GetErrorMessage())
 							return
 						}
@@ -214,7 +219,9 @@ func (c *caller) askAndReset(stream uint32, message []byte) error {
 	}
 	var all bytes.Buffer // in one write, so that it costs the least to send
 	frames := http2.NewFramer(&all, nil)
-	c.must(frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.header.Bytes(), EndHeaders: true}))
+	c.must(
+		frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.header.Bytes(),
+			EndHeaders: true}))
 	c.must(frames.WriteData(stream, true, message))
 	c.must(frames.WriteRSTStream(stream, http2.ErrCodeCancel))
 	_, err := c.conn.Write(all.Bytes())
@@ -342,7 +349,8 @@ func TestMadeYouReset(t *testing.T) {
 		"one of the reserved bit": {func(c *caller, stream uint32) {
 			c.must(c.framer.WriteRawFrame(http2.FrameWindowUpdate, 0, stream, []byte{0x80, 0, 0, 0}))
 		}, 0},
-		"data after the end": {func(c *caller, stream uint32) { c.must(c.framer.WriteData(stream, true, message)) }, 100},
+		"data after the end": {func(c *caller, stream uint32) { c.must(c.framer.WriteData(stream, true, message)) },
+			100},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -397,7 +405,8 @@ func TestProvokedResetsAreCharged(t *testing.T) {
 		for _, h := range append(callHeaders("ModelInfer"), hpack.HeaderField{Name: "connection", Value: "close"}) {
 			c.must(c.enc.WriteField(h))
 		}
-		if c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.header.Bytes(), EndHeaders: true}) != nil {
+		if c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.header.Bytes(),
+			EndHeaders: true}) != nil {
 			break
 		}
 	}
@@ -455,8 +464,10 @@ func TestProvokedResets(t *testing.T) {
 		provoked int32
 		wrong    bool
 	}{
-		http2.ErrCodeNo: {0, false}, http2.ErrCodeCancel: {0, false}, http2.ErrCodeProtocol: {1, false}, http2.ErrCodeRefusedStream: {1, false},
-		http2.ErrCodeFrameSize: {1, false}, http2.ErrCodeStreamClosed: {0, true}, http2.ErrCodeFlowControl: {0, true},
+		http2.ErrCodeNo: {0, false}, http2.ErrCodeCancel: {0, false}, http2.ErrCodeProtocol: {1, false},
+		http2.ErrCodeRefusedStream: {1, false},
+		http2.ErrCodeFrameSize:     {1, false}, http2.ErrCodeStreamClosed: {0, true},
+		http2.ErrCodeFlowControl: {0, true},
 	} {
 		near, far := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, far) }()

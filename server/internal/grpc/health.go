@@ -30,7 +30,8 @@ func (h *health) Check(ctx context.Context, q *healthpb.HealthCheckRequest) (*he
 }
 
 // Watch sends the status at once, and then whenever it changes.
-func (h *health) Watch(q *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+func (h *health) Watch(q *healthpb.HealthCheckRequest,
+	stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
 	last := healthpb.HealthCheckResponse_UNKNOWN
 	return h.door.repeat(stream.Context(), watchEvery, func() error {
 		s, err := h.status(stream.Context(), q.Service)

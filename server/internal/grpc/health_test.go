@@ -30,7 +30,8 @@ func TestHealth(t *testing.T) {
 	c := healthpb.NewHealthClient(r.dial())
 	check := func(service string, want healthpb.HealthCheckResponse_ServingStatus) {
 		t.Helper()
-		if a, err := c.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service}); err != nil || a.Status != want {
+		if a, err := c.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service}); err != nil ||
+			a.Status != want {
 			t.Errorf("%q: %v %v", service, a, err)
 		}
 	}
@@ -81,7 +82,8 @@ func TestReflection(t *testing.T) {
 		return a
 	}
 	var names []string
-	for _, s := range ask(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}).GetListServicesResponse().GetService() {
+	for _, s := range ask(&reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}).GetListServicesResponse().GetService() {
 		names = append(names, s.Name)
 	}
 	for _, want := range []string{"inference.GRPCInferenceService", "grpc.health.v1.Health"} {
@@ -89,13 +91,16 @@ func TestReflection(t *testing.T) {
 			t.Errorf("%s is not among %v", want, names)
 		}
 	}
-	files := ask(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{
-		FileContainingSymbol: "inference.GRPCInferenceService.ModelInfer"}}).GetFileDescriptorResponse().GetFileDescriptorProto()
+	files := ask(&reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{
+			FileContainingSymbol: "inference.GRPCInferenceService.ModelInfer"}}).GetFileDescriptorResponse().
+		GetFileDescriptorProto()
 	if len(files) == 0 {
 		t.Fatal("no descriptor")
 	}
 	var file descriptorpb.FileDescriptorProto
-	if err := proto.Unmarshal(files[0], &file); err != nil || file.GetService()[0].GetName() != "GRPCInferenceService" || len(file.GetService()[0].GetMethod()) != 20 {
+	if err := proto.Unmarshal(files[0], &file); err != nil ||
+		file.GetService()[0].GetName() != "GRPCInferenceService" || len(file.GetService()[0].GetMethod()) != 20 {
 		t.Errorf("%v %v", file.GetService(), err)
 	}
 	if err := s.CloseSend(); err != nil {

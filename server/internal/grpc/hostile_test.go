@@ -84,7 +84,8 @@ func TestBudget(t *testing.T) {
 	}
 	for i, want := range []string{"", "Overloaded: ", ""} {
 		a, err := s.Recv()
-		if err != nil || want == "" && a.ErrorMessage != "" || want != "" && !bytes.HasPrefix([]byte(a.ErrorMessage), []byte(want)) {
+		if err != nil || want == "" && a.ErrorMessage != "" ||
+			want != "" && !bytes.HasPrefix([]byte(a.ErrorMessage), []byte(want)) {
 			t.Errorf("answer %d: %v %v", i, a, err)
 		}
 	}
@@ -157,7 +158,9 @@ func TestHangUpWhileSending(t *testing.T) {
 			_, err := c.ModelInfer(t.Context(), floats("m", make([]float32, 1<<20)...))
 			done <- err
 		}()
-		budgettest.Until(r.T, "what comes", func() bool { return metric(r, `shivad_received_bytes_total{door="grpc"} `)-before >= bytes })
+		budgettest.Until(r.T, "what comes", func() bool {
+			return metric(r, `shivad_received_bytes_total{door="grpc"} `)-before >= bytes
+		})
 		tap.Close()
 		if err := <-done; err == nil {
 			t.Error("answered")

@@ -22,7 +22,8 @@ import (
 
 // receiveOne receives the one message of a call. A door that closes does not wait for the rest
 // of it.
-func (d *Door) receiveOne(ctx context.Context, w *wire.Stream, bounds func() wire.Bounds, read func(*wire.Message)) error {
+func (d *Door) receiveOne(ctx context.Context, w *wire.Stream, bounds func() wire.Bounds,
+	read func(*wire.Message)) error {
 	cut := context.AfterFunc(d.stopping, func() { w.End(gate.ErrDraining) })
 	_, err := w.Receive(bounds, false, read)
 	if !cut() && err != nil {
@@ -40,8 +41,9 @@ func (d *Door) bounds(r *request) func() wire.Bounds {
 	return func() wire.Bounds {
 		s := d.settings.Load()
 		r.limits = &s.Limits
-		return wire.Bounds{Bytes: int(s.Limits.MessageBytes), Setting: "limits.message_bytes", Margin: s.Limits.MetadataBytes,
-			Text: s.Limits.MetadataBytes, Timeout: s.MessageTimeout, Memory: &s.Memory}
+		return wire.Bounds{Bytes: int(s.Limits.MessageBytes), Setting: "limits.message_bytes",
+			Margin: s.Limits.MetadataBytes,
+			Text:   s.Limits.MetadataBytes, Timeout: s.MessageTimeout, Memory: &s.Memory}
 	}
 }
 
@@ -214,7 +216,8 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		place := make(chan *reply, 1)
 		switch {
 		case err == nil:
-			l := &lane{conn: connOf(p.ctx), previous: before, passed: make(chan struct{}), turn: order.take(r, cap(p.places)), frame: r.Values.Stream != ""}
+			l := &lane{conn: connOf(p.ctx), previous: before, passed: make(chan struct{}),
+				turn: order.take(r, cap(p.places)), frame: r.Values.Stream != ""}
 			before = l.passed
 			arrived := time.Now()
 			r := r

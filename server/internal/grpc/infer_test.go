@@ -36,23 +36,36 @@ var dtypes = []struct {
 	data     []byte
 	contents *pb.InferTensorContents
 }{
-	{"BOOL", []byte{1, 0, 1, 1, 0, 0}, &pb.InferTensorContents{BoolContents: []bool{true, false, true, true, false, false}}},
+	{"BOOL", []byte{1, 0, 1, 1, 0, 0},
+		&pb.InferTensorContents{BoolContents: []bool{true, false, true, true, false, false}}},
 	{"UINT8", []byte{0, 1, 2, 127, 128, 255}, &pb.InferTensorContents{UintContents: []uint32{0, 1, 2, 127, 128, 255}}},
-	{"UINT16", elements(uint16(0), 1, 255, 256, 32768, 65535), &pb.InferTensorContents{UintContents: []uint32{0, 1, 255, 256, 32768, 65535}}},
-	{"UINT32", elements(uint32(0), 1, 65536, 1<<31, 5, math.MaxUint32), &pb.InferTensorContents{UintContents: []uint32{0, 1, 65536, 1 << 31, 5, math.MaxUint32}}},
-	{"UINT64", elements(uint64(0), 1, 1<<32, 1<<63, 5, math.MaxUint64), &pb.InferTensorContents{Uint64Contents: []uint64{0, 1, 1 << 32, 1 << 63, 5, math.MaxUint64}}},
-	{"INT8", elements(int8(0), 1, -1, 127, -128, 5), &pb.InferTensorContents{IntContents: []int32{0, 1, -1, 127, -128, 5}}},
-	{"INT16", elements(int16(0), 1, -1, 32767, -32768, 5), &pb.InferTensorContents{IntContents: []int32{0, 1, -1, 32767, -32768, 5}}},
-	{"INT32", elements(int32(0), 1, -1, math.MaxInt32, math.MinInt32, 5), &pb.InferTensorContents{IntContents: []int32{0, 1, -1, math.MaxInt32, math.MinInt32, 5}}},
-	{"INT64", elements(int64(0), 1, -1, math.MaxInt64, math.MinInt64, 5), &pb.InferTensorContents{Int64Contents: []int64{0, 1, -1, math.MaxInt64, math.MinInt64, 5}}},
+	{"UINT16", elements(uint16(0), 1, 255, 256, 32768, 65535),
+		&pb.InferTensorContents{UintContents: []uint32{0, 1, 255, 256, 32768, 65535}}},
+	{"UINT32", elements(uint32(0), 1, 65536, 1<<31, 5, math.MaxUint32),
+		&pb.InferTensorContents{UintContents: []uint32{0, 1, 65536, 1 << 31, 5, math.MaxUint32}}},
+	{"UINT64", elements(uint64(0), 1, 1<<32, 1<<63, 5, math.MaxUint64),
+		&pb.InferTensorContents{Uint64Contents: []uint64{0, 1, 1 << 32, 1 << 63, 5, math.MaxUint64}}},
+	{"INT8", elements(int8(0), 1, -1, 127, -128, 5),
+		&pb.InferTensorContents{IntContents: []int32{0, 1, -1, 127, -128, 5}}},
+	{"INT16", elements(int16(0), 1, -1, 32767, -32768, 5),
+		&pb.InferTensorContents{IntContents: []int32{0, 1, -1, 32767, -32768, 5}}},
+	{"INT32", elements(int32(0), 1, -1, math.MaxInt32, math.MinInt32, 5),
+		&pb.InferTensorContents{IntContents: []int32{0, 1, -1, math.MaxInt32, math.MinInt32, 5}}},
+	{"INT64", elements(int64(0), 1, -1, math.MaxInt64, math.MinInt64, 5),
+		&pb.InferTensorContents{Int64Contents: []int64{0, 1, -1, math.MaxInt64, math.MinInt64, 5}}},
 	{"FP16", elements(uint16(0), 0x3c00, 0x8000, 0x7c00, 0x7e00, 1), nil},
 	{"BF16", elements(uint16(0), 0x3f80, 0x8000, 0x7f80, 0x7fc0, 1), nil},
-	{"FP32", elements(float32(0), 1.5, float32(math.Copysign(0, -1)), float32(math.Inf(1)), math.Float32frombits(0x7fc12345), math.SmallestNonzeroFloat32),
-		&pb.InferTensorContents{Fp32Contents: []float32{0, 1.5, float32(math.Copysign(0, -1)), float32(math.Inf(1)), math.Float32frombits(0x7fc12345), math.SmallestNonzeroFloat32}}},
+	{"FP32",
+		elements(float32(0), 1.5, float32(math.Copysign(0, -1)), float32(math.Inf(1)), math.Float32frombits(0x7fc12345),
+			math.SmallestNonzeroFloat32),
+		&pb.InferTensorContents{Fp32Contents: []float32{0, 1.5, float32(math.Copysign(0, -1)), float32(math.Inf(1)),
+			math.Float32frombits(0x7fc12345), math.SmallestNonzeroFloat32}}},
 	{"FP64", elements(0, 1.5, math.Copysign(0, -1), math.Inf(-1), math.Float64frombits(0x7ff8000012345678), 5e-324),
-		&pb.InferTensorContents{Fp64Contents: []float64{0, 1.5, math.Copysign(0, -1), math.Inf(-1), math.Float64frombits(0x7ff8000012345678), 5e-324}}},
+		&pb.InferTensorContents{Fp64Contents: []float64{0, 1.5, math.Copysign(0, -1), math.Inf(-1),
+			math.Float64frombits(0x7ff8000012345678), 5e-324}}},
 	{"BYTES", texts("", "a", "\x00\xff", "long "+strings.Repeat("x", 300), "é", "\n"),
-		&pb.InferTensorContents{BytesContents: [][]byte{{}, []byte("a"), []byte("\x00\xff"), []byte("long " + strings.Repeat("x", 300)), []byte("é"), []byte("\n")}}},
+		&pb.InferTensorContents{BytesContents: [][]byte{{}, []byte("a"), []byte("\x00\xff"),
+			[]byte("long " + strings.Repeat("x", 300)), []byte("é"), []byte("\n")}}},
 }
 
 func elements[T tensor.Element](values ...T) []byte {
@@ -84,15 +97,18 @@ func TestDatatypes(t *testing.T) {
 				t.Errorf("%s raw %v: %v", c.name, shape, err)
 				continue
 			}
-			if len(a.Outputs) != 1 || a.Outputs[0].Name != "x" || a.Outputs[0].Datatype != c.name || !slices.Equal(a.Outputs[0].Shape, int64s(shape)) ||
-				a.Outputs[0].Contents != nil || len(a.RawOutputContents) != 1 || !bytes.Equal(a.RawOutputContents[0], c.data) {
+			if len(a.Outputs) != 1 || a.Outputs[0].Name != "x" || a.Outputs[0].Datatype != c.name ||
+				!slices.Equal(a.Outputs[0].Shape, int64s(shape)) ||
+				a.Outputs[0].Contents != nil || len(a.RawOutputContents) != 1 ||
+				!bytes.Equal(a.RawOutputContents[0], c.data) {
 				t.Errorf("%s raw %v: %v", c.name, shape, a)
 			}
 			if c.contents == nil {
 				continue
 			}
 			q := typed(c.name, c.name, int64s(shape), c.contents)
-			if a, err = r.client.ModelInfer(t.Context(), q); err != nil || a.Outputs[0].Contents != nil || len(a.RawOutputContents) != 1 || !bytes.Equal(a.RawOutputContents[0], c.data) {
+			if a, err = r.client.ModelInfer(t.Context(), q); err != nil || a.Outputs[0].Contents != nil ||
+				len(a.RawOutputContents) != 1 || !bytes.Equal(a.RawOutputContents[0], c.data) {
 				t.Errorf("%s typed %v: %v %v", c.name, shape, a, err)
 			}
 			for _, q := range []*pb.ModelInferRequest{q, raw(c.name, c.name, shape, c.data)} {
@@ -103,7 +119,8 @@ func TestDatatypes(t *testing.T) {
 				// Compare bits and not values: NaN does not equal itself.
 				got, _ := proto.MarshalOptions{Deterministic: true}.Marshal(a.Outputs[0].GetContents())
 				want, _ := proto.MarshalOptions{Deterministic: true}.Marshal(c.contents)
-				if len(a.RawOutputContents) != 0 || !slices.Equal(a.Outputs[0].Shape, int64s(shape)) || !bytes.Equal(got, want) {
+				if len(a.RawOutputContents) != 0 || !slices.Equal(a.Outputs[0].Shape, int64s(shape)) ||
+					!bytes.Equal(got, want) {
 					t.Errorf("%s typed %v: %v", c.name, shape, a)
 				}
 			}
@@ -113,7 +130,8 @@ func TestDatatypes(t *testing.T) {
 
 // wantTyped makes a request ask for typed outputs.
 func wantTyped(q *pb.ModelInferRequest) *pb.ModelInferRequest {
-	q.Parameters = map[string]*pb.InferParameter{"binary_data_output": {ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: false}}}
+	q.Parameters = map[string]*pb.InferParameter{
+		"binary_data_output": {ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: false}}}
 	return q
 }
 
@@ -121,8 +139,9 @@ func wantTyped(q *pb.ModelInferRequest) *pb.ModelInferRequest {
 func TestNoTypedForm(t *testing.T) {
 	r := newRig(t)
 	spec := scheduler.Spec{
-		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}},
-		Outputs: []tensor.Spec{{Name: "n", DType: tensor.Int32, Shape: tensor.Shape{-1}}, {Name: "h", DType: tensor.Float16, Shape: tensor.Shape{-1}}},
+		Inputs: []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}},
+		Outputs: []tensor.Spec{{Name: "n", DType: tensor.Int32, Shape: tensor.Shape{-1}},
+			{Name: "h", DType: tensor.Float16, Shape: tensor.Shape{-1}}},
 	}
 	r.Model("m", spec, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		n, _ := tensor.FromSlice(tensor.Shape{b.Rows}, make([]int32, b.Rows))
@@ -132,11 +151,13 @@ func TestNoTypedForm(t *testing.T) {
 	}))
 	q := wantTyped(typed("m", "INT8", []int64{2}, &pb.InferTensorContents{IntContents: []int32{1, 2}}))
 	a, err := r.client.ModelInfer(t.Context(), q)
-	if err != nil || len(a.RawOutputContents) != 2 || len(a.RawOutputContents[0]) != 8 || len(a.RawOutputContents[1]) != 4 || a.Outputs[0].Contents != nil {
+	if err != nil || len(a.RawOutputContents) != 2 || len(a.RawOutputContents[0]) != 8 ||
+		len(a.RawOutputContents[1]) != 4 || a.Outputs[0].Contents != nil {
 		t.Errorf("%v %v", a, err)
 	}
 	q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "n"}}
-	if a, err = r.client.ModelInfer(t.Context(), q); err != nil || len(a.RawOutputContents) != 0 || len(a.Outputs[0].Contents.GetIntContents()) != 2 {
+	if a, err = r.client.ModelInfer(t.Context(), q); err != nil || len(a.RawOutputContents) != 0 ||
+		len(a.Outputs[0].Contents.GetIntContents()) != 2 {
 		t.Errorf("%v %v", a, err)
 	}
 }
@@ -162,7 +183,9 @@ func TestInvalidInputs(t *testing.T) {
 		return &pb.InferParameter{}
 	}
 	with := func(key string, v any) *pb.ModelInferRequest {
-		return change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.Parameters = map[string]*pb.InferParameter{key: param(v)} })
+		return change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
+			q.Parameters = map[string]*pb.InferParameter{key: param(v)}
+		})
 	}
 	for _, c := range []struct {
 		q     *pb.ModelInferRequest
@@ -177,9 +200,13 @@ func TestInvalidInputs(t *testing.T) {
 		{raw("BYTES", "BYTES", []int{1, 1}, []byte{9, 0, 0, 0, 'a'}), []string{`"x"`}},
 		{raw("BYTES", "BYTES", []int{1, 1}, []byte{0, 0, 0, 0, 'a'}), []string{`"x"`, "after the last"}},
 		{&pb.ModelInferRequest{ModelName: "FP32"}, []string{`"x"`, "got 0"}},
-		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.Inputs[0].Name = "y" }), []string{`"x" is missing`, `"y"`}},
-		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.RawInputContents = append(q.RawInputContents, nil) }), []string{"each of 1 inputs, got 2"}},
-		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.Inputs = append(q.Inputs, q.Inputs[0]) }), []string{"each of 2 inputs, got 1"}},
+		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.Inputs[0].Name = "y" }),
+			[]string{`"x" is missing`, `"y"`}},
+		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
+			q.RawInputContents = append(q.RawInputContents, nil)
+		}), []string{"each of 1 inputs, got 2"}},
+		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.Inputs = append(q.Inputs, q.Inputs[0]) }),
+			[]string{"each of 2 inputs, got 1"}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.Inputs[0].Contents = ints(1) }), []string{`"x"`, "one of the two for all inputs"}},
 
 		{typed("INT8", "INT8", []int64{1, 2}, ints(1, 128)), []string{`"x"`, "element 1 is 128", "-128 to 127"}},
@@ -190,7 +217,9 @@ func TestInvalidInputs(t *testing.T) {
 		{typed("INT32", "INT32", []int64{2, 2}, ints(1, 2, 3)), []string{`"x"`, "expected 4 elements in int_contents, got 3"}},
 		{typed("INT32", "INT32", []int64{1, 1}, nil), []string{`"x"`, "expected 1 elements in int_contents, got 0"}},
 		{typed("INT32", "INT32", []int64{1, 1}, uints(1)), []string{`"x"`, "expected INT32 in int_contents, got elements in uint_contents"}},
-		{typed("INT32", "INT32", []int64{1, 1}, &pb.InferTensorContents{IntContents: []int32{1}, BoolContents: []bool{true}}), []string{`"x"`, "bool_contents"}},
+		{
+			typed("INT32", "INT32", []int64{1, 1},
+				&pb.InferTensorContents{IntContents: []int32{1}, BoolContents: []bool{true}}), []string{`"x"`, "bool_contents"}},
 		{typed("FP16", "FP16", []int64{1, 1}, uints(1)), []string{`"x"`, "FP16", "raw_input_contents only"}},
 		{typed("BF16", "BF16", []int64{1, 1}, nil), []string{`"x"`, "BF16", "raw_input_contents only"}},
 
@@ -208,7 +237,8 @@ func TestInvalidInputs(t *testing.T) {
 			q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "nope"}}
 		}), []string{`"nope"`, `"x"`}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
-			q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "x", Parameters: map[string]*pb.InferParameter{"classification": param("all")}}}
+			q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{
+				{Name: "x", Parameters: map[string]*pb.InferParameter{"classification": param("all")}}}
 		}), []string{`"x"`, `"classification"`, "string all"}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
 			q.Inputs[0].Parameters = map[string]*pb.InferParameter{"shared_memory_region": param("r")}
@@ -246,17 +276,19 @@ func TestParameters(t *testing.T) {
 	q.Id = "the id"
 	q.ModelVersion = "1"
 	q.Parameters = map[string]*pb.InferParameter{
-		"priority":                           {ParameterChoice: &pb.InferParameter_Uint64Param{Uint64Param: 3}},
-		"timeout":                            {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 1_900_000}},
-		"sequence_id":                        {ParameterChoice: &pb.InferParameter_StringParam{StringParam: "s\"1"}},
-		"b":                                  {ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: true}},
-		"d":                                  {ParameterChoice: &pb.InferParameter_DoubleParam{DoubleParam: 1.5}},
-		"i":                                  {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: -7}},
-		"u":                                  {ParameterChoice: &pb.InferParameter_Uint64Param{Uint64Param: math.MaxUint64}},
+		"priority":    {ParameterChoice: &pb.InferParameter_Uint64Param{Uint64Param: 3}},
+		"timeout":     {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 1_900_000}},
+		"sequence_id": {ParameterChoice: &pb.InferParameter_StringParam{StringParam: "s\"1"}},
+		"b":           {ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: true}},
+		"d":           {ParameterChoice: &pb.InferParameter_DoubleParam{DoubleParam: 1.5}},
+		"i":           {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: -7}},
+		"u": {
+			ParameterChoice: &pb.InferParameter_Uint64Param{Uint64Param: math.MaxUint64}},
 		"triton_enable_empty_final_response": {ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: true}},
 	}
-	q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "x", Parameters: map[string]*pb.InferParameter{
-		"classification": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 2}}}}}
+	q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{
+		{Name: "x", Parameters: map[string]*pb.InferParameter{
+			"classification": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 2}}}}}
 	a, err := r.client.ModelInfer(t.Context(), q)
 	if err != nil {
 		t.Fatal(err)
@@ -264,7 +296,8 @@ func TestParameters(t *testing.T) {
 	if got, want := <-seen, `{"b":true,"d":1.5,"i":-7,"sequence_id":"s\"1","u":18446744073709551615} 2`; got != want {
 		t.Errorf("the container got %s, want %s", got, want)
 	}
-	if a.Id != "the id" || a.ModelName != "m" || a.ModelVersion != "1" || a.Outputs[0].Datatype != "BYTES" || !bytes.Equal(a.RawOutputContents[0], texts("3.000000:1", "2.000000:2")) {
+	if a.Id != "the id" || a.ModelName != "m" || a.ModelVersion != "1" || a.Outputs[0].Datatype != "BYTES" ||
+		!bytes.Equal(a.RawOutputContents[0], texts("3.000000:1", "2.000000:2")) {
 		t.Errorf("%v", a)
 	}
 }
@@ -281,7 +314,8 @@ func TestForwardedMetadata(t *testing.T) {
 		b.Complete([]tensor.Tensor{out}, nil)
 		return nil
 	}))
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "X-Request-ID", "a", "x-request-id", "b", "x-other", "no", "authorization", "Bearer secret")
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "X-Request-ID", "a", "x-request-id", "b", "x-other", "no",
+		"authorization", "Bearer secret")
 	expect := func(want string) {
 		t.Helper()
 		if got := <-seen; got != want {
@@ -289,7 +323,8 @@ func TestForwardedMetadata(t *testing.T) {
 		}
 	}
 	own := floats("m", 1)
-	own.Parameters = map[string]*pb.InferParameter{"x-request-id": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 5}}}
+	own.Parameters = map[string]*pb.InferParameter{
+		"x-request-id": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 5}}}
 	stream, err := r.client.ModelStreamInfer(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -316,8 +351,10 @@ func TestForwardedMetadata(t *testing.T) {
 // Each condition of the table has its code, and its type in the details.
 func TestErrors(t *testing.T) {
 	for _, err := range []error{
-		fault.ErrProtocol, scheduler.ErrTooLarge, scheduler.ErrInvalidInput, scheduler.ErrNotFound, scheduler.ErrOverloaded, scheduler.ErrDeadlineExceeded,
-		scheduler.ErrUnavailable, scheduler.ErrContainerFailed, scheduler.ErrContainerLost, fault.ErrUnauthenticated, fault.ErrPermissionDenied,
+		fault.ErrProtocol, scheduler.ErrTooLarge, scheduler.ErrInvalidInput, scheduler.ErrNotFound,
+		scheduler.ErrOverloaded, scheduler.ErrDeadlineExceeded,
+		scheduler.ErrUnavailable, scheduler.ErrContainerFailed, scheduler.ErrContainerLost, fault.ErrUnauthenticated,
+		fault.ErrPermissionDenied,
 		scheduler.ErrDraining, scheduler.ErrCanceled, fault.ErrInternal, errors.New("nobody knows"),
 	} {
 		row := fault.Of(err)
@@ -332,8 +369,10 @@ func TestErrors(t *testing.T) {
 				retry = d
 			}
 		}
-		if s.Code() != codes.Code(row.GRPC) || !strings.HasSuffix(s.Message(), ": why") || info.GetReason() != row.Type ||
-			info.GetMetadata()["retryable"] != fmt.Sprint(row.Retryable) || (retry != nil) != errors.Is(err, scheduler.ErrOverloaded) {
+		if s.Code() != codes.Code(row.GRPC) || !strings.HasSuffix(s.Message(), ": why") ||
+			info.GetReason() != row.Type ||
+			info.GetMetadata()["retryable"] != fmt.Sprint(row.Retryable) ||
+			(retry != nil) != errors.Is(err, scheduler.ErrOverloaded) {
 			t.Errorf("%v: %v %v", err, s, s.Details())
 		}
 	}
@@ -343,13 +382,16 @@ func TestErrors(t *testing.T) {
 	}
 
 	r := newRig(t)
-	r.Model("fails", scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}},
+	r.Model("fails",
+		scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}},
 		scheduler.WorkerFunc(func(b *scheduler.Batch) error { b.Fail(errors.New("ZeroDivisionError")); return nil }))
 	_, err := r.client.ModelInfer(t.Context(), floats("fails", 1))
 	failed(t, err, codes.Internal, "ContainerFailed", "ZeroDivisionError")
 	_, err = r.client.ModelInfer(t.Context(), floats("fals", 1))
 	failed(t, err, codes.NotFound, "NotFound", `nearest: "fails"`)
-	replica := r.Model("left", scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}}, scheduler.WorkerFunc(func(*scheduler.Batch) error { return nil }))
+	replica := r.Model("left",
+		scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}},
+		scheduler.WorkerFunc(func(*scheduler.Batch) error { return nil }))
 	replica.Remove(errors.New("it left"))
 	_, err = r.client.ModelInfer(t.Context(), floats("left", 1))
 	failed(t, err, codes.Unavailable, "Unavailable")
@@ -369,7 +411,8 @@ func TestDeadline(t *testing.T) {
 
 	// A deadline of the request itself is answered by the server.
 	q := floats("m", 1)
-	q.Parameters = map[string]*pb.InferParameter{"timeout": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 20_000}}}
+	q.Parameters = map[string]*pb.InferParameter{
+		"timeout": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 20_000}}}
 	_, err = r.client.ModelInfer(t.Context(), q)
 	failed(t, err, codes.DeadlineExceeded, "DeadlineExceeded")
 	for w.Answer() == nil {
@@ -421,18 +464,21 @@ func TestCompression(t *testing.T) {
 	}
 	for _, name := range []string{gzip.Name, "deflate"} {
 		before := metric(r, `shivad_sent_bytes_total{door="grpc"} `)
-		a, err := r.client.ModelInfer(t.Context(), raw("m", "FP32", []int{1, len(data) / 4}, data), grpc.UseCompressor(name))
+		a, err := r.client.ModelInfer(t.Context(), raw("m", "FP32", []int{1, len(data) / 4}, data),
+			grpc.UseCompressor(name))
 		if err != nil || !bytes.Equal(a.RawOutputContents[0], data) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if n := metric(r, `shivad_sent_bytes_total{door="grpc"} `) - before; n > 100_000 {
 			t.Errorf("%s: %d bytes for the answer of %d", name, n, len(data))
 		}
-		if _, err := r.client.ServerMetadata(t.Context(), &pb.ServerMetadataRequest{}, grpc.UseCompressor(name)); err != nil {
+		if _, err := r.client.ServerMetadata(t.Context(), &pb.ServerMetadataRequest{},
+			grpc.UseCompressor(name)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		// A bomb: ten megabytes in ten kilobytes.
-		_, err = r.client.ModelInfer(t.Context(), raw("m", "FP32", []int{1, 10 << 18}, make([]byte, 10<<20)), grpc.UseCompressor(name))
+		_, err = r.client.ModelInfer(t.Context(), raw("m", "FP32", []int{1, 10 << 18}, make([]byte, 10<<20)),
+			grpc.UseCompressor(name))
 		failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes is 4194304")
 		// The same size in tensors that are each within the limit.
 		q := raw("m", "FP32", []int{1, 3 << 18}, make([]byte, 3<<20))

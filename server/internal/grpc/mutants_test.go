@@ -58,13 +58,16 @@ func newMutants(t testing.TB) *mutants {
 			add(wantTyped(typed(c.name, c.name, []int64{1, 6}, c.contents)))
 		}
 	}
-	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, {Name: "b", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
+	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}},
+		{Name: "b", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
 	m.Model("two", scheduler.Spec{Inputs: two, Outputs: two}, scheduler.WorkerFunc(m.Echo))
 	both := &pb.ModelInferRequest{ModelName: "two", Id: "7", ModelVersion: "1",
-		Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "a", Datatype: "FP32", Shape: []int64{1, 2}}, {Name: "b", Datatype: "INT64", Shape: []int64{1}}},
+		Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "a", Datatype: "FP32", Shape: []int64{1, 2}},
+			{Name: "b", Datatype: "INT64", Shape: []int64{1}}},
 		Outputs: []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "b"}, {Name: "a",
 			Parameters: map[string]*pb.InferParameter{"classification": parameterOf(1)}}},
-		Parameters:       map[string]*pb.InferParameter{"priority": parameterOf(2), "timeout": parameterOf(9_000_000), "user": parameterOf("u"), "other": parameterOf(true)},
+		Parameters: map[string]*pb.InferParameter{"priority": parameterOf(2), "timeout": parameterOf(9_000_000),
+			"user": parameterOf("u"), "other": parameterOf(true)},
 		RawInputContents: [][]byte{make([]byte, 8), make([]byte, 8)}}
 	add(both)
 	fixed := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{2, 2}}}
@@ -147,9 +150,11 @@ func setFrame(q *pb.ModelInferRequest, f *jsontest.Frame) {
 }
 
 var (
-	dimensions = []int64{0, 1, 2, 3, 6, -1, 7, 1 << 16, math.MaxInt32, math.MaxInt32 + 1, 1 << 62, math.MaxInt64, math.MinInt64}
-	names      = []string{"x", "a", "b", "", "y", "é", "x\x00"}
-	keys       = []string{"priority", "timeout", "binary_data_output", "user", "sequence_id", "sequence_start", "in_order", "triton_x", "shared_memory_region", "headers",
+	dimensions = []int64{0, 1, 2, 3, 6, -1, 7, 1 << 16, math.MaxInt32, math.MaxInt32 + 1, 1 << 62, math.MaxInt64,
+		math.MinInt64}
+	names = []string{"x", "a", "b", "", "y", "é", "x\x00"}
+	keys  = []string{"priority", "timeout", "binary_data_output", "user", "sequence_id", "sequence_start", "in_order",
+		"triton_x", "shared_memory_region", "headers",
 		"classification", "other", "", "triton_enable_empty_final_response", "stream", "seq", "captured_at", "keep"}
 )
 
@@ -166,7 +171,9 @@ func anyParameter(c *jsontest.Choices) *pb.InferParameter {
 	case 3:
 		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_StringParam{StringParam: jsontest.One(c, names)}}
 	case 4:
-		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_DoubleParam{DoubleParam: jsontest.One(c, []float64{0, 1.5, math.NaN(), math.Inf(1), -1e300})}}
+		return &pb.InferParameter{
+			ParameterChoice: &pb.InferParameter_DoubleParam{
+				DoubleParam: jsontest.One(c, []float64{0, 1.5, math.NaN(), math.Inf(1), -1e300})}}
 	}
 	return &pb.InferParameter{}
 }
@@ -195,7 +202,8 @@ func (m *mutants) change(c *jsontest.Choices, q *pb.ModelInferRequest) {
 		}
 		q.Outputs = append(q.Outputs, out)
 	case 8:
-		q.ModelName, q.ModelVersion = jsontest.One(c, m.samples).ModelName, jsontest.One(c, []string{"", "1", "2", "update", "1/2"})
+		q.ModelName, q.ModelVersion = jsontest.One(c, m.samples).ModelName,
+			jsontest.One(c, []string{"", "1", "2", "update", "1/2"})
 	case 9: // one input more or less
 		other := proto.Clone(jsontest.One(c, m.samples)).(*pb.ModelInferRequest)
 		switch c.N(3) {
@@ -244,7 +252,8 @@ func (m *mutants) changeInput(c *jsontest.Choices, in *pb.ModelInferRequest_Infe
 	case 2:
 		in.Shape = in.Shape[:c.N(len(in.Shape)+1)]
 	case 3:
-		in.Datatype = jsontest.One(c, []string{"FP32", "BYTES", "INT8", "FP16", "BOOL", "UINT64", "", "fp32", "COMPLEX64", "LONGDOUBLE"})
+		in.Datatype = jsontest.One(c,
+			[]string{"FP32", "BYTES", "INT8", "FP16", "BOOL", "UINT64", "", "fp32", "COMPLEX64", "LONGDOUBLE"})
 	case 4:
 		in.Name = jsontest.One(c, names)
 	default:
@@ -296,11 +305,13 @@ func rewire(c *jsontest.Choices, b []byte) []byte {
 	case 5: // a wrong announced length
 		if num, typ, n := protowire.ConsumeTag(fields[i]); n > 0 && typ == protowire.BytesType {
 			inner, _ := protowire.ConsumeBytes(fields[i][n:])
-			fields[i] = append(protowire.AppendVarint(protowire.AppendTag(nil, num, typ), uint64(jsontest.One(c, dimensions))), inner...)
+			fields[i] = append(protowire.AppendVarint(protowire.AppendTag(nil, num, typ),
+				uint64(jsontest.One(c, dimensions))), inner...)
 		}
 	case 6: // groups, and fields of unknown numbers
 		group := protowire.AppendTag(nil, protowire.Number(1+c.N(20)), protowire.StartGroupType)
-		group = append(append(group, fields[i]...), protowire.AppendTag(nil, protowire.Number(1+c.N(20)), protowire.EndGroupType)...)
+		group = append(append(group, fields[i]...),
+			protowire.AppendTag(nil, protowire.Number(1+c.N(20)), protowire.EndGroupType)...)
 		fields = append(fields, group)
 	default:
 		all := slices.Concat(fields...)
@@ -451,7 +462,8 @@ func (m *mutants) send(q *mutant) {
 	var err error
 	if m.stream == nil {
 		desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
-		if m.stream, err = m.conn.NewStream(m.ctx, desc, pb.GRPCInferenceService_ModelStreamInfer_FullMethodName); err != nil {
+		if m.stream, err = m.conn.NewStream(m.ctx, desc,
+			pb.GRPCInferenceService_ModelStreamInfer_FullMethodName); err != nil {
 			m.T.Fatal(err)
 		}
 	}
@@ -515,18 +527,22 @@ func (m *mutants) judge(q *mutant, data []byte, err error) {
 	if err := proto.Unmarshal(data, &a); err != nil {
 		m.T.Fatalf("answered what is no answer: %v\n%v", err, q)
 	}
-	if len(asked.Outputs) > 0 || len(asked.RawInputContents) == 0 || len(asked.RawInputContents) != len(a.RawOutputContents) {
+	if len(asked.Outputs) > 0 || len(asked.RawInputContents) == 0 ||
+		len(asked.RawInputContents) != len(a.RawOutputContents) {
 		return
 	}
 	for i, in := range asked.Inputs {
-		at := slices.IndexFunc(a.Outputs, func(o *pb.ModelInferResponse_InferOutputTensor) bool { return o.Name == in.Name })
+		at := slices.IndexFunc(a.Outputs, func(o *pb.ModelInferResponse_InferOutputTensor) bool {
+			return o.Name == in.Name
+		})
 		if at < 0 { // a model with one input takes an input without a name
 			at = i
 		}
 		if a.Outputs[at].Datatype == "BYTES" && in.Datatype == "UINT8" {
 			continue // one text, sent as its UTF-8 bytes
 		}
-		if out := a.Outputs[at]; !sameShape(out.Shape, in.Shape) || out.Datatype != in.Datatype || !bytes.Equal(a.RawOutputContents[at], asked.RawInputContents[i]) {
+		if out := a.Outputs[at]; !sameShape(out.Shape, in.Shape) || out.Datatype != in.Datatype ||
+			!bytes.Equal(a.RawOutputContents[at], asked.RawInputContents[i]) {
 			m.T.Fatalf("asked %v\nechoed %v", &asked, &a)
 		}
 	}

@@ -57,7 +57,8 @@ func TestSequences(t *testing.T) {
 		}
 	}
 	kinds := []map[string]*pb.InferParameter{
-		{"sequence_id": parameterOf(7)}, {"sequence_id": parameterOf("7")}, {"sequence_id": parameterOf("b")}, {"in_order": parameterOf(true), "other": parameterOf(1)}, {}, {"sequence_id": parameterOf(0)},
+		{"sequence_id": parameterOf(7)}, {"sequence_id": parameterOf("7")}, {"sequence_id": parameterOf("b")},
+		{"in_order": parameterOf(true), "other": parameterOf(1)}, {}, {"sequence_id": parameterOf(0)},
 	}
 	s := r.stream(t.Context())
 	const n = 400
@@ -119,7 +120,8 @@ func TestSequenceGoesOn(t *testing.T) {
 	}
 	order := sequences{}
 	for i := range 1000 {
-		turn := order.take(&request{Request: gate.Request{Model: "m"}, parameters: parameters{"sequence_id": fmt.Sprint(i)}}, 8)
+		turn := order.take(&request{Request: gate.Request{Model: "m"},
+			parameters: parameters{"sequence_id": fmt.Sprint(i)}}, 8)
 		turn.wait(t.Context())
 		turn.end()
 	}
@@ -147,7 +149,8 @@ func testRefusalBetweenFrames(t *testing.T, r *rig) {
 		return m.Stats().Submitted
 	}
 	send("m", 0, map[string]*pb.InferParameter{"in_order": parameterOf(true)})
-	send("camera", 1, map[string]*pb.InferParameter{"in_order": parameterOf(true), "stream": parameterOf("a"), "seq": parameterOf(1)})
+	send("camera", 1,
+		map[string]*pb.InferParameter{"in_order": parameterOf(true), "stream": parameterOf("a"), "seq": parameterOf(1)})
 	send("nobody", 2, nil)
 	send("camera", 3, map[string]*pb.InferParameter{"stream": parameterOf("a"), "seq": parameterOf(2)})
 	synctest.Wait()

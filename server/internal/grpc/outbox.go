@@ -71,7 +71,8 @@ func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err erro
 	case <-ctx.Done():
 		err = scheduler.ErrCanceled
 	case <-late.C:
-		err = fmt.Errorf("%w: earlier answers wait for this client to read them; the limit of a connection (%s) is %d", scheduler.ErrDeadlineExceeded, o.box.Setting, limit)
+		err = fmt.Errorf("%w: earlier answers wait for this client to read them; the limit of a connection (%s) is %d",
+			scheduler.ErrDeadlineExceeded, o.box.Setting, limit)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -28,7 +28,8 @@ func (d *Door) fetch(r *request, client string) error {
 		if err := r.use.More(min(at.Size, left), time.Now()); err != nil {
 			return err
 		}
-		if err := d.Regions().Fetch(regions.Client{Address: client, Who: r.Who}, &r.Inputs[i], at, left, memory.Plain(nil).Get); err != nil {
+		if err := d.Regions().Fetch(regions.Client{Address: client, Who: r.Who}, &r.Inputs[i], at, left,
+			memory.Plain(nil).Get); err != nil {
 			return err
 		}
 		left -= at.Size
@@ -49,7 +50,8 @@ func notOffered(err error) error {
 	return err
 }
 
-func (s *service) SystemSharedMemoryStatus(ctx context.Context, q *pb.SystemSharedMemoryStatusRequest) (*pb.SystemSharedMemoryStatusResponse, error) {
+func (s *service) SystemSharedMemoryStatus(ctx context.Context,
+	q *pb.SystemSharedMemoryStatusRequest) (*pb.SystemSharedMemoryStatusResponse, error) {
 	list, err := s.door.Regions().Status(s.sharer(ctx), q.Name)
 	all := make(map[string]regions.Region, len(list))
 	for _, r := range list {
@@ -62,7 +64,8 @@ func (s *service) SystemSharedMemoryStatus(ctx context.Context, q *pb.SystemShar
 	return convert(&pb.SystemSharedMemoryStatusResponse{}, map[string]any{"regions": all}, notOffered(err))
 }
 
-func (s *service) SystemSharedMemoryRegister(ctx context.Context, q *pb.SystemSharedMemoryRegisterRequest) (*pb.SystemSharedMemoryRegisterResponse, error) {
+func (s *service) SystemSharedMemoryRegister(ctx context.Context,
+	q *pb.SystemSharedMemoryRegisterRequest) (*pb.SystemSharedMemoryRegisterResponse, error) {
 	if max(q.Offset, q.ByteSize) > math.MaxInt64 {
 		return nil, fault.Invalid("failed to register shared memory region '%s': invalid args: offset %d and byte_size %d, expected at most %d",
 			q.Name, q.Offset, q.ByteSize, math.MaxInt64)
@@ -71,13 +74,15 @@ func (s *service) SystemSharedMemoryRegister(ctx context.Context, q *pb.SystemSh
 	return &pb.SystemSharedMemoryRegisterResponse{}, notOffered(s.door.Regions().Register(s.sharer(ctx), r))
 }
 
-func (s *service) SystemSharedMemoryUnregister(ctx context.Context, q *pb.SystemSharedMemoryUnregisterRequest) (*pb.SystemSharedMemoryUnregisterResponse, error) {
+func (s *service) SystemSharedMemoryUnregister(ctx context.Context,
+	q *pb.SystemSharedMemoryUnregisterRequest) (*pb.SystemSharedMemoryUnregisterResponse, error) {
 	return &pb.SystemSharedMemoryUnregisterResponse{}, notOffered(s.door.Regions().Unregister(s.sharer(ctx), q.Name))
 }
 
 // CudaSharedMemoryStatus lists no regions: none can be registered. Clients ask, and unregister all,
 // before they use anything.
-func (s *service) CudaSharedMemoryStatus(_ context.Context, q *pb.CudaSharedMemoryStatusRequest) (*pb.CudaSharedMemoryStatusResponse, error) {
+func (s *service) CudaSharedMemoryStatus(_ context.Context,
+	q *pb.CudaSharedMemoryStatusRequest) (*pb.CudaSharedMemoryStatusResponse, error) {
 	if q.Name != "" {
 		return nil, fmt.Errorf("%w: no region of CUDA shared memory %q", scheduler.ErrNotFound, q.Name)
 	}
@@ -85,6 +90,7 @@ func (s *service) CudaSharedMemoryStatus(_ context.Context, q *pb.CudaSharedMemo
 }
 
 // CudaSharedMemoryUnregister unregisters nothing.
-func (s *service) CudaSharedMemoryUnregister(context.Context, *pb.CudaSharedMemoryUnregisterRequest) (*pb.CudaSharedMemoryUnregisterResponse, error) {
+func (s *service) CudaSharedMemoryUnregister(context.Context,
+	*pb.CudaSharedMemoryUnregisterRequest) (*pb.CudaSharedMemoryUnregisterResponse, error) {
 	return &pb.CudaSharedMemoryUnregisterResponse{}, nil
 }

@@ -113,7 +113,8 @@ func appendParameter(b []byte, key string, value any) []byte {
 	case string:
 		v = wire.AppendString(nil, paramString, value)
 	}
-	return wire.AppendBytes(b, responseParameters, wire.AppendBytes(wire.AppendString(nil, entryKey, key), entryValue, v))
+	return wire.AppendBytes(b, responseParameters,
+		wire.AppendBytes(wire.AppendString(nil, entryKey, key), entryValue, v))
 }
 
 // appendBy appends the parameter by, which names the newer frame in the answer of a superseded one:

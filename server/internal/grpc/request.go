@@ -128,7 +128,8 @@ func (in *input) field(r *request, m *wire.Message, number int) {
 	case inputShape:
 		m.Varints(func(v uint64) {
 			if len(in.shape) == r.limits.Rank {
-				m.Fail(fault.TooLarge("input %q has more dimensions than limits.rank allows, %d", in.name, r.limits.Rank))
+				m.Fail(fault.TooLarge("input %q has more dimensions than limits.rank allows, %d", in.name,
+					r.limits.Rank))
 				return
 			}
 			in.shape = append(in.shape, int64(v))

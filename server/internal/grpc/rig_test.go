@@ -68,7 +68,8 @@ func newRigOn(t testing.TB, network *shivatest.Net, changes ...change) *rig {
 	cfg := Config{
 		Streams: 256, PingInterval: time.Minute, PingTimeout: doortest.Patience, MinPing: time.Millisecond,
 		Settings: Settings{
-			Settings: listen.Settings{Connections: 100, Bounds: listen.Bounds{StallTimeout: doortest.Patience, MessageTimeout: doortest.Patience}},
+			Settings: listen.Settings{Connections: 100,
+				Bounds: listen.Bounds{StallTimeout: doortest.Patience, MessageTimeout: doortest.Patience}},
 			InFlight: 8, OutboundBytes: 8 << 20,
 			Limits: gate.Limits{MessageBytes: 64 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8},
 		},
@@ -85,12 +86,13 @@ func newRigOn(t testing.TB, network *shivatest.Net, changes ...change) *rig {
 	if network != nil {
 		cfg.Open = func(addr string, _ unixsocket.Access) (net.Listener, error) { return network.Listen(addr) }
 	}
-	cfg.Predict = r.Predict(&doortest.Repository{Names: []string{"managed", "panics"}, Loading: func(_ context.Context, model string) error {
-		if model == "panics" {
-			panic("in the repository")
-		}
-		return nil
-	}})
+	cfg.Predict = r.Predict(&doortest.Repository{Names: []string{"managed", "panics"},
+		Loading: func(_ context.Context, model string) error {
+			if model == "panics" {
+				panic("in the repository")
+			}
+			return nil
+		}})
 	var err error
 	if r.door, err = Listen(cfg); err != nil {
 		t.Fatal(err)

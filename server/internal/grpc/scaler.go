@@ -78,13 +78,17 @@ func (s *scaler) StreamIsActive(q *pb.ScaledObjectRef, stream grpc.ServerStreami
 
 func (s *scaler) GetMetricSpec(ctx context.Context, q *pb.ScaledObjectRef) (*pb.GetMetricSpecResponse, error) {
 	_, err := s.replicas(ctx, q)
-	return &pb.GetMetricSpecResponse{MetricSpecs: []*pb.MetricSpec{{MetricName: scalerMetric, TargetSize: 1, TargetSizeFloat: 1}}}, asStatus(err)
+	return &pb.GetMetricSpecResponse{
+		MetricSpecs: []*pb.MetricSpec{{MetricName: scalerMetric, TargetSize: 1, TargetSizeFloat: 1}}}, asStatus(err)
 }
 
 func (s *scaler) GetMetrics(ctx context.Context, q *pb.GetMetricsRequest) (*pb.GetMetricsResponse, error) {
 	n, err := s.replicas(ctx, q.GetScaledObjectRef())
 	if err == nil && q.MetricName != scalerMetric {
-		err = fault.Invalid("metricName is %.100q: expected %q, as GetMetricSpec returns it", q.MetricName, scalerMetric)
+		err = fault.Invalid("metricName is %.100q: expected %q, as GetMetricSpec returns it", q.MetricName,
+			scalerMetric)
 	}
-	return &pb.GetMetricsResponse{MetricValues: []*pb.MetricValue{{MetricName: scalerMetric, MetricValue: int64(n), MetricValueFloat: float64(n)}}}, asStatus(err)
+	return &pb.GetMetricsResponse{
+		MetricValues: []*pb.MetricValue{{MetricName: scalerMetric, MetricValue: int64(n),
+			MetricValueFloat: float64(n)}}}, asStatus(err)
 }

@@ -45,7 +45,8 @@ func TestScaler(t *testing.T) {
 	ctx := t.Context()
 	c := pb.NewExternalScalerClient(r.dial())
 	spec, err := c.GetMetricSpec(ctx, ref("model", "m"))
-	if err != nil || len(spec.MetricSpecs) != 1 || spec.MetricSpecs[0].TargetSize != 1 || spec.MetricSpecs[0].TargetSizeFloat != 1 {
+	if err != nil || len(spec.MetricSpecs) != 1 || spec.MetricSpecs[0].TargetSize != 1 ||
+		spec.MetricSpecs[0].TargetSizeFloat != 1 {
 		t.Fatalf("%v %v", spec, err)
 	}
 	name := spec.MetricSpecs[0].MetricName
@@ -58,7 +59,8 @@ func TestScaler(t *testing.T) {
 		for _, version := range []string{"", "1"} {
 			q := ref("model", "m", "version", version)
 			a, err := c.GetMetrics(ctx, &pb.GetMetricsRequest{ScaledObjectRef: q, MetricName: name})
-			if err != nil || len(a.MetricValues) != 1 || a.MetricValues[0].MetricName != name || a.MetricValues[0].MetricValue != want || a.MetricValues[0].MetricValueFloat != float64(want) {
+			if err != nil || len(a.MetricValues) != 1 || a.MetricValues[0].MetricName != name ||
+				a.MetricValues[0].MetricValue != want || a.MetricValues[0].MetricValueFloat != float64(want) {
 				t.Errorf("%d: %v %v", want, a, err)
 			}
 			if a, err := c.IsActive(ctx, q); err != nil || a.Result != (want > 0) {

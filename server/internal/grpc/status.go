@@ -31,13 +31,15 @@ func statusOf(err error) *status.Status {
 	}
 	row := fault.Of(err)
 	s := status.New(codes.Code(row.GRPC), text(err))
-	info := &errdetails.ErrorInfo{Reason: row.Type, Domain: "shivad", Metadata: map[string]string{"retryable": strconv.FormatBool(row.Retryable)}}
+	info := &errdetails.ErrorInfo{Reason: row.Type, Domain: "shivad",
+		Metadata: map[string]string{"retryable": strconv.FormatBool(row.Retryable)}}
 	if by := fault.By(err); by != "" {
 		info.Metadata["by"] = by
 	}
 	var detailed *status.Status
 	if errors.Is(row.Err, scheduler.ErrOverloaded) {
-		detailed, err = s.WithDetails(info, &errdetails.RetryInfo{RetryDelay: durationpb.New(max(retryAfter, fault.Again(err)))})
+		detailed, err = s.WithDetails(info,
+			&errdetails.RetryInfo{RetryDelay: durationpb.New(max(retryAfter, fault.Again(err)))})
 	} else {
 		detailed, err = s.WithDetails(info)
 	}

@@ -72,8 +72,9 @@ func TestStream(t *testing.T) {
 			switch {
 			case want != "" && !strings.HasPrefix(a.ErrorMessage, want):
 				t.Errorf("answer %d: expected %q, got %q", i, want, a.ErrorMessage)
-			case want == "" && (a.ErrorMessage != "" || string(a.InferResponse.RawOutputContents[0]) != string(elements(float32(i))) ||
-				!a.InferResponse.Parameters["triton_final_response"].GetBoolParam()):
+			case want == "" &&
+				(a.ErrorMessage != "" || string(a.InferResponse.RawOutputContents[0]) != string(elements(float32(i))) ||
+					!a.InferResponse.Parameters["triton_final_response"].GetBoolParam()):
 				t.Errorf("answer %d: %v", i, a)
 			}
 		}
@@ -180,7 +181,8 @@ func TestIdleStreamIsNoRequest(t *testing.T) {
 	if n := metric(r, `shivad_requests_total{door="grpc",model="m",outcome="ok",version="1"} `); n != 1 {
 		t.Errorf("%d requests were answered", n)
 	}
-	if n, ok := findMetric(r, `shivad_requests_total{door="grpc",model="",outcome="canceled",version=""} `); ok && n > 0 {
+	if n, ok := findMetric(r, `shivad_requests_total{door="grpc",model="",outcome="canceled",version=""} `); ok &&
+		n > 0 {
 		t.Errorf("%d requests were canceled", n)
 	}
 }
@@ -294,7 +296,8 @@ func TestShutdownDoesNotWaitForTheDead(t *testing.T) {
 	}
 	defer dead.Close()
 	// The client preface of HTTP/2, and an empty frame of settings.
-	if _, err := dead.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
+	if _, err := dead.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err !=
+		nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(dead, make([]byte, 9)); err != nil { // the server knows the connection

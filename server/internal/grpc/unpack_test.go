@@ -105,8 +105,10 @@ func TestUnpackedContend(t *testing.T) {
 	for range 12 {
 		client := pb.NewGRPCInferenceServiceClient(r.dial())
 		clients.Go(func() {
-			for i := 0; i < max(2, budgettest.Rounds(8)) || i < 200 && (answered.Load() == 0 || refused.Load() == 0); i++ {
-				switch _, err := client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name)); {
+			for i := 0; i < max(2, budgettest.Rounds(8)) ||
+				i < 200 && (answered.Load() == 0 || refused.Load() == 0); i++ {
+				switch _, err := client.ModelInfer(t.Context(), floats("m", nothing...),
+					grpc.UseCompressor(gzip.Name)); {
 				case err == nil:
 					answered.Add(1)
 				default:
@@ -145,7 +147,9 @@ func TestSlowUnpacking(t *testing.T) {
 			tap.Close()
 		})
 	}
-	budgettest.Until(r.T, "all to have begun", func() bool { return r.Pool.InUse() > int64(2*runtime.NumCPU())*(160<<10) })
+	budgettest.Until(r.T, "all to have begun", func() bool {
+		return r.Pool.InUse() > int64(2*runtime.NumCPU())*(160<<10)
+	})
 	in, end := context.WithTimeout(t.Context(), doortest.Patience)
 	defer end()
 	if _, err := r.client.ModelInfer(in, floats("m", noise...), grpc.UseCompressor(gzip.Name)); err != nil {
@@ -177,7 +181,9 @@ func TestBytesAfterCompressedData(t *testing.T) {
 		for _, h := range append(callHeaders("ModelStreamInfer"), hpack.HeaderField{Name: "grpc-encoding", Value: "deflate"}) {
 			c.must(c.enc.WriteField(h))
 		}
-		c.must(c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.header.Bytes(), EndHeaders: true}))
+		c.must(
+			c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.header.Bytes(),
+				EndHeaders: true}))
 		all := slices.Concat(frame(0), frame(more), frame(0))
 		for len(all) > 0 {
 			n := min(len(all), 16<<10)

@@ -69,7 +69,8 @@ func Drive(t *testing.T, n int, tally *Tally, run func(Choices)) {
 	}
 	t.Logf("%d times, answered %v", n, tally)
 	if least := tally.answers / 10; tally.answers < n/2 || tally.good < least || tally.refused < least {
-		t.Errorf("of %d answers, %d are good and %d refuse; at least %d should be either", tally.answers, tally.good, tally.refused, least)
+		t.Errorf("of %d answers, %d are good and %d refuse; at least %d should be either", tally.answers, tally.good,
+			tally.refused, least)
 	}
 }
 

@@ -30,9 +30,12 @@ var frameKeys = []struct {
 	right, wrong []string
 }{
 	{"stream", []string{`"a"`, `"b"`, "7"}, []string{`""`, "true", `["a"]`, `"` + strings.Repeat("x", 257) + `"`}},
-	{"seq", []string{"0", "1", "2", "3", "4", "5", "9223372036854775807"}, []string{"-1", "1.5", `"x"`, "9223372036854775808", "false", "{}", "1e400"}},
-	{"captured_at", []string{"100000000000", "1700000000000.25", "4000000000000", "1700000000", "-1", "9223372036854775807"}, []string{`"now"`, "true", "[]"}},
-	{"keep", []string{`"latest"`, `"latest"`, "1", "2", `"all"`, "1024"}, []string{"0", "-1", "1025", `"newest"`, `""`, "true", "1.5", "{}"}},
+	{"seq", []string{"0", "1", "2", "3", "4", "5", "9223372036854775807"},
+		[]string{"-1", "1.5", `"x"`, "9223372036854775808", "false", "{}", "1e400"}},
+	{"captured_at", []string{"100000000000", "1700000000000.25", "4000000000000", "1700000000", "-1", "9223372036854775807"},
+		[]string{`"now"`, "true", "[]"}},
+	{"keep", []string{`"latest"`, `"latest"`, "1", "2", `"all"`, "1024"},
+		[]string{"0", "-1", "1025", `"newest"`, `""`, "true", "1.5", "{}"}},
 }
 
 // ChooseFrame chooses a frame. About one in five is wrong: it has a wrong value, or names no
@@ -71,7 +74,8 @@ func (f *Frame) Value(name string) string {
 // any frame.
 func (f *Frame) By(by string, others []*Frame) bool {
 	return slices.ContainsFunc(others, func(o *Frame) bool {
-		return o == nil || o != f && (o.Right || o.Stray) && o.Value("stream") == f.Value("stream") && by == cmp.Or(o.Value("seq"), o.ID)
+		return o == nil || o != f && (o.Right || o.Stray) && o.Value("stream") == f.Value("stream") &&
+			by == cmp.Or(o.Value("seq"), o.ID)
 	})
 }
 

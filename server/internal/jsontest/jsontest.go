@@ -130,17 +130,23 @@ func (v *Value) all(list []*Value) []*Value {
 
 // literals are values that seldom occur in place of another.
 var literals = []string{
-	"null", "true", "false", "{}", "[]", `""`, `"a"`, "0", "1", "-1", "2", "7", "-0", "0.5", "1e2", "1E-2", "1e400", "-1e400", "255", "256", "65536", "2147483648", "4294967296",
-	"9007199254740993", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "18446744073709551615", "18446744073709551616", "1" + strings.Repeat("0", 400),
-	"[null]", "[[]]", "[{}]", "[[],[]]", `{"a":1}`, `{"":{}}`, `[1,"a"]`, `[1,[2]]`, "[0,0]", `"\u0000"`, `"\ud83d\ude00"`, `"\ud800"`, `"é"`, `"null"`, `"[1]"`,
+	"null", "true", "false", "{}", "[]", `""`, `"a"`, "0", "1", "-1", "2", "7", "-0", "0.5", "1e2", "1E-2", "1e400",
+	"-1e400", "255", "256", "65536", "2147483648", "4294967296",
+	"9007199254740993", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "18446744073709551615",
+	"18446744073709551616", "1" + strings.Repeat("0", 400),
+	"[null]", "[[]]", "[{}]", "[[],[]]", `{"a":1}`, `{"":{}}`, `[1,"a"]`, `[1,[2]]`, "[0,0]", `"\u0000"`,
+	`"\ud83d\ude00"`, `"\ud800"`, `"é"`, `"null"`, `"[1]"`,
 	// No JSON at all.
-	"NaN", "-Infinity", "nul", "01", "1.", ".5", "+1", "'a'", `"`, "\"\xff\"", "\"\n\"", "[1,]", "[1 2]", `{"a"}`, `{"a":1,}`, "undefined", "",
+	"NaN", "-Infinity", "nul", "01", "1.", ".5", "+1", "'a'", `"`, "\"\xff\"", "\"\n\"", "[1,]", "[1 2]", `{"a"}`,
+	`{"a":1,}`, "undefined", "",
 }
 
 // names are keys that have a meaning in several of our requests.
 var names = []string{
-	"id", "name", "inputs", "outputs", "shape", "datatype", "data", "parameters", "binary_data", "binary_data_size", "classification", "priority", "timeout", "user",
-	"uid", "input", "input_batch", "label", "loss", "losses", "reward", "models", "policy", "params", "slo", "default", "version", "format", "settings", "", "a", "__proto__", "ID",
+	"id", "name", "inputs", "outputs", "shape", "datatype", "data", "parameters", "binary_data", "binary_data_size",
+	"classification", "priority", "timeout", "user",
+	"uid", "input", "input_batch", "label", "loss", "losses", "reward", "models", "policy", "params", "slo", "default",
+	"version", "format", "settings", "", "a", "__proto__", "ID",
 	"stream", "seq", "captured_at", "keep",
 }
 
@@ -202,7 +208,8 @@ func (v *Value) Mutate(c *Choices) {
 			at.text = strconv.FormatInt([]int64{n + 1, n - 1, -n, n * 1000, n << 32}[c.N(5)], 10)
 		} else if strings.HasPrefix(at.text, `"`) && len(at.text) > 1 {
 			inner := at.text[1 : len(at.text)-1]
-			at.text = `"` + []string{inner + inner, inner + "x", inner + `\u0041`, strings.ToLower(inner), strings.Repeat("x", 1<<c.N(17))}[c.N(5)] + `"`
+			at.text = `"` + []string{inner + inner, inner + "x", inner + `\u0041`, strings.ToLower(inner),
+				strings.Repeat("x", 1<<c.N(17))}[c.N(5)] + `"`
 		}
 	case 11: // an array as an object, and the other way
 		if at.kind == '[' {

@@ -194,7 +194,8 @@ func (n *Name) source(key Source) *source {
 	src := n.sources[key]
 	if src == nil {
 		s := n.store
-		key = Source{strings.Clone(key.Identity), strings.Clone(key.User), strings.Clone(key.Client), strings.Clone(key.Stream), key.Connection}
+		key = Source{strings.Clone(key.Identity), strings.Clone(key.User), strings.Clone(key.Client),
+			strings.Clone(key.Stream), key.Connection}
 		src = &source{Source: key, name: n}
 		src.bytes = sourceBytes + int64(len(key.Identity)+len(key.User)+len(key.Client)+len(key.Stream))
 		s.bytes += src.bytes

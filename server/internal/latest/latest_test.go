@@ -35,10 +35,12 @@ func run(t *testing.T, s Settings, f func(*rig)) {
 		g.store.Close(scheduler.ErrDraining)
 		synctest.Wait()
 		if bytes, streams := g.kept(); bytes != 0 || streams != 0 || g.pool.InUse() != 0 {
-			t.Errorf("after Close: %d bytes of %d streams, the pool has %d bytes in use", bytes, streams, g.pool.InUse())
+			t.Errorf("after Close: %d bytes of %d streams, the pool has %d bytes in use", bytes, streams,
+				g.pool.InUse())
 		}
 		if len(g.name.topics)+len(g.name.sources)+g.name.waiting > 0 {
-			t.Errorf("after Close: %d topics, %d streams, %d polls", len(g.name.topics), len(g.name.sources), g.name.waiting)
+			t.Errorf("after Close: %d topics, %d streams, %d polls", len(g.name.topics), len(g.name.sources),
+				g.name.waiting)
 		}
 	})
 }
@@ -88,7 +90,8 @@ func (r *reply) Complete(*Poll) { r.at = time.Now(); close(r.done) }
 
 // question is one of identity "line" with a deadline.
 func question(stream string, change ...func(*Question)) Question {
-	q := Question{Stream: stream, Identity: "line", Client: "10.0.0.9", After: -1, Asked: time.Now(), Deadline: time.Now().Add(30 * time.Second)}
+	q := Question{Stream: stream, Identity: "line", Client: "10.0.0.9", After: -1, Asked: time.Now(),
+		Deadline: time.Now().Add(30 * time.Second)}
 	for _, c := range change {
 		c(&q)
 	}
@@ -345,8 +348,10 @@ func TestGone(t *testing.T) {
 		kept := func(want int) {
 			t.Helper()
 			synctest.Wait()
-			if bytes, streams := g.kept(); streams != want || (bytes == 0) != (want == 0) || (g.pool.InUse() == 0) != (want == 0) {
-				t.Errorf("after %s: expected %d streams, got %d with %d bytes, %d of the pool", time.Now().Format("04:05"), want, streams, bytes, g.pool.InUse())
+			if bytes, streams := g.kept(); streams != want || (bytes == 0) != (want == 0) ||
+				(g.pool.InUse() == 0) != (want == 0) {
+				t.Errorf("after %s: expected %d streams, got %d with %d bytes, %d of the pool",
+					time.Now().Format("04:05"), want, streams, bytes, g.pool.InUse())
 			}
 		}
 		g.put(camera("a"), 1) // nobody asks
@@ -416,7 +421,8 @@ func TestCopies(t *testing.T) {
 			src := camera(fmt.Sprint(i))
 			data := c.buf.Bytes()[:c.size]
 			data[0] = byte(i + 1)
-			g.name.Put(src, Frame{Seq: 1, Captured: time.Now()}, []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{c.size}, Data: data, Buf: c.buf}})
+			g.name.Put(src, Frame{Seq: 1, Captured: time.Now()},
+				[]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{c.size}, Data: data, Buf: c.buf}})
 			a := g.name.sources[src].newest("")
 			if got := a.Outputs[0].Buf != c.buf; got != c.copy || a.Outputs[0].Data[0] != byte(i+1) {
 				t.Errorf("%d: copied: %v, expected %v", i, got, c.copy)
@@ -433,7 +439,8 @@ func TestCopies(t *testing.T) {
 		}
 		lent = tensor.Lend(make([]byte, 64<<10), lender{})
 		waiting := g.ask(question("full", wait))
-		g.name.Put(camera("full"), Frame{Seq: 4, Arrived: time.Now(), Captured: time.Now()}, []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{64 << 10}, Data: lent.Bytes(), Buf: lent}})
+		g.name.Put(camera("full"), Frame{Seq: 4, Arrived: time.Now(), Captured: time.Now()},
+			[]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{64 << 10}, Data: lent.Bytes(), Buf: lent}})
 		lent.Release()
 		g.got(waiting, 4, nil)
 		g.got(g.ask(question("full")), 0, scheduler.ErrUnavailable, "is not kept", "memory budget")
@@ -451,7 +458,9 @@ func TestNameIsGone(t *testing.T) {
 	run(t, always, func(g *rig) {
 		g.put(camera("a"), 1)
 		waiting := g.ask(question("a", wait))
-		g.store.Keep(func(string) bool { return false }, func(name string) error { return fmt.Errorf("%w: no model %q", scheduler.ErrNotFound, name) })
+		g.store.Keep(func(string) bool { return false }, func(name string) error {
+			return fmt.Errorf("%w: no model %q", scheduler.ErrNotFound, name)
+		})
 		g.got(waiting, 0, scheduler.ErrNotFound, `no model "cells"`)
 		g.got(g.ask(question("a", wait)), 0, scheduler.ErrNotFound, `no model "cells"`)
 		g.put(camera("a"), 2)
@@ -492,7 +501,9 @@ func TestChurn(t *testing.T) {
 			go func() { // its poller
 				random, seen, n := rand.New(rand.NewPCG(2, uint64(i))), int64(-1), 0
 				for time.Now().Before(end) {
-					r := g.ask(question(src.Stream, wait, after(seen), func(q *Question) { q.Deadline = time.Now().Add(time.Second) }))
+					r := g.ask(question(src.Stream, wait, after(seen), func(q *Question) {
+						q.Deadline = time.Now().Add(time.Second)
+					}))
 					if random.IntN(10) == 0 {
 						time.Sleep(10 * time.Millisecond)
 						r.Cancel(scheduler.ErrCanceled)
@@ -562,7 +573,8 @@ func TestStates(t *testing.T) {
 				t.Errorf("the first %d are %q, expected %q", most, got, want[:most])
 			}
 		}
-		if u := g.store.Usage(); u.Waiting != 4 || u.Streams != 2 || u.Answered != 0 || u.Failed != 1 || u.Limit != 1<<20 || u.Bytes == 0 {
+		if u := g.store.Usage(); u.Waiting != 4 || u.Streams != 2 || u.Answered != 0 || u.Failed != 1 ||
+			u.Limit != 1<<20 || u.Bytes == 0 {
 			t.Errorf("%+v", u)
 		}
 		time.Sleep(30 * time.Second) // the polls' time
@@ -602,7 +614,8 @@ func TestAnswers(t *testing.T) {
 			want string
 		}{
 			{Question{Any: true}, 9, "[a b c d] of 4"}, {Question{Any: true}, 2, "[a b] of 4"},
-			{Question{Identity: "line"}, 9, "[a b c] of 3"}, {Question{Identity: "other"}, 9, "[d] of 1"}, {Question{}, 9, "[] of 0"},
+			{Question{Identity: "line"}, 9, "[a b c] of 3"}, {Question{Identity: "other"}, 9, "[d] of 1"},
+			{Question{}, 9, "[] of 0"},
 		} {
 			list, all := g.name.Answers(c.q, c.most)
 			names := []string{}

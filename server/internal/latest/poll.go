@@ -263,7 +263,8 @@ func (n *Name) serve(src *source, a *Answer, where turn) {
 		}
 		for p, after := t.first, (*Poll)(nil); p != nil; p = after {
 			after = p.next
-			if !n.matches(src, &p.Question) || p.Version == "" && where == behind || p.Version != "" && p.Version != a.Version {
+			if !n.matches(src, &p.Question) || p.Version == "" && where == behind ||
+				p.Version != "" && p.Version != a.Version {
 				continue
 			}
 			if err := p.settle(src); err != nil {
@@ -296,7 +297,8 @@ func (p *Poll) wants(src *source, a *Answer, again bool) bool {
 	case p.After >= 0:
 		// Numbers that began again a minute ago or less are newer than those before, which an asker
 		// may have from then. Later, numbers that it has not seen are from the future.
-		return a.Seq > p.After || again || p.After <= src.before && a.Seq < p.After && time.Since(src.restarted) < silent
+		return a.Seq > p.After || again || p.After <= src.before && a.Seq < p.After &&
+			time.Since(src.restarted) < silent
 	case p.Wait && p.MaxAge == 0:
 		return !a.Arrived.Before(p.Asked)
 	}
@@ -439,9 +441,11 @@ func (p *Poll) fault(a *Answer) error {
 	case a == nil:
 		return unavailable("the newest answer of stream %q is not kept: %v", p.source.Stream, p.source.unkept)
 	case p.MaxAge > 0 && time.Since(a.Captured) > p.MaxAge:
-		return unavailable("the newest answer of stream %q is %s old, and %s is the most that was asked for", p.source.Stream, age(a), p.MaxAge)
+		return unavailable("the newest answer of stream %q is %s old, and %s is the most that was asked for",
+			p.source.Stream, age(a), p.MaxAge)
 	}
-	return unavailable("stream %q has no answer after frame %d yet; the newest is %d, %s old", p.source.Stream, p.After, a.Seq, age(a))
+	return unavailable("stream %q has no answer after frame %d yet; the newest is %d, %s old", p.source.Stream, p.After,
+		a.Seq, age(a))
 }
 
 // notYet is a [scheduler.ErrUnavailable] that has nothing to do with replicas.

@@ -83,7 +83,8 @@ func (s *Store) States(most int) []State {
 					crowds[key] = crowd
 				}
 				crowd.Waiting++
-				if who := cmp.Or(p.Identity, p.Client); len(crowd.Askers) < mostAskers && !slices.Contains(crowd.Askers, who) {
+				if who := cmp.Or(p.Identity, p.Client); len(crowd.Askers) < mostAskers &&
+					!slices.Contains(crowd.Askers, who) {
 					crowd.Askers = append(crowd.Askers, who)
 				}
 			}

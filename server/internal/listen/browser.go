@@ -38,7 +38,8 @@ func ForeignPage(r *http.Request, trusted func(origin *url.URL) bool) error {
 	for _, text := range origins {
 		origin, err := url.Parse(text)
 		if err != nil || origin.Host == "" || !strings.EqualFold(origin.Host, r.Host) && !trusted(origin) {
-			return fmt.Errorf("the request comes from a page of %.200q, not from a program or a page of %.200q", text, r.Host)
+			return fmt.Errorf("the request comes from a page of %.200q, not from a program or a page of %.200q", text,
+				r.Host)
 		}
 	}
 	switch site := r.Header.Get("Sec-Fetch-Site"); {
@@ -46,7 +47,8 @@ func ForeignPage(r *http.Request, trusted func(origin *url.URL) bool) error {
 	case len(origins) > 0, site == "", site == "same-origin", site == "none":
 		return nil
 	default:
-		return fmt.Errorf("the request comes from a page of another origin (Sec-Fetch-Site: %.40s), not from a program or a page of %.200q", site, r.Host)
+		return fmt.Errorf("the request comes from a page of another origin (Sec-Fetch-Site: %.40s), not from a program or a page of %.200q",
+			site, r.Host)
 	}
 }
 

@@ -132,7 +132,8 @@ func (f TLSFiles) own(faults *setting.Faults, certs, key []byte, now time.Time) 
 	case len(kinds) == 0:
 		faults.Add("cert", "%s has no PEM in it: expected blocks -----BEGIN CERTIFICATE-----", f.Cert)
 	case !slices.Contains(kinds, "CERTIFICATE"):
-		faults.Add("cert", "%s has no certificate, but a block %q: expected -----BEGIN CERTIFICATE-----", f.Cert, kinds[0])
+		faults.Add("cert", "%s has no certificate, but a block %q: expected -----BEGIN CERTIFICATE-----", f.Cert,
+			kinds[0])
 	}
 	private := func(kind string) bool { return strings.HasSuffix(kind, "PRIVATE KEY") }
 	switch kinds := pemBlocks(key); {
@@ -155,12 +156,15 @@ func (f TLSFiles) own(faults *setting.Faults, certs, key []byte, now time.Time) 
 		faults.Check("cert", checkValidity(f.Cert, c, now))
 	}
 	if leaf := chain[0]; len(leaf.ExtKeyUsage)+len(leaf.UnknownExtKeyUsage) > 0 &&
-		!slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageServerAuth) && !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageAny) {
-		faults.Add("cert", "%s: the certificate of %s is not for servers (extended key usage without serverAuth): clients would refuse it", f.Cert, subjectName(leaf))
+		!slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageServerAuth) &&
+		!slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageAny) {
+		faults.Add("cert", "%s: the certificate of %s is not for servers (extended key usage without serverAuth): clients would refuse it",
+			f.Cert, subjectName(leaf))
 	}
 	pair, err := tls.X509KeyPair(certs, key)
 	if err != nil {
-		faults.Add("key", "%s does not fit the certificate of %s in %s: %s", f.Key, subjectName(chain[0]), f.Cert, strings.TrimPrefix(err.Error(), "tls: "))
+		faults.Add("key", "%s does not fit the certificate of %s in %s: %s", f.Key, subjectName(chain[0]), f.Cert,
+			strings.TrimPrefix(err.Error(), "tls: "))
 	}
 	return pair
 }
@@ -202,7 +206,8 @@ func (f TLSFiles) revoked(faults *setting.Faults, text []byte, authorities []*x5
 		}
 		signed := func(a *x509.Certificate) bool { return list.CheckSignatureFrom(a) == nil }
 		if !slices.ContainsFunc(authorities, signed) {
-			faults.Add("client_crl", "%s: list %d, of %s, is signed by no certificate in client_ca", f.ClientCRL, lists, list.Issuer)
+			faults.Add("client_crl", "%s: list %d, of %s, is signed by no certificate in client_ca", f.ClientCRL, lists,
+				list.Issuer)
 			continue
 		}
 		for _, e := range list.RevokedCertificateEntries {
@@ -222,7 +227,9 @@ func serial(issuer, serial []byte) string { return string(issuer) + "\x00" + str
 func notRevoked(chains [][]*x509.Certificate, revoked map[string]bool) error {
 	var bad *x509.Certificate
 	for _, chain := range chains {
-		i := slices.IndexFunc(chain, func(c *x509.Certificate) bool { return revoked[serial(c.RawIssuer, c.SerialNumber.Bytes())] })
+		i := slices.IndexFunc(chain, func(c *x509.Certificate) bool {
+			return revoked[serial(c.RawIssuer, c.SerialNumber.Bytes())]
+		})
 		if i < 0 {
 			return nil
 		}
@@ -269,9 +276,11 @@ var neverSet = time.Date(1990, time.January, 1, 0, 0, 0, 0, time.UTC)
 func checkValidity(path string, c *x509.Certificate, now time.Time) error {
 	switch {
 	case now.After(c.NotAfter):
-		return fmt.Errorf("%s: the certificate of %s expired on %s", path, subjectName(c), c.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s: the certificate of %s expired on %s", path, subjectName(c),
+			c.NotAfter.UTC().Format(time.RFC3339))
 	case now.Before(c.NotBefore) && now.After(neverSet):
-		return fmt.Errorf("%s: the certificate of %s is valid only from %s on; the time is %s", path, subjectName(c), c.NotBefore.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s: the certificate of %s is valid only from %s on; the time is %s", path, subjectName(c),
+			c.NotBefore.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	return nil
 }

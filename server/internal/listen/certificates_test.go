@@ -39,8 +39,10 @@ func TestFaults(t *testing.T) {
 	early := authority.Server(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) })
 	client := authority.Client("camera", nil)
 	encrypted := "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"
-	certtest.Write(t, dir, "cert", server.Cert, "key", server.Key, "key2", second.Key, "expired", expired.Cert, "expiredkey", expired.Key,
-		"early", early.Cert, "earlykey", early.Key, "client", client.Cert, "clientkey", client.Key, "ca", authority.PEM(), "empty", []byte{}, "der", server.Leaf.Raw,
+	certtest.Write(t, dir, "cert", server.Cert, "key", server.Key, "key2", second.Key, "expired", expired.Cert,
+		"expiredkey", expired.Key,
+		"early", early.Cert, "earlykey", early.Key, "client", client.Cert, "clientkey", client.Key, "ca",
+		authority.PEM(), "empty", []byte{}, "der", server.Leaf.Raw,
 		"encrypted", []byte(encrypted), "crl", authority.Revoke(client.Leaf), "othercrl", other.Revoke(client.Leaf),
 		"brokencrl", []byte("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"), "brokencert", []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"))
 	at := func(name string) string {
@@ -71,7 +73,8 @@ func TestFaults(t *testing.T) {
 		{"no list", "cert", "key", "ca", "cert", []string{"client_crl: cert has no list"}},
 		{"broken list", "cert", "key", "ca", "brokencrl", []string{"client_crl: list 1: x509"}},
 	} {
-		f := TLSFiles{Cert: at(c.cert), Key: at(c.key), ClientCA: at(c.ca), ClientCRL: at(c.crl), ClientAuth: AuthRequired, MinVersion: Version13}
+		f := TLSFiles{Cert: at(c.cert), Key: at(c.key), ClientCA: at(c.ca), ClientCRL: at(c.crl),
+			ClientAuth: AuthRequired, MinVersion: Version13}
 		got, faults := f.Load(time.Now(), nil)
 		if (got == nil) != (len(c.want) > 0) || len(faults) != len(c.want) {
 			t.Errorf("%s: %v, want %q", c.name, faults, c.want)
@@ -112,7 +115,8 @@ func TestLoadAgain(t *testing.T) {
 		}
 	}
 	marked := certtest.Write(t, dir, "marked", append([]byte("\xef\xbb\xbf"), server.Cert...))
-	if c, faults := (TLSFiles{Cert: marked[0], Key: paths[1], ClientAuth: AuthNone, MinVersion: Version12}).Load(time.Now(), nil); c == nil {
+	if c, faults := (TLSFiles{Cert: marked[0], Key: paths[1], ClientAuth: AuthNone, MinVersion: Version12}).
+		Load(time.Now(), nil); c == nil {
 		t.Errorf("with a byte order mark, as editors of Windows write: %v", faults)
 	}
 	f.MinVersion = Version13
@@ -144,8 +148,9 @@ func TestResumption(t *testing.T) {
 		}
 		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 			trust := &tls.Config{
-				RootCAs: authority.Pool(), ServerName: "localhost", MaxVersion: version, ClientSessionCache: tls.NewLRUClientSessionCache(1),
-				Certificates: []tls.Certificate{authority.Client("camera", nil).Pair(t)},
+				RootCAs: authority.Pool(), ServerName: "localhost", MaxVersion: version,
+				ClientSessionCache: tls.NewLRUClientSessionCache(1),
+				Certificates:       []tls.Certificate{authority.Client("camera", nil).Pair(t)},
 			}
 			var resumed bool
 			for range 2 {

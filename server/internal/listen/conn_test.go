@@ -80,7 +80,8 @@ func TestLimits(t *testing.T) {
 	}
 
 	// New limits also count the connections from before the change.
-	if limits = (Settings{Connections: 100, Loopback: true, Bounds: Bounds{ConnectionsPerAddress: 10}}); enter(here) || enter(user) {
+	if limits = (Settings{Connections: 100, Loopback: true, Bounds: Bounds{ConnectionsPerAddress: 10}}); enter(here) ||
+		enter(user) {
 		t.Error("connections of this machine from before it was bounded do not count")
 	}
 	if limits.ConnectionsPerAddress = 11; !enter(here) {
@@ -161,7 +162,8 @@ func TestRefusalIsRead(t *testing.T) {
 		t.Errorf("its sending: %v", err)
 	}
 	text, err := io.ReadAll(c)
-	if want := "refused: scheduler: overloaded: too many connections (door.connections = 0)"; err != nil || string(text) != want {
+	if want := "refused: scheduler: overloaded: too many connections (door.connections = 0)"; err != nil ||
+		string(text) != want {
 		t.Errorf("%q, %v", text, err)
 	}
 }
@@ -298,7 +300,8 @@ func TestClock(t *testing.T) {
 	if due := (Clock{}).Due(time.Second); !due.IsZero() {
 		t.Errorf("a message that has not begun is due at %v", due)
 	}
-	if c.Late(now.Add(3*time.Second-1), time.Second) || !c.Late(now.Add(3*time.Second), time.Second) || c.Late(now.Add(time.Hour), 0) {
+	if c.Late(now.Add(3*time.Second-1), time.Second) || !c.Late(now.Add(3*time.Second), time.Second) ||
+		c.Late(now.Add(time.Hour), 0) {
 		t.Error("it is late when it is due, and never without a timeout")
 	}
 	err := c.Error("door", now.Add(3*time.Second+time.Microsecond), time.Second)

@@ -141,7 +141,9 @@ func (l *Listener) shake(c *Conn) bool {
 func (l *Listener) fail(c *Conn, err error) {
 	switch e, ok := errors.AsType[tls.RecordHeaderError](err); {
 	case ok && e.Conn != nil && l.Refusal != nil:
-		l.refuse(c.socket, fmt.Errorf("%w: this address speaks TLS: expected a TLS handshake, got the bytes %q", scheduler.ErrInvalidInput, e.RecordHeader))
+		l.refuse(c.socket,
+			fmt.Errorf("%w: this address speaks TLS: expected a TLS handshake, got the bytes %q",
+				scheduler.ErrInvalidInput, e.RecordHeader))
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, net.ErrClosed), !l.linger(c.socket):
 		c.socket.Close()
 	}
@@ -181,7 +183,8 @@ func (l *Listener) slowestLocked() *Conn {
 	}
 	now := time.Now()
 	return slices.MaxFunc(l.unfinished, func(a, b *Conn) int {
-		return cmp.Or(cmp.Compare(crowd[a.host], crowd[b.host]), cmp.Compare(a.wire.peer.total(now), b.wire.peer.total(now)))
+		return cmp.Or(cmp.Compare(crowd[a.host], crowd[b.host]),
+			cmp.Compare(a.wire.peer.total(now), b.wire.peer.total(now)))
 	})
 }
 

@@ -41,7 +41,8 @@ func newGuarded(t *testing.T, auth string, revoked func(*certtest.Authority) []b
 	}
 	paths := append(certtest.Write(t, t.TempDir(), files...), "")
 	var wrong setting.Faults
-	g.config, wrong = TLSFiles{Cert: paths[0], Key: paths[1], ClientCA: paths[2], ClientCRL: paths[3], ClientAuth: auth}.Load(time.Now(), nil)
+	g.config, wrong = TLSFiles{Cert: paths[0], Key: paths[1], ClientCA: paths[2], ClientCRL: paths[3],
+		ClientAuth: auth}.Load(time.Now(), nil)
 	if err := wrong.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +284,8 @@ func TestHandshakeTimeout(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		if _, ok := meet(t, func(c net.Conn, _ *certtest.Authority) { _, _ = c.Write([]byte{22}) }); ok || time.Since(began) != timeout {
+		if _, ok := meet(t, func(c net.Conn, _ *certtest.Authority) { _, _ = c.Write([]byte{22}) }); ok ||
+			time.Since(began) != timeout {
 			t.Errorf("a client that says no more: %v after %v", ok, time.Since(began))
 		}
 	})
@@ -344,13 +346,14 @@ func TestTurnsOfHandshakes(t *testing.T) {
 	}()
 	calculated := false
 	pair := authority.Server(nil).Pair(t)
-	c, err := Handshake(watched{near, t}, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-		calculated = true
-		if len(turns) != 1 {
-			t.Errorf("%d turns are taken while a handshake calculates", len(turns))
-		}
-		return &pair, nil
-	}})
+	c, err := Handshake(watched{near, t},
+		&tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			calculated = true
+			if len(turns) != 1 {
+				t.Errorf("%d turns are taken while a handshake calculates", len(turns))
+			}
+			return &pair, nil
+		}})
 	if err != nil || !calculated || len(turns) > 0 {
 		t.Fatalf("%v, %v, %d turns are left", err, calculated, len(turns))
 	}

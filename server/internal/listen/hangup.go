@@ -23,7 +23,8 @@ import (
 var ahead = [...]struct {
 	after time.Duration
 	byte  byte
-}{{100 * time.Millisecond, 'H'}, {100 * time.Millisecond, 'T'}, {400 * time.Millisecond, 'T'}, {1600 * time.Millisecond, 'P'}, {6400 * time.Millisecond, '/'}}
+}{{100 * time.Millisecond, 'H'}, {100 * time.Millisecond, 'T'}, {400 * time.Millisecond, 'T'},
+	{1600 * time.Millisecond, 'P'}, {6400 * time.Millisecond, '/'}}
 
 // readAhead is how many bytes net/http reads ahead. All its other reads are into larger buffers.
 const readAhead = 1

@@ -26,7 +26,8 @@ func TestHosts(t *testing.T) {
 		{Host{user: 1000, unix: true}, true, "uid=1000", "user"},
 	} {
 		if c.host.isLocal() != c.here || c.host.String() != c.text || c.host.kind() != c.kind {
-			t.Errorf("%#v: on this machine %v, %q, %q; expected %v, %q, %q", c.host, c.host.isLocal(), c.host, c.host.kind(), c.here, c.text, c.kind)
+			t.Errorf("%#v: on this machine %v, %q, %q; expected %v, %q, %q", c.host, c.host.isLocal(), c.host,
+				c.host.kind(), c.here, c.text, c.kind)
 		}
 	}
 }
@@ -49,7 +50,9 @@ func TestPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	host, peer := PeerOf(c)
-	if want := fmt.Sprintf("uid=%d,pid=%d", os.Getuid(), os.Getpid()); host != (Host{user: uint32(os.Getuid()), unix: true}) || peer.String() != want || peer.Network() != "unix" {
+	if want := fmt.Sprintf("uid=%d,pid=%d", os.Getuid(),
+		os.Getpid()); host != (Host{user: uint32(os.Getuid()), unix: true}) || peer.String() != want ||
+		peer.Network() != "unix" {
 		t.Errorf("%v, %s %s; expected %s", host, peer.Network(), peer, want)
 	}
 	c.Close()

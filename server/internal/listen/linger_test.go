@@ -43,7 +43,8 @@ func TestLingeringEnds(t *testing.T) {
 		for range maxLingering {
 			all = append(all, refused(plain))
 		}
-		for what, far := range map[string]*shivatest.Link{"one too many": refused(plain), "one without directions": refused(whole)} {
+		for what, far := range map[string]*shivatest.Link{"one too many": refused(plain),
+			"one without directions": refused(whole)} {
 			if !far.Gone() {
 				t.Errorf("%s is not closed", what)
 			}

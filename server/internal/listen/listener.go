@@ -209,10 +209,12 @@ func (l *Listener) enter(host Host) (why metrics.Closed, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if most, free := limits.perAddress(host); !free && l.hosts[host] >= most {
-		return metrics.ClosedAddressLimit, fmt.Errorf("%w: too many connections from your %s (%s.connections_per_address = %d)", scheduler.ErrOverloaded, host.kind(), l.Door, most)
+		return metrics.ClosedAddressLimit, fmt.Errorf("%w: too many connections from your %s (%s.connections_per_address = %d)",
+			scheduler.ErrOverloaded, host.kind(), l.Door, most)
 	}
 	if l.open >= limits.Connections {
-		return metrics.ClosedConnectionLimit, fmt.Errorf("%w: too many connections (%s.connections = %d)", scheduler.ErrOverloaded, l.Door, limits.Connections)
+		return metrics.ClosedConnectionLimit, fmt.Errorf("%w: too many connections (%s.connections = %d)",
+			scheduler.ErrOverloaded, l.Door, limits.Connections)
 	}
 	l.open++
 	l.hosts[host]++

@@ -88,7 +88,8 @@ func TestRefusalsAreCounted(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			if c.RemoteAddr().String() != from || c.Host().String() != strings.TrimSuffix(from, ":1") || c.Door() != l.Addr() || c.Account() != nil {
+			if c.RemoteAddr().String() != from || c.Host().String() != strings.TrimSuffix(from, ":1") ||
+				c.Door() != l.Addr() || c.Account() != nil {
 				t.Errorf("%s of %s at %s, account %v", c.RemoteAddr(), c.Host(), c.Door(), c.Account())
 			}
 		}

@@ -33,7 +33,9 @@ func TestRest(t *testing.T) {
 			least := func() (n int) {
 				raw, err := c.socket.(*net.TCPConn).SyscallConn()
 				if err == nil {
-					err = raw.Control(func(fd uintptr) { n, err = syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVLOWAT) })
+					err = raw.Control(func(fd uintptr) {
+						n, err = syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVLOWAT)
+					})
 				}
 				if err != nil {
 					t.Fatal(err)

@@ -92,7 +92,8 @@ func (m *Model) used() bool {
 			return true
 		}
 	}
-	return counted(m.closed) || counted(m.drops) || m.execution.count() > 0 || m.failures.Load() > 0 || m.wasted.Load() > 0 || m.hasFeedback() || m.cache.used.Load()
+	return counted(m.closed) || counted(m.drops) || m.execution.count() > 0 || m.failures.Load() > 0 ||
+		m.wasted.Load() > 0 || m.hasFeedback() || m.cache.used.Load()
 }
 
 // asked reports whether any request came through the door with that index.

@@ -49,7 +49,8 @@ func TestSeriesAtRest(t *testing.T) {
 	m.Door("grpc")
 	m.Model("a", "1")
 	m.Attach(Sources{Models: func() []scheduler.Stats {
-		return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 1, Replicas: make([]scheduler.ReplicaStats, 1)}}
+		return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 1,
+			Replicas: make([]scheduler.ReplicaStats, 1)}}
 	}})
 	if n := of(t, m, "a"); n == 0 || n > 15 {
 		t.Errorf("a model at rest has %d series", n)

@@ -29,7 +29,8 @@ func TestPrometheusLints(t *testing.T) {
 			return ServerGauges{NoRegions: map[string]uint64{"full": 1}, Restarts: map[string]int{"c": 1}}
 		},
 		Models: func() []scheduler.Stats {
-			return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Streams: 1, Replicas: make([]scheduler.ReplicaStats, 1)}}
+			return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Streams: 1,
+				Replicas: make([]scheduler.ReplicaStats, 1)}}
 		},
 		Spans:   func() (uint64, uint64) { return 1, 2 },
 		Learned: func() []LearnedGauges { return []LearnedGauges{{"app", 8, 9}} },

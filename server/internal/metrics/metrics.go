@@ -133,7 +133,8 @@ func New(version string) *Metrics {
 	m.models.Store(&map[id]*Model{{}: newModel(id{})})
 	m.doors.Store(&[]*Door{})
 	m.sources.Store(&Sources{})
-	m.registry.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 

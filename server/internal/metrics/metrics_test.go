@@ -152,7 +152,8 @@ func TestCaches(t *testing.T) {
 	c.Removed(CacheFull, 100)
 	c.Removed(CacheExpired, 100)
 	c.Removed(CacheCleared, 100)
-	if n := c.Counts(); n != (CacheCounts{Hits: 3, Misses: 2, Shared: 1, NotKept: 4, Evicted: 1, Expired: 1, Entries: 2, Bytes: 200}) {
+	if n := c.Counts(); n != (CacheCounts{Hits: 3, Misses: 2, Shared: 1, NotKept: 4, Evicted: 1, Expired: 1, Entries: 2,
+		Bytes: 200}) {
 		t.Errorf("counts %+v", n)
 	}
 	expect(t, m, map[string]string{
@@ -178,7 +179,9 @@ func TestSources(t *testing.T) {
 	m.Model("a", "1")
 	m.Attach(Sources{
 		Models: func() []scheduler.Stats {
-			return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 2, Failing: 1, Need: scheduler.Need{Replicas: 3, Load: 2.5}, Pending: 4, QueueRows: 30, QueueBytes: 400, OldestWait: 1500 * time.Millisecond, OldestBatch: 2 * time.Second,
+			return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 2, Failing: 1,
+				Need: scheduler.Need{Replicas: 3, Load: 2.5}, Pending: 4, QueueRows: 30, QueueBytes: 400,
+				OldestWait: 1500 * time.Millisecond, OldestBatch: 2 * time.Second,
 				Replicas: []scheduler.ReplicaStats{
 					{Label: "gpu", Batches: 5, Busy: 1500 * time.Millisecond, Failed: 1},
 					{Label: "gpu", Batches: 2, Busy: time.Second}, // containers choose their labels
@@ -186,7 +189,8 @@ func TestSources(t *testing.T) {
 				}}}
 		},
 		Server: func() ServerGauges {
-			return ServerGauges{PayloadBytes: 5, PayloadLimit: 6, PayloadIdle: 8, ArenaBytes: 11, ArenaUsed: 13, Replaced: 14, Readable: 12, Outputs: 15, Unpacked: 9, UnpackLimit: 10, Sessions: 7, StateUp: true,
+			return ServerGauges{PayloadBytes: 5, PayloadLimit: 6, PayloadIdle: 8, ArenaBytes: 11, ArenaUsed: 13,
+				Replaced: 14, Readable: 12, Outputs: 15, Unpacked: 9, UnpackLimit: 10, Sessions: 7, StateUp: true,
 				Regions: 16, RegionBytes: 17, RegionsMade: 19, NoRegions: map[string]uint64{"full": 18}}
 		},
 		Learned: func() []LearnedGauges { return []LearnedGauges{{"app", 8, 9}} },
@@ -253,7 +257,8 @@ func TestCardinalityIsBounded(t *testing.T) {
 		t.Error("past the bound models do not share")
 	}
 	m.Attach(Sources{Models: func() []scheduler.Stats {
-		return []scheduler.Stats{{ID: scheduler.ModelID{Name: "m5", Version: "1"}, Live: 1}, {ID: scheduler.ModelID{Name: "yet", Version: "another"}, Live: 1}}
+		return []scheduler.Stats{{ID: scheduler.ModelID{Name: "m5", Version: "1"}, Live: 1},
+			{ID: scheduler.ModelID{Name: "yet", Version: "another"}, Live: 1}}
 	}})
 	got := scrape(t, m)
 	if got[`shivad_replicas{model="m5",version="1"}`] != "1" || got[`shivad_replicas{model="_other",version=""}`] != "" {
@@ -274,7 +279,8 @@ func TestNamesAreMadeSafe(t *testing.T) {
 }
 
 func TestHistogram(t *testing.T) {
-	for v, bucket := range map[int64]int{-5: 0, 0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 3, 8: 3, 9: 4, 1 << 23: 23, 1<<23 + 1: 24, math.MaxInt64: 24} {
+	for v, bucket := range map[int64]int{-5: 0, 0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 3, 8: 3, 9: 4, 1 << 23: 23,
+		1<<23 + 1: 24, math.MaxInt64: 24} {
 		var h histogram
 		h.observe(v, lowestRows)
 		if h.buckets[bucket].Load() != 1 || h.sum.Load() != max(v, 0) {
@@ -415,8 +421,10 @@ func TestShareInTime(t *testing.T) {
 	want := map[Outcome]counts{
 		OK: {1, 1, 0}, Default: {1, 0, 0},
 		Superseded: {}, Canceled: {}, Undelivered: {},
-		Protocol: {0, 0, 1}, TooLarge: {0, 0, 1}, InvalidInput: {0, 0, 1}, NotFound: {0, 0, 1}, Unauthenticated: {0, 0, 1}, PermissionDenied: {0, 0, 1},
-		Overloaded: {1, 0, 1}, DeadlineExceeded: {1, 0, 1}, Unavailable: {1, 0, 1}, ContainerFailed: {1, 0, 1}, ContainerLost: {1, 0, 1}, Draining: {1, 0, 1}, Internal: {1, 0, 1},
+		Protocol: {0, 0, 1}, TooLarge: {0, 0, 1}, InvalidInput: {0, 0, 1}, NotFound: {0, 0, 1},
+		Unauthenticated: {0, 0, 1}, PermissionDenied: {0, 0, 1},
+		Overloaded: {1, 0, 1}, DeadlineExceeded: {1, 0, 1}, Unavailable: {1, 0, 1}, ContainerFailed: {1, 0, 1},
+		ContainerLost: {1, 0, 1}, Draining: {1, 0, 1}, Internal: {1, 0, 1},
 	}
 	for o := range outcomes {
 		m := New("")

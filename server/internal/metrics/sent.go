@@ -36,7 +36,9 @@ func (m *Model) Sent() []Batch {
 	var list []Batch
 	for n := count - min(count, keptBatches); n < count; n++ {
 		if word := m.sent.ring[n%keptBatches].Load(); word != 0 { // 0: not yet written
-			list = append(list, Batch{time.UnixMilli(int64(word >> 20)), int(word >> 4 & math.MaxUint16), scheduler.CloseReason(word & 15)})
+			list = append(list,
+				Batch{time.UnixMilli(int64(word >> 20)), int(word >> 4 & math.MaxUint16),
+					scheduler.CloseReason(word & 15)})
 		}
 	}
 	return list

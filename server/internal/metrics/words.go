@@ -29,7 +29,8 @@ const (
 
 var outcomeNames = [outcomes]string{
 	"ok", "protocol", "too_large", "invalid_input", "not_found", "overloaded", "superseded", "deadline_exceeded", "unavailable",
-	"container_failed", "container_lost", "unauthenticated", "permission_denied", "draining", "canceled", "undelivered", "internal", "default",
+	"container_failed", "container_lost", "unauthenticated", "permission_denied", "draining", "canceled", "undelivered",
+	"internal", "default",
 }
 
 // String returns the label.
@@ -71,7 +72,8 @@ const (
 )
 
 var closedNames = [closedReasons]string{
-	"client", "idle", "stalled", "handshake", "message_timeout", "protocol", "cancels", "address_limit", "connection_limit", "quota", "memory", "draining", "error",
+	"client", "idle", "stalled", "handshake", "message_timeout", "protocol", "cancels", "address_limit",
+	"connection_limit", "quota", "memory", "draining", "error",
 }
 
 // String returns the label.

@@ -51,8 +51,9 @@ func (v versions) choose(there []string) []string {
 
 // fileOf returns the model of a [[model_file]].
 func fileOf(m config.ModelFile) found {
-	f := found{container: m.ModelName(), model: m.ModelName(), version: m.Version, path: m.Path, reading: m.Reading, process: m.Process,
-		root: filepath.Dir(m.Path), executes: true, as: Required}
+	f := found{container: m.ModelName(), model: m.ModelName(), version: m.Version, path: m.Path, reading: m.Reading,
+		process: m.Process,
+		root:    filepath.Dir(m.Path), executes: true, as: Required}
 	i, err := os.Stat(m.Path)
 	switch {
 	case err != nil:
@@ -115,7 +116,8 @@ func (l *listings) scanFolder(m config.ModelFolder) ([]found, error) {
 		} else if !isKind(e.name, m.Trust) || !l.isModel(path) {
 			continue
 		}
-		one := found{container: name, model: name, path: path, reading: m.Reading, process: m.Process, root: m.Path, executes: m.Trust, as: Optional}
+		one := found{container: name, model: name, path: path, reading: m.Reading, process: m.Process, root: m.Path,
+			executes: m.Trust, as: Optional}
 		if err := naming.CheckModel(name); err != nil {
 			one.fault = fmt.Errorf("%s: no model can have its name: %w", path, err)
 			list = append(list, one)
@@ -185,7 +187,8 @@ func (l *listings) scanModel(base found) []found {
 	}
 	list, err := l.scanVersions(base, dir, file, which)
 	if err == nil && list == nil && len(settings) > 0 {
-		err = fmt.Errorf("%s: no version that is served has a model file: expected %s", dir, filepath.Join(base.model, "1", cmp.Or(file, "model.onnx")))
+		err = fmt.Errorf("%s: no version that is served has a model file: expected %s", dir,
+			filepath.Join(base.model, "1", cmp.Or(file, "model.onnx")))
 	}
 	if err != nil {
 		return refused(err)
@@ -208,7 +211,8 @@ func (l *listings) scanVersions(base found, dir, file string, which versions) (l
 	paths := map[string]string{}
 	var there []string
 	for _, e := range entries {
-		if n, err := strconv.ParseInt(e.name, 10, 64); !e.dir || err != nil || n < 0 || strconv.FormatInt(n, 10) != e.name {
+		if n, err := strconv.ParseInt(e.name, 10, 64); !e.dir || err != nil || n < 0 ||
+			strconv.FormatInt(n, 10) != e.name {
 			continue
 		}
 		path, err := l.modelIn(filepath.Join(dir, e.name), file, base.executes)
@@ -251,7 +255,9 @@ func (l *listings) modelIn(dir, file string, trust bool) (string, error) {
 			fitting = append(fitting, path)
 		}
 	}
-	named := slices.DeleteFunc(slices.Clone(fitting), func(path string) bool { return !strings.HasPrefix(filepath.Base(path), "model.") })
+	named := slices.DeleteFunc(slices.Clone(fitting), func(path string) bool {
+		return !strings.HasPrefix(filepath.Base(path), "model.")
+	})
 	if len(named) == 1 {
 		fitting = named
 	}

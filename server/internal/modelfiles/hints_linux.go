@@ -18,7 +18,8 @@ type hints struct {
 
 // changesOf are the events of a directory that may change what is served. Writing is none of them:
 // a file is looked at again anyway until it stays the same, and at its end.
-const changesOf = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_CLOSE_WRITE | unix.IN_ONLYDIR
+const changesOf = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_CLOSE_WRITE |
+	unix.IN_ONLYDIR
 
 // newHints returns hints, which go to poke, until close.
 func newHints(poke chan<- struct{}) *hints { return &hints{poke: poke} }

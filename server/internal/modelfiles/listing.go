@@ -57,7 +57,8 @@ func (l *listings) list(dir string) ([]entry, error) {
 	}
 	for _, one := range all {
 		name := one.Name()
-		if strings.HasPrefix(name, ".") || !one.IsDir() && !matters(name) && (one.Type()&fs.ModeSymlink == 0 || filepath.Ext(name) != "") {
+		if strings.HasPrefix(name, ".") || !one.IsDir() && !matters(name) &&
+			(one.Type()&fs.ModeSymlink == 0 || filepath.Ext(name) != "") {
 			continue
 		}
 		e := entry{name, one.IsDir()}

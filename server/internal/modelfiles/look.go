@@ -94,10 +94,12 @@ func (m *Manager) merge(s scan) (next time.Duration) {
 	for i, f := range s.list {
 		switch other, taken := here[f.container]; {
 		case m.reserved[f.container]:
-			m.troubles = append(m.troubles, fmt.Sprintf("%s is not served: %q is the name of a [[container]]", f.path, f.container))
+			m.troubles = append(m.troubles,
+				fmt.Sprintf("%s is not served: %q is the name of a [[container]]", f.path, f.container))
 			continue
 		case taken:
-			m.troubles = append(m.troubles, fmt.Sprintf("%s is not served: %s has the same name, %q", f.path, other, f.container))
+			m.troubles = append(m.troubles,
+				fmt.Sprintf("%s is not served: %s has the same name, %q", f.path, other, f.container))
 			continue
 		}
 		here[f.container] = f.path

@@ -96,11 +96,13 @@ type Counts struct {
 // New returns a Manager without files.
 func New(cfg Config) *Manager {
 	m := &Manager{
-		cfg: cfg, now: time.Now, wake: make(chan struct{}, 1), starting: make(chan struct{}, 1), ctx: context.Background(),
+		cfg: cfg, now: time.Now, wake: make(chan struct{}, 1), starting: make(chan struct{}, 1),
+		ctx:   context.Background(),
 		slots: map[string]*slot{}, numbers: map[string]int{}, hurried: map[string]time.Time{},
 	}
 	m.find = func(f found) (string, error) { return interpreter(f.reading, f.root, f.path, f.executes) }
-	m.listings = listings{now: func() time.Time { return m.now() }, dirs: map[string]listing{}, signs: map[string]string{}}
+	m.listings = listings{now: func() time.Time { return m.now() }, dirs: map[string]listing{},
+		signs: map[string]string{}}
 	return m
 }
 
@@ -182,7 +184,9 @@ func (m *Manager) Begin(all *sync.WaitGroup, stopping <-chan struct{}) {
 // when what has changed serves; the error says why it does not.
 func (m *Manager) Refresh(ctx context.Context, model string) error {
 	m.mu.Lock()
-	if !slices.ContainsFunc(slices.Collect(maps.Values(m.slots)), func(s *slot) bool { return s.found.model == model }) {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(m.slots)), func(s *slot) bool {
+		return s.found.model == model
+	}) {
 		m.mu.Unlock()
 		return nil // no file of ours
 	}

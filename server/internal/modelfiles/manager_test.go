@@ -36,7 +36,8 @@ type rig struct {
 func newRig(t *testing.T, files ...config.ModelFile) *rig {
 	r := &rig{t: t, dir: t.TempDir(), at: time.Now().Add(time.Hour), serves: map[string]config.Container{}}
 	r.fails = func(context.Context, string) error { return nil }
-	r.Manager = New(Config{Fleet: r, Log: slog.New(slog.DiscardHandler), Changed: func(model string) { r.cleared = append(r.cleared, model) }})
+	r.Manager = New(Config{Fleet: r, Log: slog.New(slog.DiscardHandler),
+		Changed: func(model string) { r.cleared = append(r.cleared, model) }})
 	r.Manager.now = func() time.Time { return r.at }
 	r.find = func(found) (string, error) { return "/python", nil }
 	c := config.Default()
@@ -328,17 +329,21 @@ func TestNamesAndKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"b.onnx": "also b", "taken.tflite": "", "c.onnx": "1", "c.tflite": "2", "tree.txt": "tree\nversion=v4\n", "readme.txt": "how to", "labels.txt": "cat\n",
-		"boost.json": `{"learner":{}}`, "data.json": `{"a":1}`, "ir.xml": `<?xml version="1.0"?><net name="x">`, "page.xml": "<html>", "code.py": "", "p.pkl": "",
+		"b.onnx": "also b", "taken.tflite": "", "c.onnx": "1", "c.tflite": "2", "tree.txt": "tree\nversion=v4\n",
+		"readme.txt": "how to", "labels.txt": "cat\n",
+		"boost.json": `{"learner":{}}`, "data.json": `{"a":1}`, "ir.xml": `<?xml version="1.0"?><net name="x">`,
+		"page.xml": "<html>", "code.py": "", "p.pkl": "",
 		".hidden.onnx": "", "a b/1/model.onnx": "", " bad.onnx": "", "notes.md": "",
 	} {
 		r.write(name, text)
 	}
 	r.look()
 	r.expect("a b/1 b/1 boost/1 c/1 ir/1 tree/1", r.puts...)
-	r.faults("b.onnx is not served", "c.tflite is not served: "+filepath.Join(r.dir, "c.onnx")+` has the same name, "c"`, `taken.tflite is not served: "taken" is the name of a [[container]]`,
+	r.faults("b.onnx is not served", "c.tflite is not served: "+filepath.Join(r.dir, "c.onnx")+` has the same name, "c"`,
+		`taken.tflite is not served: "taken" is the name of a [[container]]`,
 		"bad is not served: ", "gone is not served: stat ")
-	if want := []string{"--name", "b"}; !slices.Equal(r.serves["b"].Command[5:7], want) || r.serves["b"].Command[4] != named.Path {
+	if want := []string{"--name", "b"}; !slices.Equal(r.serves["b"].Command[5:7], want) ||
+		r.serves["b"].Command[4] != named.Path {
 		t.Errorf("the command of b is %q", r.serves["b"].Command)
 	}
 
@@ -372,7 +377,8 @@ func TestOddSettings(t *testing.T) {
 	}
 	r.look()
 	r.expect("a/1", "a/1 one")
-	r.faults("large config.pbtxt is not served: ", "large model.toml is not served: ", "config.pbtxt is not a regular file", "model.toml is not a regular file")
+	r.faults("large config.pbtxt is not served: ", "large model.toml is not served: ",
+		"config.pbtxt is not a regular file", "model.toml is not a regular file")
 }
 
 // A folder that cannot be read says nothing about its models.
@@ -475,7 +481,8 @@ func TestVersions(t *testing.T) {
 		t.Fatalf("%v serve: %q", r.serves, r.Faults())
 	}
 	c := r.serves["a@1"]
-	if got := strings.Join(c.Command[5:], " "); got != "--name a --device cpu,cuda:0 --batch 16 --as raw --version 1" || c.CPUs != 3 || c.Replicas != config.Fixed(2) || c.Model != "a" {
+	if got := strings.Join(c.Command[5:], " "); got != "--name a --device cpu,cuda:0 --batch 16 --as raw --version 1" ||
+		c.CPUs != 3 || c.Replicas != config.Fixed(2) || c.Model != "a" {
 		t.Errorf("%q: %+v", got, c)
 	}
 	r.write("a/model.toml", "batches = 16\n")

@@ -84,7 +84,8 @@ func interpreter(r config.Reading, dir, file string, executes bool) (string, err
 	if extra != "" {
 		extra = "[" + extra + "]"
 	}
-	return "", fmt.Errorf("no Python has the package that reads model files (%w): %s install 'shiva-container%s', or name another one by python or --python", why, pip, extra)
+	return "", fmt.Errorf("no Python has the package that reads model files (%w): %s install 'shiva-container%s', or name another one by python or --python",
+		why, pip, extra)
 }
 
 // Check says what is wrong with the files, folders and Pythons that a valid configuration names.

@@ -26,7 +26,8 @@ func TestPython(t *testing.T) {
 		}
 		return found
 	}
-	if got := chosen(config.Reading{}, false); !strings.Contains(got, without+": ModuleNotFoundError: no shiva): "+without+" -m pip install 'shiva-container[onnx]'") {
+	if got := chosen(config.Reading{}, false); !strings.Contains(got,
+		without+": ModuleNotFoundError: no shiva): "+without+" -m pip install 'shiva-container[onnx]'") {
 		t.Errorf("without the package: %s", got)
 	}
 	t.Setenv("VIRTUAL_ENV", filepath.Join(dir, "venv"))

@@ -94,7 +94,8 @@ func (m *Manager) serve(ctx context.Context, name string, f found, served slot) 
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errChanged) {
 		err = cause
 	}
-	if err == nil && next.version == served.version && content != served.content && served.content != "" && m.cfg.Changed != nil {
+	if err == nil && next.version == served.version && content != served.content && served.content != "" &&
+		m.cfg.Changed != nil {
 		m.cfg.Changed(f.model)
 	}
 	return next, err
@@ -134,7 +135,8 @@ func (m *Manager) retire(name string, one *slot) {
 		delete(m.slots, name)
 		if one.put {
 			m.counts.Retired++
-			m.cfg.Log.Info("a model is retired: its file is gone", "model", one.found.model, "file", one.found.path, "ended", fmt.Sprint(err == nil))
+			m.cfg.Log.Info("a model is retired: its file is gone", "model", one.found.model, "file", one.found.path,
+				"ended", fmt.Sprint(err == nil))
 		}
 	}()
 }

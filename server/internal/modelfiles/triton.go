@@ -127,7 +127,8 @@ func refuseTriton(m message) error {
 	}
 	for _, one := range []string{platform, backend} {
 		if !slices.Contains(tritonReaders, one) {
-			return fmt.Errorf("%q has no reader here: expected a network as %s, for example exported to ONNX", one, strings.Join(tritonReaders[1:], ", "))
+			return fmt.Errorf("%q has no reader here: expected a network as %s, for example exported to ONNX", one,
+				strings.Join(tritonReaders[1:], ", "))
 		}
 	}
 	return nil

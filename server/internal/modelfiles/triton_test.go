@@ -30,7 +30,8 @@ var repositories = map[string]struct {
 			"resnet@1": `1/resnet.onnx --name resnet --device cuda:0,cuda:0,cuda:1,cuda:1 --batch 32 --as raw --declare {"max_batch":32,"inputs":[{"name":"input","datatype":"FP32","dims":[3,-1,-1]}],"outputs":[{"name":"scores","datatype":"FP32","dims":[1000]}]} --version 1`,
 		},
 		replicas: map[string]int{"resnet@3": 4},
-		ignored:  []string{"dynamic_batching.preferred_batch_size", "dynamic_batching.max_queue_delay_microseconds", "optimization", "model_warmup", "response_cache"},
+		ignored: []string{"dynamic_batching.preferred_batch_size", "dynamic_batching.max_queue_delay_microseconds",
+			"optimization", "model_warmup", "response_cache"},
 	},
 	// Files without a configuration: Triton completes them, and so do we.
 	"bare": {commands: map[string]string{"text": `1/model.onnx --name text --version 1`, "trees": `7/xgboost.json --name trees --version 7`}},
@@ -123,7 +124,8 @@ func TestTritonFaults(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, tritonFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readTriton(dir); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if _, err := readTriton(dir); (err == nil) != (want == "") ||
+			err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
 	}
@@ -134,10 +136,12 @@ func TestText(t *testing.T) {
 	for text, want := range map[string]message{
 		"": nil,
 		"a: 1 # one\nb: \"x\\\"y\" 'z';c:-1.5e3,": {field("a", 1, word("1")), field("b", 2, `x"yz`), field("c", 2, word("-1.5e3"))},
-		"a [ 1, 2 ]\nb: [\"x\"\n, 'y',]":          {field("a", 1, word("1")), field("a", 1, word("2")), field("b", 2, "x"), field("b", 2, "y")},
-		"a { b { c: KIND } }":                     {field("a", 1, message{field("b", 1, message{field("c", 1, word("KIND"))})})},
-		"a: < b: 1 > a [ { }, { b: 2 } ]":         {field("a", 1, message{field("b", 1, word("1"))}), field("a", 1, message(nil)), field("a", 1, message{field("b", 1, word("2"))})},
-		`a: "\n\101\xff"`:                         {field("a", 1, "\nA\xff")},
+		"a [ 1, 2 ]\nb: [\"x\"\n, 'y',]": {field("a", 1, word("1")), field("a", 1, word("2")),
+			field("b", 2, "x"), field("b", 2, "y")},
+		"a { b { c: KIND } }": {field("a", 1, message{field("b", 1, message{field("c", 1, word("KIND"))})})},
+		"a: < b: 1 > a [ { }, { b: 2 } ]": {field("a", 1, message{field("b", 1, word("1"))}),
+			field("a", 1, message(nil)), field("a", 1, message{field("b", 1, word("2"))})},
+		`a: "\n\101\xff"`: {field("a", 1, "\nA\xff")},
 	} {
 		if got, err := parseText(text); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q is %v, %v, want %v", text, got, err, want)

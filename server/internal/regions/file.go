@@ -43,11 +43,14 @@ func pathOf(key string) (string, bool) {
 // open opens the file of a region, if it may be registered.
 func open(r Region, m claim, s *Settings) (*file, error) {
 	refuse := func(condition error, format string, args ...any) (*file, error) {
-		return nil, fmt.Errorf("%w: Unable to open shared memory region: '%s': %s", condition, fault.Cut(r.Key, maxName), fmt.Sprintf(format, args...))
+		return nil, fmt.Errorf("%w: Unable to open shared memory region: '%s': %s", condition,
+			fault.Cut(r.Key, maxName), fmt.Sprintf(format, args...))
 	}
 	name, ok := pathOf(r.Key)
 	if !ok {
-		return refuse(scheduler.ErrInvalidInput, "expected the name of a file in shared_memory.directory, %s, as shm_open takes it: \"/\" and 1 to %d bytes without a further slash", s.Directory, unix.NAME_MAX)
+		return refuse(scheduler.ErrInvalidInput,
+			"expected the name of a file in shared_memory.directory, %s, as shm_open takes it: \"/\" and 1 to %d bytes without a further slash",
+			s.Directory, unix.NAME_MAX)
 	}
 	fd, err := locate(s.Directory, name)
 	if err != nil {
@@ -72,11 +75,16 @@ func open(r Region, m claim, s *Settings) (*file, error) {
 	case kind != unix.S_IFREG:
 		return refuse(scheduler.ErrInvalidInput, "expected a regular file, got %s", kinds[kind])
 	case !s.owns(st.Uid):
-		return refuse(fault.ErrPermissionDenied, "its owner is user %d, expected one of %d (shared_memory.owners)", st.Uid, s.Owners)
+		return refuse(fault.ErrPermissionDenied, "its owner is user %d, expected one of %d (shared_memory.owners)",
+			st.Uid, s.Owners)
 	case !reads && m.local:
-		return refuse(fault.ErrPermissionDenied, "user %d may not open it, as its owner or like everybody, and no pattern in regions of identity %q matches", m.user, m.identity)
+		return refuse(fault.ErrPermissionDenied,
+			"user %d may not open it, as its owner or like everybody, and no pattern in regions of identity %q matches",
+			m.user, m.identity)
 	case !reads:
-		return refuse(fault.ErrPermissionDenied, "it belongs to nobody who can be told: expected a pattern in regions of identity %q that matches, or a client on a Unix socket whose user may open it", m.identity)
+		return refuse(fault.ErrPermissionDenied,
+			"it belongs to nobody who can be told: expected a pattern in regions of identity %q that matches, or a client on a Unix socket whose user may open it",
+			m.identity)
 	case r.Size > st.Size-r.Offset || r.Offset > st.Size:
 		return nil, fault.Invalid("failed to register shared memory region '%s': invalid args: offset %d and byte_size %d lie beyond the end of '%s', which has %d bytes",
 			r.Name, r.Offset, r.Size, r.Key, st.Size)
@@ -191,7 +199,8 @@ func (f *file) failed(err error, failed, at int64, size int) error {
 	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM):
 		condition = scheduler.ErrOverloaded
 	}
-	return fmt.Errorf("%w: shared memory region '%s': %d bytes from offset %d of '%s' on: failed at offset %d: %w", condition, f.Name, size, at, f.Key, failed, withoutPath(err))
+	return fmt.Errorf("%w: shared memory region '%s': %d bytes from offset %d of '%s' on: failed at offset %d: %w",
+		condition, f.Name, size, at, f.Key, failed, withoutPath(err))
 }
 
 // withoutPath strips the path from an error of a system call: clients know the file by its key.

@@ -46,7 +46,9 @@ func (g *Registry) HoldInput(client Client, name string, p parameter.Place) (Hol
 func (g *Registry) HoldOutput(client Client, name string, p parameter.Place) (Hold, error) {
 	h, err := g.hold(client, p)
 	if err == nil && h.file.readOnly {
-		err = unusable{fmt.Errorf("%w: shared memory region '%s' takes no outputs: the server's user, %d, or the user who registered it may not write '%s'", fault.ErrPermissionDenied, p.Region, os.Geteuid(), h.file.Key)}
+		err = unusable{
+			fmt.Errorf("%w: shared memory region '%s' takes no outputs: the server's user, %d, or the user who registered it may not write '%s'",
+				fault.ErrPermissionDenied, p.Region, os.Geteuid(), h.file.Key)}
 		h.Release()
 		h = Hold{}
 	}
@@ -75,11 +77,14 @@ func (g *Registry) find(client Client, p parameter.Place) (Hold, error) {
 	f := g.regions[client.id(p.Region)]
 	switch {
 	case f == nil:
-		return Hold{}, fmt.Errorf("%w: Unable to find shared memory region: '%s': it is not registered, or no longer", scheduler.ErrNotFound, p.Region)
+		return Hold{}, fmt.Errorf("%w: Unable to find shared memory region: '%s': it is not registered, or no longer",
+			scheduler.ErrNotFound, p.Region)
 	case p.Offset > f.Size || p.Offset == f.Size && p.Size > 0:
-		return Hold{}, fault.Invalid("Invalid offset for shared memory region: '%s': %d, where the region has %d bytes", p.Region, p.Offset, f.Size)
+		return Hold{}, fault.Invalid("Invalid offset for shared memory region: '%s': %d, where the region has %d bytes",
+			p.Region, p.Offset, f.Size)
 	case p.Size > f.Size-p.Offset:
-		return Hold{}, fault.Invalid("Invalid offset + byte size for shared memory region: '%s': %d + %d, where the region has %d bytes", p.Region, p.Offset, p.Size, f.Size)
+		return Hold{}, fault.Invalid("Invalid offset + byte size for shared memory region: '%s': %d + %d, where the region has %d bytes",
+			p.Region, p.Offset, p.Size, f.Size)
 	}
 	f.uses.Add(1)
 	f.used.Store(time.Now().UnixNano())

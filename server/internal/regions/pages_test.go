@@ -38,7 +38,8 @@ func sparse(t *testing.T) (g *Registry, pool *tensor.Pool, dir string) {
 // put writes pages of a region from an offset on.
 func put(t *testing.T, g *Registry, region string, offset int64, pages int) error {
 	t.Helper()
-	x := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{pages * page}, Data: make([]byte, pages*page)}
+	x := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{pages * page},
+		Data: make([]byte, pages*page)}
 	h, err := g.HoldOutput(Client{}, "x", parameter.Place{Region: region, Offset: offset, Size: int64(len(x.Data))})
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +92,8 @@ func TestPagesAreCharged(t *testing.T) {
 			t.Errorf("%d pages at %d of %s: %v", c.pages, c.offset, c.region, err)
 		}
 		if got := pool.InUse(); got != c.want*page || g.Usage().Made != got {
-			t.Errorf("after %d pages at %d of %s: %d bytes are charged, expected %d pages", c.pages, c.offset, c.region, got, c.want)
+			t.Errorf("after %d pages at %d of %s: %d bytes are charged, expected %d pages", c.pages, c.offset, c.region,
+				got, c.want)
 		}
 	}
 	// A file that its client has truncated has less.

@@ -60,7 +60,8 @@ func TestWhatIsNoRegion(t *testing.T) {
 	giveAway(t, filepath.Join(dir, "foreign"))
 	path := func(name string) string { return filepath.Join(dir, name) }
 	for name, err := range map[string]error{
-		"link": os.Symlink(path("file"), path("link")), "directory": os.Mkdir(path("directory"), 0o700), "fifo": unix.Mkfifo(path("fifo"), 0o600),
+		"link": os.Symlink(path("file"), path("link")), "directory": os.Mkdir(path("directory"), 0o700),
+		"fifo": unix.Mkfifo(path("fifo"), 0o600),
 	} {
 		if err != nil {
 			t.Fatal(name, err)
@@ -74,9 +75,12 @@ func TestWhatIsNoRegion(t *testing.T) {
 		key       string
 		condition error
 	}{
-		{"/file", nil}, {"/link", scheduler.ErrInvalidInput}, {"/directory", scheduler.ErrInvalidInput}, {"/fifo", scheduler.ErrInvalidInput}, {"/foreign", fault.ErrPermissionDenied},
-		{"/none", scheduler.ErrNotFound}, {"/", scheduler.ErrInvalidInput}, {"/.", scheduler.ErrInvalidInput}, {"/..", scheduler.ErrInvalidInput}, {"/../x", scheduler.ErrInvalidInput},
-		{"/directory/x", scheduler.ErrInvalidInput}, {"/fi\x00le", scheduler.ErrInvalidInput}, {"/" + string(make([]byte, 300)), scheduler.ErrInvalidInput},
+		{"/file", nil}, {"/link", scheduler.ErrInvalidInput}, {"/directory", scheduler.ErrInvalidInput},
+		{"/fifo", scheduler.ErrInvalidInput}, {"/foreign", fault.ErrPermissionDenied},
+		{"/none", scheduler.ErrNotFound}, {"/", scheduler.ErrInvalidInput}, {"/.", scheduler.ErrInvalidInput},
+		{"/..", scheduler.ErrInvalidInput}, {"/../x", scheduler.ErrInvalidInput},
+		{"/directory/x", scheduler.ErrInvalidInput}, {"/fi\x00le", scheduler.ErrInvalidInput},
+		{"/" + string(make([]byte, 300)), scheduler.ErrInvalidInput},
 	} {
 		began := time.Now()
 		err := g.Register(Client{}, Region{Name: "r", Key: c.key, Size: 1})
@@ -87,7 +91,8 @@ func TestWhatIsNoRegion(t *testing.T) {
 	}
 	s.Directory, s.Owners = "/dev", nil
 	g.Configure(s)
-	if err := g.Register(Client{}, Region{Name: "r", Key: "/null", Size: 1}); !errors.Is(err, scheduler.ErrInvalidInput) {
+	if err := g.Register(Client{}, Region{Name: "r", Key: "/null", Size: 1}); !errors.Is(err,
+		scheduler.ErrInvalidInput) {
 		t.Errorf("a device: %v", err)
 	}
 }
@@ -141,7 +146,8 @@ func TestConfigure(t *testing.T) {
 	if g.Configure(s); len(names(t, g)) != 0 {
 		t.Errorf("of another owner there are %q", names(t, g))
 	}
-	if err := g.Register(Client{}, Region{Name: "small", Key: "small", Size: 8}); !errors.Is(err, fault.ErrPermissionDenied) {
+	if err := g.Register(Client{}, Region{Name: "small", Key: "small", Size: 8}); !errors.Is(err,
+		fault.ErrPermissionDenied) {
 		t.Error(err)
 	}
 	if n := descriptors(t); n != before {
@@ -198,7 +204,8 @@ func TestWhoseFile(t *testing.T) {
 	if err := g.Register(stranger, Region{Name: "y", Key: "y", Size: 64}); err != nil {
 		t.Error(err)
 	}
-	if h, err := g.HoldOutput(stranger, "o", parameter.Place{Region: "y", Size: 64}); !errors.Is(err, fault.ErrPermissionDenied) {
+	if h, err := g.HoldOutput(stranger, "o", parameter.Place{Region: "y", Size: 64}); !errors.Is(err,
+		fault.ErrPermissionDenied) {
 		h.Release()
 		t.Errorf("an output in a file that its client may only read: %v", err)
 	}
@@ -227,7 +234,8 @@ func TestUsage(t *testing.T) {
 	}
 	_ = g.Register(Client{}, Region{Name: "c", Key: "foreign", Size: 1})
 	_ = g.Register(Client{}, Region{Name: "c", Key: "none", Size: 1})
-	want := Usage{Regions: 1, Limit: 2, Bytes: 64, Refused: map[string]uint64{"off": 0, "denied": 2, "missing": 1, "too_large": 1, "full": 1, "invalid": 3}}
+	want := Usage{Regions: 1, Limit: 2, Bytes: 64,
+		Refused: map[string]uint64{"off": 0, "denied": 2, "missing": 1, "too_large": 1, "full": 1, "invalid": 3}}
 	if u := g.Usage(); !reflect.DeepEqual(u, want) {
 		t.Errorf("%v, expected %v", u, want)
 	}

@@ -59,7 +59,8 @@ func (o regionID) compare(other regionID) int {
 // New makes an empty registry. Memory that the server takes in clients' files counts in the pool.
 func New(s Settings, pool *tensor.Pool) *Registry {
 	// One copy per processor at a time: each occupies a thread while it lasts.
-	g := &Registry{regions: make(map[regionID]*file), turns: make(chan struct{}, capacity.Processors()), pages: newAccounts(pool)}
+	g := &Registry{regions: make(map[regionID]*file), turns: make(chan struct{}, capacity.Processors()),
+		pages: newAccounts(pool)}
 	g.settings.Store(&s)
 	return g
 }
@@ -132,7 +133,8 @@ func (g *Registry) register(client Client, r Region, connection any) error {
 	case r.Name == "" || len(r.Name) > maxName:
 		return fault.Invalid("a region's name has %d bytes, expected 1 to %d", len(r.Name), maxName)
 	case r.Offset < 0 || r.Size <= 0:
-		return fault.Invalid("failed to register shared memory region '%s': invalid args: expected an offset of 0 or more and a byte_size of 1 or more, got %d and %d", r.Name, r.Offset, r.Size)
+		return fault.Invalid("failed to register shared memory region '%s': invalid args: expected an offset of 0 or more and a byte_size of 1 or more, got %d and %d",
+			r.Name, r.Offset, r.Size)
 	case r.Size > s.RegionBytes:
 		return fmt.Errorf("%w: failed to register shared memory region '%s': invalid args: byte_size is %d, the limit (shared_memory.region_bytes) is %d",
 			scheduler.ErrTooLarge, r.Name, r.Size, s.RegionBytes)

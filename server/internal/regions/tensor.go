@@ -11,7 +11,8 @@ import (
 )
 
 // Fetch is [Hold.Fetch] from a place that is held only meanwhile.
-func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, left int64, get func(size int) (*tensor.Buffer, error)) error {
+func (g *Registry) Fetch(client Client, t *tensor.Tensor, p parameter.Place, left int64,
+	get func(size int) (*tensor.Buffer, error)) error {
 	h, err := g.HoldInput(client, t.Name, p)
 	if err != nil {
 		return err
@@ -28,13 +29,16 @@ func (h Hold) Fetch(t *tensor.Tensor, left int64, get func(size int) (*tensor.Bu
 	elements, ok := t.Shape.Elements()
 	size := t.DType.Size() // 0: it varies, and Check verifies it
 	if !ok || size > 0 && elements > math.MaxInt/size {
-		return fault.Invalid("input %q: %s of shape %s has more bytes than can be counted", t.Name, t.DType.V2(), t.Shape)
+		return fault.Invalid("input %q: %s of shape %s has more bytes than can be counted", t.Name, t.DType.V2(),
+			t.Shape)
 	}
 	switch {
 	case size > 0 && p.Size != int64(elements*size):
-		return fault.Invalid("input byte size mismatch for input '%s': expected %d for %s of shape %s, got shared_memory_byte_size %d", t.Name, elements*size, t.DType.V2(), t.Shape, p.Size)
+		return fault.Invalid("input byte size mismatch for input '%s': expected %d for %s of shape %s, got shared_memory_byte_size %d",
+			t.Name, elements*size, t.DType.V2(), t.Shape, p.Size)
 	case p.Size > left:
-		return fmt.Errorf("%w: input %q has %d bytes in shared memory, with which the request exceeds limits.message_bytes: %d bytes were left", scheduler.ErrTooLarge, t.Name, p.Size, max(left, 0))
+		return fmt.Errorf("%w: input %q has %d bytes in shared memory, with which the request exceeds limits.message_bytes: %d bytes were left",
+			scheduler.ErrTooLarge, t.Name, p.Size, max(left, 0))
 	}
 	buf, err := get(int(p.Size))
 	if err != nil {
@@ -54,7 +58,8 @@ func (h Hold) Fetch(t *tensor.Tensor, left int64, get func(size int) (*tensor.Bu
 func (h Hold) Put(t *tensor.Tensor) (parameter.Place, error) {
 	p := h.place
 	if int64(len(t.Data)) > p.Size {
-		return p, fault.Invalid("shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results", t.Name, p.Size, len(t.Data))
+		return p, fault.Invalid("shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results",
+			t.Name, p.Size, len(t.Data))
 	}
 	p.Size = int64(len(t.Data))
 	return p, naming("output", t.Name, h.write(t.Data))

@@ -123,7 +123,9 @@ var answerKeys = map[string]bool{
 // servers return them. Outputs replace those of their names in an answer that has them as fields.
 func (q *question) appendOwn(b []byte, c *call) []byte {
 	isField := func(key []byte) bool {
-		return c.inBothForms() && slices.ContainsFunc(c.gate.Target.Spec.Outputs, func(s tensor.Spec) bool { return s.Name == string(key) })
+		return c.inBothForms() && slices.ContainsFunc(c.gate.Target.Spec.Outputs, func(s tensor.Spec) bool {
+			return s.Name == string(key)
+		})
 	}
 	for key, value := range jsonscan.Members(q.Metadata) {
 		if !answerKeys[string(key)] && q.own[string(key)] == nil && !isField(key) {

@@ -95,7 +95,8 @@ func TestFlatFloats(t *testing.T) {
 				return err
 			}
 			for _, x := range v[:p.Rows] {
-				answers = append(answers, map[float64]float32{1: 0.1, 2: float32(math.Inf(1)), 3: float32(math.NaN())}[x])
+				answers = append(answers,
+					map[float64]float32{1: 0.1, 2: float32(math.Inf(1)), 3: float32(math.NaN())}[x])
 			}
 		}
 		out, err := tensor.FromSlice(tensor.Shape{b.Rows}, answers)
@@ -107,13 +108,15 @@ func TestFlatFloats(t *testing.T) {
 	})
 	c := r.dial()
 	for _, tt := range []struct{ metadata, want, shape string }{
-		{`{"batch":true}`, `{"outputs":[0.1,"+Inf","NaN"],"model_name":"old","model_version":"1","__tensors__":["output"]}`, "[3]"},
+		{`{"batch":true}`, `{"outputs":[0.1,"+Inf","NaN"],"model_name":"old","model_version":"1","__tensors__":["output"]}`,
+			"[3]"},
 		{"", `{"output":0.1,"model_name":"old","model_version":"1","__tensors__":["output"]}`, "[1]"},
 	} {
 		in, _ := tensor.FromSlice(tensor.Shape{3, 1}, []float64{1, 2, 3})
 		c.send(&shiva.Message{Namespace: "old", Metadata: []byte(tt.metadata), Tensors: []tensor.Tensor{in}})
 		m := c.next()
-		if m == nil || string(m.Metadata) != tt.want || len(m.Tensors) != 1 || m.Tensors[0].DType != tensor.Float32 || m.Tensors[0].Shape.String() != tt.shape {
+		if m == nil || string(m.Metadata) != tt.want || len(m.Tensors) != 1 || m.Tensors[0].DType != tensor.Float32 ||
+			m.Tensors[0].Shape.String() != tt.shape {
 			t.Errorf("%s: got %s", tt.metadata, describeMessage(m))
 		}
 	}
@@ -121,7 +124,8 @@ func TestFlatFloats(t *testing.T) {
 
 // The missing models of an application have the form that they have on all wires.
 func TestChoice(t *testing.T) {
-	c := &gate.Choice{Application: "app", Confidence: 0.5, Missing: []gate.Missing{{Model: "a/1", Why: `"late"`}, {Model: "b/2", Why: "gone"}}}
+	c := &gate.Choice{Application: "app", Confidence: 0.5,
+		Missing: []gate.Missing{{Model: "a/1", Why: `"late"`}, {Model: "b/2", Why: "gone"}}}
 	want := `"application":"app","confidence":0.5,"missing":{"a/1":"\"late\"","b/2":"gone"},`
 	if got := string(appendChoice(nil, c)); got != want {
 		t.Errorf("got %s, expected %s", got, want)

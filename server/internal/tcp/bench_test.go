@@ -20,7 +20,8 @@ func BenchmarkSockets(b *testing.B) {
 		name           string
 		bytes          int
 		clients, ahead int
-	}{{"small", 64, 1, 1}, {"small 16x16", 64, 16, 16}, {"image", 1920 * 1080 * 3, 1, 1}, {"image x4", 1920 * 1080 * 3, 4, 1}} {
+	}{{"small", 64, 1, 1}, {"small 16x16", 64, 16, 16}, {"image", 1920 * 1080 * 3, 1, 1},
+		{"image x4", 1920 * 1080 * 3, 4, 1}} {
 		for _, over := range []struct {
 			name string
 			rig  func(testing.TB, func(*Config)) *rig

@@ -121,7 +121,8 @@ func TestAnswersNestAsQuestions(t *testing.T) {
 		c.send(&m)
 		got := c.next()
 		want := `"model_name":"m","model_version":"1","__tensors__":` + names(tt.single) + `,` + tt.want
-		if got == nil || !json.Valid(got.Metadata) || !strings.Contains(string(got.Metadata), want) || len(got.Tensors) != tt.single {
+		if got == nil || !json.Valid(got.Metadata) || !strings.Contains(string(got.Metadata), want) ||
+			len(got.Tensors) != tt.single {
 			t.Errorf("%.80s: got %s, expected %s", tt.metadata, describeMessage(got), want)
 		}
 	}
@@ -143,13 +144,15 @@ func TestFieldsOfModelsWithoutInputs(t *testing.T) {
 		{"odd", `{"id":7}`, `{"id":7,"__texts__":{"id":["a","b"],"label":"a"},"model_name":"odd","model_version":"1","__tensors__":["score"]}`},
 	} {
 		c.send(&shiva.Message{Namespace: tt.model, Metadata: []byte(tt.metadata)})
-		if m := c.next(); m == nil || string(m.Metadata) != tt.want || len(m.Tensors) != 1 || len(m.Tensors[0].Shape) != 0 {
+		if m := c.next(); m == nil || string(m.Metadata) != tt.want || len(m.Tensors) != 1 ||
+			len(m.Tensors[0].Shape) != 0 {
 			t.Errorf("%s %s: got %s, expected %s", tt.model, tt.metadata, describeMessage(m), tt.want)
 		}
 	}
 	// Only a bridge refers to tensors.
 	number, _ := tensor.FromSlice(tensor.Shape{}, []float32{1})
-	c.send(&shiva.Message{Namespace: "silent", Metadata: []byte(`{"a":"__tensor__0"}`), Tensors: []tensor.Tensor{number}})
+	c.send(&shiva.Message{Namespace: "silent", Metadata: []byte(`{"a":"__tensor__0"}`),
+		Tensors: []tensor.Tensor{number}})
 	if m := c.next(); m == nil || !strings.Contains(string(m.Metadata), `field \"a\" refers to a tensor, but matches no input; the model takes no inputs`) {
 		t.Errorf("a tensor in bridge form: %s", describeMessage(m))
 	}
@@ -158,7 +161,8 @@ func TestFieldsOfModelsWithoutInputs(t *testing.T) {
 // A request without tensors whose keys name inputs is a bridge's, too.
 func TestFieldsWithoutTensors(t *testing.T) {
 	r := newRig(t, nil)
-	spec := scheduler.Spec{Inputs: []tensor.Spec{{Name: "inputs", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}, Outputs: outputs("pair", "score", "label")}
+	spec := scheduler.Spec{Inputs: []tensor.Spec{{Name: "inputs", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
+		Outputs: outputs("pair", "score", "label")}
 	r.model("text", spec, answers)
 	c := r.dial()
 	for metadata, want := range map[string]string{

@@ -66,7 +66,8 @@ func TestCiphertextInPieces(t *testing.T) {
 	step := func(what string, said int, err error, took, waits string) {
 		t.Helper()
 		if err != nil || said >= 0 && said != 5 || string(n.took) != took || string(c.pending) != waits {
-			t.Errorf("%s: %d, %v, %q was taken and %q waits, expected %q and %q", what, said, err, n.took, c.pending, took, waits)
+			t.Errorf("%s: %d, %v, %q was taken and %q waits, expected %q and %q", what, said, err, n.took, c.pending,
+				took, waits)
 		}
 	}
 	flush := func(what string, want bool, took, waits string) {
@@ -121,7 +122,8 @@ func TestBatchesOfRecords(t *testing.T) {
 	n := &narrow{pollable: server.cipher.pollable, room: 1 << 20}
 	server.cipher.pollable = n
 	all := make([]byte, 3*batchBytes+10)
-	if took, err := server.TryWrite([][]byte{all[:100], all[100 : 2*batchBytes], all[2*batchBytes:]}); took != len(all) || err != nil {
+	if took, err := server.TryWrite([][]byte{all[:100], all[100 : 2*batchBytes], all[2*batchBytes:]}); took !=
+		len(all) || err != nil {
 		t.Errorf("%d of %d bytes, %v", took, len(all), err)
 	}
 	if n.writes != 4 {
@@ -166,7 +168,8 @@ func TestReadAhead(t *testing.T) {
 	if n, err := server.TryRead(got[10:]); n != len(all)-10 || err != nil || !bytes.Equal(got[:len(all)], all) {
 		t.Errorf("%d bytes of %d, %v", n, len(all)-10, err)
 	}
-	if n, err := server.TryRead(got); n > 0 || err != unix.EAGAIN || server.cipher.block != nil || server.cipher.unread != nil || server.Unread() != 0 {
+	if n, err := server.TryRead(got); n > 0 || err != unix.EAGAIN || server.cipher.block != nil ||
+		server.cipher.unread != nil || server.Unread() != 0 {
 		t.Errorf("%d bytes more, %v, %d unread", n, err, server.Unread())
 	}
 	if n, err := client.TryWrite([][]byte{all[:500]}); n != 500 || err != nil {

@@ -127,7 +127,8 @@ func (d *Door) carry(network string, loops int) error {
 
 // newDoor makes a door that does not listen.
 func newDoor(cfg Config) *Door {
-	d := &Door{gate: cfg.Gate, describe: cfg.Describe, identities: cmp.Or(cfg.Identities, new(access.Identities)), regions: cfg.Regions, pool: cfg.Pool, room: cfg.Room, metrics: cfg.Metrics, log: cfg.Log,
+	d := &Door{gate: cfg.Gate, describe: cfg.Describe, identities: cmp.Or(cfg.Identities, new(access.Identities)),
+		regions: cfg.Regions, pool: cfg.Pool, room: cfg.Room, metrics: cfg.Metrics, log: cfg.Log,
 		carriers: make(map[string]carrier)}
 	d.endGatherFunc = d.endGather
 	d.Configure(cfg.Settings)

@@ -55,7 +55,8 @@ func TestNoRows(t *testing.T) { onAll(t, testNoRows) }
 func testNoRows(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r := newRig(t, nil)
 	spec := floats("x")
-	spec.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Int64, Shape: tensor.Shape{-1, 2, 3}}, {Name: "label", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}
+	spec.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Int64, Shape: tensor.Shape{-1, 2, 3}},
+		{Name: "label", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}
 	none := func(*scheduler.Batch) error { t.Error("a batch of nothing was sent"); return nil }
 	r.model("m", spec, none)
 	open := floats("x")
@@ -63,16 +64,19 @@ func testNoRows(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
 	r.model("open", open, none)
 	c := r.dial()
 	for id := range 3 {
-		c.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"id":%d}`, id), Tensors: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{0, 4}}}})
+		c.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"id":%d}`, id),
+			Tensors: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{0, 4}}}})
 	}
 	for id := range 3 {
 		m := c.next()
-		if m == nil || m.Namespace != "m" || len(m.Tensors) != 1 || fmt.Sprint(m.Tensors[0].Shape) != "[0, 2, 3]" || string(jsonscan.Field(m.Metadata, "id")) != fmt.Sprint(id) {
+		if m == nil || m.Namespace != "m" || len(m.Tensors) != 1 || fmt.Sprint(m.Tensors[0].Shape) != "[0, 2, 3]" ||
+			string(jsonscan.Field(m.Metadata, "id")) != fmt.Sprint(id) {
 			t.Fatalf("answer %d: %s", id, describeMessage(m))
 		}
 	}
 	// A shape that only an execution tells is not made up.
-	c.send(&shiva.Message{Namespace: "open", Tensors: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{0, 4}}}})
+	c.send(&shiva.Message{Namespace: "open",
+		Tensors: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{0, 4}}}})
 	if f := c.fault("InvalidInput"); !strings.Contains(f.Message, `output "y" int64 [-1, -1, 3]`) {
 		t.Errorf("no rows, and an output of open size: %s", f.Message)
 	}
@@ -424,7 +428,9 @@ func testReaderThatStandsStillIsClosed(t *testing.T, newSocketRig func(testing.T
 		if err != nil {
 			return err
 		}
-		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, 1 << 20}, Data: buf.Bytes(), Buf: buf}}, nil)
+		b.Complete(
+			[]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, 1 << 20}, Data: buf.Bytes(), Buf: buf}},
+			nil)
 		return nil
 	})
 	r.model("m", floats("x"), r.Echo)

@@ -38,7 +38,9 @@ func (s *session) endForShutdown() {
 		return
 	}
 	if s.halfReceived() {
-		s.refuse(metrics.ClosedDraining, fmt.Errorf("%w: this server is shutting down after receiving %d bytes of the message: send the message again later, or to another server", scheduler.ErrDraining, s.clock.Bytes))
+		s.refuse(metrics.ClosedDraining,
+			fmt.Errorf("%w: this server is shutting down after receiving %d bytes of the message: send the message again later, or to another server",
+				scheduler.ErrDraining, s.clock.Bytes))
 	}
 	s.leaveFor(metrics.ClosedDraining)
 	s.hurried = true
@@ -105,7 +107,8 @@ func (s *session) due() bool {
 func (s *session) hangUp() {
 	defer s.rescue()
 	if s.halfReceived() {
-		s.refuse(metrics.ClosedByClient, fault.Malformed("the client closed its sending side inside a message, after %d bytes of it", s.clock.Bytes))
+		s.refuse(metrics.ClosedByClient,
+			fault.Malformed("the client closed its sending side inside a message, after %d bytes of it", s.clock.Bytes))
 	}
 	s.leaveFor(metrics.ClosedByClient)
 	s.enter(hungUp)

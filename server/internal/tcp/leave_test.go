@@ -101,7 +101,8 @@ func testHalfClosedClientReadsMuch(t *testing.T, newRig func(testing.TB, func(*C
 		if err != nil {
 			return err
 		}
-		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, size}, Data: buf.Bytes(), Buf: buf}}, nil)
+		b.Complete(
+			[]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, size}, Data: buf.Bytes(), Buf: buf}}, nil)
 		return nil
 	})
 	c := r.dial()
@@ -162,7 +163,8 @@ func testSendAndClose(t *testing.T, newRig func(testing.TB, func(*Config)) *rig)
 			t.Fatal(err)
 		}
 		rows += b.Rows
-		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, size}, Data: buf.Bytes(), Buf: buf}}, nil)
+		b.Complete(
+			[]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, size}, Data: buf.Bytes(), Buf: buf}}, nil)
 		if rows == n {
 			break
 		}
@@ -170,7 +172,8 @@ func testSendAndClose(t *testing.T, newRig func(testing.TB, func(*Config)) *rig)
 	// What the socket took counts as delivered.
 	budgettest.Until(t, "all to be counted, and the connection closed", func() bool {
 		text := scrape(r.Metrics)
-		return r.open() == 0 && strings.Contains(text, `shivad_requests_in_flight{door="tcp"} 0`) && !strings.Contains(text, `model="wide",outcome="undelivered",version="1"} 0`)
+		return r.open() == 0 && strings.Contains(text, `shivad_requests_in_flight{door="tcp"} 0`) &&
+			!strings.Contains(text, `model="wide",outcome="undelivered",version="1"} 0`)
 	})
 	if !strings.Contains(scrape(r.Metrics), `model="wide",outcome="canceled",version="1"} 0`) {
 		t.Error("some were canceled")
@@ -255,7 +258,8 @@ func testHalfClosedAtTheEnd(t *testing.T, newRig func(testing.TB, func(*Config))
 	const size = 64 << 20
 	wide.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, size}}}
 	r.model("wide", wide, func(b *scheduler.Batch) error {
-		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, size}, Data: make([]byte, size)}}, nil)
+		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, size}, Data: make([]byte, size)}},
+			nil)
 		return nil
 	})
 	c := r.dial()

@@ -307,7 +307,9 @@ const tick = 200 * time.Millisecond
 // scheduleTick requests a tick if it would have work. An idle server has no ticks: waking up five
 // times a second would be most of the cost of waiting for requests.
 func (l *loop) scheduleTick() {
-	if !l.armed && (len(l.timed) > 0 || max(len(l.calls.free), len(l.works.free)) > few || l.settings.IdleTimeout > 0 && len(l.sessions) > 0) {
+	if !l.armed &&
+		(len(l.timed) > 0 || max(len(l.calls.free), len(l.works.free)) > few ||
+			l.settings.IdleTimeout > 0 && len(l.sessions) > 0) {
 		l.armed = true
 		l.arm()
 	}

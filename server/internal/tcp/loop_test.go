@@ -105,7 +105,8 @@ func TestGather(t *testing.T) {
 	over = answered()
 	other.postReport(second, hasRoom)
 	if over(); woken != 1 || others != 1 || whole() {
-		t.Errorf("of two loops one was woken %d times and the other %d times, expected once each, and all was written: %t", woken, others, whole())
+		t.Errorf("of two loops one was woken %d times and the other %d times, expected once each, and all was written: %t",
+			woken, others, whole())
 	}
 	l.turn()
 	other.turn()

@@ -44,7 +44,8 @@ func encryptedPair(t *testing.T) (a, b *encrypted) {
 		carriers[i], ends[i] = &swap{c}, new(encrypted)
 	}
 	ends[0].tls = tls.Client(carriers[0], &tls.Config{RootCAs: authority.Pool(), ServerName: "localhost"})
-	ends[1].tls = tls.Server(carriers[1], &tls.Config{Certificates: []tls.Certificate{authority.Server(nil).Pair(t)}, DynamicRecordSizingDisabled: true})
+	ends[1].tls = tls.Server(carriers[1],
+		&tls.Config{Certificates: []tls.Certificate{authority.Server(nil).Pair(t)}, DynamicRecordSizingDisabled: true})
 	met := make(chan error, 1)
 	go func() { met <- ends[0].tls.Handshake() }()
 	if err := errors.Join(ends[1].tls.Handshake(), <-met); err != nil {

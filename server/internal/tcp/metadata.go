@@ -168,7 +168,8 @@ func nameTensors(tensors []tensor.Tensor, value []byte) error {
 		return unexpected(shiva.NamesKey, "a list of strings", value)
 	}
 	if len(names) != len(tensors) {
-		return fault.Invalid("metadata key \"__tensors__\" names %d tensors, but the message has %d", len(names), len(tensors))
+		return fault.Invalid("metadata key \"__tensors__\" names %d tensors, but the message has %d", len(names),
+			len(tensors))
 	}
 	for i, name := range names {
 		tensors[i].Name = name

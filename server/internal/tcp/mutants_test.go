@@ -69,10 +69,12 @@ func newMutants(t testing.TB) *mutants {
 	}
 	m.model("numbers", old(tensor.Float64), m.zeros)
 	m.model("words", old(tensor.Bytes), m.zeros)
-	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, {Name: "b", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
+	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}},
+		{Name: "b", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
 	m.model("two", scheduler.Spec{Inputs: two, Outputs: two, Platform: "test"}, m.readAndEcho)
 	m.model("camera", floats("x"), m.Slowly)
-	m.Applications(apps.Definition{Name: "app", Models: []string{"floats"}, Policy: "exp3"}, apps.Definition{Name: "cameras", Models: []string{"camera"}, Policy: "exp3"})
+	m.Applications(apps.Definition{Name: "app", Models: []string{"floats"}, Policy: "exp3"},
+		apps.Definition{Name: "cameras", Models: []string{"camera"}, Policy: "exp3"})
 
 	add := func(namespace, metadata string, tensors ...tensor.Tensor) {
 		s := sample{namespace: namespace, tensors: tensors}
@@ -87,7 +89,8 @@ func newMutants(t testing.TB) *mutants {
 	add("camera/1", "{}", row)
 	add("cameras", `{"user":"u"}`, row)
 	m.cameras = m.samples
-	a, b := mustTensor(tensor.FromSlice(tensor.Shape{1, 2}, []float32{1, 2})), mustTensor(tensor.FromSlice(tensor.Shape{1}, []int64{3}))
+	a, b := mustTensor(tensor.FromSlice(tensor.Shape{1, 2}, []float32{1, 2})),
+		mustTensor(tensor.FromSlice(tensor.Shape{1}, []int64{3}))
 	pixels := mustTensor(tensor.FromSlice(tensor.Shape{2, 3}, []uint8("abcdef")))
 	numbers := mustTensor(tensor.FromSlice(tensor.Shape{2, 2}, []float64{1, 2, 3, 4}))
 	square := mustTensor(tensor.FromSlice(tensor.Shape{2, 2}, []int32{1, 2, 3, 4}))
@@ -148,7 +151,8 @@ func (m *mutants) zeros(b *scheduler.Batch) error {
 		return err
 	}
 	clear(out.Bytes())
-	return b.Complete([]tensor.Tensor{{DType: tensor.Float64, Shape: tensor.Shape{b.Rows}, Data: out.Bytes(), Buf: out}}, nil)
+	return b.Complete(
+		[]tensor.Tensor{{DType: tensor.Float64, Shape: tensor.Shape{b.Rows}, Data: out.Bytes(), Buf: out}}, nil)
 }
 
 // A talk holds the bytes that a client sends on one connection.
@@ -219,7 +223,9 @@ func (m *mutants) message(c *jsontest.Choices, samples []sample) (text []byte, f
 	case 8:
 		q.Namespace, right = jsontest.One(c, m.samples).namespace, false
 	case 9:
-		q.Namespace, right = jsontest.One(c, []string{"", "!error", "!", "nobody", "floats/9", "v2/models/floats", "v2/health/ready", "v2/models/floats/infer", "app/1", "\xff"}), false
+		q.Namespace, right = jsontest.One(c,
+			[]string{"", "!error", "!", "nobody", "floats/9", "v2/models/floats", "v2/health/ready",
+				"v2/models/floats/infer", "app/1", "\xff"}), false
 	case 10, 11:
 		for range 1 + c.N(3) {
 			q.Tensors = changed(c, q.Tensors, m.samples)
@@ -249,7 +255,8 @@ func changed(c *jsontest.Choices, list []tensor.Tensor, samples []sample) []tens
 			list = append(list, list[i])
 		}
 	case 2:
-		for _, d := range []tensor.DType{tensor.Uint8, tensor.Bool, tensor.Float16, tensor.Int32, tensor.Float32, tensor.Complex64, tensor.LongDouble}[c.N(7):] {
+		for _, d := range []tensor.DType{tensor.Uint8, tensor.Bool, tensor.Float16, tensor.Int32, tensor.Float32,
+			tensor.Complex64, tensor.LongDouble}[c.N(7):] {
 			if d.Size() == t.DType.Size() {
 				t.DType = d
 			}
@@ -366,7 +373,8 @@ func (m *mutants) judge(q *talk, out []byte, talks []*talk) {
 	fail := func(format string, args ...any) {
 		m.T.Fatalf("%s\n%v", fmt.Sprintf(format, args...), q)
 	}
-	asked, answers := shiva.NewDecoder(shiva.DecoderConfig{Limits: m.loop.door.Settings().Limits}), shiva.NewDecoder(shiva.DecoderConfig{})
+	asked, answers := shiva.NewDecoder(shiva.DecoderConfig{Limits: m.loop.door.Settings().Limits}),
+		shiva.NewDecoder(shiva.DecoderConfig{})
 	in := q.bytes
 	for i := 0; ; i++ {
 		n, question, fault := asked.Push(in)
@@ -378,7 +386,8 @@ func (m *mutants) judge(q *talk, out []byte, talks []*talk) {
 		n, answer, err := answers.Push(out)
 		out = out[n:]
 		if err != nil || more != (answer != nil) {
-			fail("question %d: %v, %v; its answer: %s, %v", i, describeMessage(question), fault, describeMessage(answer), err)
+			fail("question %d: %v, %v; its answer: %s, %v", i, describeMessage(question), fault,
+				describeMessage(answer), err)
 		}
 		if !more {
 			return
@@ -426,7 +435,8 @@ func (m *mutants) judgeAnswer(question, answer *shiva.Message, right bool, fail 
 	if question == nil {
 		return
 	}
-	if id := jsonscan.Field(question.Metadata, "id"); id != nil && !strings.Contains(string(answer.Metadata), string(id)) {
+	if id := jsonscan.Field(question.Metadata, "id"); id != nil &&
+		!strings.Contains(string(answer.Metadata), string(id)) {
 		fail("the id %.100q is not in the answer %s", id, describeMessage(answer))
 	}
 }
@@ -451,14 +461,16 @@ func (m *mutants) newer(q *talk, i int, talks []*talk) (frames []*jsontest.Frame
 // judgeFrame checks the answer to a frame: an invalid one is refused, a valid one gets its number
 // back, and a superseded one is told by which frame. A frame that names no stream is of its
 // connection's stream, if connections are streams, otherwise none.
-func (m *mutants) judgeFrame(question, answer *shiva.Message, f *jsontest.Frame, newer []*jsontest.Frame, fail func(string, ...any)) {
+func (m *mutants) judgeFrame(question, answer *shiva.Message, f *jsontest.Frame, newer []*jsontest.Frame,
+	fail func(string, ...any)) {
 	if e := shiva.ParseError(answer); e != nil {
 		if e.Type == shiva.Superseded && !f.By(e.By, newer) {
 			fail("frame %v is superseded by %q", f.Keys, e.By)
 		}
 		return
 	}
-	if question.Namespace[0] == '!' || strings.HasSuffix(question.Namespace, "/update") || strings.HasPrefix(question.Namespace, "v2/") {
+	if question.Namespace[0] == '!' || strings.HasSuffix(question.Namespace, "/update") ||
+		strings.HasPrefix(question.Namespace, "v2/") {
 		return
 	}
 	right := f.Right || f.Stray && m.loop.door.Settings().Streams
@@ -468,7 +480,8 @@ func (m *mutants) judgeFrame(question, answer *shiva.Message, f *jsontest.Frame,
 		}
 		return
 	}
-	if seq := string(jsonscan.Field(answer.Metadata, "seq")); !right || seq != f.Value("seq") || jsonscan.Field(answer.Metadata, "skipped") == nil {
+	if seq := string(jsonscan.Field(answer.Metadata, "seq")); !right || seq != f.Value("seq") ||
+		jsonscan.Field(answer.Metadata, "skipped") == nil {
 		fail("frame %v is answered %s", f.Keys, describeMessage(answer))
 	}
 }
@@ -485,7 +498,8 @@ func TestMutantsOnSockets(t *testing.T) {
 		m := newMutants(t)
 		door := m.loop.door
 		m.on = newSocketRig(t, func(c *Config) {
-			c.Gate, c.Describe, c.Pool, c.Metrics, c.Settings = door.gate, door.describe, door.pool, door.metrics, door.Settings()
+			c.Gate, c.Describe, c.Pool, c.Metrics, c.Settings = door.gate, door.describe, door.pool, door.metrics,
+				door.Settings()
 		})
 		jsontest.Drive(t, 300, &m.tally, m.converse)
 	})

@@ -167,7 +167,9 @@ func TestClocksStandStillWhileNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var who access.Addresses
 		who.Configure(bytesPerSecond(4<<10), true)
-		r := newRig(t, func(c *Config) { c.Addresses, c.MessageTimeout, c.IdleTimeout = &who, time.Second, time.Second })
+		r := newRig(t, func(c *Config) {
+			c.Addresses, c.MessageTimeout, c.IdleTimeout = &who, time.Second, time.Second
+		})
 		c, began := r.dial(), time.Now()
 		c.bytes(unknown(t, 1<<20)) // it pays that for four minutes
 		c.fault("NotFound")
@@ -195,7 +197,9 @@ func TestFirstMessagesCostTheirAddressNothing(t *testing.T) {
 				var who access.Addresses
 				who.Configure(bytesPerSecond(1<<10), true)
 				identities := new(access.Identities)
-				identities.Replace([]access.Declaration{{Name: "camera", Tokens: []string{fmt.Sprintf("%x", sha256.Sum256([]byte("secret")))}, May: []string{"infer"}, Quota: c.quota}})
+				identities.Replace([]access.Declaration{
+					{Name: "camera", Tokens: []string{fmt.Sprintf("%x", sha256.Sum256([]byte("secret")))},
+						May: []string{"infer"}, Quota: c.quota}})
 				r := newRig(t, func(c *Config) { c.Addresses, c.Identities = &who, identities })
 				began, answer := time.Now(), "NotFound"
 				for range 5 {
@@ -305,7 +309,8 @@ func bytesPerSecond(rate int64) (l access.Limits) {
 // unknown is a message of that many bytes, and some more, to a model that does not exist.
 func unknown(t *testing.T, bytes int, metadata ...string) []byte {
 	x := tensor.Tensor{DType: tensor.Uint8, Shape: tensor.Shape{bytes}, Data: make([]byte, bytes)}
-	b, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: "unknown", Metadata: []byte(strings.Join(metadata, "")), Tensors: []tensor.Tensor{x}})
+	b, err := shiva.AppendMessage(nil,
+		&shiva.Message{Namespace: "unknown", Metadata: []byte(strings.Join(metadata, "")), Tensors: []tensor.Tensor{x}})
 	if err != nil {
 		t.Fatal(err)
 	}

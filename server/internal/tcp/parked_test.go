@@ -28,7 +28,8 @@ func newCrowd(t *testing.T, n int) *crowd {
 		if err != nil {
 			return err
 		}
-		b.Complete([]tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1, 4}, Data: buf.Bytes(), Buf: buf}}, nil)
+		b.Complete([]tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1, 4}, Data: buf.Bytes(), Buf: buf}},
+			nil)
 		return nil
 	}, pool)
 	c := &crowd{t, s.loop, []*memory{m}}
@@ -94,7 +95,8 @@ func TestWaitingPollersCostLittle(t *testing.T) {
 				c.ask(i, fmt.Sprintf(`{"id":"poller-%d","stream":"cam","wait":true,"after":%d,"timeout_ms":60000,"mine":7}`, i, round))
 			}
 			if took := used() - before; took > budget && !budgettest.Race {
-				t.Errorf("round %d: %d who wait take %d bytes, %d each; expected at most %d", round, n, took, took/n, budget)
+				t.Errorf("round %d: %d who wait take %d bytes, %d each; expected at most %d", round, n, took, took/n,
+					budget)
 			} else {
 				t.Logf("round %d: %d bytes each", round, took/n)
 			}
@@ -104,7 +106,8 @@ func TestWaitingPollersCostLittle(t *testing.T) {
 			}
 			for i := 1; i <= n; i++ {
 				got := c.answer(i)
-				for _, want := range []string{fmt.Sprintf(`"id":"poller-%d"`, i), fmt.Sprintf(`"seq":%d,`, round+1), `"mine":7`, `"model_name":"m"`} {
+				for _, want := range []string{fmt.Sprintf(`"id":"poller-%d"`, i), fmt.Sprintf(`"seq":%d,`, round+1),
+					`"mine":7`, `"model_name":"m"`} {
 					if !strings.Contains(got, want) {
 						t.Fatalf("client %d got %s, expected %s", i, got, want)
 					}

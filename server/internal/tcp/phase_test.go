@@ -25,7 +25,10 @@ type life struct {
 
 func newLife(t *testing.T) *life {
 	l := &life{t: t}
-	l.session, l.transport = newSession(t, func(b *scheduler.Batch) error { l.batches = append(l.batches, b); return nil }, nil)
+	l.session, l.transport = newSession(t, func(b *scheduler.Batch) error {
+		l.batches = append(l.batches, b)
+		return nil
+	}, nil)
 	l.transport.later = true
 	return l
 }
@@ -76,7 +79,9 @@ var sessionLives = map[string]struct {
 		func(l *life) { l.asks("{}"); l.turn(l.hangUp) }, (*life).answers, []sessionPhase{hungUp, ending},
 	},
 	"the client ends its direction after a refusal": {
-		func(l *life) { l.asks("{}"); l.babbles() }, func(l *life) { l.turn(l.hangUp) }, []sessionPhase{leaving, hungUp},
+		func(l *life) { l.asks("{}"); l.babbles() }, func(l *life) {
+			l.turn(l.hangUp)
+		}, []sessionPhase{leaving, hungUp},
 	},
 	"the server shuts down": {
 		func(*life) {}, func(l *life) { l.loop.leave(true) }, []sessionPhase{reading, leaving, lingering},
@@ -100,11 +105,14 @@ var sessionLives = map[string]struct {
 	"the client has been quiet": {
 		(*life).babbles, func(l *life) { later(l.session, 2*time.Second) }, []sessionPhase{lingering, ending},
 	},
-	"the transport ends":                            {func(*life) {}, endOfTransport, []sessionPhase{reading, gone}},
-	"the transport ends before the answer":          {func(l *life) { l.asks("{}"); l.babbles() }, endOfTransport, []sessionPhase{leaving, gone}},
-	"the transport ends after the peer's end":       {func(l *life) { l.asks("{}"); l.turn(l.hangUp) }, endOfTransport, []sessionPhase{hungUp, gone}},
-	"the transport ends after the server's end":     {(*life).babbles, endOfTransport, []sessionPhase{lingering, gone}},
-	"the transport ends, as the server asked it to": {func(l *life) { l.turn(l.close) }, endOfTransport, []sessionPhase{ending, gone}},
+	"the transport ends": {func(*life) {}, endOfTransport, []sessionPhase{reading, gone}},
+	"the transport ends before the answer": {func(l *life) { l.asks("{}"); l.babbles() }, endOfTransport,
+		[]sessionPhase{leaving, gone}},
+	"the transport ends after the peer's end": {func(l *life) { l.asks("{}"); l.turn(l.hangUp) }, endOfTransport,
+		[]sessionPhase{hungUp, gone}},
+	"the transport ends after the server's end": {(*life).babbles, endOfTransport, []sessionPhase{lingering, gone}},
+	"the transport ends, as the server asked it to": {func(l *life) { l.turn(l.close) }, endOfTransport,
+		[]sessionPhase{ending, gone}},
 }
 
 func endOfTransport(l *life) { l.turn(l.closed) }
@@ -163,7 +171,10 @@ var callLives = map[string]struct {
 		[]callPhase{free, opening, fetching, held, inFlight},
 	},
 	"inputs in shared memory for no model": {
-		func(l *life) { l.shares(); l.asks("{}") }, func(l *life) { l.turn(func() { l.sends("none") }); l.waitFor(answered) },
+		func(l *life) { l.shares(); l.asks("{}") }, func(l *life) {
+			l.turn(func() { l.sends("none") })
+			l.waitFor(answered)
+		},
 		[]callPhase{free, opening, fetching, held, answered},
 	},
 	"its answer has come, and others are in its way": {
@@ -183,7 +194,8 @@ var callLives = map[string]struct {
 		[]callPhase{free, opening, inFlight, free},
 	},
 	"the server panics": {
-		func(*life) {}, func(l *life) { l.turn(func() { l.appendCall(nil); l.closed() }) }, []callPhase{free, opening, free},
+		func(*life) {}, func(l *life) { l.turn(func() { l.appendCall(nil); l.closed() }) },
+		[]callPhase{free, opening, free},
 	},
 }
 
@@ -205,7 +217,8 @@ func (l *life) shares() {
 	if err := os.WriteFile(filepath.Join(dir, "file"), make([]byte, 16), 0o600); err != nil {
 		l.t.Fatal(err)
 	}
-	if err := l.loop.door.regions.Register(regions.Client{}, regions.Region{Name: "r", Key: "/file", Size: 16}); err != nil {
+	if err := l.loop.door.regions.Register(regions.Client{},
+		regions.Region{Name: "r", Key: "/file", Size: 16}); err != nil {
 		l.t.Fatal(err)
 	}
 }
@@ -214,7 +227,8 @@ func (l *life) shares() {
 func (l *life) sends(route string) {
 	m := message(route, "{}", 1, 2, 3, 4)
 	if list, _ := l.loop.door.regions.Status(regions.Client{}, ""); len(list) > 0 {
-		m = &shiva.Message{Namespace: route, Metadata: fmt.Appendf(nil, `{%q:{"inputs":[%s]}}`, shiva.MemoryKey, input(0))}
+		m = &shiva.Message{Namespace: route,
+			Metadata: fmt.Appendf(nil, `{%q:{"inputs":[%s]}}`, shiva.MemoryKey, input(0))}
 	}
 	ask, err := shiva.AppendMessage(nil, m)
 	if err != nil {

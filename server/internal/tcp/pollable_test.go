@@ -60,7 +60,8 @@ func TestPollableOf(t *testing.T) {
 			}
 			most, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 			// The system doubles the size, for its own use.
-			if n, err := unix.GetsockoptInt(d.fd, unix.SOL_SOCKET, unix.SO_SNDBUF); err != nil || n < 2*min(most, socketBuffer) {
+			if n, err := unix.GetsockoptInt(d.fd, unix.SOL_SOCKET, unix.SO_SNDBUF); err != nil ||
+				n < 2*min(most, socketBuffer) {
 				t.Errorf("a buffer of %d bytes, %v; expected %d", n, err, 2*min(most, socketBuffer))
 			}
 		}

@@ -96,7 +96,8 @@ func parseMemory(value []byte, limits *shiva.Limits) (*sharedTensors, error) {
 	}
 	for what, list := range map[string][]placement{"inputs": m.Inputs, "outputs": m.Outputs} {
 		if len(list) > limits.Tensors {
-			return nil, fault.TooLarge("metadata key %q has %d %s, the limit (limits.tensors) is %d", shiva.MemoryKey, len(list), what, limits.Tensors)
+			return nil, fault.TooLarge("metadata key %q has %d %s, the limit (limits.tensors) is %d", shiva.MemoryKey,
+				len(list), what, limits.Tensors)
 		}
 		for i := range list {
 			p := &list[i]
@@ -116,7 +117,8 @@ func parseMemory(value []byte, limits *shiva.Limits) (*sharedTensors, error) {
 			return nil, fault.Invalid("input %q: %q is not a datatype", p.Name, p.Datatype)
 		}
 		if len(p.Shape) > limits.Rank || slices.ContainsFunc(p.Shape, func(n int) bool { return n < 0 }) {
-			return nil, fault.Invalid("input %q: shape %v: expected at most %d dimensions (limits.rank) of 0 or more", p.Name, p.Shape, limits.Rank)
+			return nil, fault.Invalid("input %q: shape %v: expected at most %d dimensions (limits.rank) of 0 or more",
+				p.Name, p.Shape, limits.Rank)
 		}
 		m.fetched = append(m.fetched, tensor.Tensor{Name: p.Name, DType: d, Shape: append(tensor.Shape{}, p.Shape...)})
 	}
@@ -226,10 +228,12 @@ func (c *call) output(name string) (int, error) {
 	specs := c.gate.Target.Spec.Outputs
 	i := slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == name })
 	if i < 0 && len(specs) == 0 {
-		return 0, fmt.Errorf("%w: the outputs of %q are not known until a container has registered", scheduler.ErrUnavailable, c.gate.Target.ID.Name)
+		return 0, fmt.Errorf("%w: the outputs of %q are not known until a container has registered",
+			scheduler.ErrUnavailable, c.gate.Target.ID.Name)
 	}
 	if i < 0 {
-		return 0, fault.Invalid("metadata key %q: no output %q; model %q has %d other outputs", shiva.MemoryKey, name, c.gate.Target.ID.Name, len(specs))
+		return 0, fault.Invalid("metadata key %q: no output %q; model %q has %d other outputs", shiva.MemoryKey, name,
+			c.gate.Target.ID.Name, len(specs))
 	}
 	return i, nil
 }
@@ -246,7 +250,8 @@ func (c *call) isPlaced(i int) bool {
 // hasSharedOutputs reports whether any output goes to shared memory.
 func (c *call) hasSharedOutputs() bool {
 	m := c.shared
-	return m != nil && c.gate.Err == nil && (len(m.Outputs) > 0 || m.Area != nil && slices.ContainsFunc(c.gate.Outputs, worthPutting))
+	return m != nil && c.gate.Err == nil &&
+		(len(m.Outputs) > 0 || m.Area != nil && slices.ContainsFunc(c.gate.Outputs, worthPutting))
 }
 
 // put writes the outputs that go to shared memory, and posts the call.
@@ -345,7 +350,9 @@ func (s *session) region(who *access.Identity, m *shiva.Message) (answer []byte,
 	} else if len(steps) != 1 {
 		action = ""
 	}
-	g, client := s.loop.door.regions, regions.Client{Address: s.address(), Who: who, Source: access.Source{Identity: who.Name(), Address: s.transport.Peer(), Door: "tcp"}}
+	g, client := s.loop.door.regions,
+		regions.Client{Address: s.address(), Who: who,
+			Source: access.Source{Identity: who.Name(), Address: s.transport.Peer(), Door: "tcp"}}
 	var value any
 	switch {
 	case action == "status":

@@ -68,7 +68,9 @@ func TestRegionPaths(t *testing.T) {
 	} {
 		w.send(&shiva.Message{Namespace: "v2/systemsharedmemory/" + c.route, Metadata: []byte(c.metadata)})
 		a := w.next()
-		if got := string(a.Metadata); got != c.want && !(a.Namespace == "!error" && (strings.Contains(got, c.want) || strings.Contains(got, strings.ReplaceAll(c.want, `"`, `\"`)))) {
+		if got := string(a.Metadata); got != c.want &&
+			!(a.Namespace == "!error" &&
+				(strings.Contains(got, c.want) || strings.Contains(got, strings.ReplaceAll(c.want, `"`, `\"`)))) {
 			t.Errorf("%s %s: %s, expected %s", c.route, c.metadata, got, c.want)
 		}
 		a.Release()
@@ -91,7 +93,8 @@ func TestRegionPaths(t *testing.T) {
 func TestSharedTensors(t *testing.T) {
 	r, file := sharing(t)
 	r.model("m", floats("x"), r.Echo)
-	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}, {Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}}
+	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}},
+		{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}}
 	r.model("two", scheduler.Spec{Inputs: two, Outputs: two}, r.Echo)
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -100,9 +103,15 @@ func TestSharedTensors(t *testing.T) {
 	w := r.dial()
 	const rounds = 50
 	for i := range rounds {
-		w.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"id":%d,"shared_memory":{"inputs":[%s]}}`, 3*i, input(4*i))})
-		w.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"id":%d}`, 3*i+1), Tensors: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{4}, Data: content[:16]}}})
-		w.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"id":%d,"shared_memory":{"inputs":[%s],"outputs":[%s]}}`, 3*i+2, input(4*i), output(2048+16*i, 1024))})
+		w.send(
+			&shiva.Message{Namespace: "m",
+				Metadata: fmt.Appendf(nil, `{"id":%d,"shared_memory":{"inputs":[%s]}}`, 3*i, input(4*i))})
+		w.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"id":%d}`, 3*i+1),
+			Tensors: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{4}, Data: content[:16]}}})
+		w.send(
+			&shiva.Message{Namespace: "m",
+				Metadata: fmt.Appendf(nil, `{"id":%d,"shared_memory":{"inputs":[%s],"outputs":[%s]}}`, 3*i+2,
+					input(4*i), output(2048+16*i, 1024))})
 	}
 	for i := range 3 * rounds {
 		a := w.next()
@@ -117,8 +126,10 @@ func TestSharedTensors(t *testing.T) {
 		from := 4 * (i / 3)
 		switch i % 3 {
 		case 2:
-			want := placement{Name: "x", Datatype: "FP32", Shape: []int{1, 4}, Place: parameter.Place{Region: "r", Offset: int64(2048 + 4*from), Size: 16}}
-			if m.Shared == nil || fmt.Sprint(m.Shared.Outputs) != fmt.Sprint([]placement{want}) || len(a.Tensors)+len(m.Tensors) != 0 {
+			want := placement{Name: "x", Datatype: "FP32", Shape: []int{1, 4},
+				Place: parameter.Place{Region: "r", Offset: int64(2048 + 4*from), Size: 16}}
+			if m.Shared == nil || fmt.Sprint(m.Shared.Outputs) != fmt.Sprint([]placement{want}) ||
+				len(a.Tensors)+len(m.Tensors) != 0 {
 				t.Errorf("answer %d: %s with %d tensors", i, a.Metadata, len(a.Tensors))
 			}
 			now, err := os.ReadFile(file)
@@ -136,10 +147,14 @@ func TestSharedTensors(t *testing.T) {
 		a.Release()
 	}
 	// Some tensors are in the message, with names, and others in the region.
-	w.send(&shiva.Message{Namespace: "two", Metadata: []byte(`{"__tensors__":["a"],"shared_memory":{"inputs":[` + input(64) + `],"outputs":[` + output(2048, 16) + `]}}`),
-		Tensors: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1, 4}, Data: content[:16]}}})
+	w.send(
+		&shiva.Message{Namespace: "two",
+			Metadata: []byte(`{"__tensors__":["a"],"shared_memory":{"inputs":[` + input(64) + `],"outputs":[` +
+				output(2048, 16) + `]}}`),
+			Tensors: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1, 4}, Data: content[:16]}}})
 	a := w.next()
-	if len(a.Tensors) != 1 || string(a.Tensors[0].Data) != string(content[:16]) || !strings.Contains(string(a.Metadata), `"__tensors__":["a"]`) {
+	if len(a.Tensors) != 1 || string(a.Tensors[0].Data) != string(content[:16]) ||
+		!strings.Contains(string(a.Metadata), `"__tensors__":["a"]`) {
 		t.Errorf("%s with %d tensors", a.Metadata, len(a.Tensors))
 	}
 	a.Release()
@@ -165,13 +180,17 @@ func TestArea(t *testing.T) {
 	var tensors []tensor.Tensor
 	for i, n := range []int{size, 100, 0, size, size, size} {
 		if n > 0 {
-			tensors = append(tensors, tensor.Tensor{DType: tensor.Uint8, Shape: tensor.Shape{n}, Data: bytes.Repeat([]byte{byte('a' + i)}, n)})
+			tensors = append(tensors,
+				tensor.Tensor{DType: tensor.Uint8, Shape: tensor.Shape{n},
+					Data: bytes.Repeat([]byte{byte('a' + i)}, n)})
 		}
 	}
 	w := r.dial()
 	send := func(shared string) *shiva.Message {
 		t.Helper()
-		w.send(&shiva.Message{Namespace: "many", Metadata: []byte(`{"__tensors__":["a","b","d","e","f"],"__texts__":{"c":"` + strings.Repeat("text", 20_000) + `"},"shared_memory":` + shared + `}`), Tensors: tensors})
+		w.send(&shiva.Message{Namespace: "many",
+			Metadata: []byte(`{"__tensors__":["a","b","d","e","f"],"__texts__":{"c":"` +
+				strings.Repeat("text", 20_000) + `"},"shared_memory":` + shared + `}`), Tensors: tensors})
 		return w.next()
 	}
 	a := send(`{"outputs":[{"name":"d","region":"out","offset":0,"byte_size":100000}],"area":{"region":"out","offset":200000,"byte_size":150000}}`)
@@ -184,11 +203,15 @@ func TestArea(t *testing.T) {
 		t.Fatal(err, string(a.Metadata))
 	}
 	want := []placement{
-		{Name: "d", Datatype: "UINT8", Shape: []int{size}, Place: parameter.Place{Region: "out", Offset: 0, Size: size}, Index: 2},
-		{Name: "a", Datatype: "UINT8", Shape: []int{size}, Place: parameter.Place{Region: "out", Offset: 200_000, Size: size}, Index: 0},
-		{Name: "e", Datatype: "UINT8", Shape: []int{size}, Place: parameter.Place{Region: "out", Offset: 200_000 + 70_016, Size: size}, Index: 3},
+		{Name: "d", Datatype: "UINT8", Shape: []int{size}, Place: parameter.Place{Region: "out", Offset: 0, Size: size},
+			Index: 2},
+		{Name: "a", Datatype: "UINT8", Shape: []int{size},
+			Place: parameter.Place{Region: "out", Offset: 200_000, Size: size}, Index: 0},
+		{Name: "e", Datatype: "UINT8", Shape: []int{size},
+			Place: parameter.Place{Region: "out", Offset: 200_000 + 70_016, Size: size}, Index: 3},
 	}
-	if fmt.Sprint(m.Shared.Outputs) != fmt.Sprint(want) || fmt.Sprint(m.Tensors) != "[b f]" || len(a.Tensors) != 2 || len(m.Texts["c"]) != 80_000 {
+	if fmt.Sprint(m.Shared.Outputs) != fmt.Sprint(want) || fmt.Sprint(m.Tensors) != "[b f]" || len(a.Tensors) != 2 ||
+		len(m.Texts["c"]) != 80_000 {
 		t.Errorf("%v, expected %v; %v with %d tensors", m.Shared.Outputs, want, m.Tensors, len(a.Tensors))
 	}
 	a.Release()
@@ -201,7 +224,8 @@ func TestArea(t *testing.T) {
 			t.Errorf("wrong bytes at %d", p.Offset)
 		}
 	}
-	if a = send(`{"area":{"region":"out","byte_size":60000}}`); len(a.Tensors) != 5 || strings.Contains(string(a.Metadata), "shared_memory") {
+	if a = send(`{"area":{"region":"out","byte_size":60000}}`); len(a.Tensors) != 5 ||
+		strings.Contains(string(a.Metadata), "shared_memory") {
 		t.Errorf("without room: %.200s with %d tensors", a.Metadata, len(a.Tensors))
 	}
 	a.Release()
@@ -235,7 +259,8 @@ func TestRegionOfConnection(t *testing.T) {
 	before := names()
 	w, other := r.dial(), r.dial()
 	register := func(w *wire, name, connection string) *shiva.Message {
-		w.send(&shiva.Message{Namespace: "v2/systemsharedmemory/region/" + name + "/register", Metadata: []byte(`{"key":"/file","byte_size":8,"connection":` + connection + `}`)})
+		w.send(&shiva.Message{Namespace: "v2/systemsharedmemory/region/" + name + "/register",
+			Metadata: []byte(`{"key":"/file","byte_size":8,"connection":` + connection + `}`)})
 		return w.next()
 	}
 	for _, name := range []string{"a", "b"} {
@@ -275,7 +300,8 @@ func TestWrongPlaces(t *testing.T) {
 	if err := os.WriteFile(file+".large", make([]byte, 2<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Regions.Register(regions.Client{}, regions.Region{Name: "large", Key: "file.large", Size: 2 << 20}); err != nil {
+	if err := r.Regions.Register(regions.Client{},
+		regions.Region{Name: "large", Key: "file.large", Size: 2 << 20}); err != nil {
 		t.Fatal(err)
 	}
 	w := r.dial()
@@ -293,7 +319,8 @@ func TestWrongPlaces(t *testing.T) {
 		{in(strings.Replace(input(0), "[1,4]", "[1,5]", 1)), "InvalidInput", "input byte size mismatch for input 'x'", false},
 		{in(strings.Replace(input(0), `"r"`, `"none"`, 1)), "NotFound", "Unable to find shared memory region: 'none'", true},
 		{in(input(4096 - 15)), "InvalidInput", "Invalid offset + byte size for shared memory region: 'r'", true},
-		{in(strings.NewReplacer(`"r"`, `"large"`, "16", "2097152", "[1,4]", "[131072,4]").Replace(input(0))), "TooLarge", "limits.message_bytes", false},
+		{in(strings.NewReplacer(`"r"`, `"large"`, "16", "2097152", "[1,4]", "[131072,4]").Replace(input(0))),
+			"TooLarge", "limits.message_bytes", false},
 		{in(strings.Replace(input(0), `"x"`, `"y"`, 1)), "InvalidInput", `input \"x\" is missing`, false},
 		{out(output(0, 15)), "InvalidInput", "should be at least 16 bytes to hold the results", false},
 		{out(strings.Replace(output(0, 16), `"x"`, `"y"`, 1)), "InvalidInput", `no output \"y\"`, false},
@@ -302,11 +329,13 @@ func TestWrongPlaces(t *testing.T) {
 	}
 	for i, c := range cases {
 		w.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"id":%d,"shared_memory":%s}`, i, c.shared)})
-		w.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"shared_memory":{"inputs":[%s]}}`, input(0))})
+		w.send(
+			&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"shared_memory":{"inputs":[%s]}}`, input(0))})
 	}
 	w.send(&shiva.Message{Namespace: "m", Metadata: []byte(`{"x":"__tensor__0","shared_memory":{}}`)})
 	for i, c := range cases {
-		if a := w.next(); a.Namespace != "!error" || !strings.Contains(string(a.Metadata), `"`+c.kind+`"`) || !strings.Contains(string(a.Metadata), c.want) || !strings.Contains(string(a.Metadata), fmt.Sprintf(`"id":%d`, i)) {
+		if a := w.next(); a.Namespace != "!error" || !strings.Contains(string(a.Metadata), `"`+c.kind+`"`) ||
+			!strings.Contains(string(a.Metadata), c.want) || !strings.Contains(string(a.Metadata), fmt.Sprintf(`"id":%d`, i)) {
 			t.Errorf("%s: %s, expected %s %s", c.shared, a.Metadata, c.kind, c.want)
 		} else if e := shiva.ParseError(a); e.Unshared != c.unshared {
 			t.Errorf("%s: %s, expected unshared %v", c.shared, a.Metadata, c.unshared)
@@ -342,7 +371,8 @@ func TestGoneWhileCopied(t *testing.T) {
 	if err := os.Truncate(file, 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Regions.Register(regions.Client{}, regions.Region{Name: "large", Key: "file", Size: 1 << 20}); err != nil {
+	if err := r.Regions.Register(regions.Client{},
+		regions.Region{Name: "large", Key: "file", Size: 1 << 20}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range max(8, budgettest.Rounds(40)) {

@@ -69,7 +69,8 @@ func newTLSRig(t testing.TB, change func(*Config)) *rig {
 	authority := certtest.New(t, "authority")
 	server := authority.Server(nil)
 	paths := certtest.Write(t, t.TempDir(), "cert.pem", server.Cert, "key.pem", server.Key, "ca.pem", authority.PEM())
-	config, faults := listen.TLSFiles{Cert: paths[0], Key: paths[1], ClientCA: paths[2], ClientAuth: listen.AuthOptional}.Load(time.Now(), nil)
+	config, faults := listen.TLSFiles{Cert: paths[0], Key: paths[1], ClientCA: paths[2],
+		ClientAuth: listen.AuthOptional}.Load(time.Now(), nil)
 	if err := faults.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,8 @@ func newTLSRig(t testing.TB, change func(*Config)) *rig {
 		c.TLS, c.Handshakes, c.HandshakeTimeout = config, 100, time.Minute
 	})
 	// The cheapest key exchange: it is most of the work of a handshake.
-	r.tls = &tls.Config{CurvePreferences: []tls.CurveID{tls.CurveP256}, RootCAs: authority.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{authority.Client("camera", nil).Pair(t)}}
+	r.tls = &tls.Config{CurvePreferences: []tls.CurveID{tls.CurveP256}, RootCAs: authority.Pool(),
+		ServerName: "localhost", Certificates: []tls.Certificate{authority.Client("camera", nil).Pair(t)}}
 	return r
 }
 
@@ -121,7 +123,8 @@ func newRigAt(t testing.TB, addr string, change func(*Config)) *rig {
 		},
 		Loops: 1,
 		Settings: Settings{
-			Settings: listen.Settings{Connections: 1000, Bounds: listen.Bounds{MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second}},
+			Settings: listen.Settings{Connections: 1000,
+				Bounds: listen.Bounds{MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second}},
 			InFlight: 256, OutboundBytes: 8 << 20,
 		},
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsonscan"
-	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // A session is one client connection: bytes in, answers out, in the order of the requests. It runs
@@ -72,27 +70,6 @@ type closing struct {
 
 // notClosing is shared by all sessions that are not leaving. It does not change.
 var notClosing closing
-
-// rescue, deferred, ends the session after a panic, which would otherwise end the process.
-func (s *session) rescue() {
-	if r := recover(); r != nil {
-		rethrow(r)
-		s.loop.door.log.Error("panic while serving a connection; closing it",
-			"peer", s.transport.Peer(), "panic", r, "stack", string(debug.Stack()))
-		if !s.outbound.own { // answers being encoded are lost
-			s.outbound = outbound{}
-			s.loop.out, s.loop.vecs = nil, nil
-		}
-		s.close()
-	}
-}
-
-// rethrow lets a violation of an invariant, which the strict build raises, end the process.
-func rethrow(panicked any) {
-	if v, is := panicked.(tensor.Violation); is {
-		panic(v)
-	}
-}
 
 // traffic takes bytes that have arrived. p is valid only during the call.
 func (s *session) traffic(p []byte) {
@@ -300,20 +277,6 @@ func (s *session) appendCall(m *shiva.Message) *call {
 // tryOpen is open, with panics turned into errors.
 func (s *session) tryOpen(c *call, fault error) error {
 	return s.attempt(c, func(c *call) error { return s.open(c, fault) })
-}
-
-// attempt takes a step of a call and turns a panic into an error. The panic is a bug of the server;
-// it ends this connection and no other.
-func (s *session) attempt(c *call, step func(*call) error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			rethrow(r)
-			s.loop.door.log.Error("panic while opening a request", "peer", s.transport.Peer(), "panic", r, "stack", string(debug.Stack()))
-			s.leaveFor(metrics.ClosedError)
-			err = fmt.Errorf("%w: %v", fault.ErrInternal, r)
-		}
-	}()
-	return step(c)
 }
 
 // open turns the message of c into a call, feedback, a control answer or an error.
@@ -688,7 +651,8 @@ func (s *session) tick() {
 			s.close()
 		}
 	case s.stalled(now, cfg.StallTimeout):
-		s.end(metrics.ClosedStalled, "it does not read its answers", "unread", s.outbox.Waiting(), "for", now.Sub(s.progress))
+		s.end(metrics.ClosedStalled, "it does not read its answers", "unread", s.outbox.Waiting(), "for",
+			now.Sub(s.progress))
 	case s.phase != reading:
 		s.probe()
 		s.leave()

@@ -83,7 +83,8 @@ func newSessionOf(t testing.TB, spec scheduler.Spec, w scheduler.WorkerFunc, poo
 		Entrance: r.Entrance("tcp"),
 		Gate:     r.Gate, Regions: r.Regions, Pool: pool,
 		Settings: Settings{
-			Settings: listen.Settings{Bounds: listen.Bounds{MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second}},
+			Settings: listen.Settings{Bounds: listen.Bounds{MessageTimeout: 10 * time.Second,
+				StallTimeout: 10 * time.Second}},
 			InFlight: 256, OutboundBytes: 1 << 20, IdleTimeout: time.Minute,
 		},
 	})
@@ -126,7 +127,8 @@ func TestPiecemealAnswers(t *testing.T) {
 				buf.Bytes()[i*5000+j] = answers
 			}
 		}
-		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, 5000}, Data: buf.Bytes(), Buf: buf}}, nil)
+		b.Complete(
+			[]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, 5000}, Data: buf.Bytes(), Buf: buf}}, nil)
 		return nil
 	}, pool)
 	m.few = 777
@@ -236,7 +238,8 @@ func TestRefusedMetadata(t *testing.T) {
 	}
 	q := &s.tail.question
 	if s.waiting != 2 || string(q.ID) != `"a"` || q.Inputs != nil || q.User != "" || cap(q.forward) > 4<<10 {
-		t.Errorf("%d wait; a refused one of id %s has %d texts, %d bytes of user and %d to forward", s.waiting, q.ID, len(q.Inputs), len(q.User), cap(q.forward))
+		t.Errorf("%d wait; a refused one of id %s has %d texts, %d bytes of user and %d to forward", s.waiting, q.ID,
+			len(q.Inputs), len(q.User), cap(q.forward))
 	}
 }
 
@@ -268,7 +271,8 @@ func TestRefusalIsShort(t *testing.T) {
 	}
 	s.take(ask)
 	if n := len(s.tail.err.Error()); n > 5<<10 || s.waiting != 2 || !errors.Is(s.tail.err, scheduler.ErrNotFound) {
-		t.Errorf("a refusal of %d bytes is one of %d answers that wait: %v", n, s.waiting, errors.Is(s.tail.err, scheduler.ErrNotFound))
+		t.Errorf("a refusal of %d bytes is one of %d answers that wait: %v", n, s.waiting,
+			errors.Is(s.tail.err, scheduler.ErrNotFound))
 	}
 }
 
@@ -306,7 +310,8 @@ func TestLoopKeepsLittle(t *testing.T) {
 	}
 	s.take(ask)
 	if len(m.out) < 9<<20 || cap(s.loop.out) > 8<<20 || cap(s.loop.metadata) > 8<<20 {
-		t.Errorf("after an answer of %d bytes: %d for answers, %d for metadata", len(m.out), cap(s.loop.out), cap(s.loop.metadata))
+		t.Errorf("after an answer of %d bytes: %d for answers, %d for metadata", len(m.out), cap(s.loop.out),
+			cap(s.loop.metadata))
 	}
 }
 
@@ -452,11 +457,13 @@ func TestCallSize(t *testing.T) {
 func expired(t *testing.T, m *memory) {
 	t.Helper()
 	_, answer, err := shiva.NewDecoder(shiva.DecoderConfig{}).Push(m.out)
-	if err != nil || answer == nil || shiva.ParseError(answer) == nil || shiva.ParseError(answer).Type != shiva.DeadlineExceeded {
+	if err != nil || answer == nil || shiva.ParseError(answer) == nil ||
+		shiva.ParseError(answer).Type != shiva.DeadlineExceeded {
 		t.Errorf("answered %s, %v", describeMessage(answer), err)
 	}
 	if !m.shut || m.closed || m.s.receiver != nil {
-		t.Errorf("our direction is ended: %v; closed: %v; still holds what came: %v", m.shut, m.closed, m.s.receiver != nil)
+		t.Errorf("our direction is ended: %v; closed: %v; still holds what came: %v", m.shut, m.closed,
+			m.s.receiver != nil)
 	}
 	if later(m.s, time.Second); !m.closed {
 		t.Error("still open")
@@ -595,7 +602,8 @@ func TestReaderClock(t *testing.T) {
 		s, m := newSession(t, hold, nil)
 		s.take([]byte("GET / HTTP/1.1"))
 		if !m.shut || m.closed || len(m.out) == 0 {
-			t.Errorf("expected an answer and the end of our direction only: shut %v, closed %v, %d bytes", m.shut, m.closed, len(m.out))
+			t.Errorf("expected an answer and the end of our direction only: shut %v, closed %v, %d bytes", m.shut,
+				m.closed, len(m.out))
 		}
 		s.take(make([]byte, 1000)) // bytes in transit do not reset the connection
 		later(s, 1100*time.Millisecond)

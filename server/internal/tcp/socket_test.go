@@ -182,7 +182,8 @@ func TestAllocationsOnSockets(t *testing.T) {
 
 // BenchmarkIdle measures the memory of an idle connection, the server's side and the client's.
 func BenchmarkIdle(b *testing.B) {
-	for name, newSocketRig := range map[string]func(testing.TB, func(*Config)) *rig{"tcp": newSocketRig, "unix": newUnixRig} {
+	for name, newSocketRig := range map[string]func(testing.TB, func(*Config)) *rig{"tcp": newSocketRig,
+		"unix": newUnixRig} {
 		b.Run(name, func(b *testing.B) {
 			const n = 500
 			r := newSocketRig(b, nil)

@@ -153,7 +153,8 @@ func (c *ciphertext) Write(p []byte) (int, error) {
 		}
 	}
 	if len(c.pending)+len(p)-n > most {
-		return n, fmt.Errorf("tcp: the client makes TLS send records without reading them: %d bytes are unsent", len(c.pending))
+		return n, fmt.Errorf("tcp: the client makes TLS send records without reading them: %d bytes are unsent",
+			len(c.pending))
 	}
 	if c.batch == nil {
 		c.batch = batches.Get().(*[batchBytes + 4<<10]byte)

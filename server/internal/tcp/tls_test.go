@@ -87,7 +87,9 @@ func TestManySlowTLSClients(t *testing.T) {
 		most *= 2
 	}
 	// Memory that parallel tests hold for a moment is counted, too.
-	budgettest.Until(t, fmt.Sprintf("%d KiB for each at most", most>>10), func() bool { return (inUse()-before)/int64(clients) <= most })
+	budgettest.Until(t, fmt.Sprintf("%d KiB for each at most", most>>10), func() bool {
+		return (inUse()-before)/int64(clients) <= most
+	})
 	for _, c := range slow {
 		c.bytes(ask[pieces:])
 	}

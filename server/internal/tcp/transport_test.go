@@ -58,7 +58,8 @@ func TestAnyPieces(t *testing.T) {
 	}
 	for _, k := range []struct{ piece, buffer int }{{1, 1 << 20}, {12, 13}, {13, 100}, {1000, 999}} {
 		if got := converse(k.piece, k.buffer); !bytes.Equal(got, whole) {
-			t.Errorf("in pieces of %d, with room for %d: %d bytes of answers, %d when whole", k.piece, k.buffer, len(got), len(whole))
+			t.Errorf("in pieces of %d, with room for %d: %d bytes of answers, %d when whole", k.piece, k.buffer,
+				len(got), len(whole))
 		}
 	}
 }
@@ -78,12 +79,14 @@ func TestLargeTensorsInPieces(t *testing.T) {
 	data := make([]byte, len(large.Data))
 	tensor.SwapCopy(data, large.Data, 4)
 	var question []byte
-	for _, m := range []*shiva.Message{{Namespace: "m", Tensors: []tensor.Tensor{large}}, message("small", "", 1, 2, 3, 4)} {
+	for _, m := range []*shiva.Message{{Namespace: "m", Tensors: []tensor.Tensor{large}},
+		message("small", "", 1, 2, 3, 4)} {
 		if question, err = shiva.AppendMessage(question, m); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, k := range []struct{ piece, buffer int }{{2 << 20, 2 << 20}, {64 << 10, 262_143}, {10_001, 99_991}, {4 << 10, 1 << 20}, {300_000, 7777}} {
+	for _, k := range []struct{ piece, buffer int }{{2 << 20, 2 << 20}, {64 << 10, 262_143}, {10_001, 99_991},
+		{4 << 10, 1 << 20}, {300_000, 7777}} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, nil)
 			r.net.Piece, r.net.Buffer = k.piece, k.buffer
@@ -100,7 +103,8 @@ func TestLargeTensorsInPieces(t *testing.T) {
 				t.Error(err)
 			}
 			if n := bytes.Count(answers, data); n != 3 {
-				t.Errorf("in pieces of %d, with room for %d: %d bytes of answers have the tensor %d times, want 3", k.piece, k.buffer, len(answers), n)
+				t.Errorf("in pieces of %d, with room for %d: %d bytes of answers have the tensor %d times, want 3",
+					k.piece, k.buffer, len(answers), n)
 			}
 		})
 	}

@@ -33,7 +33,9 @@ func sized(r *rig, name string, declared, others int) {
 		if err != nil {
 			return err
 		}
-		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, n}, Data: buf.Bytes()[:b.Rows*n], Buf: buf}}, nil)
+		b.Complete(
+			[]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, n}, Data: buf.Bytes()[:b.Rows*n],
+				Buf: buf}}, nil)
 		return nil
 	})
 }
@@ -100,20 +102,21 @@ func (c unread) test(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) 
 		now = r.Pool.InUse()
 		most = max(most, now)
 	}
-	budgettest.Until(t, "a client that does not read to stand still, with no more than it may have", func() (still bool) {
-		sample()
-		nothing := false
-		onlySession(r, func(s *session) {
-			still = s.stalled(s.loop.now, unreadGrace) && s.inFlight == 0
-			nothing = s.inFlight+s.held == 0 && s.outbound.first == nil
-		})
-		if nothing { // the kernel took all that the limit allowed; it will be full
-			if _, err := greedy.Write(b); err != nil {
-				t.Fatal(err)
+	budgettest.Until(t, "a client that does not read to stand still, with no more than it may have",
+		func() (still bool) {
+			sample()
+			nothing := false
+			onlySession(r, func(s *session) {
+				still = s.stalled(s.loop.now, unreadGrace) && s.inFlight == 0
+				nothing = s.inFlight+s.held == 0 && s.outbound.first == nil
+			})
+			if nothing { // the kernel took all that the limit allowed; it will be full
+				if _, err := greedy.Write(b); err != nil {
+					t.Fatal(err)
+				}
 			}
-		}
-		return still && now <= bound
-	})
+			return still && now <= bound
+		})
 	if c.others > 0 {
 		most = now
 	}
@@ -291,7 +294,9 @@ func testUnpinned(t *testing.T, dtype tensor.DType, row int, cached bool) {
 // left, is answered, and so are those that come after it.
 func TestRefusedRoomLater(t *testing.T) {
 	s, m := newSession(t, func(b *scheduler.Batch) error {
-		b.Complete([]tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{b.Rows, 4}, Data: make([]byte, 16*b.Rows)}}, nil)
+		b.Complete(
+			[]tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{b.Rows, 4}, Data: make([]byte, 16*b.Rows)}},
+			nil)
 		return nil
 	}, nil)
 	s.loop.begin()
@@ -314,14 +319,16 @@ func TestRefusedRoomLater(t *testing.T) {
 	addresses.Configure(access.Limits{Of: [access.Quotas]int64{access.UnreadBytes: 20}}, true)
 	payers := access.Payers{addresses.Enter("10.0.0.1", false)}
 	var elsewhere access.Use
-	if err := cmp.Or(elsewhere.Begin(payers, 0, time.Now()), elsewhere.Promise(1), s.firstHeld.use.Begin(payers, 0, time.Now())); err != nil {
+	if err := cmp.Or(elsewhere.Begin(payers, 0, time.Now()), elsewhere.Promise(1),
+		s.firstHeld.use.Begin(payers, 0, time.Now())); err != nil {
 		t.Fatal(err)
 	}
 	elsewhere.Became(100)
 	m.full = false
 	roomFor(s)
 	s.take(ask)
-	if answers := bytes.Count(m.out, []byte(`"id":1`)); answers != 3 || s.waiting != 0 || !bytes.Contains(m.out, []byte(shiva.Overloaded)) {
+	if answers := bytes.Count(m.out, []byte(`"id":1`)); answers != 3 || s.waiting != 0 ||
+		!bytes.Contains(m.out, []byte(shiva.Overloaded)) {
 		t.Errorf("%d answers, %d requests wait: %q", answers, s.waiting, m.out)
 	}
 }

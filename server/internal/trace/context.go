@@ -42,7 +42,8 @@ func Parse(text string) (c Context, ok bool) {
 		return Context{}, false
 	}
 	var version, flags [1]byte
-	if !unhex(version[:], text[:2]) || !unhex(c.Trace[:], text[3:35]) || !unhex(c.Span[:], text[36:52]) || !unhex(flags[:], text[53:55]) ||
+	if !unhex(version[:], text[:2]) || !unhex(c.Trace[:], text[3:35]) || !unhex(c.Span[:], text[36:52]) ||
+		!unhex(flags[:], text[53:55]) ||
 		c.Trace == [16]byte{} || c.Span == [8]byte{} {
 		return Context{}, false
 	}
@@ -102,7 +103,8 @@ func stateKey(text string) bool {
 	tenant, system, several := strings.Cut(text, "@")
 	word := func(s string) bool {
 		const marks = "_-*/"
-		return s != "" && strings.IndexByte(marks, s[0]) < 0 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789"+marks) == ""
+		return s != "" && strings.IndexByte(marks, s[0]) < 0 &&
+			strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789"+marks) == ""
 	}
 	return len(text) <= most && word(tenant) && (!several || word(system))
 }
@@ -110,7 +112,8 @@ func stateKey(text string) bool {
 // stateValue reports whether a text may be the value of a member.
 func stateValue(text string) bool {
 	const most = 256
-	return text != "" && len(text) <= most && !strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c > '~' || c == '=' })
+	return text != "" && len(text) <= most &&
+		!strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c > '~' || c == '=' })
 }
 
 func newTraceID() (id [16]byte) {

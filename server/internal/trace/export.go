@@ -66,8 +66,9 @@ func New(c Config) *Tracer {
 	endpoint, _ := Endpoint(c.Endpoint)
 	e := &exporter{
 		endpoint: endpoint, shownEndpoint: redacted(endpoint), log: c.Log, head: newHead(c.Version),
-		client: &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute}},
-		some:   make(chan struct{}, 1), full: make(chan struct{}, 1), done: make(chan struct{}),
+		client: &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1,
+			IdleConnTimeout: time.Minute}},
+		some: make(chan struct{}, 1), full: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	t := &Tracer{exporter: e}

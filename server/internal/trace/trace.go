@@ -258,12 +258,15 @@ func (r *record) spans() (n int) {
 // write writes the record's spans.
 func (r *record) write(p *page) {
 	if !r.late {
-		at := p.begin(r, &span{id: r.root, parent: r.parent, name: "infer ", of: r.name, kind: kindServer, start: r.arrived, end: r.ended})
+		at := p.begin(r,
+			&span{id: r.root, parent: r.parent, name: "infer ", of: r.name, kind: kindServer, start: r.arrived,
+				end: r.ended})
 		p.word(attribute, "shivad.door", r.door)
 		p.word(attribute, "shivad.model", r.name)
 		p.word(attribute, "shivad.outcome", r.outcome)
 		p.end(at, r.fault)
-		door := span{id: newSpanID(), parent: r.root, name: "door", kind: kindInternal, start: r.arrived, end: cmp.Or(r.submitted, r.ended)}
+		door := span{id: newSpanID(), parent: r.root, name: "door", kind: kindInternal, start: r.arrived,
+			end: cmp.Or(r.submitted, r.ended)}
 		p.end(p.begin(r, &door), "")
 	}
 	r.model.write(p, r)
@@ -271,7 +274,10 @@ func (r *record) write(p *page) {
 		a.write(p, r)
 	}
 	if !r.late && r.submitted != 0 && r.answered != 0 {
-		p.end(p.begin(r, &span{id: newSpanID(), parent: r.root, name: "answer", kind: kindInternal, start: r.answered, end: r.ended}), "")
+		p.end(
+			p.begin(r,
+				&span{id: newSpanID(), parent: r.root, name: "answer", kind: kindInternal, start: r.answered,
+					end: r.ended}), "")
 	}
 }
 
@@ -362,7 +368,8 @@ func (a *modelPath) write(p *page, of *record) {
 		}
 	}
 	p.end(at, "")
-	at = p.begin(of, &span{id: a.Parent.Span, parent: of.root, name: "container", kind: kindClient, start: one.end, end: a.done})
+	at = p.begin(of,
+		&span{id: a.Parent.Span, parent: of.root, name: "container", kind: kindClient, start: one.end, end: a.done})
 	a.attributes(p)
 	p.word(attribute, "shivad.replica", a.Replica)
 	p.count("shivad.rows", a.rows)

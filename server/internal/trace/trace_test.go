@@ -37,7 +37,8 @@ func TestParse(t *testing.T) {
 		"", "00", parent[1:], parent + "0", parent + "-", "ff" + parent[2:], "cc" + parent[2:] + ".", "0x" + parent[2:],
 		strings.ToUpper(parent), strings.Replace(parent, "b7ad6b7169203331", "0000000000000000", 1),
 		strings.Replace(parent, "0af7651916cd43dd8448eb211c80319c", "00000000000000000000000000000000", 1),
-		strings.Replace(parent, "-b7", "_b7", 1), strings.Replace(parent, "331-", "33g-", 1), strings.Repeat("-", parentSize),
+		strings.Replace(parent, "-b7", "_b7", 1), strings.Replace(parent, "331-", "33g-", 1),
+		strings.Repeat("-", parentSize),
 	} {
 		if c, ok := Parse(text); ok || c != (Context{}) {
 			t.Errorf("%q is read as %s", text, c)
@@ -60,8 +61,10 @@ func TestState(t *testing.T) {
 		"a=" + long + ",b=" + long + ",c=" + long + ",d=1": "a=" + long + ",b=" + long + ",d=1",
 		strings.Join(thirty, ","):                          strings.Join(thirty[:28], ","),
 		"big=" + long + "," + strings.Join(thirty, ","):    "",
-		"a": "", "a=": "", "=1": "", "a=1,a=2": "", "A=1": "", "a=b=c": "", "a=\x7f": "", "a=é": "", "a =1": "", "@a=1": "", "a@=1": "",
-		"a@b@c=1": "", "_a=1": "", "a=1;b=2,c": "", strings.Repeat("k", 257) + "=1": "", "a=" + strings.Repeat("v", 257): "", "a=1\n": "",
+		"a": "", "a=": "", "=1": "", "a=1,a=2": "", "A=1": "", "a=b=c": "", "a=\x7f": "", "a=é": "", "a =1": "",
+		"@a=1": "", "a@=1": "",
+		"a@b@c=1": "", "_a=1": "", "a=1;b=2,c": "", strings.Repeat("k", 257) + "=1": "",
+		"a=" + strings.Repeat("v", 257): "", "a=1\n": "",
 	} {
 		if got := state(text); got != want {
 			t.Errorf("%q goes on as %q, expected %q", text, got, want)
@@ -100,10 +103,12 @@ func TestSampling(t *testing.T) {
 		// Independently of each other: after a traced request, the next one is as likely to be
 		// traced.
 		if followed < 800 || followed > 1200 || pairs < 125 || pairs > 400 {
-			t.Errorf("%s: %d of 4000 are followed, expected 1000, and %d after such a one, expected 250", name, followed, pairs)
+			t.Errorf("%s: %d of 4000 are followed, expected 1000, and %d after such a one, expected 250", name,
+				followed, pairs)
 		}
 		tracer.Follow(0)
-		if tracer.Begin(new(Context), "", "tcp", time.Now(), gap) != nil || tracer.Begin(&yes, "", "tcp", time.Now(), gap) == nil {
+		if tracer.Begin(new(Context), "", "tcp", time.Now(), gap) != nil ||
+			tracer.Begin(&yes, "", "tcp", time.Now(), gap) == nil {
 			t.Errorf("%s: one in 0", name)
 		}
 		tracer.Follow(1)
@@ -145,7 +150,8 @@ func TestCollectorIsAway(t *testing.T) {
 		var away atomic.Bool
 		away.Store(true)
 		var log bytes.Buffer
-		tracer := New(Config{Endpoint: "http://user:secret@collector:4318", OneIn: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		tracer := New(Config{Endpoint: "http://user:secret@collector:4318", OneIn: 1,
+			Log: slog.New(slog.NewTextHandler(&log, nil))})
 		tracer.exporter.client.Transport = transport(func(r *http.Request) (int, error) {
 			if away.Load() {
 				return 0, errors.New("connection refused")
@@ -164,12 +170,14 @@ func TestCollectorIsAway(t *testing.T) {
 		ask(queueSpans) // of two spans each
 		synctest.Wait()
 		exported, dropped := tracer.Counts()
-		if waits := tracer.exporter.waiting; waits > queueSpans || exported != 0 || int(dropped)+waits != 20+2*queueSpans {
+		if waits := tracer.exporter.waiting; waits > queueSpans || exported != 0 ||
+			int(dropped)+waits != 20+2*queueSpans {
 			t.Errorf("%d spans wait, %d are dropped, %d exported", waits, dropped, exported)
 		}
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "connection refused") || strings.Contains(log.String(), "secret") {
+		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "connection refused") ||
+			strings.Contains(log.String(), "secret") {
 			t.Errorf("%d lines are logged in twenty minutes, expected one:\n%s", n, log.String())
 		}
 		away.Store(false)

@@ -28,7 +28,8 @@ func (r *Room) watch() {
 
 // short reports whether some messages have less patience than usual.
 func (r *Room) short() bool {
-	return len(r.known.parties)+len(r.strangers.parties) > 0 && (r.patience(&r.known) < 1 || r.patience(&r.strangers) < 1)
+	return len(r.known.parties)+len(r.strangers.parties) > 0 &&
+		(r.patience(&r.known) < 1 || r.patience(&r.strangers) < 1)
 }
 
 // patience returns the part of the usual time that messages have.
@@ -99,5 +100,6 @@ func (m *Message) allowed(part float64) time.Duration {
 
 func errSlow(m *Message, now time.Time, part float64) error {
 	return fmt.Errorf("%w: %d bytes of the message arrived in %v; memory for messages that are still arriving is short, so that %v were allowed: send the message again later",
-		scheduler.ErrOverloaded, m.arrived.Load(), now.Sub(m.began).Round(time.Millisecond), m.allowed(part).Round(time.Millisecond))
+		scheduler.ErrOverloaded, m.arrived.Load(), now.Sub(m.began).Round(time.Millisecond),
+		m.allowed(part).Round(time.Millisecond))
 }

@@ -217,7 +217,8 @@ func (r *Room) log(payer string, bytes int64, why error) {
 		r.unlogged++
 		return
 	}
-	r.Log.Warn("a message that was still arriving ends: memory for payloads is short", "payer", payer, "bytes", bytes, "error", why, "others since the last line", r.unlogged)
+	r.Log.Warn("a message that was still arriving ends: memory for payloads is short", "payer", payer, "bytes", bytes,
+		"error", why, "others since the last line", r.unlogged)
 	r.logged, r.unlogged = now, 0
 }
 

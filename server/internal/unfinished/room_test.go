@@ -51,7 +51,9 @@ func newHall() *hall {
 // message begins a message of a payer, "?" at the end of whose name marks a stranger.
 func (h *hall) message(payer string) *reader {
 	r := new(reader)
-	h.Begin(&r.Message, Sender{Payers: access.Payers{h.all.Enter(payer, false)}, Stranger: strings.HasSuffix(payer, "?"), InFlight: true, Reader: r})
+	h.Begin(&r.Message,
+		Sender{Payers: access.Payers{h.all.Enter(payer, false)}, Stranger: strings.HasSuffix(payer, "?"),
+			InFlight: true, Reader: r})
 	h.readers = append(h.readers, r)
 	return r
 }
@@ -70,7 +72,8 @@ func (h *hall) finish(t *testing.T) {
 	for _, r := range h.readers {
 		r.Finish()
 	}
-	if s := h.Stats(); s.Held != 0 || s.Strangers != 0 || h.known.ending+h.strangers.ending != 0 || len(h.known.of)+len(h.strangers.of)+len(h.known.parties)+len(h.strangers.parties) != 0 {
+	if s := h.Stats(); s.Held != 0 || s.Strangers != 0 || h.known.ending+h.strangers.ending != 0 ||
+		len(h.known.of)+len(h.strangers.of)+len(h.known.parties)+len(h.strangers.parties) != 0 {
 		t.Errorf("in the end %+v, %+v, %+v are left", s, h.known, h.strangers)
 	}
 	for _, u := range h.all.Top(10) {
@@ -191,8 +194,10 @@ func TestFullPool(t *testing.T) {
 	}
 	defer h.pool.Unreserve(1000)
 	h.message("c").take(t, 40)
-	if h.readers[0].told() == nil || h.readers[1].told() == nil && h.readers[2].told() == nil || h.readers[1].told() != nil && h.readers[2].told() != nil {
-		t.Errorf("ended: %v, %v, %v; expected the stranger and one of the others", h.readers[0].told(), h.readers[1].told(), h.readers[2].told())
+	if h.readers[0].told() == nil || h.readers[1].told() == nil && h.readers[2].told() == nil ||
+		h.readers[1].told() != nil && h.readers[2].told() != nil {
+		t.Errorf("ended: %v, %v, %v; expected the stranger and one of the others", h.readers[0].told(),
+			h.readers[1].told(), h.readers[2].told())
 	}
 }
 
@@ -213,7 +218,8 @@ func TestQuotaSeesWhatArrives(t *testing.T) {
 	first.Finish()
 	h.readers[1].take(t, 1)
 	var u access.Use
-	if err := u.Begin(access.Payers{h.all.Enter("a", false)}, 60, time.Now()); !errors.As(err, &e) || e.Kind != access.BytesInFlight {
+	if err := u.Begin(access.Payers{h.all.Enter("a", false)}, 60, time.Now()); !errors.As(err, &e) ||
+		e.Kind != access.BytesInFlight {
 		t.Errorf("a request beside it: %v", err)
 	}
 }
@@ -249,7 +255,8 @@ func TestPatienceFallsWithRoom(t *testing.T) {
 				took = 0
 			}
 			if took != c.at {
-				t.Errorf("beside %d bytes a slow message ended after %v with %v, expected %v", c.others, took, slow.told(), c.at)
+				t.Errorf("beside %d bytes a slow message ended after %v with %v, expected %v", c.others, took,
+					slow.told(), c.at)
 			}
 			if other.told() != nil {
 				t.Errorf("so did one that arrives fast: %v", other.told())

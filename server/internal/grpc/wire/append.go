@@ -31,7 +31,8 @@ func AppendVarint(b []byte, number int, v uint64) []byte {
 
 // AppendDouble appends a floating-point number.
 func AppendDouble(b []byte, number int, v float64) []byte {
-	return protowire.AppendFixed64(protowire.AppendTag(b, protowire.Number(number), protowire.Fixed64Type), math.Float64bits(v))
+	return protowire.AppendFixed64(protowire.AppendTag(b, protowire.Number(number), protowire.Fixed64Type),
+		math.Float64bits(v))
 }
 
 // AppendPacked appends n whole numbers as one packed field, unless there are none.

@@ -85,7 +85,8 @@ func unpack(encodingName string, in *pieces, b *Bounds) (*unpacker, error) {
 	if err != nil {
 		return nil, err
 	}
-	u := &unpacker{encoding: encodingName, packed: packedReader{pieces: in}, bounds: b, share: share, buf: make([]byte, 32<<10)}
+	u := &unpacker{encoding: encodingName, packed: packedReader{pieces: in}, bounds: b, share: share,
+		buf: make([]byte, 32<<10)}
 	if u.reader, err = c.Decompress(&u.packed); err != nil {
 		share.Close()
 		return nil, u.fault(err)

@@ -41,7 +41,8 @@ func statusOf(err error) *status.Status { return status.New(codes.DataLoss, err.
 // within are bounds for messages of some kilobytes.
 func within(pool *tensor.Pool, timeout time.Duration) func() Bounds {
 	return func() Bounds {
-		return Bounds{Bytes: 2_000_000, Setting: "limits.some", Text: 100, Timeout: timeout, Memory: &gate.Memory{Pool: pool}}
+		return Bounds{Bytes: 2_000_000, Setting: "limits.some", Text: 100, Timeout: timeout,
+			Memory: &gate.Memory{Pool: pool}}
 	}
 }
 
@@ -170,15 +171,17 @@ func TestFaults(t *testing.T) {
 		err  error
 		word string
 	}{
-		"too large":            {sent(0, 2_000_001), scheduler.ErrTooLarge, "2000001 bytes; limits.some is 2000000"},
-		"flags":                {sent(2, 0), fault.ErrProtocol, "flags 0x2"},
-		"no such encoding":     {sent(1, 0), fault.ErrProtocol, "grpc-encoding"},
-		"cut":                  {sent(0, 10, 0x0a), fault.ErrProtocol, "before its announced length"},
-		"a field beyond":       {sent(0, 2, 0x0a, 1), fault.ErrProtocol, "1 bytes where 0 are left"},
-		"a number beyond":      {sent(0, 2, 0x08, 0x80), fault.ErrProtocol, "in the middle of a value"},
-		"a number of 65 bits":  {sent(0, 11, 0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2), fault.ErrProtocol, "64 bits"},
-		"text beyond its part": {sent(0, 103, append([]byte{0x0a, 101}, make([]byte, 101)...)...), scheduler.ErrTooLarge, "at least 101 bytes"},
-		"half a number":        {sent(0, 5, 0x12, 3, 0, 0, 0), fault.ErrProtocol, "3 bytes in field 2, expected a multiple of 4"},
+		"too large":        {sent(0, 2_000_001), scheduler.ErrTooLarge, "2000001 bytes; limits.some is 2000000"},
+		"flags":            {sent(2, 0), fault.ErrProtocol, "flags 0x2"},
+		"no such encoding": {sent(1, 0), fault.ErrProtocol, "grpc-encoding"},
+		"cut":              {sent(0, 10, 0x0a), fault.ErrProtocol, "before its announced length"},
+		"a field beyond":   {sent(0, 2, 0x0a, 1), fault.ErrProtocol, "1 bytes where 0 are left"},
+		"a number beyond":  {sent(0, 2, 0x08, 0x80), fault.ErrProtocol, "in the middle of a value"},
+		"a number of 65 bits": {sent(0, 11, 0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2),
+			fault.ErrProtocol, "64 bits"},
+		"text beyond its part": {sent(0, 103, append([]byte{0x0a, 101}, make([]byte, 101)...)...),
+			scheduler.ErrTooLarge, "at least 101 bytes"},
+		"half a number": {sent(0, 5, 0x12, 3, 0, 0, 0), fault.ErrProtocol, "3 bytes in field 2, expected a multiple of 4"},
 	} {
 		f := &fake{data: c.data}
 		var text string

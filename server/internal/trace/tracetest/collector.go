@@ -69,9 +69,11 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func read(s *tracepb.Span) Span {
 	out := Span{
-		Trace: hex.EncodeToString(s.TraceId), ID: hex.EncodeToString(s.SpanId), Parent: hex.EncodeToString(s.ParentSpanId),
-		State: s.TraceState, Name: s.Name, Kind: strings.TrimPrefix(s.Kind.String(), "SPAN_KIND_"),
-		Start: time.Unix(0, int64(s.StartTimeUnixNano)), End: time.Unix(0, int64(s.EndTimeUnixNano)), Attributes: map[string]any{},
+		Trace: hex.EncodeToString(s.TraceId), ID: hex.EncodeToString(s.SpanId),
+		Parent: hex.EncodeToString(s.ParentSpanId),
+		State:  s.TraceState, Name: s.Name, Kind: strings.TrimPrefix(s.Kind.String(), "SPAN_KIND_"),
+		Start: time.Unix(0, int64(s.StartTimeUnixNano)), End: time.Unix(0, int64(s.EndTimeUnixNano)),
+		Attributes: map[string]any{},
 	}
 	for _, a := range s.Attributes {
 		if text := a.Value.GetStringValue(); text != "" {
