@@ -35,7 +35,8 @@ func TestClip(t *testing.T) {
 		{"infinite", Box(0, 0, inf, 1), Region{}, "or infinite"},
 	} {
 		got, err := tc.give.Clip()
-		if tc.err == "" && (err != nil || got != tc.want) || tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) {
+		if tc.err == "" && (err != nil || got != tc.want) ||
+			tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) {
 			t.Errorf("%s: %v, %v; expected %v, %q", tc.what, got, err, tc.want, tc.err)
 		}
 	}
@@ -58,7 +59,8 @@ func TestSize(t *testing.T) {
 		{tilted, 100, 100, 71, 71},
 	} {
 		if w, h := tc.region.Size(tc.width, tc.height); w != tc.w || h != tc.h {
-			t.Errorf("%v of %d x %d has %d x %d pixels, expected %d x %d", tc.region, tc.width, tc.height, w, h, tc.w, tc.h)
+			t.Errorf("%v of %d x %d has %d x %d pixels, expected %d x %d", tc.region, tc.width, tc.height, w, h, tc.w,
+				tc.h)
 		}
 	}
 }
