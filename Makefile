@@ -102,6 +102,7 @@ race: programs ## the same under the race detector, with buffers poisoned when r
 
 python: $(VENV)/ready ## the SDK, the client and the examples in Python: ruff, mypy, pytest
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
+	cd bench; $(PYTHON) -m mypy
 	@for package in $(PYTHON_PACKAGES); do echo "mypy, pytest (in $$package)"; (cd $$package; $(PYTHON) -m mypy; $(PYTHON) -m pytest); done
 
 e2e: build programs $(VENV)/ready ## real processes and sockets: server, containers, clients; the page in Chromium

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 
 def write(path: Path, *, side: int, width: int, blocks: int, classes: int = 1000) -> Path:
@@ -16,7 +16,8 @@ def write(path: Path, *, side: int, width: int, blocks: int, classes: int = 1000
     a shortcut, and all but the first halve it again and double the ``width``, its channels.
     """
     random = np.random.default_rng(5)
-    nodes, weights = [], []
+    nodes: list[NodeProto] = []
+    weights: list[TensorProto] = []
 
     def convolve(x: str, before: int, after: int, size: int, stride: int) -> str:
         name = f"c{len(weights)}"
@@ -26,8 +27,8 @@ def write(path: Path, *, side: int, width: int, blocks: int, classes: int = 1000
         nodes.append(helper.make_node("Conv", [x, f"{name}_w"], [name], strides=[stride, stride], pads=pads))
         return name
 
-    def then(kind: str, *inputs: str, **attributes: object) -> str:
-        nodes.append(helper.make_node(kind, inputs, [f"n{len(nodes)}"], **attributes))
+    def then(kind: str, *inputs: str) -> str:
+        nodes.append(helper.make_node(kind, inputs, [f"n{len(nodes)}"]))
         return str(nodes[-1].output[0])
 
     x, channels = then("Relu", convolve("image", 3, width, 7, 2)), width
@@ -47,7 +48,7 @@ def write(path: Path, *, side: int, width: int, blocks: int, classes: int = 1000
                 after,
             )
     flat = then("Flatten", then("GlobalAveragePool", x))
-    weights.append(numpy_helper.from_array(np.float32(0.5), "half"))
+    weights.append(numpy_helper.from_array(np.array(0.5, np.float32), "half"))
     weights.append(numpy_helper.from_array(random.normal(0, 0.1, (channels, classes)).astype(np.float32), "out_w"))
     nodes.append(helper.make_node("MatMul", [flat, "out_w"], ["scores"]))
     graph = helper.make_graph(

@@ -145,7 +145,7 @@ class Server:
         """Rows per second, and milliseconds of processor time for a row, of models that get load at
         once."""
         before = [self.seconds(name) for name in names]
-        ctl = [TOP / "bin/shivactl", "--addr", self.tcp, "bench"]
+        ctl = [str(TOP / "bin/shivactl"), "--addr", self.tcp, "bench"]
         loads = [
             subprocess.Popen(
                 [*ctl, name, "--conns", "8", "--for", f"{seconds}s", "--json"],
