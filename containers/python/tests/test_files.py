@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from shiva_container import Batch, Model, command, models
-from shiva_container.files import Options, Unusable, read
+from shiva_container.files import Network, Options, Port, Unusable, read
+from shiva_container.files.told import inside, labelled
 from shiva_container.proof import prove
 from shiva_container.served import serving
 from sklearn.datasets import load_iris
@@ -171,6 +174,55 @@ def test_openvino(tmp_path: Path) -> None:
     assert one(DIGITS, device="openvino:CPU").platform == "openvino"
     models._declared.clear()
     assert np.allclose(scores, one(DIGITS).run([rows], Batch(4))[0], atol=1e-2)  # the file has FP16 weights
+
+
+def archive(*files: tuple[str, str]) -> bytes:
+    """A network's bytes with an archive behind them, as exporters write TensorFlow Lite files."""
+    with io.BytesIO() as out:
+        out.write(b"TFL3" * 100)
+        with zipfile.ZipFile(out, "a") as made:
+            for name, text in files:
+                made.writestr(name, text)
+        return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "metadata"),
+    [
+        (archive(("metadata.json", '{"task": "detect", "imgsz": [64, 64], "names": {"0": "cat", "1": "dog"}}')),
+         {"task": "detect", "imgsz": "[64, 64]", "names": "{0: 'cat', 1: 'dog'}"}),
+        (archive(("labels-de.txt", "Katze\n"), ("labels.txt", "cat\ndog\n"), ("other.txt", "x")),
+         {"names": "{0: 'cat', 1: 'dog'}"}),
+        (archive(("metadata.json", "[1]"), ("labels.txt", "cat")), {}),
+        (archive(("metadata.json", "{")), {}),
+        (archive(("labels.txt", "x" * (2 << 20))), {}),
+        (archive(("vocabulary.txt", "x")), {}),
+        (archive(("labels.txt", "cat"))[:-30], {}),
+        (b"TFL3", {}),
+    ],
+)  # fmt: skip
+def test_what_a_tflite_file_has_behind_it(tmp_path: Path, content: bytes, metadata: dict[str, str]) -> None:
+    (tmp_path / "a.tflite").write_bytes(content)
+    assert inside(tmp_path / "a.tflite") == metadata
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        ("{0: 'a', 1: 'b', 2: 'c'}", ["a", "b", "c"]),
+        ("['a', 'b', 'c']", ["a", "b", "c"]),
+        ("{0: 'a', 1: 'b'}", []),
+        ("{1: 'a', 0: 'b', 2: 'c'}", []),
+        ("[['a'] * 3]", []),
+        ("['a', 'b', '" + "c" * 300 + "']", []),
+        ("3", []),
+    ],
+)
+def test_classes_of_a_network_have_their_names(names: str, wanted: list[str]) -> None:
+    outputs = [Port("boxes", "FP32", ("n", 4)), Port("scores", "FP32", ("n", 3)), Port("text", "BYTES", ("n", 3))]
+    for given, there in (outputs[:2], wanted), (outputs[::2], []), (outputs[1:2] * 2, []):
+        network = labelled(Network("test", "cpu", [], given, lambda arrays: arrays, {"names": names}))
+        assert [list(port.labels) for port in network.outputs if port.labels] == ([there] if there else [])
 
 
 @pytest.mark.parametrize(

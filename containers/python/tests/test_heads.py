@@ -17,7 +17,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from shiva_container import Batch, Image, models
-from shiva_container.files import Unusable, read
+from shiva_container.files import Network, Port, Unusable, read
+from shiva_container.heads import head
 from shiva_container.masks import _text, outlined
 from shiva_container.proof import Way, prove
 from shiva_container.tasks import form, seeing
@@ -158,6 +159,38 @@ def test_a_turned_box_beside_another_is_its_own(tmp_path: Path) -> None:
     row = [((20.0 + 8 * n, 32.0, 40.0, 6.0), 0, 0.9 - n / 10, (np.pi / 4,)) for n in range(4)]
     (found,) = answers(export(tmp_path / "a.onnx", cells(2, 1, *row), task="obb"), (64, 64))
     assert len(found["scores"]) == 4
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("end2end", [False, True])
+@pytest.mark.parametrize(
+    ("task", "more", "kpt_shape"), [("detect", (), ""), ("obb", (0.5,), ""), ("pose", (9.0, 8.0, 0.7) * 2, "[2, 3]")]
+)
+def test_litert_files_say_parts_of_the_sides(
+    layout: str, end2end: bool, task: str, more: tuple[float, ...], kpt_shape: str
+) -> None:
+    """As Ultralytics' LiteRTBackend reads them: not where a file in NCHW picks objects itself."""
+    sizes = ("n", 3, 32, 64) if layout == "nchw" else ("n", 32, 64, 3)
+    metadata = {"task": task, "names": NAMES, "end2end": str(end2end), "kpt_shape": kpt_shape}
+    one = (20, 10, 30, 12), 1, 0.9, more
+    row = picked(len(more), one) if end2end else cells(2, len(more), one)
+    sides = np.ones(row.shape[-1 if end2end else 0], np.float32)
+    sides[:4] = 64, 32, 64, 32
+    if task == "pose":
+        sides[-6::3], sides[-5::3] = 64, 32
+    if end2end and layout == "nchw":
+        sides[:] = 1
+    found = []
+    for platform, said in ("onnxruntime", row), ("tflite", row / (sides if end2end else sides[:, None])):
+        network = Network(
+            platform, "cpu", [Port("images", "FP32", sizes)], [Port("out", "FP32", ("n", *row.shape))], list, metadata
+        )
+        made = head(network, task, 32, 64, 2)
+        assert made is not None
+        found.append(made.read([said[None].astype(np.float32)])[0])
+    for a, b in zip(*(vars(one).values() for one in found), strict=True):
+        assert len(a) > 0
+        assert np.allclose(a, b, atol=1e-3)
 
 
 @pytest.mark.parametrize("end2end", [False, True])

@@ -145,6 +145,59 @@ def test_labels_beside_the_file(tmp_path: Path) -> None:
     assert np.allclose(classifier.run([picture], Batch(1))[0], [[0, 1, 0]], atol=1e-3)
 
 
+METADATA = """\
+description: Ultralytics YOLO11n model trained on
+  coco128.yaml
+license: 'AGPL-3.0 License (https://ultralytics.com/license)'
+date: '2026-11-28T12:00:00'
+stride: 32
+task: detect
+batch: 1
+imgsz:
+- 320
+- 320
+names:
+  0: red
+  1: 'it''s green'
+  2: "blue: light"
+args:
+  batch: 1
+  task: segment
+kpt_names:
+  0:
+  - nose
+"""
+
+
+def test_openvino_files_of_ultralytics(tmp_path: Path) -> None:
+    """The task is in the metadata.yaml beside the file, or inside, from an ONNX file."""
+    import openvino
+
+    bare = DOTS["network"](static=False)
+    onnx.save(bare, tmp_path / "dots.onnx")
+    openvino.save_model(openvino.convert_model(tmp_path / "dots.onnx"), tmp_path / "kept.xml")
+    del bare.metadata_props[:]
+    onnx.save(bare, tmp_path / "dots.onnx")
+    for name in ("bare", "beside", "api"):
+        converted = openvino.convert_model(tmp_path / "dots.onnx")
+        (tmp_path / name).mkdir()
+        if name == "api":  # what Ultralytics writes for OpenVINO's Model API
+            for key, value in ("model_type", "YOLO"), ("labels", ["red", "green", "blue"]), ("scale_values", [255.0]):
+                converted.set_rt_info(value, ["model_info", key])
+        openvino.save_model(converted, tmp_path / name / "dots.xml")
+    (tmp_path / "beside" / "metadata.yaml").write_text(METADATA)
+    for path, label in (("kept.xml", "green"), ("beside/dots.xml", "it's green"), ("api/dots.xml", "green")):
+        detector = made(tmp_path / path)
+        ((_, _, _, labels),) = ask(detector, scene(320, 320, GREEN))
+        assert set(labels) == {label}  # the file has FP16 weights, with which a dot is found more often
+        models._declared.clear()
+    network = read(tmp_path / "bare" / "dots.xml")
+    assert (form(network, prove(network), tmp_path / "bare" / "dots.xml"), network.metadata) == (None, {})
+    odd = b"\xff\n- a\n  : b\ntask\n:\n - c: d\nnames: [1\n" + b"x" * (2 << 20)
+    (tmp_path / "bare" / "metadata.yaml").write_bytes(odd)
+    assert "task" not in read(tmp_path / "bare" / "dots.xml").metadata
+
+
 PICTURE = Port("images", "FP32", ("n", 3, 64, 64))
 
 

@@ -6,15 +6,14 @@ of its outputs: YOLOX, SSD with TensorFlow's post-processing, and YOLO without i
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from .detections import STRIDES, suppress, yolox_boxes
 from .files.network import Network
+from .files.told import literal
 from .images import Fit
 from .masks import outlined
 from .tensors import Array, Tensor
@@ -76,14 +75,6 @@ def head(network: Network, task: str, height: int, width: int, classes: int) -> 
     return _ultralytics(network, task, height, width, classes) if columns == 6 else None
 
 
-def literal(text: str) -> Any:
-    """A value as Python writes it, or None."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return None
-
-
 def _ultralytics(network: Network, task: str, height: int, width: int, classes: int) -> Head | None:
     """YOLO as Ultralytics exports it: [rows, 4 + classes + more, cells], or [rows, boxes, 6 + more]
     where the network picks distinct objects itself. A segmenter has a grid of prototypes besides,
@@ -101,9 +92,16 @@ def _ultralytics(network: Network, task: str, height: int, width: int, classes: 
     picks = _picks(network.metadata, shape, classes, more)
     if more < 0 or picks is None:
         return None
+    shares = network.platform == "tflite" and "task" in network.metadata
+    last = (network.inputs[0].sizes or ("",))[-1] == 3
+    if shares and (network.outputs[place[3]].datatype != "FP32" or (task == "segment" and last)):
+        return None  # quantized, or with a grid in another order
+    shares = shares and (last or not picks)
 
     def read(outputs: Sequence[Array]) -> list[Found]:
         rows = outputs[place[3]].astype(np.float32)
+        if shares:
+            _to_pixels(rows if picks else rows.transpose(0, 2, 1), points if task == "pose" else (0, 1), height, width)
         found = [_picked(row, task) if picks else _cells(row.T, len(row) - 4 - more, task) for row in rows]
         if task != "segment":
             return found
@@ -126,6 +124,18 @@ def _ultralytics(network: Network, task: str, height: int, width: int, classes: 
         corners = _ragged("corners", "FP32", 4, 2)
         return Head(read, more=corners, bring=lambda found, fit: fit.points(found.more, clip=False))
     return Head(read)
+
+
+def _to_pixels(rows: Array, points: tuple[int, int], height: int, width: int) -> None:
+    """Boxes, and points at the end, of which Ultralytics' LiteRT files say parts of the picture's
+    sides, so that quantized ones keep their scores apart. Those that pick distinct objects
+    themselves are in pixels already, except if converted by way of TensorFlow (NHWC)."""
+    count, each = points
+    columns = rows.shape[2]
+    for axis, side in enumerate((width, height)):
+        rows[:, :, axis:4:2] *= side
+        if count > 0:
+            rows[:, :, columns - count * each + axis :: each] *= side
 
 
 def _ragged(name: str, datatype: str, *shape: int) -> Tensor:

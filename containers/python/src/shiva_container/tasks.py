@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from .files.network import Network, Port, Unusable
-from .heads import DETECTING, Head, head, literal
+from .files.told import literal
+from .heads import DETECTING, Head, head
 from .images import Fit, Image
 from .models import Batch, Model, model
 from .proof import Verdict, Way

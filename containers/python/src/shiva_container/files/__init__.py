@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .network import Network, Options, Port, Unusable, line, processors
+from .told import labelled
 
 READERS = {
     ".onnx": "onnx",
@@ -59,7 +60,7 @@ def read(path: str | os.PathLike[str], options: Options | None = None) -> Networ
     except ImportError as e:  # such as a library of CUDA that is missing
         raise Unusable(f"{path}: {line(e)}") from e
     try:
-        return reader(path, options)
+        return labelled(reader(path, options))
     except Unusable:
         raise
     except Exception as e:  # whatever the runtimes raise for a file that they cannot read

@@ -9,6 +9,7 @@ from typing import Any
 import openvino
 
 from ..tensors import Array
+from . import told
 from .network import Network, Options, Port, Unusable
 
 TYPES = {"f32": "FP32", "f64": "FP64", "f16": "FP16", "boolean": "BOOL"} | {
@@ -22,7 +23,8 @@ def read(path: Path, options: Options) -> Network:
     settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
     if device == "CPU":
         settings["INFERENCE_NUM_THREADS"] = options.share
-    compiled = core.compile_model(core.read_model(path), device, settings)
+    model = core.read_model(path)
+    compiled = core.compile_model(model, device, settings)
     where = compiled.get_property("EXECUTION_DEVICES")
     if device not in str(where):
         raise Unusable(f"{path}: device openvino:{device}: OpenVINO executes it on {where}")
@@ -33,13 +35,34 @@ def read(path: Path, options: Options) -> Network:
         answers = request.infer(dict(enumerate(arrays)), share_inputs=True)
         return [answers[name] for name in names]
 
+    outputs = [_port(path, "output", i, one) for i, one in enumerate(compiled.outputs)]
     return Network(
         platform="openvino",
         device="cpu" if device == "CPU" else f"openvino:{device}",
         inputs=[_port(path, "input", i, one) for i, one in enumerate(compiled.inputs)],
-        outputs=[_port(path, "output", i, one) for i, one in enumerate(compiled.outputs)],
+        outputs=outputs,
         run=run,
+        metadata=_metadata(path, model, outputs),
     )
+
+
+def _metadata(path: Path, model: Any, outputs: Sequence[Port]) -> dict[str, str]:
+    """What the exporter wrote into the file, or beside it. OpenVINO keeps what an ONNX file has."""
+
+    said = dict(model.get_rt_info().items())
+
+    def part(name: str) -> dict[str, str]:
+        members = said.get(name)
+        values = members.items() if isinstance(members, dict) else ()
+        return {key: _text(one.value) for key, one in values if hasattr(one, "value")}
+
+    near = told.beside(path) if path.suffix == ".xml" else {}
+    return told.of_model_api(part("model_info"), outputs) | part("framework") | near
+
+
+def _text(value: Any) -> str:
+    """A value of the metadata as OpenVINO's files have it."""
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _device(path: Path, options: Options, core: Any) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
 from ..tensors import Array
+from . import told
 from .network import Network, Options, Port, Unusable
 
 TYPES: dict[Any, str] = {
@@ -49,6 +50,7 @@ def read(path: Path, options: Options) -> Network:
         inputs=[_port(path, one) for one in inputs],
         outputs=[_port(path, one) for one in outputs],
         run=run,
+        metadata=told.inside(path),
     )
 
 
