@@ -62,13 +62,7 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 		b = appendChoice(b, c.gate.Choice)
 	}
 	if f := c.gate.Frame; f != nil {
-		if f.Seq >= 0 {
-			b = fmt.Appendf(b, `"seq":%d,`, f.Seq)
-		}
-		b = fmt.Appendf(b, `"age_ms":%.3f,"skipped":%d,`, float64(f.Age)/float64(time.Millisecond), f.Skipped)
-		if !f.Captured.IsZero() {
-			b = fmt.Appendf(b, `"captured_at":%d,`, f.Captured.UnixMilli())
-		}
+		b = appendFrame(b, f)
 	}
 	if t := c.gate.Timing; c.question.Timing {
 		b = fmt.Appendf(b, `"timing":{"queue_us":%d,"execute_us":%d,"batch_rows":%d,"total_us":%d},`,
@@ -132,6 +126,20 @@ func (q *question) appendOwn(b []byte, c *call) []byte {
 			b = append(jsonscan.AppendString(b, key), ':')
 			b = append(append(b, value...), ',')
 		}
+	}
+	return b
+}
+
+// appendFrame appends what the answer says about its stream.
+func appendFrame(b []byte, f *gate.Frame) []byte {
+	whole := func(key string, n int64) { b = append(strconv.AppendInt(append(b, key...), n, 10), ',') }
+	if f.Seq >= 0 {
+		whole(`"seq":`, f.Seq)
+	}
+	b = strconv.AppendFloat(append(b, `"age_ms":`...), float64(f.Age)/float64(time.Millisecond), 'f', 3, 64)
+	whole(`,"skipped":`, int64(f.Skipped))
+	if !f.Captured.IsZero() {
+		whole(`"captured_at":`, f.Captured.UnixMilli())
 	}
 	return b
 }

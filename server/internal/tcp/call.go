@@ -27,7 +27,7 @@ type call struct {
 	arrived   time.Time
 
 	parked   *gate.Poll // waits for the newest answer of a stream; nil: it is no such call
-	metadata []byte     // of the message of a call that is or was parked, as a copy
+	metadata []byte     // of its message, as a copy, if the answer repeats some of it
 
 	trace       *trace.Trace // nil: not traced
 	use         access.Use
@@ -140,7 +140,10 @@ func (l *loop) recycle(c *call) {
 // park submits a question that may wait for the newest answer of a stream. Thousands may, for
 // seconds each: while they do, they have a place in the line and little else.
 func (l *loop) park(c *call, q *gate.Poll) {
-	c.parked, c.metadata, c.timing = q, bytes.Clone(c.question.Metadata), c.question.Timing
+	if c.question.ID != nil || c.question.own != nil {
+		c.metadata = bytes.Clone(c.question.Metadata)
+	}
+	c.parked, c.timing = q, c.question.Timing
 	c.gate.Close()
 	l.recycle(c)
 	l.works.give(c.work)
@@ -151,9 +154,8 @@ func (l *loop) park(c *call, q *gate.Poll) {
 // resume continues with a parked call, now that it has its answer.
 func (l *loop) resume(c *call) {
 	c.work = l.works.take()
-	// The answer repeats some of it; it was read without an error before.
-	_ = c.question.parse(c.metadata, ofLatest)
-	c.question.Timing = c.timing // which a redirect may have set
+	_ = c.question.parse(c.metadata, ofLatest) // without an error, as before
+	c.question.Timing = c.timing               // which a redirect may have set
 	c.parked.Attach(&c.gate)
 	c.parked = nil
 }

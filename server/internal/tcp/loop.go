@@ -113,8 +113,19 @@ func (l *loop) takeTurn() {
 		return
 	}
 	l.start()
-	l.end()
+	for rounds := 0; l.round(); rounds++ {
+		if rounds == borrowed {
+			l.wake() // awake stays true, and whatever comes waits for that turn
+			break
+		}
+	}
+	l.finish()
 }
+
+// borrowed is how many more rounds a turn has on a goroutine that has other things to do: a
+// thousand clients that wait for the newest answer of a stream are told one after another, while
+// the goroutine which made the answer should go on with the next one.
+const borrowed = 1
 
 // postReport posts a report about a session. Any goroutine may call it.
 func (l *loop) postReport(s *session, r report) {
@@ -193,15 +204,26 @@ func (l *loop) refresh() { l.now, l.settings = time.Now(), l.door.settings.Load(
 // end finishes a turn: it submits the requests that were read, collects and writes answers until no
 // completion is left, and submits the calls for which these made room.
 func (l *loop) end() {
-	for {
-		if len(l.pending) > 0 {
-			l.submit()
-		}
-		if !l.collect() {
-			break
-		}
-		l.flush()
+	for l.round() {
 	}
+	l.finish()
+}
+
+// round submits what was read and writes what is complete, and reports whether there was any of
+// the latter. After it has reported false, the next completion wakes the loop.
+func (l *loop) round() bool {
+	if len(l.pending) > 0 {
+		l.submit()
+	}
+	if !l.collect() {
+		return false
+	}
+	l.flush()
+	return true
+}
+
+// finish ends a turn.
+func (l *loop) finish() {
 	l.tally.Flush()
 	l.scheduleTick()
 	l.ended = time.Now()

@@ -33,6 +33,12 @@ func newCrowd(t *testing.T, n int) *crowd {
 		return nil
 	}, pool)
 	c := &crowd{t, s.loop, []*memory{m}}
+	t.Cleanup(func() { // the answers are not kept for longer than their streams
+		s.loop.spares.Release()
+		if n := pool.InUse(); n != 0 {
+			t.Errorf("%d bytes of the pool are in use", n)
+		}
+	})
 	s.loop.begin()
 	for i := range n {
 		m := new(memory)
@@ -116,6 +122,10 @@ func TestWaitingPollersCostLittle(t *testing.T) {
 			if free := len(c.loop.works.free); free > 2*few {
 				t.Errorf("round %d: the work of %d calls is left", round, free)
 			}
+		}
+		c.ask(1, `{"stream":"cam"}`) // without waiting
+		if got := c.answer(1); !strings.Contains(got, `"seq":3,`) {
+			t.Errorf("client 1 got %s", got)
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
