@@ -143,6 +143,7 @@ bench/run:                  bench/load bench/internal/direct bench/internal/host
 bench/frames:               bench/load bench/internal/figure bench/internal/process bench/internal/ratio bench/internal/table shiva/tensor
 bench/callers:              bench/load bench/internal/figure bench/internal/process shiva/tensor
 bench/streams:              bench/load bench/internal/process bench/internal/table shiva shiva/tensor
+bench/newest:                bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
 bench/soak:                 bench/load bench/internal/process containers/container scheduler shiva shiva/tensor
 bench/reliability:          bench/internal/process
 `
