@@ -116,6 +116,7 @@ soak: ## long simulations, buffers reused under the race detector, the server fo
 	go test -count=1 -vet=off -run '^(TestNoAbsorbingState|TestNewestFrame|TestCallersFromAnyBelief)$$' ./scheduler -all -frames 1000000
 	SHIVA_INVARIANTS=off $(RACE) -count=1 -skip '^TestMisuse$$' ./server/internal/tcp ./shiva/... ./containers/internal/arena
 	SHIVA_INVARIANTS=off $(RACE) -count=1 -timeout 2h ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME)
+	go test -count=1 -vet=off ./server -run 'TestPollersSoak$$' -pollers 10000
 	go run ./bench/soak -length $(SOAKTIME)
 	go test -count=1 -timeout 2h ./server/internal/rest ./server/internal/grpc ./server/internal/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)
 
