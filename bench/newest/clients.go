@@ -79,7 +79,8 @@ func dialCamera(ctx context.Context, addr string) (*camera, error) {
 
 func (c *camera) frame() error {
 	c.seq++
-	err := c.send(&shiva.Message{Namespace: "cells", Metadata: fmt.Appendf(nil, `{"stream":"cam","seq":%d}`, c.seq), Tensors: []tensor.Tensor{c.table}})
+	metadata := fmt.Appendf(nil, `{"stream":"cam","seq":%d}`, c.seq)
+	err := c.send(&shiva.Message{Namespace: "cells", Metadata: metadata, Tensors: []tensor.Tensor{c.table}})
 	if err != nil {
 		return err
 	}

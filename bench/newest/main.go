@@ -52,7 +52,8 @@ func run(ctx context.Context, turns int, markdown bool) (broken []string, err er
 	s, err := process.Shivad(dir, process.Options{Config: "[model.cells]\nlatest = true\n"})
 	defer s.Stop()
 	if err == nil {
-		err = s.Run(nil, "sleeper", "-servers", s.Containers, "-noise", "0", "-a", "15ms", "-b", "0s", "-max-batch", "1", "cells:FP32:20,26")
+		speed := []string{"-noise", "0", "-a", "15ms", "-b", "0s", "-max-batch", "1"}
+		err = s.Run(nil, "sleeper", append(speed, "-servers", s.Containers, "cells:FP32:20,26")...)
 	}
 	if err != nil {
 		return nil, err
@@ -202,14 +203,18 @@ func (m *measurement) promises() []ratio.Ratio {
 		missed = append(missed, float64(frames*crowd-len(all.wakes)+frames-len(m.one[i].wakes)))
 		backward += all.backward + m.one[i].backward
 	}
+	late := float64(quantile(disturbed, 0.99)) / float64(quantile(quiet, 0.99))
+	atMost := func(limit float64, what string, rounds ...float64) ratio.Ratio {
+		return ratio.Ratio{What: what, Rounds: rounds, Bound: ratio.AtMost, Limit: limit}
+	}
 	return []ratio.Ratio{
 		{What: "100 pollers: server's processor time for each answer and poller, µs", Rounds: cost},
-		{What: "100 pollers: the same, to that of asking without waiting", Rounds: dear, Bound: ratio.AtMost, Limit: 1.25},
-		{What: "100 pollers: p99 of the camera's answers, to that without pollers", Rounds: []float64{float64(quantile(disturbed, 0.99)) / float64(quantile(quiet, 0.99))}, Bound: ratio.AtMost, Limit: 1.05},
+		atMost(1.25, "100 pollers: the same, to that of asking without waiting", dear...),
+		atMost(1.05, "100 pollers: p99 of the camera's answers, to that without pollers", late),
 		{What: "100 pollers: the same for the median", Rounds: usual},
-		{What: "1 poller: median time from the camera's answer to the poller's, µs", Rounds: wakeOne, Bound: ratio.AtMost, Limit: 300},
+		atMost(300, "1 poller: median time from the camera's answer to the poller's, µs", wakeOne...),
 		{What: "100 pollers: the same, of the one in the middle", Rounds: wake},
-		{What: "answers that a poller got after a newer one", Rounds: []float64{float64(backward)}, Bound: ratio.AtMost, Limit: 0},
+		atMost(0, "answers that a poller got after a newer one", float64(backward)),
 		{What: "answers that a newer one replaced, in a second of both", Rounds: missed},
 	}
 }
