@@ -34,9 +34,9 @@ type plant struct {
 }
 
 // TestPollersSoak: streams with a poller each, on two servers, while containers are killed,
-// versions change, settings are reloaded and cameras move to the other server. What a poller gets is newer
-// than what it had, and in the end the answer to the last frame. A minute after the streams the
-// servers keep nothing, although they keep answers whether or not somebody asks.
+// versions change, settings are reloaded and cameras move to the other server. What a poller gets
+// is newer than what it had, and in the end the answer to the last frame. A minute after the
+// streams the servers keep nothing, although they keep answers whether or not somebody asks.
 func TestPollersSoak(t *testing.T) {
 	n := *pollersFlag
 	if n == 0 {
