@@ -10,6 +10,7 @@ import (
 
 	"github.com/shivad/shivad/server"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/manual"
 )
 
 // options are the flags as given.
@@ -75,6 +76,9 @@ nothing.
 Exit code: 0 stopped as asked, 1 could not start, failed or was cut short, 2 wrong flags or file.
 
 Try it:  shivad, then in another shell:  shivactl status
+
+Manual:  shivactl manual, or ` + manual.Address + ` while it runs; such as
+         shivactl manual tutorial, configuration, tls, authentication, troubleshooting
 `
 
 // parseFlags reads the command line. Help goes to stdout, and the error is then flag.ErrHelp.
