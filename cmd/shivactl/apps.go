@@ -18,7 +18,7 @@ import (
 
 func (c *cli) appsCommand() *cobra.Command {
 	apps := &cobra.Command{
-		Use: "apps [NAME]", Short: "list applications, or make, show, change and delete one",
+		Use: "apps [NAME]", Short: "list applications; create, show, change or delete one",
 		Long: appsHelp, Example: appsExample,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -45,7 +45,7 @@ func (c *cli) appsCommand() *cobra.Command {
 		RunE: c.asks(func(c *cli, args []string) error { return c.showApp(args[0]) }),
 	}
 	create := &cobra.Command{
-		Use: "create NAME --model M ...", Short: "make an application",
+		Use: "create NAME --model M ...", Short: "create an application",
 		Args: oneArgument(anApplication), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	made := c.appFlags(create)
@@ -242,7 +242,7 @@ func (c *cli) deleteApp(name string) error {
 
 func (c *cli) linksCommand() *cobra.Command {
 	links := &cobra.Command{
-		Use: "links APP", Short: "list the models of an application, add and take away",
+		Use: "links APP", Short: "list, add or remove the models of an application",
 		Long: `One line for each link, and which versions it means now. A link is NAME, which follows the default version of the model,
 NAME/VERSION, or 'NAME/*', all versions that are ready. A new version inherits what a policy has learned.
 
@@ -272,7 +272,7 @@ With --json: the application, as shivactl apps has it
 		}),
 	}
 	remove := &cobra.Command{
-		Use: "delete APP MODEL", Short: "take a model away from an application",
+		Use: "delete APP MODEL", Short: "remove a model from an application",
 		Args: appAndModel, ValidArgsFunction: c.completes(appNames, linkNames),
 		RunE: c.asks(func(c *cli, args []string) error {
 			var a admin.App

@@ -20,7 +20,7 @@ import (
 func (c *cli) benchCommand() *cobra.Command {
 	o := &benchOptions{length: 10 * time.Second, door: doors[0]}
 	cmd := &cobra.Command{
-		Use: "bench ROUTE", Short: "offer load to a model, and show how long its answers take",
+		Use: "bench ROUTE", Short: "load-test a model and report latency percentiles",
 		Long: benchHelp, Example: benchExample,
 		Args: oneArgument("a model or application"), ValidArgsFunction: c.completes(routeNames),
 		RunE: c.asks(func(c *cli, args []string) error { return c.bench(o, args[0]) }),

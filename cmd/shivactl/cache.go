@@ -12,7 +12,7 @@ import (
 
 func (c *cli) cacheCommand() *cobra.Command {
 	cache := &cobra.Command{
-		Use: "cache show|clear", Short: "show what prediction caches do, or clear one",
+		Use: "cache show|clear", Short: "show the hit ratios of prediction caches, or clear one",
 		Long: `cache show prints one line per version of each model that has a cache, or of one model. HIT RATIO counts the requests
 that were not executed: those answered from the cache, and those that waited for the answer to an equal one (SHARED).
 NOT KEPT are answers too large for the cache, or for which there was no payload memory.

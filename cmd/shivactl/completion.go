@@ -28,7 +28,7 @@ func (c *cli) completionCommand() *cobra.Command {
 		known = append(known, s.name)
 	}
 	return &cobra.Command{
-		Use: "completion SHELL", Short: "print what makes a shell complete commands, flags and names",
+		Use: "completion SHELL", Short: "print the completion script of a shell",
 		Long: `Commands, flags and profiles are completed, and what the server that --admin names knows: models,
 applications, containers, policies and their parameters, settings of models and of the server. SHELL
 is bash (with the package bash-completion), zsh, fish or powershell. To have it in every shell:`,

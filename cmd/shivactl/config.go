@@ -16,7 +16,7 @@ import (
 
 func (c *cli) reloadCommand() *cobra.Command {
 	return c.patient(&cobra.Command{
-		Use: "reload", Short: "read the server's file again",
+		Use: "reload", Short: "reload the server's configuration file",
 		Long: `Has the server read its configuration file again, as SIGHUP does, and shows what has changed. What can change while the server runs
 does at once; the rest is named, and waits for a restart. A file that is wrong changes nothing, and all its faults are shown.
 The processes of a changed [[container]] are replaced one by one, each after its successor serves, which the command waits for;

@@ -14,7 +14,7 @@ import (
 
 func (c *cli) containersCommand() *cobra.Command {
 	containers := &cobra.Command{
-		Use: "containers", Short: "list the containers; start, stop and restart the server's own",
+		Use: "containers", Short: "list containers; start, stop or restart the server's own",
 		Long: `First the [[container]] of the server's file, then all that are connected.
 
 containers start NAME starts the processes of one and waits until they have registered; it also brings back a version that was

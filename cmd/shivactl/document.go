@@ -79,7 +79,7 @@ type importOptions struct{ dry, discard bool }
 func (c *cli) importCommand() *cobra.Command {
 	o := importOptions{}
 	cmd := &cobra.Command{
-		Use: "import FILE", Short: "make applications, what was learned and settings as in a file",
+		Use: "import FILE", Short: "restore applications, what was learned and settings from a file",
 		Long: `FILE is what shivactl export has written; - is standard input. All of it is looked at before anything is changed, and all
 that is wrong is reported at once. What the file names is made or replaced; the rest stays. --dry-run only reports what
 would change. If that would lose what was learned for a user, nothing changes without --discard.

@@ -13,7 +13,7 @@ import (
 
 func (c *cli) explainCommand() *cobra.Command {
 	return c.watched(&cobra.Command{
-		Use: "explain MODEL", Short: "say what limits a model or application, and what to change",
+		Use: "explain MODEL", Short: "explain what limits a model or application, and what to change",
 		Long: `MODEL is a name, for all its versions, or NAME/VERSION, or the name of an application. A model's figures are of the last minute, or, after a pause,
 of the last minute in which anything happened; a sentence says how long ago that was.
 

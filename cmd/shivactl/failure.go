@@ -87,9 +87,9 @@ var remoteHints = map[string]string{
 	shiva.PermissionDenied: tokenHints[shiva.PermissionDenied],
 	shiva.NotFound:         "shivactl models lists what is served",
 	shiva.Unavailable:      "no container serves it now; shivactl status shows which are connected",
-	shiva.Overloaded:       "the server has as much as it can do; try again, or with fewer files at once",
+	shiva.Overloaded:       "the server is at a limit; try again, or with fewer files at once: shivactl manual troubleshooting",
 	shiva.Superseded:       "a newer frame of the stream came first; keep=all has every frame answered",
-	shiva.DeadlineExceeded: "shivactl status shows what waits; --timeout waits longer",
+	shiva.DeadlineExceeded: "shivactl status shows what waits; --timeout waits longer: shivactl manual deadlines",
 	shiva.ContainerFailed:  "the log of the model's container says more",
 	shiva.ContainerLost:    "try again; shivactl status shows which containers are connected",
 	shiva.Draining:         "the server is shutting down; try again when it is back",
@@ -98,7 +98,7 @@ var remoteHints = map[string]string{
 
 // tokenHints are the remoteHints that hold for every door.
 var tokenHints = map[string]string{
-	shiva.Unauthenticated:  "show a token of the server's: in $" + token.Env + ", or in a file that $" + token.FileEnv + " names",
+	shiva.Unauthenticated:  "show a token of the server's: in $" + token.Env + ", or in a file that $" + token.FileEnv + " names: shivactl manual authentication",
 	shiva.PermissionDenied: "shivactl whoami shows who you are to the server, and what you may",
 }
 

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -27,7 +29,7 @@ func help(cmd *cobra.Command, _ []string) {
 	for _, verb := range cmd.Commands() {
 		fmt.Fprintf(w, "       %s [flags]\n", call(verb))
 	}
-	fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(cmd.Long))
+	fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(reflow(cmd.Long)))
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintln(w, "\nCommands:")
 		list(w, cmd.Commands())
@@ -58,6 +60,57 @@ func overview(root *cobra.Command) {
 	}
 	fmt.Fprintf(w, "\nFlags of all commands, before or after it:\n\n%s", root.PersistentFlags().FlagUsagesWrapped(helpColumns))
 	fmt.Fprintf(w, "\n%s", notes)
+}
+
+// entry is a line of a list: an indented term, and what it means after two spaces.
+var entry = regexp.MustCompile(`^ +\S.*?\S {2,}`)
+
+// reflow wraps a text to the width of the help: its paragraphs, and the meanings in its lists, of
+// which further lines are indented as the first. Other indented lines, such as commands, stay.
+func reflow(text string) string {
+	var out strings.Builder
+	column, hanging := 0, 0 // of the line that is being written; of what continues it
+	end := func() {
+		if column > 0 {
+			out.WriteString("\n")
+		}
+		column = 0
+	}
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		trimmed := strings.TrimLeft(line, " ")
+		first := entry.FindString(line)
+		switch indent := len(line) - len(trimmed); {
+		case indent > 0 && column > 0 && indent == hanging: // it continues an entry
+		case first != "":
+			end()
+			out.WriteString(first)
+			column, hanging = utf8.RuneCountInString(first), utf8.RuneCountInString(first)
+			trimmed = line[len(first):]
+		case indent > 0 || line == "":
+			end()
+			out.WriteString(line + "\n")
+			continue
+		case hanging > 0:
+			end()
+			hanging = 0
+		}
+		for word := range strings.FieldsSeq(trimmed) {
+			n := utf8.RuneCountInString(word)
+			switch {
+			case column > hanging && column+1+n > helpColumns:
+				out.WriteString("\n" + strings.Repeat(" ", hanging))
+				column = hanging
+			case column > hanging:
+				out.WriteString(" ")
+				column++
+			}
+			out.WriteString(word)
+			column += n
+		}
+	}
+	end()
+	return out.String()
 }
 
 const (

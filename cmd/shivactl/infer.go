@@ -164,7 +164,7 @@ func canAsk(m model, o *inferOptions, scale float64, files []string) error {
 	case none && (o.batch || o.text || scale != 0):
 		return usage("infer", "%s takes no inputs: expected neither --batch nor --text nor --scale", m.route)
 	case !none && len(files) == 0:
-		return usage("infer", "which file? - is standard input")
+		return usage("infer", "name a file (- reads standard input)")
 	}
 	if o.draw != "" && !drawable(m) {
 		return usage("infer", "--draw is for models that take a picture file and answer boxes, scores and labels, each ragged, and for pipelines of such models: %s is none", m.route)

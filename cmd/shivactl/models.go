@@ -20,7 +20,7 @@ import (
 func (c *cli) modelsCommand() *cobra.Command {
 	models := &cobra.Command{
 		Use: "models [NAME]", Short: "list the models, or show and change the settings of one",
-		Long: `One line per version; * marks the one that the bare name means. READY says whether a live container
+		Long: `One line per version; * marks the default version. READY says whether a live container
 serves it. In shapes -1 stands for any size; the first -1 counts rows. CACHED and HIT RATIO, if a model has
 a prediction cache: see shivactl help cache. With a name: the versions of that
 model, and its settings in effect.
@@ -28,12 +28,12 @@ model, and its settings in effect.
 models set digits objective=20ms max_batch=64 changes how all versions of a model are batched, while it serves:
 at once, all settings or none. The settings are strategy, objective, max_batch, batch_bytes, delay, queue_rows,
 queue_bytes, execution_timeout, retry, shed, together, slots, keep, stream_interval, streams_per_client, pad, default_version, retire_after, cache and
-cache_ttl. It prints the settings in effect. They go over those of the server's file, which is not written; with --state on the server they survive
+cache_ttl. It prints the settings in effect. They override the configuration file, which is not written; with --state on the server they survive
 its end and hold in all servers that share the state.
 
 models reset digits objective max_batch goes back to what the file says of them.
 
-models set-version digits 1 makes version 1 what the bare name means, at once, whatever connects later: the way
+models set-version digits 1 makes version 1 the default, at once, whatever connects later: the way
 back from a version that fails. Without a version the newest that is ready is meant again.
 
 With --json: {"models": [{"name", "version", "default", "ready", "replicas", "platform", "max_batch", "inputs":
@@ -49,12 +49,12 @@ if it has one}]}; what changes something prints {"name", "default_version", "ver
 		RunE:              c.asks((*cli).setModel),
 	}
 	reset := &cobra.Command{
-		Use: "reset NAME KEY ...", Short: "take settings of a model back to what the file says",
+		Use: "reset NAME KEY ...", Short: "reset settings of a model to those of the file",
 		ValidArgsFunction: c.completesMore(modelNames, settingNames),
 		RunE:              c.asks((*cli).resetModel),
 	}
 	setVersion := &cobra.Command{
-		Use: "set-version NAME [VERSION]", Short: "say what the bare name of a model means",
+		Use: "set-version NAME [VERSION]", Short: "set the default version of a model",
 		ValidArgsFunction: c.completes(modelNames, versionsOf),
 		RunE:              c.asks(func(c *cli, args []string) error { return c.setVersion("models", args) }),
 	}
@@ -91,10 +91,10 @@ func (c *cli) models(args []string) error {
 
 func (c *cli) versionsCommand() *cobra.Command {
 	versions := &cobra.Command{
-		Use: "versions MODEL", Short: "list a model's versions, or say which one its name means",
-		Long: `One line per version, the newest first; * marks the one that the bare name means.
+		Use: "versions MODEL", Short: "list a model's versions, or set the default one",
+		Long: `One line per version, the newest first; * marks the default version.
 
-versions set digits 1 makes version 1 what the bare name means, at once, whatever connects later; without a version
+versions set digits 1 makes version 1 the default, at once, whatever connects later; without a version
 the newest that is ready is meant. It is the same as models set-version.
 
 With --json: {"name", "default_version", "versions": [as shivactl models has them]}
@@ -103,7 +103,7 @@ With --json: {"name", "default_version", "versions": [as shivactl models has the
 		RunE: c.asks(func(c *cli, args []string) error { return c.versions(args[0]) }),
 	}
 	set := &cobra.Command{
-		Use: "set MODEL [VERSION]", Short: "say what the bare name of a model means",
+		Use: "set MODEL [VERSION]", Short: "set the default version of a model",
 		ValidArgsFunction: c.completes(modelNames, versionsOf),
 		RunE:              c.asks(func(c *cli, args []string) error { return c.setVersion("versions", args) }),
 	}

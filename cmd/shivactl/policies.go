@@ -22,7 +22,7 @@ func (c *cli) policiesCommand() *cobra.Command {
 		Long: `One line for each parameter of a policy, with its default.
 
 policies learned APP shows what the policy of an application has learned, by user: the mean loss of each model, of how many
-feedbacks, and what part it has in the answers. The user without a name is who asks without one. policies forget APP has it begin anew.
+feedbacks, and what part it has in the answers. An empty user stands for requests without a user. policies forget APP resets the policy.
 
 With --json: {"policies": [{"name", "parameters": [{"name", "wants", "default"}]}]}; of learned and forget {"application",
 "policy", "params", "users": [{"user", "rounds", "models": [{"model", "share", "loss", "count"}]}], "more"}
@@ -40,7 +40,7 @@ With --json: {"policies": [{"name", "parameters": [{"name", "wants", "default"}]
 	f.Func("user", "only of this `USER`", func(s string) error { o.user = &s; return nil })
 	f.IntVar(&o.limit, "limit", 1000, "of at most `N` users")
 	forget := &cobra.Command{
-		Use: "forget APP", Short: "have the policy of an application begin anew",
+		Use: "forget APP", Short: "reset the policy of an application",
 		Args: oneArgument(anApplication), ValidArgsFunction: c.completes(appNames),
 		RunE: c.asks(func(c *cli, args []string) error { return c.forget(args[0]) }),
 	}

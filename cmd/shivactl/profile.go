@@ -49,7 +49,7 @@ the file that SHIVACTL_PROFILES names:
   [production]
   admin = "tls://shiva.example:8002"
   addr = "tls://shiva.example:6174"
-  token_file = "production.token"        # files are seen from the directory of this one
+  token_file = "production.token"        # paths are relative to this file
   tls_ca = "ca.pem"                      # likewise tls_cert, tls_key; and tls_name
 
 Any of them may be left out. A flag goes over all else. --profile NAME goes over the variables SHIVACTL_ADDR,

@@ -6,13 +6,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/server/manual/manualtest"
 )
 
-// The manual has the help of every command.
+// The manual has the help of every command, which fits the width of a terminal but for commands.
 func TestReference(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Commands of shivactl
@@ -32,6 +33,11 @@ commands are in the help of shivactl itself; ` + "`shivad -h`" + ` has those of 
 		}
 		out.Reset()
 		help(cmd, nil)
+		for line := range strings.Lines(out.String()) {
+			if utf8.RuneCountInString(line) > helpColumns+1 && !strings.Contains(line, "  shivactl ") && !strings.Contains(line, "completion") {
+				t.Errorf("%s: a line is wider than %d columns: %s", cmd.CommandPath(), helpColumns, line)
+			}
+		}
 		fmt.Fprintf(&page, "\n## %s\n\n```text\n%s\n```\n", cmd.CommandPath(), strings.TrimSpace(out.String()))
 	}
 	manualtest.Page(t, "../../server/manual/commands.md", page.String())

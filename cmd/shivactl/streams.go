@@ -13,7 +13,7 @@ import (
 
 func (c *cli) streamsCommand() *cobra.Command {
 	return c.watched(&cobra.Command{
-		Use: "streams MODEL", Short: "list the streams of a model, those with the oldest frames first",
+		Use: "streams MODEL", Short: "list the streams of a model, the oldest frames first",
 		Long: `One line for each stream, at most a hundred of each version: first those that wait for answers and get none, then those
 with the oldest frames. The stream of a connection is named by its client's address. Frames, answered with outputs and
 superseded are a second, over the last minute or so. AGE is of the oldest frame answered in it, when it was, since its

@@ -18,7 +18,7 @@ import (
 
 func (c *cli) tokensCommand() *cobra.Command {
 	tokens := &cobra.Command{
-		Use: "tokens new", Short: "make a token by which a server knows a client",
+		Use: "tokens new", Short: "create a token for a client",
 		Long: `tokens new camera makes a token and prints it, once: it is stored nowhere, and the server has only its SHA-256. After it comes the
 table for the server's file, which takes effect with a reload. --may has the rights of the identity, "infer" by default:
 
@@ -41,7 +41,7 @@ With --json: {"name", "token" (absent with --file), "token_sha256", "may"}.
 	}
 	o := &tokenOptions{}
 	create := &cobra.Command{
-		Use: "new NAME", Short: "make a token, and the table of an identity that has it",
+		Use: "new NAME", Short: "create a token, and the table of its identity",
 		Args: oneArgument("the name of the identity"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.asks(func(c *cli, args []string) error { return c.newToken(o, args[0]) }),
 	}
@@ -121,7 +121,7 @@ func writeSecret(path, secret string) error {
 
 func (c *cli) whoamiCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "whoami", Short: "show who you are to the server, and what you may",
+		Use: "whoami", Short: "show your identity and its rights",
 		Long: `The server is asked at its TCP door, or at its admin door if --admin is given without --addr, by the token in SHIVA_TOKEN or
 in the file that SHIVA_TOKEN_FILE names.
 

@@ -19,7 +19,7 @@ func (c *cli) topCommand() *cobra.Command {
 	o := &topOptions{}
 	every := usualRefresh
 	cmd := &cobra.Command{
-		Use: "top", Short: "show what the models do at the moment, again and again",
+		Use: "top", Short: "live view of model activity",
 		Long: `One line for each version of a model and each application, the busiest first, with what happened since the time before:
 REQUESTS/S are those answered, FAILED/S of them those with an error. P50 and P99 are how long requests took, to about a
 quarter: the server counts them in classes that double. IN TIME is the share that had a result within the SLO, defaults

@@ -57,6 +57,7 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 	cfg, lowered, err := o.load()
 	if err != nil {
 		fmt.Fprintln(stderr, "shivad:", err)
+		fmt.Fprintln(stderr, "  -> shivactl manual settings")
 		return exitBadUsage
 	}
 	if o.check {

@@ -121,6 +121,9 @@ func TestRefusals(t *testing.T) {
 		{[]string{"--tcp", "6174"}, "shivad: config: --tcp: tcp.listen: \"6174\" is not an address: want host:port, as \"127.0.0.1:6174\" or \":6174\"\n"},
 		{[]string{"--check", "--log-level", "loud"}, "shivad: config: --log-level: log.level: expected one of debug, info, warn, error, got \"loud\"\n"},
 	} {
+		if strings.HasPrefix(c.want, "shivad: config") {
+			c.want += "  -> shivactl manual settings\n"
+		}
 		var stdout, stderr bytes.Buffer
 		if code := run(c.args, &stdout, &stderr, nil); code != exitBadUsage || stderr.String() != c.want ||
 			stdout.Len() > 0 {
