@@ -22,8 +22,11 @@ func (c *Call) listed(r *Request, pool *tensor.Pool) (lists []tensor.Tensor, err
 		if i < 0 {
 			continue
 		}
-		if !specs[i].Image.Regions {
+		switch {
+		case !specs[i].Image.Regions:
 			return lists, c.noRegions(string(key))
+		case indexByName(lists, string(key)) >= 0:
+			return lists, fault.Invalid("input %q is given twice", key)
 		}
 		t, err := jsontensor.Read(value, tensor.Float32, pool)
 		if err != nil {
