@@ -353,7 +353,7 @@ func (r *run) submit(calls []*gate.Call) {
 	r.p.gate.Submit(calls...)
 	r.mu.Lock()
 	if r.err != nil {
-		r.stopped = false // these calls may have been canceled too early
+		r.stopped = false // these calls were canceled too early
 	}
 }
 
@@ -414,6 +414,10 @@ func (r *run) leave(w *work) (waited bool) {
 	return waited
 }
 
+// stopAgain is how soon calls are canceled again: those that were being submitted by somebody else
+// do not know of it.
+const stopAgain = time.Millisecond
+
 // stop cancels what is under way. The caller has the lock, which is released meanwhile, and a unit
 // of work.
 func (r *run) stop() {
@@ -434,6 +438,29 @@ func (r *run) stop() {
 		r.p.gate.Cancel(c)
 	}
 	r.mu.Lock()
+	for i := range r.stages {
+		for k := range r.stages[i].rows {
+			if !r.stages[i].rows[k].done {
+				r.Retain()
+				time.AfterFunc(stopAgain, r.restop)
+				return
+			}
+		}
+	}
+}
+
+// restop is stop for calls that were not submitted yet the last time.
+func (r *run) restop() {
+	defer r.Close()
+	r.mu.Lock()
+	if r.over {
+		r.mu.Unlock()
+		return
+	}
+	r.pending++
+	r.stopped = false
+	r.mu.Unlock()
+	r.advance()
 }
 
 // giveUp ends the request with an error, unless it has ended.

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -72,7 +74,8 @@ func (s *soak) chance(n int) bool { return s.random.IntN(n) == 0 }
 
 func (s *soak) run() {
 	var stop []func()
-	for name, k := range map[string]kind{"finder": finder, "maker": maker, "lister": lister, "spotter": spotter, "cutter": cutter} {
+	for _, name := range slices.Sorted(maps.Keys(kinds)) {
+		k := kinds[name]
 		stop = append(stop, s.container(name, k, s.random.Uint64()))
 	}
 	for i := range pipelinesAtOnce {
@@ -214,11 +217,39 @@ func (s *soak) definition(name string) Definition {
 		d.Stages = append(d.Stages, st)
 		has.add(&st)
 	}
+	if s.chance(3) {
+		d.Outputs = s.outputs(d.Stages)
+	}
 	if s.chance(2) {
 		s.random.Shuffle(len(d.Stages), func(i, j int) { d.Stages[i], d.Stages[j] = d.Stages[j], d.Stages[i] })
 	}
 	return d
 }
+
+// outputs shows the stages that no other one reads, and some of the others.
+func (s *soak) outputs(stages []admin.Stage) map[string]string {
+	shown := map[string]string{}
+	for i := range stages {
+		read := slices.ContainsFunc(stages, func(o admin.Stage) bool {
+			for _, from := range o.Inputs {
+				if strings.HasPrefix(from, stages[i].Name+".") {
+					return true
+				}
+			}
+			return strings.HasPrefix(o.Each, stages[i].Name+".")
+		})
+		if read && s.chance(2) {
+			continue
+		}
+		for _, o := range kinds[stages[i].Model].spec.Outputs {
+			shown[stages[i].Name+"."+o.Name] = stages[i].Name + "." + o.Name
+		}
+	}
+	return shown
+}
+
+// kinds are the models of the soak.
+var kinds = map[string]kind{"finder": finder, "maker": maker, "lister": lister, "spotter": spotter, "cutter": cutter}
 
 func (m *madeBy) add(s *admin.Stage) {
 	switch s.Model {
@@ -290,6 +321,9 @@ func (s *soak) request() *client {
 	if s.chance(6) {
 		time.Sleep(time.Duration(s.random.IntN(8)) * time.Millisecond)
 		s.Cancel(&a.Call)
+		if time.Sleep(2 * stopAgain); a.answers.Load() != 1 {
+			s.t.Errorf("canceled, and not answered: %+v", c.plan.of.Definition)
+		}
 	}
 	return c
 }
@@ -409,6 +443,10 @@ func (v *verifier) stage(i int) {
 		}
 	}
 	v.rows[i] = list
+	if byName(v.Target.Spec.Outputs, s.Name+"."+s.target.Spec.Outputs[0].Name) < 0 {
+		v.hidden(i, list)
+		return
+	}
 	switch s.Model {
 	case "maker":
 		v.makers(i, list)
@@ -429,6 +467,28 @@ func (v *verifier) stage(i int) {
 			o := &list[k]
 			if o.boxes = int(n); o.status == 0 && o.boxes != v.pictures[2*k+1] {
 				v.fail("stage %s: row %d: %d boxes, expected %d", s.Name, k, n, v.pictures[2*k+1])
+			}
+		}
+	}
+}
+
+// hidden fills in what a stage that the answer does not show must have made.
+func (v *verifier) hidden(i int, list []verified) {
+	for k := range list {
+		o := &list[k]
+		switch v.plan.stages[i].Model {
+		case "spotter":
+			o.boxes = v.pictures[2*k+1]
+		case "maker":
+			if in, below := v.input(i, k); v.settled(i, k, below == 0 && bad(in[0]), below) {
+				o.thing = []int64{in[0] + 1, in[1]}
+			}
+		case "finder":
+			if in, below := v.input(i, k); v.settled(i, k, false, below) {
+				for e := range in[1] {
+					id := child(in[0], e)
+					o.things = append(o.things, []int64{id, found(id)})
+				}
 			}
 		}
 	}
