@@ -16,22 +16,24 @@ from rapidocr_onnxruntime.ch_ppocr_det import TextDetector
 from rapidocr_onnxruntime.ch_ppocr_rec import TextRecognizer
 from rapidocr_onnxruntime.main import DEFAULT_CFG_PATH, RapidOCR
 from rapidocr_onnxruntime.utils import read_yaml, update_model_path
-from shiva_container import Image, Tensor, model, serve
+from shiva_container import Batch, Image, Tensor, model, serve
 
-# Lines of text differ in size, so they are sent one after the other, with their heights and widths.
-LINES = [Tensor("pixels", "UINT8", [-1]), Tensor("sizes", "INT32", [-1, 2])]
+# A line of text is a region of the picture: the containers cut it out, each in its own size.
+LINE = Image("image", channels="bgr", regions=True)
 
 
 def part(name: str) -> Any:
-    """The package's settings of one of the three. Several processes share the cores: one thread each."""
+    """The package's settings of one of the three. Processes share the cores: one thread each."""
     config = update_model_path(read_yaml(DEFAULT_CFG_PATH))[name]
     return {**config, "intra_op_num_threads": 1, "inter_op_num_threads": 1}
 
 
-def cut(pixels: Any, sizes: Any) -> list[Any]:
-    ends = np.cumsum(sizes.prod(axis=1) * 3)
-    lines = np.split(pixels, ends[:-1])
-    return [line.reshape(height, width, 3) for line, (height, width) in zip(lines, sizes, strict=True)]
+def level(corners: Any) -> Any:
+    """The corners of a line from its top left; of one that is upright, as if it lay on its side."""
+    a, b, c, d = corners
+    height = max(np.linalg.norm(a - d), np.linalg.norm(b - c))
+    width = max(np.linalg.norm(a - b), np.linalg.norm(c - d))
+    return np.roll(corners, -1, axis=0) if height >= 1.5 * width else corners
 
 
 def detector() -> None:
@@ -48,18 +50,24 @@ def detector() -> None:
         boxes, _ = detect(image)
         if boxes is None or len(boxes) == 0:
             return np.empty((0, 4, 2), np.float32)
-        return np.float32(RapidOCR.sorted_boxes(boxes))
+        return np.float32([level(box) for box in RapidOCR.sorted_boxes(boxes)])
 
 
 def classifier() -> None:
     settings = part("Cls")
     classify = TextClassifier(settings)
 
-    @model(name="ocr_cls", batched=False, inputs=LINES, outputs=[Tensor("upside_down", "BOOL", [-1])])
-    def ocr_cls(pixels: Any, sizes: Any) -> Any:
-        """Which lines are upside down."""
-        _, results, _ = classify(cut(pixels, sizes))
-        return [label == "180" and score > settings["cls_thresh"] for label, score in results]
+    @model(name="ocr_cls", batched=True, inputs=[LINE], outputs=[Tensor("corners", "FP32", [-1, 1, 4, 2])])
+    def ocr_cls(image: Any, batch: Batch) -> Any:
+        """The corners of each line, as a region that can be read: from the top left of the text."""
+        _, results, _ = classify(image)
+        found = []
+        for line, fit, (label, score) in zip(image, batch.fits["image"], results, strict=True):
+            height, width = line.shape[:2]
+            corners = fit.points([[0, 0], [width, 0], [width, height], [0, height]])
+            upside_down = label == "180" and score > settings["cls_thresh"]
+            found.append([np.roll(corners, 2, axis=0) if upside_down else corners])
+        return np.float32(found)
 
 
 def recogniser() -> None:
@@ -67,13 +75,13 @@ def recogniser() -> None:
 
     @model(
         name="ocr_rec",
-        batched=False,
-        inputs=LINES,
+        batched=True,
+        inputs=[LINE],
         outputs=[Tensor("text", "BYTES", [-1]), Tensor("score", "FP32", [-1])],
     )
-    def ocr_rec(pixels: Any, sizes: Any) -> Any:
+    def ocr_rec(image: Any) -> Any:
         """What is written in each line."""
-        results, _ = recognise(cut(pixels, sizes))
+        results, _ = recognise(image)
         return np.array([one[0] for one in results], object), np.float32([one[1] for one in results])
 
 

@@ -1,4 +1,4 @@
-"""Read the text in pictures: a client that calls each of the three models once.
+"""Read the text in pictures: a client that sends the file, and nothing else.
 
     python reader.py PICTURE ...
 """
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from shiva_client import Client
 
@@ -26,41 +25,15 @@ class Line:
 
 
 def read(client: Client, file: bytes, timeout: float | None = None) -> list[Line]:
-    """The lines in a JPEG or PNG file. timeout is in seconds per request; None: the server's default."""
-    answer = client.infer("ocr_det", {"image": np.frombuffer(file, np.uint8)}, timeout=timeout)
-    return lines(client, file, answer["boxes"], timeout)
+    """The lines in a JPEG or PNG file. timeout is in seconds; None: the server's default."""
+    return lines(client.infer("ocr", {"image": np.frombuffer(file, np.uint8)}, timeout=timeout))
 
 
-def lines(client: Client, file: bytes, boxes: Any, timeout: float | None = None) -> list[Line]:
-    """The text in the boxes that ocr_det has found in a file."""
-    if len(boxes) == 0:
-        return []
-    picture = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)
-    crops = [straight(picture, box) for box in boxes]
-    upside_down = client.infer("ocr_cls", packed(crops), timeout=timeout)["upside_down"]
-    crops = [cv2.rotate(crop, cv2.ROTATE_180) if turn else crop for crop, turn in zip(crops, upside_down, strict=True)]
-    found = client.infer("ocr_rec", packed(crops), timeout=timeout)
-    all_ = zip(boxes, found["text"].tolist(), found["score"].tolist(), strict=True)
+def lines(answer: Any) -> list[Line]:
+    """The lines in an answer of the pipeline."""
+    corners = answer["corners"].reshape(-1, 4, 2)[answer["read.of"]]
+    all_ = zip(corners, answer["text"].tolist(), answer["score"].tolist(), strict=True)
     return [Line(box, text, score) for box, text, score in all_ if score >= SCORE]
-
-
-def packed(crops: list[Any]) -> dict[str, Any]:
-    """Crops of different sizes as the inputs of ocr_cls and ocr_rec."""
-    sizes = np.array([crop.shape[:2] for crop in crops], np.int32)
-    return {"pixels": np.concatenate([crop.ravel() for crop in crops]), "sizes": sizes}
-
-
-def straight(picture: Any, box: Any) -> Any:
-    """A box of text, cut out and level; one that is upright is laid on its side."""
-    a, b, c, d = box = np.asarray(box, np.float32)
-    width = int(max(np.linalg.norm(a - b), np.linalg.norm(c - d)))
-    height = int(max(np.linalg.norm(a - d), np.linalg.norm(b - c)))
-    corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
-    move = cv2.getPerspectiveTransform(box, corners)
-    crop = cv2.warpPerspective(
-        picture, move, (width, height), borderMode=cv2.BORDER_REPLICATE, flags=cv2.INTER_CUBIC
-    )
-    return np.rot90(crop) if height / width >= 1.5 else crop
 
 
 def main() -> None:
