@@ -274,3 +274,41 @@ input { name: "x" data_type: TYPE_INT64 dims: [ 2 ] } output { name: "y" data_ty
 	}
 	s.eventually("rows", 9, "3")
 }
+
+// The repositories of Triton in server/internal/modelfiles/testdata serve real networks, with their
+// configurations as they are: an answer is the runtime's own. Those that cannot be served here say
+// why, and disturb no other.
+func TestE2ETritonExamples(t *testing.T) {
+	dir := t.TempDir()
+	script := func(args ...string) {
+		t.Helper()
+		cmd := exec.Command(python(t), append([]string{"server/e2e/testdata/triton.py"}, args...)...)
+		cmd.Dir = root(t)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		t.Logf("%s", out)
+	}
+	examples := filepath.Join(root(t), "server", "internal", "modelfiles", "testdata", "triton")
+	for _, repository := range []string{"densenet", "bare", "ensemble", "versions", "backends"} {
+		if err := os.CopyFS(dir, os.DirFS(filepath.Join(examples, repository))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script("fill", dir)
+	s := serveFolder(t, dir)
+	for model, replicas := range map[string]int{"densenet_onnx": 1, "text": 1, "trees": 1, "detect": 1, "recognize": 2} {
+		s.waitReplicas(model, replicas)
+	}
+	script("ask", dir, s.rest)
+	for _, fault := range []string{
+		"read is not served", "engine is not served", "post is not served", "sequence is not served", "stream is not served", "wrong is not served",
+	} {
+		budgettest.Until(t, fault, func() bool {
+			var status struct{ Warnings []string }
+			s.get("/v1/status", &status)
+			return strings.Contains(strings.Join(status.Warnings, "\n"), fault)
+		})
+	}
+}
