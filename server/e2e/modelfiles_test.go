@@ -303,7 +303,8 @@ func TestE2ETritonExamples(t *testing.T) {
 	}
 	script("ask", dir, s.rest)
 	for _, fault := range []string{
-		"read is not served", "engine is not served", "post is not served", "sequence is not served", "stream is not served", "wrong is not served",
+		"read is not served", "engine is not served", "post is not served", "sequence is not served",
+		"stream is not served", "wrong is not served",
 	} {
 		budgettest.Until(t, fault, func() bool {
 			var status struct{ Warnings []string }
