@@ -97,7 +97,8 @@ func TestApplicationOverTCP(t *testing.T) {
 	s := start(t, nil)
 	constant(t, s, "good", 7, 0)
 	constant(t, s, "bad", 3, 0)
-	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []string{"good", "bad"}, Policy: "exp4"}); err != nil {
+	if _, err := registry(t, s).Create(t.Context(),
+		apps.Definition{Name: "app", Models: []string{"good", "bad"}, Policy: "exp4"}); err != nil {
 		t.Fatal(err)
 	}
 	x, err := tensor.FromSlice(tensor.Shape{2}, []int32{1, 2})
@@ -120,7 +121,8 @@ func TestApplicationOverTCP(t *testing.T) {
 	if label != 7 || reply["model_name"] != "good" || reply["confidence"].(float64) < 0.9 {
 		t.Errorf("got %d, %v: expected the one that is right", label, reply)
 	}
-	if reply, _ := say(t, s, "app/update", `{"user":"u","id":"zz","label":7}`); !strings.Contains(reply["error"].(string), "knows no request") {
+	if reply, _ := say(t, s, "app/update", `{"user":"u","id":"zz","label":7}`); !strings.Contains(reply["error"].(string),
+		"knows no request") {
 		t.Errorf("feedback about nothing: %v", reply)
 	}
 	if reply, _ := say(t, s, "app/update", `{"user":"u","id":"a","label":7}`); reply["learned"] != false {
@@ -128,14 +130,17 @@ func TestApplicationOverTCP(t *testing.T) {
 	}
 	page := metricsPage(t, s)
 	for result, n := range map[string]int{"learned": 30, "repeated": 1, "failed": 1} {
-		if line := fmt.Sprintf("\nshivad_feedback_total{application=\"app\",result=%q} %d\n", result, n); !strings.Contains(page, line) {
+		if line := fmt.Sprintf("\nshivad_feedback_total{application=\"app\",result=%q} %d\n", result,
+			n); !strings.Contains(page, line) {
 			t.Errorf("/metrics lacks%s", line)
 		}
 	}
 
 	// A model may not take the name of an application.
-	_, err = containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{Name: "app", Version: "1",
-		Inputs: []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1}}}, Outputs: []tensor.Spec{{Name: "y", DType: tensor.Int32, Shape: tensor.Shape{-1}}}})
+	_, err = containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0],
+		containertest.Model{Name: "app", Version: "1",
+			Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1}}},
+			Outputs: []tensor.Spec{{Name: "y", DType: tensor.Int32, Shape: tensor.Shape{-1}}}})
 	if err == nil || !strings.Contains(err.Error(), `there is an application "app"`) {
 		t.Errorf("a model by the name of an application: %v", err)
 	}
@@ -180,7 +185,8 @@ func TestSeriesOfApplications(t *testing.T) {
 	series := func() int { return strings.Count(metricsPage(t, s), `model="passing-`) }
 	const apps = 40
 	for i := range apps {
-		if _, err := s.sources().Applications.Create(t.Context(), admin.App{Name: fmt.Sprint("passing-", i), Models: []string{"echo"}, Policy: "single"}); err != nil {
+		if _, err := s.sources().Applications.Create(t.Context(),
+			admin.App{Name: fmt.Sprint("passing-", i), Models: []string{"echo"}, Policy: "single"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -203,7 +209,8 @@ func TestApplicationsNestAsQuestions(t *testing.T) {
 	s := start(t, func(*config.Config) {})
 	version(t, s, "1")
 	budgettest.Until(t, "the model to be ready", func() bool { return serves(s, "rolled", "1") })
-	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "nest", Models: []string{"rolled"}, SLO: "20s"}); err != nil {
+	if _, err := registry(t, s).Create(t.Context(),
+		apps.Definition{Name: "nest", Models: []string{"rolled"}, SLO: "20s"}); err != nil {
 		t.Fatal(err)
 	}
 	x, err := tensor.FromSlice(tensor.Shape{2}, []int32{1, 2})

@@ -81,13 +81,15 @@ func TestAudit(t *testing.T) {
 			}
 			e := list[0]
 			said := strings.Join([]string{e.Door, e.Action, e.What, e.Name}, " ")
-			if e.Identity != name || !strings.HasPrefix(e.Address, "127.0.0.1:") || e.At.IsZero() || e.Refused != (got != allowed) {
+			if e.Identity != name || !strings.HasPrefix(e.Address, "127.0.0.1:") || e.At.IsZero() ||
+				e.Refused != (got != allowed) {
 				t.Errorf("%s as %q (%s) leaves %+v", a.what, who, got, e)
 			}
 			switch {
 			case got == allowed && (said != what || e.Error != ""):
 				t.Errorf("%s as %q is %q, %s, expected %q", a.what, who, said, e.Error, what)
-			case got != allowed && (e.Error == "" || !strings.HasPrefix(said, e.Door+" ") || strings.Fields(what)[0] != e.Door):
+			case got != allowed &&
+				(e.Error == "" || !strings.HasPrefix(said, e.Door+" ") || strings.Fields(what)[0] != e.Door):
 				t.Errorf("%s as %q is refused as %q: %s", a.what, who, said, e.Error)
 			}
 		}
@@ -98,7 +100,8 @@ func TestAudit(t *testing.T) {
 
 	// A dry run, an invalid request and one for a missing name change nothing.
 	for _, c := range []struct{ method, path, body string }{
-		{"POST", "/v1/import?dry_run=true", `{"format":1,"applications":[],"policies":[],"settings":{}}`}, {"PATCH", "/v1/models/cat", `{"objective":"x"}`},
+		{"POST", "/v1/import?dry_run=true", `{"format":1,"applications":[],"policies":[],"settings":{}}`},
+		{"PATCH", "/v1/models/cat", `{"objective":"x"}`},
 		{"DELETE", "/v1/apps/absent", ""}, {"POST", "/v1/apps/cats/feedback", `{"input":[1,2],"loss":0.5}`},
 	} {
 		code, body := g.http(t, g.Addrs().Admin.String(), tokenOf("admin:write"), c.method, c.path, c.body)
@@ -122,7 +125,8 @@ func TestAuditOfOtherShapes(t *testing.T) {
 	s := start(t, nil)
 	join(t, s, "m", tensor.Float32, tensor.Shape{-1, 3}, nil)
 	other := []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}}
-	c, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "m", Version: "1", Inputs: other, Outputs: other})
+	c, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(),
+		containertest.Model{Name: "m", Version: "1", Inputs: other, Outputs: other})
 	if err == nil {
 		c.Close()
 		t.Fatal("it was registered")
@@ -184,12 +188,14 @@ func TestAuditOfLoads(t *testing.T) {
 					continue
 				}
 				seen[e] = true
-				if e.Identity != who || e.Refused != (who != c.right) || !strings.HasPrefix(e.Address, "127.0.0.1:") || !e.Refused && e.Error != "" {
+				if e.Identity != who || e.Refused != (who != c.right) || !strings.HasPrefix(e.Address, "127.0.0.1:") ||
+					!e.Refused && e.Error != "" {
 					t.Errorf("%s as %s: %+v", c.said, who, e)
 				}
 				said = append(said, strings.Join([]string{e.Door, e.Action, e.What, e.Name}, " "))
 			}
-			if want := map[bool]string{true: allowed, false: denied}[who == c.right]; got != want || len(said) != 1 || who == c.right && said[0] != c.said {
+			if want := map[bool]string{true: allowed, false: denied}[who == c.right]; got != want || len(said) != 1 ||
+				who == c.right && said[0] != c.said {
 				t.Errorf("%s as %s: %s, expected %s, and leaves %q", c.said, who, got, want, said)
 			}
 		}
@@ -199,8 +205,11 @@ func TestAuditOfLoads(t *testing.T) {
 // An operator whose reload removes the operator's own identity is in the audit under that identity.
 func TestAuditOfWhoIsGone(t *testing.T) {
 	g := startGuarded(t)
-	g.file.Identities = slices.DeleteFunc(slices.Clone(g.file.Identities), func(i config.Identity) bool { return i.Name == "admin:write" })
-	if code, body := g.http(t, g.Addrs().Admin.String(), tokenOf("admin:write"), "POST", "/v1/config/reload", "{}"); code != 200 {
+	g.file.Identities = slices.DeleteFunc(slices.Clone(g.file.Identities), func(i config.Identity) bool {
+		return i.Name == "admin:write"
+	})
+	if code, body := g.http(t, g.Addrs().Admin.String(), tokenOf("admin:write"), "POST", "/v1/config/reload",
+		"{}"); code != 200 {
 		t.Fatalf("%d %s", code, body)
 	}
 	if e := g.trail.List(1)[0]; e.Action != "reload" || e.Identity != "admin:write" {
@@ -214,7 +223,8 @@ func TestAuditIsShown(t *testing.T) {
 	g := startGuarded(t)
 	client := pb.NewGRPCInferenceServiceClient(g.grpc)
 	liar := "cat\n\x1b[2Jidentity=admin" + strings.Repeat("ä", 100<<10)
-	if _, err := client.RepositoryModelUnload(as(t, tokenOf("infer")), &pb.RepositoryModelUnloadRequest{ModelName: liar}); err == nil {
+	if _, err := client.RepositoryModelUnload(as(t, tokenOf("infer")),
+		&pb.RepositoryModelUnloadRequest{ModelName: liar}); err == nil {
 		t.Fatal("unloaded")
 	}
 	code, body := g.http(t, g.Addrs().Admin.String(), tokenOf("admin:read"), "GET", "/v1/audit?limit=1", "")
@@ -223,18 +233,22 @@ func TestAuditIsShown(t *testing.T) {
 		t.Fatal(code, body, err)
 	}
 	e := shown.Entries[0]
-	if e.Identity != "infer" || !e.Refused || !strings.HasPrefix(e.Name, `cat\n\x1b[2Jidentity=adminä`) || len(body) > 4<<10 || strings.Contains(g.log.String(), "\x1b") {
+	if e.Identity != "infer" || !e.Refused || !strings.HasPrefix(e.Name, `cat\n\x1b[2Jidentity=adminä`) ||
+		len(body) > 4<<10 || strings.Contains(g.log.String(), "\x1b") {
 		t.Errorf("%s", body)
 	}
 	for i := range 1100 {
-		g.trail.Add(access.Entry{Source: access.Source{Identity: fmt.Sprint("many ", i%3), Door: "rest"}, Action: "load", Name: fmt.Sprint(i)})
+		g.trail.Add(access.Entry{Source: access.Source{Identity: fmt.Sprint("many ", i%3), Door: "rest"},
+			Action: "load", Name: fmt.Sprint(i)})
 	}
 	_, body = g.http(t, g.Addrs().Admin.String(), tokenOf("admin:read"), "GET", "/v1/audit", "")
 	shown = admin.Audit{}
-	if err := json.Unmarshal([]byte(body), &shown); err != nil || len(shown.Entries) != 1000 || shown.Entries[999].Name != "1099" {
+	if err := json.Unmarshal([]byte(body), &shown); err != nil || len(shown.Entries) != 1000 ||
+		shown.Entries[999].Name != "1099" {
 		t.Errorf("%d entries, %v", len(shown.Entries), err)
 	}
-	if !slices.IsSortedFunc(shown.Entries, func(a, b access.Entry) int { return a.At.Compare(b.At) }) || shown.Entries[0].Door != "admin" {
+	if !slices.IsSortedFunc(shown.Entries, func(a, b access.Entry) int { return a.At.Compare(b.At) }) ||
+		shown.Entries[0].Door != "admin" {
 		t.Errorf("the oldest is not the first: %+v", shown.Entries[0])
 	}
 	for _, right := range []string{"infer", "feedback", "load", "serve"} {
@@ -254,7 +268,8 @@ func TestLogsAreShown(t *testing.T) {
 	}
 	path := func(format string, args ...any) (logs admin.Logs) {
 		t.Helper()
-		code, body := g.http(t, g.Addrs().Admin.String(), tokenOf("admin:read"), "GET", "/v1/logs"+fmt.Sprintf(format, args...), "")
+		code, body := g.http(t, g.Addrs().Admin.String(), tokenOf("admin:read"), "GET",
+			"/v1/logs"+fmt.Sprintf(format, args...), "")
 		if err := json.Unmarshal([]byte(body), &logs); err != nil || code != 200 {
 			t.Fatal(code, body, err)
 		}
@@ -266,7 +281,8 @@ func TestLogsAreShown(t *testing.T) {
 		t.Fatalf("%+v", all)
 	}
 	after := path("?after=%d&limit=1000", all[said].ID).Entries
-	if !slices.ContainsFunc(after, func(e admin.LogEntry) bool { return e.Message == "configuration reloaded" }) || len(after) < len(all)-said-1 {
+	if !slices.ContainsFunc(after, func(e admin.LogEntry) bool { return e.Message == "configuration reloaded" }) ||
+		len(after) < len(all)-said-1 {
 		t.Errorf("after %d: %+v", all[said].ID, after)
 	}
 	for _, e := range path("?level=warn").Entries {

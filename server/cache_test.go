@@ -125,11 +125,13 @@ func TestCacheThroughTheDoors(t *testing.T) {
 	// Another door finds the same answers.
 	x, _ := tensor.FromSlice(tensor.Shape{1, 2}, []int32{7, -7})
 	x.Name = "x"
-	a, err := s.predict.Door(s.metrics.Door("library")).Infer(t.Context(), &gate.Request{Model: "slow", Inputs: []tensor.Tensor{x}, Arrived: time.Now()}, nil)
+	a, err := s.predict.Door(s.metrics.Door("library")).
+		Infer(t.Context(), &gate.Request{Model: "slow", Inputs: []tensor.Tensor{x}, Arrived: time.Now()}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if row, err := tensor.Values[int32](a.Outputs[0]); err != nil || row[0] != 7 || !a.Outputs[0].Shape.Equal(tensor.Shape{1, 2}) {
+	if row, err := tensor.Values[int32](a.Outputs[0]); err != nil || row[0] != 7 ||
+		!a.Outputs[0].Shape.Equal(tensor.Shape{1, 2}) {
 		t.Errorf("answered %v %v", row, err)
 	}
 	a.Release()
@@ -141,7 +143,8 @@ func TestCacheThroughTheDoors(t *testing.T) {
 	if code := get(t, s, "/v1/models/slow/cache", &shown); code != 200 || len(shown.Versions) != 1 {
 		t.Fatalf("%d %+v", code, shown)
 	}
-	if v := shown.Versions[0]; v.Misses != 2 || v.Hits+v.Shared != 128+128+128+1-2 || v.Hits < 129 || v.Entries != 2 || v.Bytes == 0 || shown.Limit != 1<<20 {
+	if v := shown.Versions[0]; v.Misses != 2 || v.Hits+v.Shared != 128+128+128+1-2 || v.Hits < 129 || v.Entries != 2 ||
+		v.Bytes == 0 || shown.Limit != 1<<20 {
 		t.Errorf("shown: %+v", shown)
 	}
 	for _, line := range []string{
@@ -186,7 +189,8 @@ func TestCacheSettings(t *testing.T) {
 		}
 	}
 	ask(2)
-	if _, _, err := s.settings.Set(t.Context(), "slow", texts("cache", "4GiB")); err == nil || !strings.Contains(err.Error(), "4GiB is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB") {
+	if _, _, err := s.settings.Set(t.Context(), "slow", texts("cache", "4GiB")); err == nil ||
+		!strings.Contains(err.Error(), "4GiB is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB") {
 		t.Errorf("a cache of all payload memory: %v", err)
 	}
 	if _, _, err := s.settings.Set(t.Context(), "slow", texts("cache", "2MiB", "cache_ttl", "10m")); err != nil {

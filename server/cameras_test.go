@@ -143,8 +143,10 @@ func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 
 // askREST sends a frame to the door for HTTP.
 func askREST(ctx context.Context, t *testing.T, web *httpClient, route string, f frame) shown {
-	head := fmt.Sprintf(`{"parameters":%s,"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[%d,0]}]}`, f.json(t), f.value)
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, web.base+"/v2/models/"+route+"/infer", strings.NewReader(head))
+	head := fmt.Sprintf(`{"parameters":%s,"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[%d,0]}]}`,
+		f.json(t), f.value)
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, web.base+"/v2/models/"+route+"/infer",
+		strings.NewReader(head))
 	if err != nil {
 		return shown{err: &refusal{text: err.Error()}}
 	}
@@ -175,7 +177,8 @@ func shownOverHTTP(web *httpClient, q *http.Request) shown {
 	if a.Error != "" {
 		return shown{err: &refusal{code: resp.StatusCode, text: a.Error}, by: string(a.Parameters.By)}
 	}
-	return shown{value: a.Outputs[0].Data[0], seq: a.Parameters.Seq, skipped: a.Parameters.Skipped, age: a.Parameters.Age}
+	return shown{value: a.Outputs[0].Data[0], seq: a.Parameters.Seq, skipped: a.Parameters.Skipped,
+		age: a.Parameters.Age}
 }
 
 func (f frame) json(t *testing.T) string {
@@ -270,7 +273,8 @@ func newStage(t *testing.T, s *Server, model string, replicas int) *stage {
 			batches <- b
 			return nil
 		})
-		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: model, Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x, MaxBatch: 1}, w, scheduler.ReplicaOptions{Slots: 1}); err != nil {
+		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: model, Version: "1"},
+			scheduler.Spec{Inputs: x, Outputs: x, MaxBatch: 1}, w, scheduler.ReplicaOptions{Slots: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -297,7 +301,9 @@ func (g *stage) answer(replica int, value int32) {
 // taken waits until the model has taken the given number of requests in all.
 func (g *stage) taken(requests int) {
 	g.t.Helper()
-	budgettest.Until(g.t, fmt.Sprintf("%s to take %d requests", g.model, requests), func() bool { return stats(g.s, g.model).Submitted == uint64(requests) })
+	budgettest.Until(g.t, fmt.Sprintf("%s to take %d requests", g.model, requests), func() bool {
+		return stats(g.s, g.model).Submitted == uint64(requests)
+	})
 }
 
 // ask sends a frame; the channel gets its answer.
@@ -323,5 +329,6 @@ func (g *stage) expect(answer <-chan shown, what, want string) shown {
 
 // supersededAt has the error of a superseded frame at each door.
 var supersededAt = map[string]string{
-	"tcp": "Superseded 409 by %s", "rest": " 409 by %s", "grpc": "Superseded 10 by %s", "grpc stream": " 0 by %s", "library": " 0 by %s",
+	"tcp": "Superseded 409 by %s", "rest": " 409 by %s", "grpc": "Superseded 10 by %s", "grpc stream": " 0 by %s",
+	"library": " 0 by %s",
 }

@@ -40,7 +40,8 @@ func (cs *certificates) load(c config.Config) error {
 	}
 	for door, now := range read {
 		if old != nil && old[door] != now {
-			cs.log.Info("certificates reloaded", "door", door, "the first expires on", now.Until.UTC().Format(time.RFC3339))
+			cs.log.Info("certificates reloaded", "door", door, "the first expires on",
+				now.Until.UTC().Format(time.RFC3339))
 		}
 	}
 	cs.current.Store(&read)

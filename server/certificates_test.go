@@ -102,7 +102,8 @@ func TestCertificates(t *testing.T) {
 		}
 	})
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "cat", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "cat", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	g := &guardedServer{Server: s, file: file, log: log}
@@ -114,10 +115,13 @@ func TestCertificates(t *testing.T) {
 	operator.expect(t, denied, allowed)
 	g.certify(t, k, "a stranger", "stranger", "", "").expect(t, unauthenticated, unauthenticated)
 	g.certify(t, k, "a stranger with a token", "stranger", "", tokenOf("infer")).expect(t, allowed, denied)
-	g.certify(t, k, "a camera with another's token", "camera", "seven.cameras.test", tokenOf("infer")).expect(t, unauthenticated, unauthenticated)
-	g.certify(t, k, "a camera with an unknown token", "camera", "seven.cameras.test", "unknown").expect(t, unauthenticated, unauthenticated)
+	g.certify(t, k, "a camera with another's token", "camera", "seven.cameras.test", tokenOf("infer")).
+		expect(t, unauthenticated, unauthenticated)
+	g.certify(t, k, "a camera with an unknown token", "camera", "seven.cameras.test", "unknown").
+		expect(t, unauthenticated, unauthenticated)
 	g.certify(t, k, "a lying name", "operator-\nidentity=cameras", "", "").expect(t, unauthenticated, unauthenticated)
-	g.certify(t, k, "one that is of two", "operator-2", "eight.cameras.test", "").expect(t, unauthenticated, unauthenticated)
+	g.certify(t, k, "one that is of two", "operator-2", "eight.cameras.test", "").
+		expect(t, unauthenticated, unauthenticated)
 	if text := log.String(); !strings.Contains(text, "matches the patterns of two identities") || strings.Count(text, "operator-2") != 1 {
 		t.Errorf("the log does not say once whose certificate is of two identities: %s", text)
 	}
@@ -158,10 +162,13 @@ func TestReloadOfRevocations(t *testing.T) {
 	a := s.Addrs()
 	let := func(when string, who certtest.Issue, why string) {
 		t.Helper()
-		for door, addr := range map[string]net.Addr{"tcp": a.TCP[1], "rest": a.REST[1], "grpc": a.GRPC[1], "containers": a.Containers[1], "admin": a.Admin} {
+		for door, addr := range map[string]net.Addr{"tcp": a.TCP[1], "rest": a.REST[1], "grpc": a.GRPC[1],
+			"containers": a.Containers[1], "admin": a.Admin} {
 			trust := k.config()
-			trust.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return new(who.Pair(t)), nil } // whoever is asked for
-			trust.MaxVersion = tls.VersionTLS12                                                                                       // whose handshake tells the client how it ended
+			trust.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				return new(who.Pair(t)), nil
+			} // whoever is asked for
+			trust.MaxVersion = tls.VersionTLS12 // whose handshake tells the client how it ended
 			c, err := tls.Dial("tcp", hostport(addr), trust)
 			if err == nil {
 				c.Close()
@@ -191,7 +198,9 @@ func TestReloadOfRevocations(t *testing.T) {
 		} else {
 			certtest.Write(t, k.dir, "crl.pem", list)
 		}
-		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "tls.client_crl: "+k.file("crl.pem")) || !strings.Contains(err.Error(), name) {
+		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "nothing was changed") ||
+			!strings.Contains(err.Error(), "tls.client_crl: "+k.file("crl.pem")) ||
+			!strings.Contains(err.Error(), name) {
 			t.Errorf("a list that %s: %v", name, err)
 		}
 		let("a list that "+name, stolen, "bad certificate")
@@ -245,7 +254,8 @@ func TestReloadByAnotherClock(t *testing.T) {
 		}
 		k.renew(nil)
 		file.Defaults.Objective++
-		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "nothing was changed: ") || !strings.Contains(err.Error(), one.why) || s.certificates.config("rest") != before {
+		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "nothing was changed: ") ||
+			!strings.Contains(err.Error(), one.why) || s.certificates.config("rest") != before {
 			t.Errorf("%v ahead, with another: %v", one.ahead, err)
 		}
 		wall.ahead.Store(0)
@@ -266,7 +276,8 @@ func TestCertificatesThatExpire(t *testing.T) {
 	})
 	status := func(want string) {
 		t.Helper()
-		if got := s.report.Status().Warnings; len(got) != 1 || !strings.HasPrefix(got[0], want) || !strings.Contains(got[0], "shivactl reload") {
+		if got := s.report.Status().Warnings; len(got) != 1 || !strings.HasPrefix(got[0], want) ||
+			!strings.Contains(got[0], "shivactl reload") {
 			t.Errorf("the status warns: %q, expected %s", got, want)
 		}
 	}

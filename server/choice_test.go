@@ -43,7 +43,8 @@ func choosers(t *testing.T, s *Server) []chooser {
 		}},
 		{"rest", func(name string, parameters map[string]any) (int32, error) {
 			var a struct{ Outputs []struct{ Data []int32 } }
-			body := `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}],"parameters":` + encode(parameters) + `}`
+			body := `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}],"parameters":` +
+				encode(parameters) + `}`
 			if err := web.call("POST", "/v2/models/"+name+"/infer", body, &a); err != nil {
 				return 0, err
 			}
@@ -71,9 +72,11 @@ func choosers(t *testing.T, s *Server) []chooser {
 				case bool:
 					q.Parameters[key] = &pb.InferParameter{ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: v}}
 				case string:
-					q.Parameters[key] = &pb.InferParameter{ParameterChoice: &pb.InferParameter_StringParam{StringParam: v}}
+					q.Parameters[key] = &pb.InferParameter{
+						ParameterChoice: &pb.InferParameter_StringParam{StringParam: v}}
 				case []string:
-					q.Parameters[key] = &pb.InferParameter{ParameterChoice: &pb.InferParameter_StringParam{StringParam: strings.Join(v, ", ")}}
+					q.Parameters[key] = &pb.InferParameter{
+						ParameterChoice: &pb.InferParameter_StringParam{StringParam: strings.Join(v, ", ")}}
 				}
 			}
 			a, err := rpc.client.ModelInfer(t.Context(), q)
@@ -134,14 +137,18 @@ func TestCandidateModels(t *testing.T) {
 		constant(t, s, name, int32(i+1), 0)
 	}
 	budgettest.Until(t, "three models", func() bool { return len(s.gate.Models()) == 4 })
-	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []string{"one", "two"}, Policy: "split"}); err != nil {
+	if _, err := registry(t, s).Create(t.Context(),
+		apps.Definition{Name: "app", Models: []string{"one", "two"}, Policy: "split"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "pinned", Models: []string{"one", "two"}, Policy: "single", Params: map[string]any{"model": "one"}}); err != nil {
+	if _, err := registry(t, s).Create(t.Context(),
+		apps.Definition{Name: "pinned", Models: []string{"one", "two"}, Policy: "single",
+			Params: map[string]any{"model": "one"}}); err != nil {
 		t.Fatal(err)
 	}
 	if apps.MaxLinks != parameter.MaxCandidates {
-		t.Errorf("an application links to at most %d models, and a request names %d of them", apps.MaxLinks, parameter.MaxCandidates)
+		t.Errorf("an application links to at most %d models, and a request names %d of them", apps.MaxLinks,
+			parameter.MaxCandidates)
 	}
 	const either = -1
 	for _, c := range choosers(t, s) {
@@ -169,19 +176,23 @@ func TestCandidateModels(t *testing.T) {
 				if tc.label == either && (label == 1 || label == 2) {
 					label = either
 				}
-				if label != tc.label || (err == nil) != (tc.fault == "") || err != nil && !strings.Contains(err.Error(), tc.fault) {
-					t.Errorf("%s of %v: got %d, %v, expected %d, %s", tc.name, tc.candidates, label, err, tc.label, tc.fault)
+				if label != tc.label || (err == nil) != (tc.fault == "") ||
+					err != nil && !strings.Contains(err.Error(), tc.fault) {
+					t.Errorf("%s of %v: got %d, %v, expected %d, %s", tc.name, tc.candidates, label, err, tc.label,
+						tc.fault)
 				}
 			}
 		})
 	}
 	web := newHTTP(t, s.Addrs().REST[0])
 	var learned struct{ Learned bool }
-	if err := web.call("POST", "/app/update", `{"input":[1,2],"label":2,"candidate_models":["two"]}`, &learned); err != nil || !learned.Learned {
+	if err := web.call("POST", "/app/update", `{"input":[1,2],"label":2,"candidate_models":["two"]}`,
+		&learned); err != nil || !learned.Learned {
 		t.Errorf("feedback with an input, about one of the models: %+v %v", learned, err)
 	}
 	say(t, s, "app", `{"id":"known"}`, pairOfInts(t))
-	if err := web.call("POST", "/app/update", `{"id":"known","label":2,"candidate_models":["two"]}`, nil); err == nil || !strings.Contains(err.Error(), "is only for feedback that contains its input") {
+	if err := web.call("POST", "/app/update", `{"id":"known","label":2,"candidate_models":["two"]}`, nil); err == nil ||
+		!strings.Contains(err.Error(), "is only for feedback that contains its input") {
 		t.Errorf("feedback with an id, about one of the models: %v", err)
 	}
 }
@@ -199,7 +210,8 @@ func pairOfInts(t *testing.T) tensor.Tensor {
 func TestRequestsAndTheCache(t *testing.T) {
 	s := start(t, withCache)
 	container := slow(t, s, func() {})
-	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []string{"slow"}}); err != nil {
+	if _, err := registry(t, s).Create(t.Context(),
+		apps.Definition{Name: "app", Models: []string{"slow"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range choosers(t, s) {
@@ -229,7 +241,8 @@ func TestRequestsAndTheCache(t *testing.T) {
 					}
 				}
 				for key, wrong := range map[string]any{"cache": "no", "salt": false} {
-					if _, err := c.ask(name, map[string]any{key: wrong}); err == nil || !strings.Contains(err.Error(), key) {
+					if _, err := c.ask(name, map[string]any{key: wrong}); err == nil ||
+						!strings.Contains(err.Error(), key) {
 						t.Errorf("%s = %v: %v", key, wrong, err)
 					}
 				}

@@ -19,9 +19,11 @@ import (
 // on a stream.
 func TestClientInfer(t *testing.T) {
 	s := start(t, nil)
-	specs := []tensor.Spec{{Name: "a", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}, {Name: "text", DType: tensor.Bytes, Shape: tensor.Shape{-1}},
+	specs := []tensor.Spec{{Name: "a", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}},
+		{Name: "text", DType: tensor.Bytes, Shape: tensor.Shape{-1}},
 		{Name: "b", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "three", Version: "1"}, scheduler.Spec{Inputs: specs, Outputs: specs},
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "three", Version: "1"},
+		scheduler.Spec{Inputs: specs, Outputs: specs},
 		scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +53,8 @@ func TestClientInfer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := tensor.Values[int32](x); err != nil || !slices.Equal(got, want) || !x.Shape.Equal(tensor.Shape{1, 2}) {
+			if got, err := tensor.Values[int32](x); err != nil || !slices.Equal(got, want) ||
+				!x.Shape.Equal(tensor.Shape{1, 2}) {
 				t.Errorf("output %s: %v %v, %v", name, x.Shape, got, err)
 			}
 		}
@@ -74,7 +77,8 @@ func TestClientInfer(t *testing.T) {
 	expect(m)
 	inputs[0].Name = "c"
 	_, err = client.Infer(t.Context(), "three/1", inputs...)
-	if remote, ok := errors.AsType[*shiva.RemoteError](err); !ok || remote.Type != shiva.InvalidInput || !strings.Contains(remote.Message, `"c"`) {
+	if remote, ok := errors.AsType[*shiva.RemoteError](err); !ok || remote.Type != shiva.InvalidInput ||
+		!strings.Contains(remote.Message, `"c"`) {
 		t.Errorf("an input that is not there: %v", err)
 	}
 	inputs[0].Name = "b"
@@ -115,7 +119,8 @@ func TestClientStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := client.Stream(t.Context(), shiva.StreamConfig{Model: "slow", Name: "cam-3", Timeout: 30 * time.Second})
+	stream, err := client.Stream(t.Context(),
+		shiva.StreamConfig{Model: "slow", Name: "cam-3", Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +131,8 @@ func TestClientStream(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := stream.Push(t.Context(), shiva.Frame{Tensors: []tensor.Tensor{x}, CapturedAt: time.Now().Add(-time.Minute)}); err != nil {
+		if _, err := stream.Push(t.Context(),
+			shiva.Frame{Tensors: []tensor.Tensor{x}, CapturedAt: time.Now().Add(-time.Minute)}); err != nil {
 			t.Fatal(err)
 		}
 		if seq == 0 {
@@ -134,7 +140,9 @@ func TestClientStream(t *testing.T) {
 		}
 	}
 	stream.Finish()
-	budgettest.Until(t, "the frames to be superseded", func() bool { return slow.superseded()+stream.Counts().Superseded == 3 })
+	budgettest.Until(t, "the frames to be superseded", func() bool {
+		return slow.superseded()+stream.Counts().Superseded == 3
+	})
 	finish()
 	want := []shiva.Answer{{Seq: 0}, {Seq: 4, Skipped: 3}}
 	for a, err := range stream.Answers(t.Context()) {

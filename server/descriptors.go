@@ -22,7 +22,8 @@ type share struct{ tcp, rest, grpc, frigate, containers, regions int }
 
 // apply returns the configuration limited to this share.
 func (h share) apply(c config.Config) config.Config {
-	c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = h.tcp, h.rest, h.grpc, h.containers
+	c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = h.tcp, h.rest, h.grpc,
+		h.containers
 	if h.frigate > 0 {
 		c.Frigate.Connections = h.frigate
 	}
@@ -42,7 +43,8 @@ func split(c config.Config, log *slog.Logger) (share, error) {
 	for _, m := range c.ModelFiles {
 		processes += max(m.Replicas.Max, 1)
 	}
-	wanted := share{tcp: c.TCP.Connections, rest: c.REST.Connections, grpc: c.GRPC.Connections, containers: c.Containers.Sessions}
+	wanted := share{tcp: c.TCP.Connections, rest: c.REST.Connections, grpc: c.GRPC.Connections,
+		containers: c.Containers.Sessions}
 	if len(c.Frigate.Listen) > 0 {
 		wanted.frigate = c.Frigate.Connections
 	}
@@ -52,7 +54,9 @@ func split(c config.Config, log *slog.Logger) (share, error) {
 	got, err := divide(wanted, processes)
 	if err == nil && got != wanted {
 		log.Info("the limit of open files allows fewer connections or regions than configured",
-			"tcp.connections", got.tcp, "rest.connections", got.rest, "grpc.connections", got.grpc, "frigate.connections", got.frigate, "containers.sessions", got.containers, "shared_memory.regions", got.regions)
+			"tcp.connections", got.tcp, "rest.connections", got.rest, "grpc.connections", got.grpc,
+			"frigate.connections", got.frigate, "containers.sessions", got.containers, "shared_memory.regions",
+			got.regions)
 	}
 	return got, err
 }
@@ -66,7 +70,8 @@ func divide(wanted share, processes int) (share, error) {
 		return share{}, fmt.Errorf("server: reading the limit of open files: %w", err)
 	}
 	free := int(min(limit.Cur, 1<<30)) - reserved - perProcess*processes
-	s := share{rest: min(wanted.rest, free/8), grpc: min(wanted.grpc, free/8), frigate: min(wanted.frigate, free/8), containers: min(wanted.containers, free/4), regions: min(wanted.regions, free/8)}
+	s := share{rest: min(wanted.rest, free/8), grpc: min(wanted.grpc, free/8), frigate: min(wanted.frigate, free/8),
+		containers: min(wanted.containers, free/4), regions: min(wanted.regions, free/8)}
 	s.tcp = min(wanted.tcp, free-s.rest-s.grpc-s.frigate-s.containers-s.regions)
 	if s.tcp < 1 || s.rest < 1 || s.grpc < 1 || s.frigate < min(1, wanted.frigate) || s.containers < 1 {
 		return share{}, fmt.Errorf("server: the limit of %d open files is too low: the server itself needs %d, and %d for %d processes; raise the limit (ulimit -n)",

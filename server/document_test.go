@@ -18,7 +18,8 @@ import (
 func TestImportIsWholeOrNothing(t *testing.T) {
 	t.Parallel() // it waits
 	o := operator{t, start(t, func(c *config.Config) { c.Admin.ImportBytes = 64 << 10 })}
-	state, err := json.Marshal(selection.State{Policy: "exp4", Models: []selection.Arm{{Model: selection.Model{Name: "echo", Version: "1"}}}})
+	state, err := json.Marshal(selection.State{Policy: "exp4",
+		Models: []selection.Arm{{Model: selection.Model{Name: "echo", Version: "1"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,12 +31,14 @@ func TestImportIsWholeOrNothing(t *testing.T) {
 		want   string
 	}{
 		"a user whose name no store takes": {
-			fmt.Sprintf(`"policies":[{"application":"first","user":"u","state":%s},{"application":"first","user":"%s","state":%s}]`, state, strings.Repeat("n", 1100), state),
+			fmt.Sprintf(`"policies":[{"application":"first","user":"u","state":%s},{"application":"first","user":"%s","state":%s}]`,
+				state, strings.Repeat("n", 1100), state),
 			413, "limit is 1024"},
 		"caches that fit alone":    {`"settings":{"a":{"cache":"3GiB"},"b":{"cache":"3GiB"}}`, 400, "limits.payload_bytes"},
 		"a setting that is none":   {`"settings":{"a":{"objective":"20ms"},"b":{"batched":"false"}}`, 400, "batched"},
 		"settings that contradict": {`"settings":{"a":{"delay":"200ms"}}`, 400, "objective"},
-		"what nobody learned":      {`"policies":[{"application":"second","user":"u","state":` + string(state) + `}]`, 400, "no such application"},
+		"what nobody learned": {`"policies":[{"application":"second","user":"u","state":` + string(state) + `}]`,
+			400, "no such application"},
 	} {
 		for _, query := range []string{"?dry_run=true", ""} {
 			got := o.expect("POST", "/v1/import"+query, `{"format":1,"applications":[`+good+`],`+c.rest+`}`, c.status)
@@ -47,7 +50,8 @@ func TestImportIsWholeOrNothing(t *testing.T) {
 			}
 		}
 	}
-	o.expect("POST", "/v1/import", `{"format":1,"applications":[`+strings.Repeat(" ", 64<<10)+`]}`, 413, "admin.import_bytes", "65536")
+	o.expect("POST", "/v1/import", `{"format":1,"applications":[`+strings.Repeat(" ", 64<<10)+`]}`, 413,
+		"admin.import_bytes", "65536")
 
 	// Also if the client sends everything before it reads.
 	c, err := net.Dial("tcp", o.s.Addrs().Admin.String())
@@ -56,7 +60,8 @@ func TestImportIsWholeOrNothing(t *testing.T) {
 	}
 	defer c.Close()
 	const size = 32 << 20 // more than sockets hold
-	if _, err := fmt.Fprintf(c, "POST /v1/import HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", size, make([]byte, size)); err != nil {
+	if _, err := fmt.Fprintf(c, "POST /v1/import HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		size, make([]byte, size)); err != nil {
 		t.Fatalf("while the document is sent: %v", err)
 	}
 	answer := make([]byte, 12)
@@ -65,10 +70,13 @@ func TestImportIsWholeOrNothing(t *testing.T) {
 	}
 
 	// The new application does not inherit what one of the same name had learned.
-	if _, err := o.s.store.State().Update(t.Context(), "policy/first/uleft", "", func([]byte) ([]byte, error) { return state, nil }); err != nil {
+	if _, err := o.s.store.State().Update(t.Context(), "policy/first/uleft", "", func([]byte) ([]byte, error) {
+		return state, nil
+	}); err != nil {
 		t.Fatal(err)
 	}
-	o.expect("POST", "/v1/import", `{"format":1,"applications":[`+good+`],"policies":[{"application":"first","user":"u","state":`+string(state)+`}]}`, 200)
+	o.expect("POST", "/v1/import", `{"format":1,"applications":[`+good+
+		`],"policies":[{"application":"first","user":"u","state":`+string(state)+`}]}`, 200)
 	if got := o.expect("GET", "/v1/export", "", 200); strings.Contains(got, `"left"`) || !strings.Contains(got, `"user":"u"`) {
 		t.Errorf("after the import there is %s", got)
 	}
@@ -80,7 +88,8 @@ func BenchmarkImport(b *testing.B) {
 	for _, n := range []int{500, 2000, 8000} {
 		b.Run(fmt.Sprint("n=", n), func(b *testing.B) {
 			documents := start(b, nil).sources().Documents
-			state, err := json.Marshal(selection.State{Policy: "exp4", Models: []selection.Arm{{Model: selection.Model{Name: "echo", Version: "1"}}}})
+			state, err := json.Marshal(selection.State{Policy: "exp4",
+				Models: []selection.Arm{{Model: selection.Model{Name: "echo", Version: "1"}}}})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -53,12 +53,14 @@ func grpcQuestion(model string, x tensor.Tensor, timeout time.Duration) *pb.Mode
 	}
 	q := &pb.ModelInferRequest{ModelName: model, Inputs: []*pb.ModelInferRequest_InferInputTensor{in}}
 	if timeout > 0 {
-		q.Parameters = map[string]*pb.InferParameter{"timeout": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: timeout.Microseconds()}}}
+		q.Parameters = map[string]*pb.InferParameter{
+			"timeout": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: timeout.Microseconds()}}}
 	}
 	return q
 }
 
-func (c *grpcClient) askRaw(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
+func (c *grpcClient) askRaw(ctx context.Context, model string, x tensor.Tensor,
+	timeout time.Duration) (tensor.Tensor, error) {
 	q := grpcQuestion(model, x, timeout)
 	q.RawInputContents = [][]byte{x.Data}
 	a, err := c.client.ModelInfer(ctx, q)
@@ -71,13 +73,15 @@ func (c *grpcClient) askRaw(ctx context.Context, model string, x tensor.Tensor, 
 	return grpcTensor(a.Outputs[0], a.RawOutputContents[0])
 }
 
-func (c *grpcClient) askTyped(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
+func (c *grpcClient) askTyped(ctx context.Context, model string, x tensor.Tensor,
+	timeout time.Duration) (tensor.Tensor, error) {
 	q := grpcQuestion(model, x, timeout)
 	q.Inputs[0].Contents = toContents(x)
 	if q.Parameters == nil {
 		q.Parameters = map[string]*pb.InferParameter{}
 	}
-	q.Parameters["binary_data_output"] = &pb.InferParameter{ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: false}}
+	q.Parameters["binary_data_output"] = &pb.InferParameter{
+		ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: false}}
 	a, err := c.client.ModelInfer(ctx, q)
 	if err != nil {
 		return x, grpcFault(err)

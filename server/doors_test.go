@@ -71,16 +71,22 @@ func ways(t *testing.T, s *Server) []way {
 		{name: "tcp", ask: tcp.ask, garbage: tcp.garbage,
 			shows:   func(c condition) refusal { return refusal{kind: c.kind, code: c.http, retryable: c.retryable} },
 			refuses: map[tensor.DType]string{tensor.BFloat16: "expected bfloat16"}},
-		{name: "rest json", ask: http.askJSON, garbage: func() error { return http.garbage(`{"inputs":[`, "") }, shows: ofHTTP,
-			refuses: map[tensor.DType]string{tensor.LongDouble: "LONGDOUBLE " + onlyBytes, tensor.Complex64: "COMPLEX64 " + onlyBytes, tensor.Complex128: "COMPLEX128 " + onlyBytes}},
-		{name: "rest binary", ask: http.askBinary, garbage: func() error { return http.garbage(`{"inputs":[`, "11") }, shows: ofHTTP},
+		{name: "rest json", ask: http.askJSON, garbage: func() error { return http.garbage(`{"inputs":[`, "") },
+			shows: ofHTTP,
+			refuses: map[tensor.DType]string{tensor.LongDouble: "LONGDOUBLE " + onlyBytes,
+				tensor.Complex64: "COMPLEX64 " + onlyBytes, tensor.Complex128: "COMPLEX128 " + onlyBytes}},
+		{name: "rest binary", ask: http.askBinary, garbage: func() error { return http.garbage(`{"inputs":[`, "11") },
+			shows: ofHTTP},
 		{name: "grpc raw", ask: rpc.askRaw, garbage: rpc.garbage, shows: ofGRPC},
 		{name: "grpc typed", ask: rpc.askTyped, garbage: rpc.garbage, shows: ofGRPC,
 			refuses: map[tensor.DType]string{tensor.Float16: "FP16 " + onlyRaw, tensor.BFloat16: "BF16 " + onlyRaw,
-				tensor.LongDouble: "LONGDOUBLE " + onlyRaw, tensor.Complex64: "COMPLEX64 " + onlyRaw, tensor.Complex128: "COMPLEX128 " + onlyRaw}},
-		{name: "library", ask: func(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
-			return askLibrary(ctx, s, model, x, timeout)
-		}, shows: func(c condition) refusal { return refusal{kind: c.kind} }},
+				tensor.LongDouble: "LONGDOUBLE " + onlyRaw, tensor.Complex64: "COMPLEX64 " + onlyRaw,
+				tensor.Complex128: "COMPLEX128 " + onlyRaw}},
+		{name: "library",
+			ask: func(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (
+				tensor.Tensor, error) {
+				return askLibrary(ctx, s, model, x, timeout)
+			}, shows: func(c condition) refusal { return refusal{kind: c.kind} }},
 	}
 }
 
@@ -107,7 +113,8 @@ func shivaFault(err error) error {
 	return err
 }
 
-func (c *tcpClient) ask(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
+func (c *tcpClient) ask(ctx context.Context, model string, x tensor.Tensor,
+	timeout time.Duration) (tensor.Tensor, error) {
 	metadata := map[string]any{}
 	if timeout > 0 {
 		metadata["timeout_ms"] = timeout.Seconds() * 1000
@@ -201,14 +208,16 @@ type httpClient struct {
 }
 
 func newHTTP(t *testing.T, addr net.Addr) *httpClient {
-	c := &httpClient{base: "http://" + addr.String(), client: http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	c := &httpClient{base: "http://" + addr.String(),
+		client: http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	t.Cleanup(c.client.CloseIdleConnections)
 	return c
 }
 
 // post sends a request, and returns the JSON of the answer and the bytes that follow it.
 func (c *httpClient) post(ctx context.Context, model string, head, data []byte) (answer, rest []byte, err error) {
-	q, err := http.NewRequestWithContext(ctx, "POST", c.base+"/v2/models/"+model+"/infer", bytes.NewReader(slices.Concat(head, data)))
+	q, err := http.NewRequestWithContext(ctx, "POST", c.base+"/v2/models/"+model+"/infer",
+		bytes.NewReader(slices.Concat(head, data)))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -233,7 +242,8 @@ func (c *httpClient) do(q *http.Request) (answer, rest []byte, err error) {
 		if err := json.Unmarshal(body, &reply); err != nil || reply.Error == "" {
 			return nil, nil, fmt.Errorf("%d with a body that is no error: %q", resp.StatusCode, body)
 		}
-		return nil, nil, &refusal{code: resp.StatusCode, retryable: resp.Header.Get("Retry-After") != "", text: reply.Error}
+		return nil, nil, &refusal{code: resp.StatusCode, retryable: resp.Header.Get("Retry-After") != "",
+			text: reply.Error}
 	}
 	if n := resp.Header.Get("Inference-Header-Content-Length"); n != "" {
 		size, err := strconv.Atoi(n)
@@ -254,7 +264,8 @@ type httpTensor struct {
 	Parameters map[string]int `json:"parameters,omitempty"`
 }
 
-func (c *httpClient) infer(ctx context.Context, model string, in httpTensor, data []byte, timeout time.Duration) (out httpTensor, rest []byte, err error) {
+func (c *httpClient) infer(ctx context.Context, model string, in httpTensor, data []byte,
+	timeout time.Duration) (out httpTensor, rest []byte, err error) {
 	parameters := map[string]any{"binary_data_output": data != nil}
 	if timeout > 0 {
 		parameters["timeout"] = timeout.Microseconds()
@@ -276,7 +287,8 @@ func (c *httpClient) infer(ctx context.Context, model string, in httpTensor, dat
 	return answer.Outputs[0], rest, nil
 }
 
-func (c *httpClient) askJSON(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
+func (c *httpClient) askJSON(ctx context.Context, model string, x tensor.Tensor,
+	timeout time.Duration) (tensor.Tensor, error) {
 	in := httpTensor{Name: "x", Datatype: x.DType.V2(), Shape: x.Shape, Data: jsonValues(x)}
 	out, _, err := c.infer(ctx, model, in, nil, timeout)
 	if err != nil {
@@ -290,8 +302,10 @@ func (c *httpClient) askJSON(ctx context.Context, model string, x tensor.Tensor,
 	return tensor.New(d, out.Shape, data)
 }
 
-func (c *httpClient) askBinary(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
-	in := httpTensor{Name: "x", Datatype: x.DType.V2(), Shape: x.Shape, Parameters: map[string]int{"binary_data_size": len(x.Data)}}
+func (c *httpClient) askBinary(ctx context.Context, model string, x tensor.Tensor,
+	timeout time.Duration) (tensor.Tensor, error) {
+	in := httpTensor{Name: "x", Datatype: x.DType.V2(), Shape: x.Shape,
+		Parameters: map[string]int{"binary_data_size": len(x.Data)}}
 	out, data, err := c.infer(ctx, model, in, x.Data, timeout)
 	if err != nil {
 		return x, err
@@ -415,7 +429,8 @@ func appendNumber(data []byte, d tensor.DType, text string) ([]byte, error) {
 }
 
 // askLibrary asks like a program that embeds the server.
-func askLibrary(ctx context.Context, s *Server, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
+func askLibrary(ctx context.Context, s *Server, model string, x tensor.Tensor,
+	timeout time.Duration) (tensor.Tensor, error) {
 	a, err := s.Infer(ctx, &Request{Name: model, Inputs: []tensor.Tensor{x}, Timeout: timeout})
 	if err != nil {
 		return x, &refusal{kind: fault.Of(err).Type, text: err.Error()}
@@ -426,10 +441,12 @@ func askLibrary(ctx context.Context, s *Server, model string, x tensor.Tensor, t
 }
 
 // join connects a container, over a socket, of a model of one input and output x.
-func join(t *testing.T, s *Server, model string, d tensor.DType, shape tensor.Shape, answer func(*containertest.Batch) containertest.Reply) *containertest.Container {
+func join(t *testing.T, s *Server, model string, d tensor.DType, shape tensor.Shape,
+	answer func(*containertest.Batch) containertest.Reply) *containertest.Container {
 	t.Helper()
 	x := []tensor.Spec{{Name: "x", DType: d, Shape: shape}}
-	c, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: model, Version: "1", Inputs: x, Outputs: x, Answer: answer})
+	c, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(),
+		containertest.Model{Name: model, Version: "1", Inputs: x, Outputs: x, Answer: answer})
 	if err != nil {
 		t.Fatal(err)
 	}

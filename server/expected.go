@@ -62,5 +62,6 @@ func (s *Server) early(id string) string {
 	if age >= s.settings.Now().Containers.ExpectedWithin {
 		return ""
 	}
-	return fmt.Sprintf("no container has registered %s, and this server %s %v ago: containers may still be connecting", id, e.what, age.Round(100*time.Millisecond))
+	return fmt.Sprintf("no container has registered %s, and this server %s %v ago: containers may still be connecting",
+		id, e.what, age.Round(100*time.Millisecond))
 }

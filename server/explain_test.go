@@ -22,18 +22,23 @@ import (
 // one changes nothing, and its error names both figures.
 func TestSettingsWhileRunning(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.Defaults.QueueRows = 500 })
-	if status, body := requestAdmin(t, s, http.MethodPatch, "/v1/models/echo", jsonType, `{"objective":"20ms","max_batch":"32"}`); status != 200 || !strings.Contains(body, `"objective": "20ms"`) {
+	if status, body := requestAdmin(t, s, http.MethodPatch, "/v1/models/echo", jsonType,
+		`{"objective":"20ms","max_batch":"32"}`); status != 200 || !strings.Contains(body, `"objective": "20ms"`) {
 		t.Fatalf("%d: %s", status, body)
 	}
-	if c := s.Scheduler().ModelConfig("echo"); c.Objective != 20*time.Millisecond || c.MaxBatch != 32 || c.QueueRows != 500 {
-		t.Errorf("the scheduler works with objective %v, max_batch %d, queue_rows %d", c.Objective, c.MaxBatch, c.QueueRows)
+	if c := s.Scheduler().ModelConfig("echo"); c.Objective != 20*time.Millisecond || c.MaxBatch != 32 ||
+		c.QueueRows != 500 {
+		t.Errorf("the scheduler works with objective %v, max_batch %d, queue_rows %d", c.Objective, c.MaxBatch,
+			c.QueueRows)
 	}
 	// A setting without a value is shown with its effective value.
-	if status, body := requestAdmin(t, s, http.MethodPatch, "/v1/models/echo", jsonType, `{"max_batch":"0"}`); status != 200 || !strings.Contains(body, `"max_batch": 128,`) ||
+	if status, body := requestAdmin(t, s, http.MethodPatch, "/v1/models/echo", jsonType,
+		`{"max_batch":"0"}`); status != 200 || !strings.Contains(body, `"max_batch": 128,`) ||
 		strings.Contains(body, `"max_batch": 0`) || !strings.Contains(body, `"batch_bytes": "256MiB"`) {
 		t.Errorf("%d: %s", status, body)
 	}
-	if status, body := requestAdmin(t, s, http.MethodPatch, "/v1/models/echo", jsonType, `{"max_batch":"32"}`); status != 200 {
+	if status, body := requestAdmin(t, s, http.MethodPatch, "/v1/models/echo", jsonType,
+		`{"max_batch":"32"}`); status != 200 {
 		t.Fatalf("%d: %s", status, body)
 	}
 	for _, c := range []struct {
@@ -68,7 +73,8 @@ func TestSettingsWhileRunning(t *testing.T) {
 	}
 	defer a.Body.Close()
 	var e admin.Explanations
-	if err := json.NewDecoder(a.Body).Decode(&e); err != nil || len(e.Versions) != 1 || len(e.Versions[0].Sentences) == 0 {
+	if err := json.NewDecoder(a.Body).Decode(&e); err != nil || len(e.Versions) != 1 ||
+		len(e.Versions[0].Sentences) == 0 {
 		t.Errorf("%v: %+v", err, e)
 	}
 }
@@ -113,7 +119,8 @@ func TestSentencesArePlain(t *testing.T) {
 		b.Fail(fmt.Errorf("\x1b]0;owned\x07\x1b[2J\rok\u009b31m\u202egnirts%s", strings.Repeat("x", 1<<20)))
 		return nil
 	})
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "bad", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, fails, scheduler.ReplicaOptions{}); err != nil {
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "bad", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, fails, scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c := dial(t, s)
@@ -126,7 +133,8 @@ func TestSentencesArePlain(t *testing.T) {
 	var told admin.Explanations
 	get(t, s, "/v1/models/bad/explain", &told)
 	for what, text := range map[string]string{"explain": fmt.Sprint(told), "insight": fmt.Sprint(s.report.Insights("bad"))} {
-		if !strings.Contains(text, "gnirts") || len(text) > 64<<10 || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		if !strings.Contains(text, "gnirts") || len(text) > 64<<10 ||
+			strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			t.Errorf("%s: %d bytes: %.500q", what, len(text), text)
 		}
 	}

@@ -20,7 +20,8 @@ func (s *Server) warnOfStrangers() {
 	warn := func(what, door, setting string, addrs ...net.Addr) {
 		for _, a := range addrs {
 			if !predict.Local(a) && !s.certificates.requiresClientCertificate(a, door) {
-				s.log.Warn("a listener without authentication can be reached from other machines", "listener", a.String(), "they can", what, "setting", setting)
+				s.log.Warn("a listener without authentication can be reached from other machines", "listener",
+					a.String(), "they can", what, "setting", setting)
 			}
 		}
 	}
@@ -66,6 +67,7 @@ func (s *Server) warnOfPatterns(c config.Config) {
 	}
 	unmatched := s.identities.Unmatched(names)
 	for _, name := range slices.Sorted(maps.Keys(unmatched)) {
-		s.log.Warn("an identity has rights that match no existing or configured model or application", "identity", name, "rights", unmatched[name])
+		s.log.Warn("an identity has rights that match no existing or configured model or application", "identity", name,
+			"rights", unmatched[name])
 	}
 }

@@ -28,9 +28,11 @@ func exposed(t *testing.T, log *logged, host, reach string) *Server {
 	t.Helper()
 	return startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(c *config.Config) {
 		at := host + ":0"
-		c.REST.Listen, c.GRPC.Listen, c.Admin.Listen, c.Containers.Listen = config.Addrs{at}, config.Addrs{at}, at, config.Addrs{at}
+		c.REST.Listen, c.GRPC.Listen, c.Admin.Listen, c.Containers.Listen = config.Addrs{at}, config.Addrs{at}, at,
+			config.Addrs{at}
 		c.Server.Repository = reach
-		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
+		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"},
+			Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
 	})
 }
 
@@ -71,28 +73,33 @@ func TestUnloadByStrangers(t *testing.T) {
 			s := exposed(t, log, c.host, c.reach)
 			unloaded := func() bool { return s.processes.List()[0].State == "unloaded" }
 
-			resp, err := http.Post("http://"+here(s.Addrs().REST[0])+"/v2/repository/models/m/unload", "application/json", strings.NewReader("{}"))
+			resp, err := http.Post("http://"+here(s.Addrs().REST[0])+"/v2/repository/models/m/unload",
+				"application/json", strings.NewReader("{}"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			body, _ := io.ReadAll(resp.Body)
 			resp.Body.Close()
-			if c.allowed != (resp.StatusCode == 200) || !c.allowed && (resp.StatusCode != 403 || !bytes.Contains(body, []byte("server.repository"))) {
+			if c.allowed != (resp.StatusCode == 200) ||
+				!c.allowed && (resp.StatusCode != 403 || !bytes.Contains(body, []byte("server.repository"))) {
 				t.Errorf("HTTP: %d %s", resp.StatusCode, body)
 			}
 			if unloaded() != c.allowed {
 				t.Errorf("HTTP: unloaded is %v", unloaded())
 			}
 
-			conn, err := grpc.NewClient(here(s.Addrs().GRPC[0]), grpc.WithTransportCredentials(insecure.NewCredentials()))
+			conn, err := grpc.NewClient(here(s.Addrs().GRPC[0]),
+				grpc.WithTransportCredentials(insecure.NewCredentials()))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			_, err = pb.NewGRPCInferenceServiceClient(conn).RepositoryModelUnload(ctx, &pb.RepositoryModelUnloadRequest{ModelName: "m"})
-			if want := map[bool]codes.Code{true: codes.OK, false: codes.PermissionDenied}[c.allowed]; status.Code(err) != want {
+			_, err = pb.NewGRPCInferenceServiceClient(conn).
+				RepositoryModelUnload(ctx, &pb.RepositoryModelUnloadRequest{ModelName: "m"})
+			if want := map[bool]codes.Code{true: codes.OK,
+				false: codes.PermissionDenied}[c.allowed]; status.Code(err) != want {
 				t.Errorf("gRPC: %v, expected %v", err, want)
 			}
 			if unloaded() != c.allowed {
@@ -105,7 +112,8 @@ func TestUnloadByStrangers(t *testing.T) {
 			if got := strings.Count(log.String(), "audit: done"); got != map[bool]int{true: 2}[c.allowed] {
 				t.Errorf("%d changes in the log:\n%s", got, log)
 			}
-			if c.allowed && !regexp.MustCompile(`from=127\.0\.0\.1:\d+ door=rest action=unload what=model name=m`).MatchString(log.String()) {
+			if c.allowed && !regexp.MustCompile(`from=127\.0\.0\.1:\d+ door=rest action=unload what=model name=m`).
+				MatchString(log.String()) {
 				t.Errorf("the log does not say who it was:\n%s", log)
 			}
 		})

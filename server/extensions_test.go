@@ -50,8 +50,11 @@ var extensionsWork = map[string]string{
 func TestExtensions(t *testing.T) {
 	s := start(t, nil)
 	c := join(t, s, "m", tensor.Float32, tensor.Shape{-1, 2}, nil)
-	join(t, s, "stuck", tensor.Float32, tensor.Shape{-1, 2}, func(*containertest.Batch) containertest.Reply { return containertest.Reply{Silent: true} })
-	if _, err := askLibrary(t.Context(), s, "m", tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{2, 2}, Data: make([]byte, 16)}, 0); err != nil {
+	join(t, s, "stuck", tensor.Float32, tensor.Shape{-1, 2}, func(*containertest.Batch) containertest.Reply {
+		return containertest.Reply{Silent: true}
+	})
+	if _, err := askLibrary(t.Context(), s, "m",
+		tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{2, 2}, Data: make([]byte, 16)}, 0); err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range []doorway{restDoorway(t, s, c), grpcDoorway(t, s, c), tcpDoorway(t, s, c)} {
@@ -71,7 +74,8 @@ func TestExtensions(t *testing.T) {
 			}
 			for name, call := range d.missing {
 				f, ok := call().(*refusal)
-				if slices.Contains(d.announced, name) || !ok || f.code != http.StatusNotFound && f.code != int(codes.Unimplemented) || f.text == "" {
+				if slices.Contains(d.announced, name) || !ok ||
+					f.code != http.StatusNotFound && f.code != int(codes.Unimplemented) || f.text == "" {
 					t.Errorf("%q is not offered, and is answered with %v", name, f)
 				}
 			}
@@ -227,17 +231,20 @@ func grpcDoorway(t *testing.T, s *Server, container *containertest.Container) do
 		"classification": func() (string, error) {
 			q := grpcQuestion("m", pair, 0)
 			q.RawInputContents = [][]byte{pair.Data}
-			q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "x", Parameters: map[string]*pb.InferParameter{"classification": whole(2)}}}
+			q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{
+				{Name: "x", Parameters: map[string]*pb.InferParameter{"classification": whole(2)}}}
 			a, err := c.ModelInfer(ctx, q)
 			if err != nil {
 				return "", err
 			}
-			texts, err := tensor.Strings(tensor.Tensor{DType: tensor.Bytes, Shape: tensor.Shape{2}, Data: a.RawOutputContents[0]})
+			texts, err := tensor.Strings(tensor.Tensor{DType: tensor.Bytes, Shape: tensor.Shape{2},
+				Data: a.RawOutputContents[0]})
 			return strings.Join(texts, " "), err
 		},
 		"model_configuration": func() (string, error) {
 			a, err := c.ModelConfig(ctx, &pb.ModelConfigRequest{Name: "m"})
-			return fmt.Sprint(a.GetConfig().GetInput()[0].GetDataType(), " ", a.GetConfig().GetInput()[0].GetDims()), err
+			return fmt.Sprint(a.GetConfig().GetInput()[0].GetDataType(), " ",
+				a.GetConfig().GetInput()[0].GetDims()), err
 		},
 		"model_repository": func() (string, error) {
 			a, err := c.RepositoryIndex(ctx, &pb.RepositoryIndexRequest{})
@@ -354,7 +361,8 @@ func tcpDoorway(t *testing.T, s *Server, container *containertest.Container) doo
 				return a.Models[0].InferenceCount
 			}
 			before := rows()
-			_, err := ask("m", "", tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{2, 2}, Data: make([]byte, 16)})
+			_, err := ask("m", "",
+				tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{2, 2}, Data: make([]byte, 16)})
 			budgettest.Until(t, "statistics that are newer than the request", func() bool { return rows() > before })
 			return fmt.Sprintf("m %d rows", rows()-before), err
 		},
@@ -388,10 +396,12 @@ func TestDatatypesAreNamed(t *testing.T) {
 				Type string `json:"data_type"`
 			}
 		}
-		if err := rest.call("GET", "/v2/models/m_"+name, "", &metadata); err != nil || metadata.Inputs[0].Datatype != name || metadata.Outputs[0].Datatype != name {
+		if err := rest.call("GET", "/v2/models/m_"+name, "", &metadata); err != nil ||
+			metadata.Inputs[0].Datatype != name || metadata.Outputs[0].Datatype != name {
 			t.Errorf("%s: %+v %v", name, metadata, err)
 		}
-		if err := rest.call("GET", "/v2/models/m_"+name+"/config", "", &config); err != nil || config.Input[0].Type != want || config.Output[0].Type != want {
+		if err := rest.call("GET", "/v2/models/m_"+name+"/config", "", &config); err != nil ||
+			config.Input[0].Type != want || config.Output[0].Type != want {
 			t.Errorf("%s: %+v %v", name, config, err)
 		}
 		a, err := rpc.ModelMetadata(t.Context(), &pb.ModelMetadataRequest{Name: "m_" + name})
@@ -418,15 +428,18 @@ func TestUnknownDatatypes(t *testing.T) {
 	rest, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0]).client
 	for _, name := range []string{"FP8", "fp32", "FLOAT", "TYPE_FP32", "STRING", ""} {
 		for _, data := range []string{`"data":[1]`, `"parameters":{"binary_data_size":4}`} {
-			err := rest.call("POST", "/v2/models/m/infer", fmt.Sprintf(`{"inputs":[{"name":"x","datatype":%q,"shape":[1],%s}]}`, name, data), nil)
+			err := rest.call("POST", "/v2/models/m/infer",
+				fmt.Sprintf(`{"inputs":[{"name":"x","datatype":%q,"shape":[1],%s}]}`, name, data), nil)
 			f, ok := err.(*refusal)
-			if !ok || f.code != http.StatusBadRequest || !strings.Contains(f.text, "datatype") || !strings.Contains(f.text, `"`+name+`"`) && name != "" {
+			if !ok || f.code != http.StatusBadRequest || !strings.Contains(f.text, "datatype") ||
+				!strings.Contains(f.text, `"`+name+`"`) && name != "" {
 				t.Errorf("rest, %q: %v", name, err)
 			}
 		}
 		q := &pb.ModelInferRequest{ModelName: "m", RawInputContents: [][]byte{make([]byte, 4)},
 			Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: name, Shape: []int64{1}}}}
-		if _, err := rpc.ModelInfer(t.Context(), q); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), fmt.Sprintf("%q", name)) {
+		if _, err := rpc.ModelInfer(t.Context(), q); status.Code(err) != codes.InvalidArgument ||
+			!strings.Contains(err.Error(), fmt.Sprintf("%q", name)) {
 			t.Errorf("grpc, %q: %v", name, err)
 		}
 	}

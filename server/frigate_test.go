@@ -56,7 +56,8 @@ func TestDetectorsOfFrigate(t *testing.T) {
 			all.Go(func() {
 				d := dialDetector(t, surroundings, fmt.Sprintf("10.2.0.%d:1", i+1))
 				defer d.Close()
-				if got := askDetector(t, d, `{"model_request": true, "model_name": "yard.onnx"}`); !strings.Contains(got[0], `"model_available":true,"model_loaded":true`) {
+				if got := askDetector(t, d,
+					`{"model_request": true, "model_name": "yard.onnx"}`); !strings.Contains(got[0], `"model_available":true,"model_loaded":true`) {
 					t.Errorf("the model: %q", got)
 				}
 				for n := range 40 {
@@ -75,7 +76,8 @@ func TestDetectorsOfFrigate(t *testing.T) {
 		victim.dies.Store(true)
 		all.Wait()
 		if !victim.died.Load() || other.largest.Load() < 3 {
-			t.Errorf("the container died: %v; the largest batch of the other had %d rows", victim.died.Load(), other.largest.Load())
+			t.Errorf("the container died: %v; the largest batch of the other had %d rows", victim.died.Load(),
+				other.largest.Load())
 		}
 
 		d := dialDetector(t, surroundings, "10.2.0.1:2")
@@ -84,7 +86,8 @@ func TestDetectorsOfFrigate(t *testing.T) {
 		other.hangs.Store(true)
 		began := time.Now()
 		got := askDetector(t, d, imageHeader, "abc")
-		if took := time.Since(began); took >= 200*time.Millisecond || took < 100*time.Millisecond || !strings.Contains(got[0], `"type":"DeadlineExceeded"`) || rowOf(got[1]) != [2]float32{} {
+		if took := time.Since(began); took >= 200*time.Millisecond || took < 100*time.Millisecond ||
+			!strings.Contains(got[0], `"type":"DeadlineExceeded"`) || rowOf(got[1]) != [2]float32{} {
 			t.Errorf("a container that hangs: %q after %v", got, took)
 		}
 

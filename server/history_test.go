@@ -51,7 +51,8 @@ func TestHistorySurvives(t *testing.T) {
 	run := func() *Server { return start(t, func(c *config.Config) { c.State.At = at }) }
 	is := func(s *Server, name string, want ...string) {
 		t.Helper()
-		budgettest.Until(t, fmt.Sprintf("the history of %s to be %q; it is %q", name, want, lines(t, s, name)), func() bool { return fmt.Sprint(lines(t, s, name)) == fmt.Sprint(want) })
+		budgettest.Until(t, fmt.Sprintf("the history of %s to be %q; it is %q", name, want, lines(t, s, name)),
+			func() bool { return fmt.Sprint(lines(t, s, name)) == fmt.Sprint(want) })
 	}
 	s := run()
 	one := version(t, s, "1")
@@ -65,20 +66,27 @@ func TestHistorySurvives(t *testing.T) {
 	is(s, "rolled", "served 1 by 1 from 127.0.0.1", "default 1", "served 2 by 1 from 127.0.0.1", "default 2", changed, "default 1")
 	one.Close()
 	version(t, s, "1").Close() // back at once, so its event continues; then it ends again
-	is(s, "rolled", "served 1 ended by 2 from 127.0.0.1", "default 1", "served 2 by 1 from 127.0.0.1", "default 2", changed, "default 1")
+	is(s, "rolled", "served 1 ended by 2 from 127.0.0.1", "default 1", "served 2 by 1 from 127.0.0.1", "default 2",
+		changed, "default 1")
 	o.expect("POST", "/v1/apps", `{"name":"app","models":["rolled"]}`, 201)
 	o.expect("GET", "/v1/history/rolled", "", 200, `"what":"served"`)
 	o.expect("GET", "/v1/history/none", "", 404, "there is no history")
-	budgettest.Until(t, "the application's history", func() bool { l := lines(t, s, "app"); return len(l) == 1 && strings.Contains(l[0], `"name":"app"`) })
+	budgettest.Until(t, "the application's history", func() bool {
+		l := lines(t, s, "app")
+		return len(l) == 1 && strings.Contains(l[0], `"name":"app"`)
+	})
 	stop(t, s)
 
 	s = run()
-	is(s, "rolled", "served 1 ended by 2 from 127.0.0.1", "default 1", "served 2 ended by 1 from 127.0.0.1", "default 2", changed, "default 1")
+	is(s, "rolled", "served 1 ended by 2 from 127.0.0.1", "default 1", "served 2 ended by 1 from 127.0.0.1",
+		"default 2", changed, "default 1")
 	is(s, "echo", "served 1", "default 1")
 
 	// A server that is killed writes no end.
 	version(t, s, "3")
-	budgettest.Until(t, "version 3 to be written", func() bool { return strings.Contains(fmt.Sprint(lines(t, s, "rolled")), "served 3 by 1") })
+	budgettest.Until(t, "version 3 to be written", func() bool {
+		return strings.Contains(fmt.Sprint(lines(t, s, "rolled")), "served 3 by 1")
+	})
 	e, err := s.store.State().Get(state.Key("history", "rolled"))
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +96,9 @@ func TestHistorySurvives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Update(t.Context(), e.Key, "", func([]byte) ([]byte, error) { return e.Value, nil }); err != nil {
+	if _, err := store.Update(t.Context(), e.Key, "", func([]byte) ([]byte, error) {
+		return e.Value, nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Close(); err != nil {
@@ -112,10 +122,14 @@ func TestServedBeforeRestart(t *testing.T) {
 	stop(t, s)
 	s = run()
 	ask := func(name string) error {
-		_, err := s.Infer(t.Context(), &Request{Name: name, Inputs: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1}, Data: make([]byte, 4)}}})
+		_, err := s.Infer(t.Context(),
+			&Request{Name: name,
+				Inputs: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1}, Data: make([]byte, 4)}}})
 		return err
 	}
-	budgettest.Until(t, "the model to be Unavailable", func() bool { return errors.Is(ask("rolled"), scheduler.ErrUnavailable) })
+	budgettest.Until(t, "the model to be Unavailable", func() bool {
+		return errors.Is(ask("rolled"), scheduler.ErrUnavailable)
+	})
 	if err := ask("other"); !errors.Is(err, scheduler.ErrNotFound) {
 		t.Errorf("a name that nobody knows: %v", err)
 	}

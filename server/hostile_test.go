@@ -97,7 +97,8 @@ func httpAttacks(c *httpClient) []attack {
 	post("a parameter twice", with(`"parameters":{"p":1,"p":2}`), protocol)
 	post("a length longer than the body", one("1"), invalid, "Inference-Header-Content-Length: 1000000")
 	post("a negative length", one("1"), invalid, "Inference-Header-Content-Length: -1")
-	post("bytes that do not follow", input(`"shape":[1,3],"parameters":{"binary_data_size":12}`), invalid, fmt.Sprintf("Inference-Header-Content-Length: %d", len(input(`"shape":[1,3],"parameters":{"binary_data_size":12}`))))
+	post("bytes that do not follow", input(`"shape":[1,3],"parameters":{"binary_data_size":12}`), invalid,
+		fmt.Sprintf("Inference-Header-Content-Length: %d", len(input(`"shape":[1,3],"parameters":{"binary_data_size":12}`))))
 	post("a bomb", bomb, tooLarge, "Content-Encoding: gzip")
 	post("no gzip", one("1"), protocol, "Content-Encoding: gzip")
 	post("a body above the limit", strings.Repeat(" ", hostileMessage+1), tooLarge)
@@ -141,7 +142,8 @@ func tcpAttacks(t *testing.T, c *tcpClient) []attack {
 	t.Helper()
 	x, _ := tensor.FromSlice(tensor.Shape{1, 3}, []float32{1, 2, 3})
 	frame := func(metadata string) []byte {
-		b, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: "m", Metadata: []byte(metadata), Tensors: []tensor.Tensor{x}})
+		b, err := shiva.AppendMessage(nil,
+			&shiva.Message{Namespace: "m", Metadata: []byte(metadata), Tensors: []tensor.Tensor{x}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +206,8 @@ func TestHostileClients(t *testing.T) {
 	var attackers sync.WaitGroup
 	var sent, peak atomic.Int64
 	rest := newHTTP(t, s.Addrs().REST[0])
-	attacks := map[string][]attack{"rest": httpAttacks(rest), "grpc": grpcAttacks(newGRPC(t, s.Addrs().GRPC[0])), "tcp": tcpAttacks(t, newTCP(t, s.Addrs().TCP[0]))}
+	attacks := map[string][]attack{"rest": httpAttacks(rest), "grpc": grpcAttacks(newGRPC(t, s.Addrs().GRPC[0])),
+		"tcp": tcpAttacks(t, newTCP(t, s.Addrs().TCP[0]))}
 	const attackersEach = 2
 	for door, list := range attacks {
 		for range attackersEach {
@@ -230,7 +233,8 @@ func TestHostileClients(t *testing.T) {
 			peak.Store(max(peak.Load(), s.pool.InUse()))
 		}
 	}
-	t.Logf("%d rounds of requests in good faith beside %d attacks; at most %d bytes of the pool were in use", rounded, sent.Load(), peak.Load())
+	t.Logf("%d rounds of requests in good faith beside %d attacks; at most %d bytes of the pool were in use", rounded,
+		sent.Load(), peak.Load())
 	// A message or two for each of the attackers, plus the slow clients.
 	if limit := int64(len(attacks)*attackersEach*4*hostileMessage + len(slow)*most); peak.Load() > limit {
 		t.Errorf("%d bytes of the pool were in use, expected at most %d", peak.Load(), limit)
@@ -282,7 +286,8 @@ func slowClients(t *testing.T, s *Server) (conns []net.Conn) {
 		s.Addrs().TCP[0]: {string(m[:40]), string(m[:5])},
 		s.Addrs().REST[0]: {
 			fmt.Sprintf("%sContent-Length: %d\r\n\r\n{", post, announced),
-			fmt.Sprintf("%sContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n%s", post, announced, len(head), head),
+			fmt.Sprintf("%sContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n%s", post, announced,
+				len(head), head),
 			post + "Transfer-Encoding: chunked\r\n\r\n100000\r\n{",
 			post[:20],
 		},

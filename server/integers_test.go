@@ -17,12 +17,14 @@ import (
 func TestIntegersKeepTheirDigits(t *testing.T) {
 	s := start(t, nil)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int64, Shape: tensor.Shape{-1, 3}}}
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "ints", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x},
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "ints", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x},
 		scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	const text = "[9007199254740993,-9223372036854775808,9223372036854775807]"
-	answer, err := http.Post("http://"+s.Addrs().REST[0].String()+"/ints/predict", "application/json", strings.NewReader(`{"input":`+text+`}`))
+	answer, err := http.Post("http://"+s.Addrs().REST[0].String()+"/ints/predict", "application/json",
+		strings.NewReader(`{"input":`+text+`}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +42,8 @@ func TestIntegersKeepTheirDigits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Release()
-	if got, err := tensor.Values[int64](m.Tensors[0]); err != nil || !slices.Equal(got, []int64{1<<53 + 1, -1 << 63, 1<<63 - 1}) {
+	if got, err := tensor.Values[int64](m.Tensors[0]); err != nil ||
+		!slices.Equal(got, []int64{1<<53 + 1, -1 << 63, 1<<63 - 1}) {
 		t.Errorf("bridge: %v, %v", got, err)
 	}
 }

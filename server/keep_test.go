@@ -36,7 +36,8 @@ func addSlow(t *testing.T, s *Server) *slowModel {
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	id := scheduler.ModelID{Name: "slow", Version: "1"}
 	worker := scheduler.WorkerFunc(func(b *scheduler.Batch) error { m.batches <- b; return nil })
-	if _, err := s.Scheduler().AddReplica(id, scheduler.Spec{Inputs: x, Outputs: x}, worker, scheduler.ReplicaOptions{}); err != nil {
+	if _, err := s.Scheduler().AddReplica(id, scheduler.Spec{Inputs: x, Outputs: x}, worker,
+		scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	m.model, _ = s.Scheduler().Model(id)
@@ -82,7 +83,8 @@ func (c *camera) send(route, metadata string, number int32) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	message, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: route, Metadata: []byte(metadata), Tensors: []tensor.Tensor{x}})
+	message, err := shiva.AppendMessage(nil,
+		&shiva.Message{Namespace: route, Metadata: []byte(metadata), Tensors: []tensor.Tensor{x}})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -180,12 +182,17 @@ func TestKeepIsOfRequestApplicationModel(t *testing.T) {
 				}
 			})
 			model := addSlow(t, s)
-			if err := s.SetApplication(t.Context(), Application{Name: "app", Models: []string{"slow"}, Keep: c.application}); err != nil {
+			if err := s.SetApplication(t.Context(),
+				Application{Name: "app", Models: []string{"slow"}, Keep: c.application}); err != nil {
 				t.Fatal(err)
 			}
-			budgettest.Until(t, "the application", func() bool { _, err := s.gate.Target("app", ""); return err == nil })
+			budgettest.Until(t, "the application", func() bool {
+				_, err := s.gate.Target("app", "")
+				return err == nil
+			})
 			for route, want := range map[string]string{"slow": c.ofModel, "app": c.ofApplication} {
-				if got := model.film(newCamera(t, s), route, fmt.Sprintf(`{"stream":"cam %s"%s}`, route, c.request), 5); got != want {
+				if got := model.film(newCamera(t, s), route, fmt.Sprintf(`{"stream":"cam %s"%s}`, route, c.request),
+					5); got != want {
 					t.Errorf("%s: expected the answers %s, got %s", route, want, got)
 				}
 			}
@@ -197,7 +204,8 @@ func TestKeepIsOfRequestApplicationModel(t *testing.T) {
 func TestKeepIsOfFramesOnly(t *testing.T) {
 	s := start(t, func(c *config.Config) { oneByOne(c); c.Defaults.Keep = setting.KeepLatest })
 	model := addSlow(t, s)
-	if err := s.SetApplication(t.Context(), Application{Name: "app", Models: []string{"slow"}, Keep: setting.KeepLatest}); err != nil {
+	if err := s.SetApplication(t.Context(),
+		Application{Name: "app", Models: []string{"slow"}, Keep: setting.KeepLatest}); err != nil {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "the application", func() bool { _, err := s.gate.Target("app", ""); return err == nil })
@@ -232,7 +240,9 @@ func TestKeepChanges(t *testing.T) {
 
 	// Another server's change arrives through the store, and one that is invalid here changes
 	// nothing.
-	if _, err := s.store.State().Update(t.Context(), state.Key("settings", "slow"), "", func([]byte) ([]byte, error) { return []byte(`{"keep":"latest"}`), nil }); err != nil {
+	if _, err := s.store.State().Update(t.Context(), state.Key("settings", "slow"), "", func([]byte) ([]byte, error) {
+		return []byte(`{"keep":"latest"}`), nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "the change", func() bool { return model.model.Stats().Config.Keep == setting.KeepLatest })
@@ -259,11 +269,13 @@ func TestKeepOfApplications(t *testing.T) {
 	o.expect("POST", "/v1/apps", `{"name":"app","models":["echo"],"keep":"latest"}`, 201, `"keep":"latest"`)
 	o.expect("PATCH", "/v1/apps/app", `{"keep":7}`, 200, `"keep":7`)
 	o.expect("GET", "/v1/apps/app", "", 200, `"keep":7`)
-	if entry, err := s.store.State().Get(state.Key("apps", "app")); err != nil || !strings.Contains(string(entry.Value), `"keep":7`) {
+	if entry, err := s.store.State().Get(state.Key("apps", "app")); err != nil ||
+		!strings.Contains(string(entry.Value), `"keep":7`) {
 		t.Errorf("stored: %s, %v", entry.Value, err)
 	}
 	for _, wrong := range []string{`"newest"`, "0", "1025", "true", "1.5"} {
-		o.expect("PATCH", "/v1/apps/app", `{"keep":`+wrong+`}`, 400, `keep: expected \"all\", \"latest\" or a whole number from 1 to 1024, got `+strings.ReplaceAll(wrong, `"`, `\"`))
+		o.expect("PATCH", "/v1/apps/app", `{"keep":`+wrong+`}`, 400,
+			`keep: expected \"all\", \"latest\" or a whole number from 1 to 1024, got `+strings.ReplaceAll(wrong, `"`, `\"`))
 	}
 	if answer := o.expect("PATCH", "/v1/apps/app", `{"keep":null}`, 200); strings.Contains(answer, "keep") {
 		t.Errorf("it is still there: %s", answer)
@@ -305,7 +317,9 @@ func TestConnectionIsAStream(t *testing.T) {
 	thief.send("slow", fmt.Sprintf(`{"stream":%q,"keep":1}`, device.conn.LocalAddr()), 4)
 	budgettest.Until(t, "three frames", func() bool { return model.model.Stats().QueueRows == 3 })
 	device.send("slow", "", 5)
-	budgettest.Until(t, "the newer frame", func() bool { return model.model.Stats().Outcomes[scheduler.OutcomeSuperseded] == 4 })
+	budgettest.Until(t, "the newer frame", func() bool {
+		return model.model.Stats().Outcomes[scheduler.OutcomeSuperseded] == 4
+	})
 	for range 3 {
 		finish()
 		_, finish = model.next()
@@ -418,7 +432,8 @@ func TestStreamsAreShown(t *testing.T) {
 	if answer := o.expect("GET", "/v1/models/slow/streams?limit=1", "", 200, `"known":2`); strings.Count(answer, `"keep"`) != 1 {
 		t.Errorf("more than one: %s", answer)
 	}
-	o.expect("GET", "/v1/models/slow/explain", "", 200, `Stream \"cam-3\" gets answers for frames `, `: the model answers `, `4 frames had a seq that was not above`)
+	o.expect("GET", "/v1/models/slow/explain", "", 200, `Stream \"cam-3\" gets answers for frames `,
+		`: the model answers `, `4 frames had a seq that was not above`)
 
 	// A stream whose frames are old when they arrive, and wait.
 	taken := time.Now().Add(-100 * time.Second).UnixMilli()
@@ -438,8 +453,10 @@ func TestStreamsAreShown(t *testing.T) {
 	}
 	for _, s := range list.Versions[0].Streams {
 		old := s.Name == "cam-5"
-		if s.Name != "cam-6" && (s.Silent <= 0 || s.Waiting != 0) || s.Span < s.Silent || s.Span < s.Age && !old || s.Late < 0 || s.Late >= s.Age && s.Waiting == 0 ||
-			old && (s.Late < 99 || s.Age > 200) || !old && s.Late > 50 || s.Name == "cam-6" && (s.Waiting != 2 || s.Frames != 2 || s.Answered != 0) {
+		if s.Name != "cam-6" && (s.Silent <= 0 || s.Waiting != 0) || s.Span < s.Silent || s.Span < s.Age && !old ||
+			s.Late < 0 || s.Late >= s.Age && s.Waiting == 0 ||
+			old && (s.Late < 99 || s.Age > 200) || !old && s.Late > 50 ||
+			s.Name == "cam-6" && (s.Waiting != 2 || s.Frames != 2 || s.Answered != 0) {
 			t.Errorf("stream %+v", s)
 		}
 	}

@@ -18,7 +18,8 @@ func TestLabels(t *testing.T) {
 	web, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0]).client
 	x := tensor.Spec{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{1, 5, 1}, Format: tensor.FormatNCHW}
 	y := tensor.Spec{Name: "y", DType: tensor.Float32, Shape: x.Shape, Labels: []string{"cat", "a: dog", "", "grün & <blau>"}}
-	connect(t, s, containertest.Model{Name: "single", Batched: new(false), Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{y}})
+	connect(t, s,
+		containertest.Model{Name: "single", Batched: new(false), Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{y}})
 	x.Shape, x.Format = append(tensor.Shape{-1}, x.Shape...), tensor.FormatNHWC
 	y.Shape = x.Shape
 	connect(t, s, containertest.Model{Name: "batched", Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{y}})
@@ -31,13 +32,15 @@ func TestLabels(t *testing.T) {
 	}
 	for model, format := range map[string]string{"single": tensor.FormatNCHW, "batched": tensor.FormatNHWC} {
 		var reply struct{ Outputs []struct{ Data []string } }
-		if err := web.call("POST", "/v2/models/"+model+"/infer", body, &reply); err != nil || !slices.Equal(reply.Outputs[0].Data, best) {
+		if err := web.call("POST", "/v2/models/"+model+"/infer", body, &reply); err != nil ||
+			!slices.Equal(reply.Outputs[0].Data, best) {
 			t.Errorf("%s over REST: %q, %v, expected %q", model, reply, err, best)
 		}
 		q := grpcQuestion(model, row, 0)
 		q.RawInputContents = [][]byte{row.Data}
-		q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "y", Parameters: map[string]*pb.InferParameter{
-			"classification": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 5}}}}}
+		q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{
+			{Name: "y", Parameters: map[string]*pb.InferParameter{
+				"classification": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 5}}}}}
 		a, err := rpc.ModelInfer(t.Context(), q)
 		if err != nil {
 			t.Fatal(err)
@@ -55,11 +58,13 @@ func TestLabels(t *testing.T) {
 			}
 		}
 		err = web.call("GET", "/v2/models/"+model+"/config", "", &config)
-		if err != nil || config.Input[0].Format != format || config.Output[0].Format != "" || config.Parameters["labels.y"].Text != list {
+		if err != nil || config.Input[0].Format != format || config.Output[0].Format != "" ||
+			config.Parameters["labels.y"].Text != list {
 			t.Errorf("%s over REST: %+v, %v", model, config, err)
 		}
 		c, err := rpc.ModelConfig(t.Context(), &pb.ModelConfigRequest{Name: model})
-		if err != nil || c.Config.Input[0].Format.String() != format || c.Config.Parameters["labels.y"].GetStringValue() != list {
+		if err != nil || c.Config.Input[0].Format.String() != format ||
+			c.Config.Parameters["labels.y"].GetStringValue() != list {
 			t.Errorf("%s over gRPC: %v, %v", model, c, err)
 		}
 	}

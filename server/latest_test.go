@@ -68,7 +68,8 @@ func pollers(t *testing.T, s *Server) []poller {
 			return overHTTP(http.MethodPost, "/v2/models/"+name+"/latest", `{"parameters":`+frame{keys: keys}.json(t)+`}`)
 		}},
 		{"grpc", func(name string, keys map[string]any) shown {
-			q := &pb.ModelInferRequest{ModelName: name, Parameters: map[string]*pb.InferParameter{"latest": inferParameter(true)}}
+			q := &pb.ModelInferRequest{ModelName: name,
+				Parameters: map[string]*pb.InferParameter{"latest": inferParameter(true)}}
 			for key, value := range keys {
 				q.Parameters[key] = inferParameter(value)
 			}
@@ -97,7 +98,8 @@ func pollers(t *testing.T, s *Server) []poller {
 			}
 			defer a.Release()
 			y, _ := tensor.Values[int32](a.Outputs[0])
-			return shown{value: y[0], seq: a.Frame.Seq, skipped: int64(a.Frame.Skipped), age: float64(a.Frame.Age) / float64(time.Millisecond)}
+			return shown{value: y[0], seq: a.Frame.Seq, skipped: int64(a.Frame.Skipped),
+				age: float64(a.Frame.Age) / float64(time.Millisecond)}
 		}},
 	}
 }
@@ -107,7 +109,8 @@ func pollers(t *testing.T, s *Server) []poller {
 func TestLatestThroughEveryDoor(t *testing.T) {
 	s := start(t, nil)
 	g := newStage(t, s, "m", 1)
-	if err := s.SetApplication(t.Context(), Application{Name: "app", Models: []string{"m"}, Policy: "single"}); err != nil {
+	if err := s.SetApplication(t.Context(), Application{Name: "app", Models: []string{"m"}, Policy: "single"}); err !=
+		nil {
 		t.Fatal(err)
 	}
 	camera := cameraDoors(t, s)[0]
@@ -135,27 +138,32 @@ func TestLatestThroughEveryDoor(t *testing.T) {
 			}
 			answer, last := make(chan shown, 1), int64(seq-1)
 			go func() {
-				answer <- p.ask(route, map[string]any{"stream": "7", "wait": true, "after": last, "timeout_ms": int64(20_000)})
+				answer <- p.ask(route,
+					map[string]any{"stream": "7", "wait": true, "after": last, "timeout_ms": int64(20_000)})
 			}()
 			show(route)
 			g.expect(answer, p.name, fmt.Sprintf("frame %d is %d, skipped 0", seq-1, seq-1))
-			if got := p.ask(route, map[string]any{"max_age_ms": int64(1)}); got.err == nil || !strings.Contains(got.err.text, "old") {
+			if got := p.ask(route, map[string]any{"max_age_ms": int64(1)}); got.err == nil ||
+				!strings.Contains(got.err.text, "old") {
 				t.Errorf("%s, %s, too old: %v (%v)", p.name, route, got, got.err)
 			}
 			if got := p.ask(route, map[string]any{"stream": "x"}); got.err == nil || !strings.Contains(got.err.text, `no stream "x"`) {
 				t.Errorf("%s, %s, no such stream: %v (%v)", p.name, route, got, got.err)
 			}
-			if got := p.ask(route, map[string]any{"wait": true, "timeout_ms": int64(1)}); got.err == nil || !strings.Contains(got.err.text, "in time") {
+			if got := p.ask(route, map[string]any{"wait": true, "timeout_ms": int64(1)}); got.err == nil ||
+				!strings.Contains(got.err.text, "in time") {
 				t.Errorf("%s, %s, none in time: %v (%v)", p.name, route, got, got.err)
 			}
 		}
 	}
 	for _, p := range all {
-		if got := p.ask("n", nil); got.err == nil || !strings.Contains(got.err.text, "nearest") && !strings.Contains(got.err.text, `"n"`) {
+		if got := p.ask("n", nil); got.err == nil ||
+			!strings.Contains(got.err.text, "nearest") && !strings.Contains(got.err.text, `"n"`) {
 			t.Errorf("%s, no such model: %v (%v)", p.name, got, got.err)
 		}
 	}
-	if a, err := s.Latest(t.Context(), &LatestRequest{Name: "m", MaxAge: -time.Second}); !errors.Is(err, scheduler.ErrUnavailable) {
+	if a, err := s.Latest(t.Context(), &LatestRequest{Name: "m", MaxAge: -time.Second}); !errors.Is(err,
+		scheduler.ErrUnavailable) {
 		t.Errorf("an answer of a negative age: %v (%v)", a, err)
 	}
 	for _, query := range []string{"max_age=100", "after=-1", "wait=yes", "stream="} {
@@ -164,7 +172,8 @@ func TestLatestThroughEveryDoor(t *testing.T) {
 			t.Fatal(err)
 		}
 		text, _ := io.ReadAll(resp.Body)
-		if key, _, _ := strings.Cut(query, "="); resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(text), key) {
+		if key, _, _ := strings.Cut(query, "="); resp.StatusCode != http.StatusBadRequest ||
+			!strings.Contains(string(text), key) {
 			t.Errorf("%s: %s %s", query, resp.Status, text)
 		}
 		resp.Body.Close()
@@ -175,7 +184,8 @@ func TestLatestThroughEveryDoor(t *testing.T) {
 // streams, and to all if the model shares them.
 func TestLatestWhoMay(t *testing.T) {
 	s := start(t, func(c *config.Config) {
-		c.Identities = []config.Identity{declared("line", "infer"), declared("robot", "infer:m", "infer:shared"), declared("other", "infer:other")}
+		c.Identities = []config.Identity{declared("line", "infer"), declared("robot", "infer:m", "infer:shared"),
+			declared("other", "infer:other")}
 		m := config.Model{Policy: c.Defaults}
 		m.Latest = setting.LatestAlways
 		c.Models["m"] = m
@@ -193,7 +203,8 @@ func TestLatestWhoMay(t *testing.T) {
 		if err := <-answer; err != nil {
 			t.Fatal(err)
 		}
-		for who, want := range map[string]error{"line": nil, "robot": map[string]error{"m": scheduler.ErrUnavailable}[model], "other": errDenied} {
+		for who, want := range map[string]error{"line": nil,
+			"robot": map[string]error{"m": scheduler.ErrUnavailable}[model], "other": errDenied} {
 			m, err := askAs(t, s, who, &shiva.Message{Namespace: model + "/latest", Metadata: []byte(`{"stream":"cam"}`)})
 			remote, _ := errors.AsType[*shiva.RemoteError](err)
 			switch {
@@ -201,7 +212,8 @@ func TestLatestWhoMay(t *testing.T) {
 				t.Errorf("%s asks %s: %v", who, model, err)
 			case want == errDenied && (remote == nil || remote.Type != shiva.PermissionDenied):
 				t.Errorf("%s asks %s: %v", who, model, err)
-			case want == scheduler.ErrUnavailable && (remote == nil || remote.Type != shiva.Unavailable || strings.Contains(remote.Message, "127.0.0.1")):
+			case want == scheduler.ErrUnavailable &&
+				(remote == nil || remote.Type != shiva.Unavailable || strings.Contains(remote.Message, "127.0.0.1")):
 				t.Errorf("%s asks %s: %v", who, model, err)
 			}
 		}
@@ -255,7 +267,8 @@ func TestOperatorsSeeStreams(t *testing.T) {
 			polls <- err
 		}()
 	}
-	until(`"name":"far","connection":false,"client":"","identity":"","known":false,"age_seconds":null,"waiting":1,"askers":["robot"]`, `"waiting":1,"askers":["line"]`)
+	until(`"name":"far","connection":false,"client":"","identity":"","known":false,"age_seconds":null,"waiting":1,"askers":["robot"]`,
+		`"waiting":1,"askers":["line"]`)
 	if err := <-polls; err == nil || !strings.Contains(err.Error(), "far") {
 		t.Errorf("a stream that does not come: %v", err)
 	}
@@ -264,7 +277,8 @@ func TestOperatorsSeeStreams(t *testing.T) {
 		t.Error(err)
 	}
 	until(`"name":"cam","connection":false,"client":"127.0.0.1","identity":"line","known":true,"age_seconds":`, `"waiting":0,"answered":1,"failed":1,"evicted":0}`)
-	for who, want := range map[string]string{"line": `"data":[2,0]`, "operator": `"data":[2,0]`, "reader": `{"known":0,"answers":[]}`, "blind": "infer", "robot": "admin:read"} {
+	for who, want := range map[string]string{"line": `"data":[2,0]`, "operator": `"data":[2,0]`,
+		"reader": `{"known":0,"answers":[]}`, "blind": "infer", "robot": "admin:read"} {
 		if _, text := shown(who, "/v1/models/m/latest"); !strings.Contains(text, want) {
 			t.Errorf("%s sees %s, expected %s", who, text, want)
 		}
@@ -273,7 +287,9 @@ func TestOperatorsSeeStreams(t *testing.T) {
 		t.Errorf("no such model: %d %s", code, text)
 	}
 	_, text := shown("operator", "/metrics")
-	for _, want := range []string{"shivad_newest_streams 1", "shivad_newest_waiting 0", `shivad_newest_questions_total{result="answer"} 1`, `shivad_newest_questions_total{result="error"} 1`, "shivad_newest_evicted_total 0", "shivad_newest_limit_bytes 6.7"} {
+	for _, want := range []string{"shivad_newest_streams 1", "shivad_newest_waiting 0",
+		`shivad_newest_questions_total{result="answer"} 1`, `shivad_newest_questions_total{result="error"} 1`,
+		"shivad_newest_evicted_total 0", "shivad_newest_limit_bytes 6.7"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q among the metrics", want)
 		}

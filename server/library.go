@@ -132,13 +132,15 @@ func (s *Server) infer(ctx context.Context, request *gate.Request) (*Response, e
 	if err != nil {
 		return nil, err
 	}
-	a := &Response{Model: result.Model, Version: result.Version, Outputs: result.Outputs, Timing: result.Timing, answer: result}
+	a := &Response{Model: result.Model, Version: result.Version, Outputs: result.Outputs, Timing: result.Timing,
+		answer: result}
 	if f := result.Frame; f != nil {
 		a.Frame = &Frame{f.Seq, f.Age, f.Skipped, f.Captured}
 	}
 	if c := result.Choice; c != nil {
 		a.Model, a.Version, _ = strings.Cut(result.Version, "/")
-		a.Choice = &Choice{Confidence: c.Confidence, Default: c.Default, Explanation: c.Explanation, Missing: make(map[string]string, len(c.Missing))}
+		a.Choice = &Choice{Confidence: c.Confidence, Default: c.Default, Explanation: c.Explanation,
+			Missing: make(map[string]string, len(c.Missing))}
 		for _, m := range c.Missing {
 			a.Choice.Missing[m.Model] = m.Why
 		}
@@ -176,7 +178,8 @@ func parameters(r *Request, request *gate.Request, depth int) error {
 	v := &request.Values
 	if len(r.Parameters) > 0 {
 		if r.Parameters[0] != '{' || !jsonscan.Valid(r.Parameters, depth) {
-			return fmt.Errorf("%w: parameters: expected a JSON object without space before it", scheduler.ErrInvalidInput)
+			return fmt.Errorf("%w: parameters: expected a JSON object without space before it",
+				scheduler.ErrInvalidInput)
 		}
 		var forward []byte
 		err := parameter.Library.Members(v, r.Parameters, func(key, value []byte) {
@@ -247,7 +250,8 @@ type Feedback struct {
 // errors are those of Infer; ErrUnavailable also means that the state store cannot be reached. Any
 // goroutine may call it. It waits for the store.
 func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds uint64, err error) {
-	r, err := s.request(&Request{Name: f.Application, User: f.User, ID: f.ID, Inputs: f.Inputs, Candidates: f.Candidates})
+	r, err := s.request(&Request{Name: f.Application, User: f.User, ID: f.ID, Inputs: f.Inputs,
+		Candidates: f.Candidates})
 	if err != nil {
 		return false, 0, err
 	}
@@ -297,7 +301,8 @@ func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	if err != nil {
 		return err
 	}
-	d := apps.Definition{Name: a.Name, Models: a.Models, Policy: a.Policy, Params: a.Params, SLO: a.SLO.String(), Keep: a.Keep}
+	d := apps.Definition{Name: a.Name, Models: a.Models, Policy: a.Policy, Params: a.Params, SLO: a.SLO.String(),
+		Keep: a.Keep}
 	if a.Default != nil {
 		if d.Default, err = json.Marshal(a.Default); err != nil {
 			return fmt.Errorf("%w: application %q: default: %w", scheduler.ErrInvalidInput, a.Name, err)
@@ -305,7 +310,8 @@ func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	}
 	if _, err = r.Put(ctx, d); err == nil {
 		s.history.Changed(program, "application", a.Name, "set")
-		s.trail.Add(access.Entry{Source: byProgram, Action: "set", What: "application", Name: a.Name, After: access.AuditText(d)})
+		s.trail.Add(access.Entry{Source: byProgram, Action: "set", What: "application", Name: a.Name,
+			After: access.AuditText(d)})
 	}
 	return err
 }

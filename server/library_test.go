@@ -34,7 +34,8 @@ func TestServerWithoutSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if y, err := tensor.Values[int32](a.Outputs[0]); err != nil || y[3] != 4 || !a.Outputs[0].Shape.Equal(tensor.Shape{2, 2}) || a.Outputs[0].Name != "x" ||
+	if y, err := tensor.Values[int32](a.Outputs[0]); err != nil || y[3] != 4 ||
+		!a.Outputs[0].Shape.Equal(tensor.Shape{2, 2}) || a.Outputs[0].Name != "x" ||
 		a.Model != "echo" || a.Version != "1" || a.Choice != nil {
 		t.Errorf("got %+v, %v", a, err)
 	}
@@ -42,12 +43,14 @@ func TestServerWithoutSockets(t *testing.T) {
 	a.Release() // releasing twice is allowed
 	row := x
 	row.Shape, row.Data = tensor.Shape{2}, x.Data[:8]
-	if a, err = s.Infer(t.Context(), &Request{Name: "echo", Inputs: []tensor.Tensor{row}}); err != nil || !a.Outputs[0].Shape.Equal(tensor.Shape{2}) {
+	if a, err = s.Infer(t.Context(), &Request{Name: "echo", Inputs: []tensor.Tensor{row}}); err != nil ||
+		!a.Outputs[0].Shape.Equal(tensor.Shape{2}) {
 		t.Fatalf("one row: %+v, %v", a, err)
 	}
 	a.Release()
 	stopEmpty(t, s)
-	if _, err := s.Infer(t.Context(), &Request{Name: "echo", Inputs: []tensor.Tensor{x}}); !errors.Is(err, scheduler.ErrDraining) {
+	if _, err := s.Infer(t.Context(), &Request{Name: "echo", Inputs: []tensor.Tensor{x}}); !errors.Is(err,
+		scheduler.ErrDraining) {
 		t.Errorf("after shutdown: %v", err)
 	}
 }
@@ -58,7 +61,8 @@ func TestInputsStayTheCallers(t *testing.T) {
 	s := inside(t)
 	began, resume, seen := make(chan struct{}), make(chan struct{}), make(chan int32, 1)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1}}}
-	_, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "stuck", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x},
+	_, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "stuck", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x},
 		scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 			go func() {
 				close(began)
@@ -81,7 +85,8 @@ func TestInputsStayTheCallers(t *testing.T) {
 	in.Data = append([]byte{}, in.Data...)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-began; cancel() }()
-	if _, err := s.Infer(ctx, &Request{Name: "stuck", Inputs: []tensor.Tensor{in}}); !errors.Is(err, scheduler.ErrCanceled) {
+	if _, err := s.Infer(ctx, &Request{Name: "stuck", Inputs: []tensor.Tensor{in}}); !errors.Is(err,
+		scheduler.ErrCanceled) {
 		t.Fatalf("got %v", err)
 	}
 	clear(in.Data)
@@ -122,10 +127,14 @@ func TestLibraryErrors(t *testing.T) {
 		{t.Context(), Request{Name: "echo", Version: "9", Inputs: []tensor.Tensor{x}}, scheduler.ErrNotFound, `"9"`},
 		{t.Context(), Request{Name: "echo"}, scheduler.ErrInvalidInput, "expected 1 tensors"},
 		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{short}}, scheduler.ErrInvalidInput, `input ""`},
-		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Outputs: []string{"y"}}, scheduler.ErrInvalidInput, `"y"`},
-		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Candidates: []string{"echo"}}, scheduler.ErrInvalidInput, "is a model"},
-		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Candidates: []string{}}, scheduler.ErrInvalidInput, "1 to 64"},
-		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Parameters: []byte(`{"a"`)}, scheduler.ErrInvalidInput, "JSON object"},
+		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Outputs: []string{"y"}},
+			scheduler.ErrInvalidInput, `"y"`},
+		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Candidates: []string{"echo"}},
+			scheduler.ErrInvalidInput, "is a model"},
+		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Candidates: []string{}},
+			scheduler.ErrInvalidInput, "1 to 64"},
+		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Parameters: []byte(`{"a"`)},
+			scheduler.ErrInvalidInput, "JSON object"},
 		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Timeout: 1}, scheduler.ErrDeadlineExceeded, ""},
 		{ended, Request{Name: "echo", Inputs: []tensor.Tensor{x}, Timeout: time.Hour}, nil, ""},
 	} {
@@ -137,7 +146,8 @@ func TestLibraryErrors(t *testing.T) {
 			t.Errorf("%+v: got %v, expected %v that says %s", tc.q, err, tc.want, tc.says)
 		}
 	}
-	if err := s.SetApplication(t.Context(), Application{Name: "a b/", Policy: "none"}); !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), "models: none") {
+	if err := s.SetApplication(t.Context(), Application{Name: "a b/", Policy: "none"}); !errors.Is(err,
+		scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), "models: none") {
 		t.Errorf("a wrong application: %v", err)
 	}
 	if err := s.DeleteApplication(t.Context(), "a"); !errors.Is(err, scheduler.ErrNotFound) {
@@ -151,17 +161,25 @@ func TestLibraryErrors(t *testing.T) {
 		t.Fatalf("%+v %v", a, err)
 	}
 	a.Release()
-	for _, f := range []Feedback{{Application: "a", ID: "never"}, {Application: "a", Inputs: []tensor.Tensor{x}}, {Application: "echo", ID: "x", Label: 1}, {Application: "a", Label: func() {}},
-		{Application: "a", Inputs: []tensor.Tensor{x}, Label: 1, Loss: new(0.5)}, {Application: "a", Inputs: []tensor.Tensor{x}, Losses: map[string]float64{"echo": 1}},
-		{Application: "a", Inputs: []tensor.Tensor{x}, Loss: new(math.NaN())}, {Application: "a", Inputs: []tensor.Tensor{x}, Losses: map[string]float64{"echo/1": 2}}} {
-		if _, _, err := s.Learn(t.Context(), &f); err == nil || f.Inputs != nil && !errors.Is(err, scheduler.ErrInvalidInput) {
+	for _, f := range []Feedback{{Application: "a", ID: "never"}, {Application: "a", Inputs: []tensor.Tensor{x}},
+		{Application: "echo", ID: "x", Label: 1}, {Application: "a", Label: func() {}},
+		{Application: "a", Inputs: []tensor.Tensor{x}, Label: 1, Loss: new(0.5)},
+		{Application: "a", Inputs: []tensor.Tensor{x}, Losses: map[string]float64{"echo": 1}},
+		{Application: "a", Inputs: []tensor.Tensor{x}, Loss: new(math.NaN())},
+		{Application: "a", Inputs: []tensor.Tensor{x}, Losses: map[string]float64{"echo/1": 2}}} {
+		if _, _, err := s.Learn(t.Context(), &f); err == nil ||
+			f.Inputs != nil && !errors.Is(err, scheduler.ErrInvalidInput) {
 			t.Errorf("feedback %+v: %v", f, err)
 		}
 	}
-	if learned, rounds, err := s.Learn(t.Context(), &Feedback{Application: "a", Inputs: []tensor.Tensor{x}, Losses: map[string]float64{"echo/1": 1}}); err != nil || !learned || rounds != 1 {
+	if learned, rounds, err := s.Learn(t.Context(),
+		&Feedback{Application: "a", Inputs: []tensor.Tensor{x}, Losses: map[string]float64{"echo/1": 1}}); err != nil ||
+		!learned || rounds != 1 {
 		t.Errorf("feedback: %v %d %v", learned, rounds, err)
 	}
-	if learned, rounds, err := s.Learn(t.Context(), &Feedback{Application: "a", Inputs: []tensor.Tensor{x}, Loss: new(0.5)}); err != nil || !learned || rounds != 2 {
+	if learned, rounds, err := s.Learn(t.Context(),
+		&Feedback{Application: "a", Inputs: []tensor.Tensor{x}, Loss: new(0.5)}); err != nil || !learned ||
+		rounds != 2 {
 		t.Errorf("feedback: %v %d %v", learned, rounds, err)
 	}
 	if err := s.DeleteApplication(t.Context(), "a"); err != nil {
@@ -171,10 +189,12 @@ func TestLibraryErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fresh.Infer(t.Context(), &Request{Name: "echo"}); !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "has not been started") {
+	if _, err := fresh.Infer(t.Context(), &Request{Name: "echo"}); !errors.Is(err, scheduler.ErrUnavailable) ||
+		!strings.Contains(err.Error(), "has not been started") {
 		t.Errorf("before the start: %v", err)
 	}
-	if err := fresh.SetApplication(t.Context(), Application{Name: "a", Models: []string{"m"}}); !errors.Is(err, scheduler.ErrUnavailable) {
+	if err := fresh.SetApplication(t.Context(), Application{Name: "a", Models: []string{"m"}}); !errors.Is(err,
+		scheduler.ErrUnavailable) {
 		t.Errorf("before the start: %v", err)
 	}
 	stop(t, fresh)
@@ -191,7 +211,9 @@ func TestOutputsBeforeContainers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Infer(t.Context(), &Request{Name: "early", Inputs: []tensor.Tensor{x}, Outputs: []string{"x"}}); !errors.Is(err, scheduler.ErrUnavailable) {
+	if _, err := s.Infer(t.Context(),
+		&Request{Name: "early", Inputs: []tensor.Tensor{x}, Outputs: []string{"x"}}); !errors.Is(err,
+		scheduler.ErrUnavailable) {
 		t.Error(err)
 	}
 }

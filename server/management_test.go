@@ -24,7 +24,8 @@ const jsonType = "application/json"
 // of the answer.
 func requestAdmin(t *testing.T, s *Server, method, path, contentType, body string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+s.Addrs().Admin.String()+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+s.Addrs().Admin.String()+path,
+		strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,12 +81,15 @@ func TestApplicationsAreManaged(t *testing.T) {
 	var log logged
 	o := operator{t, startLogging(t, slog.New(slog.NewTextHandler(&log, nil)), nil)}
 	o.expect("GET", "/v1/apps", "", 200, `{"apps":[]}`)
-	o.expect("POST", "/v1/apps", `{"name":"app","models":["echo"],"policy":"exp4","params":{"eta":0.3},"slo":"50ms","default":{"x":[0,0]}}`, 201, `"slo":"50ms"`, `"eta":0.3`)
+	o.expect("POST", "/v1/apps", `{"name":"app","models":["echo"],"policy":"exp4","params":{"eta":0.3},"slo":"50ms","default":{"x":[0,0]}}`,
+		201, `"slo":"50ms"`, `"eta":0.3`)
 	o.expect("GET", "/v1/apps/app", "", 200, `{"name":"app","models":["echo"],"policy":"exp4","params":{"eta":0.3},"slo":"50ms","default":{"x":[0,0]}}`)
 	o.expect("POST", "/v1/apps", `{"name":"app","models":["echo"]}`, 409, `exists already`)
 	// All errors are reported at once, of form and of content.
-	o.expect("POST", "/v1/apps", `{"name":"a/b","models":[],"polcy":1,"policy":"exp5","slo":"soon"}`, 400, `polcy: unknown`, `a/b`, `models: none`, `exp5`, `soon`)
-	o.expect("POST", "/v1/apps", `{"name":7,"models":"echo","slo":1}`, 400, `name: expected a string, got 7`, `models: expected a list`, `slo: expected`)
+	o.expect("POST", "/v1/apps", `{"name":"a/b","models":[],"polcy":1,"policy":"exp5","slo":"soon"}`, 400,
+		`polcy: unknown`, `a/b`, `models: none`, `exp5`, `soon`)
+	o.expect("POST", "/v1/apps", `{"name":7,"models":"echo","slo":1}`, 400, `name: expected a string, got 7`,
+		`models: expected a list`, `slo: expected`)
 	o.expect("POST", "/v1/apps", `{"name":"echo","models":["other"]}`, 400, `there is a model of that name`)
 	o.expect("POST", "/v1/apps", `[]`, 400, `expected an application`)
 	o.expect("PATCH", "/v1/apps/app", `{"slo":null,"params":{"eta":null,"share":0.1}}`, 200, `"params":{"share":0.1}`)
@@ -134,7 +138,8 @@ func TestFeedbackOverHTTP(t *testing.T) {
 	o.expect("POST", "/v1/apps/app/feedback", `{"input":[[1,2]]}`, 400, `expected one of`)
 	o.expect("POST", "/v1/apps/echo/feedback", `{"id":1,"loss":1}`, 404, `only applications take feedback`)
 	o.expect("POST", "/v1/apps/nobody/feedback", `{"id":1,"loss":1}`, 404)
-	o.expect("GET", "/v1/apps/app/policy", ``, 200, `"policy":"exp4"`, `"user":"u","rounds":1,"models":[{"model":"echo/1","share":1,"loss":0,"count":1}]`, `"user":"v"`, `"eta":`)
+	o.expect("GET", "/v1/apps/app/policy", ``, 200, `"policy":"exp4"`,
+		`"user":"u","rounds":1,"models":[{"model":"echo/1","share":1,"loss":0,"count":1}]`, `"user":"v"`, `"eta":`)
 	if got := o.expect("GET", "/v1/apps/app/policy?user=v", ``, 200, `"user":"v"`); strings.Contains(got, `"user":"u"`) {
 		t.Errorf("the other user is shown as well: %s", got)
 	}
@@ -156,7 +161,8 @@ func TestStateSurvives(t *testing.T) {
 	first.expect("PATCH", "/v1/models/echo", `{"max_batch":null}`, 200, `"objective":"20ms"`, `"max_batch":128`)
 	first.expect("PUT", "/v1/models/echo/default_version", `{"version":"1"}`, 200, `"default_version":"1"`)
 	first.expect("PUT", "/v1/models/echo/default_version", `{"version":"9"}`, 400, `\"9\"`)
-	document := first.expect("GET", "/v1/export", ``, 200, `"settings":{"echo":{"default_version":"1","objective":"20ms"}}`, `"user":"u"`)
+	document := first.expect("GET", "/v1/export", ``, 200,
+		`"settings":{"echo":{"default_version":"1","objective":"20ms"}}`, `"user":"u"`)
 	stop(t, first.s)
 
 	second := operator{t, start(t, durable)}
@@ -179,7 +185,9 @@ func TestStateSurvives(t *testing.T) {
 	other.expect("POST", "/v1/import", document, 200, `"changes":[]`)
 	other.expect("POST", "/v1/apps/app/feedback", `{"user":"u","input":[[1,2]],"loss":0.25}`, 200)
 	other.expect("POST", "/v1/import?dry_run=true", document, 200, `"loses":"what exp4 learned from 2 feedbacks (1 in the document)"`)
-	other.expect("POST", "/v1/import", document, 409, `nothing was imported, because the import would discard what policies have learned: app/u: what exp4 learned from 2 feedbacks`, `discard=true`)
+	other.expect("POST", "/v1/import", document, 409,
+		`nothing was imported, because the import would discard what policies have learned: app/u: what exp4 learned from 2 feedbacks`,
+		`discard=true`)
 	other.expect("GET", "/v1/apps/app/policy", "", 200, `"rounds":2`)
 	other.expect("POST", "/v1/import?discard=true", document, 200, `"name":"app/u"`)
 	other.expect("GET", "/v1/apps/app/policy", "", 200, `"rounds":1`)
@@ -187,7 +195,9 @@ func TestStateSurvives(t *testing.T) {
 	other.expect("PATCH", "/v1/models/gone", `{"objective":"30ms"}`, 404)
 	other.expect("PATCH", "/v1/models/gone", `{"objective":null}`, 200, `{"name":"gone","default_version":"","versions":[]}`)
 	other.expect("PATCH", "/v1/models/gone", `{"objective":null}`, 404, `no settings of it`)
-	other.expect("POST", "/v1/import", strings.NewReplacer(`"exp4"`, `"exp5"`, `"20ms"`, `"-20ms"`, `"user":"u"`, `"usr":"u"`).Replace(document), 400, `exp5`, `-20ms`, `usr`)
+	other.expect("POST", "/v1/import",
+		strings.NewReplacer(`"exp4"`, `"exp5"`, `"20ms"`, `"-20ms"`, `"user":"u"`, `"usr":"u"`).Replace(document), 400,
+		`exp5`, `-20ms`, `usr`)
 	other.expect("POST", "/v1/import", `{"format":2}`, 400, `expected 1, got 2`)
 	other.expect("POST", "/v1/import?dry_run=yes", document, 400)
 }
@@ -201,7 +211,9 @@ func TestSettingsAgainstTheFile(t *testing.T) {
 	stop(t, first.s)
 
 	var log logged
-	s := startLogging(t, slog.New(slog.NewTextHandler(&log, nil)), func(c *config.Config) { c.State.At, c.Defaults.QueueRows = at, 500 })
+	s := startLogging(t, slog.New(slog.NewTextHandler(&log, nil)), func(c *config.Config) {
+		c.State.At, c.Defaults.QueueRows = at, 500
+	})
 	o := operator{t, s}
 	o.expect("PATCH", "/v1/models/nobody", `{"max_batch":null}`, 404, `nobody`)
 	if got := s.settings.Now().Model("echo").MaxBatch; got != 0 {
@@ -257,8 +269,10 @@ func TestTwoServers(t *testing.T) {
 func TestContainersAreOperated(t *testing.T) {
 	o := operator{t, start(t, func(c *config.Config) {
 		c.Supervised = []config.Container{
-			{Name: "sleeper", Model: "slept", Command: []string{"sleep", "1000"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}},
-			{Name: "far", Address: "tcp://127.0.0.1:1", RPC: "v0", Model: "far", Version: "1", Input: "ints", Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}},
+			{Name: "sleeper", Model: "slept", Command: []string{"sleep", "1000"},
+				Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}},
+			{Name: "far", Address: "tcp://127.0.0.1:1", RPC: "v0", Model: "far", Version: "1", Input: "ints",
+				Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}},
 		}
 	})}
 	list := func() (out admin.Containers) {

@@ -83,7 +83,8 @@ func newOperators(t testing.TB) *operators {
 		})
 		return nil
 	})
-	if _, err := o.s.Scheduler().AddReplica(scheduler.ModelID{Name: "slow", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, slowly, scheduler.ReplicaOptions{}); err != nil {
+	if _, err := o.s.Scheduler().AddReplica(scheduler.ModelID{Name: "slow", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, slowly, scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	const app = `{"name":"app","models":["echo","echo/1","slow"],"policy":"exp3","params":{"gamma":0.1,"loss":"absolute"},"slo":"50ms","keep":"latest","default":{"x":[1,2]}}`
@@ -159,7 +160,8 @@ func (o *operators) run(t *testing.T, c jsontest.Choices) {
 		method = jsontest.One(&c, []string{"GET", "POST", "PUT", "PATCH", "DELETE"})
 	}
 	if c.N(16) == 15 {
-		path = strings.NewReplacer("/app", "/"+jsontest.One(&c, []string{"echo", "a", "none", "%2F"}), "limit=2", "limit=-1", "true", "yes").Replace(path)
+		path = strings.NewReplacer("/app", "/"+jsontest.One(&c, []string{"echo", "a", "none", "%2F"}), "limit=2",
+			"limit=-1", "true", "yes").Replace(path)
 	}
 	what := func() string { return fmt.Sprintf("%s %s %.4000q", method, path, body) }
 	defer jsontest.Within(what)()
@@ -217,7 +219,8 @@ func (o *operators) ask(t *testing.T, c *jsontest.Choices) (wait func()) {
 
 // judgeFrame checks the answer to a frame: an invalid one is refused, a valid one gets its number
 // back, and a superseded one is told by which frame.
-func (o *operators) judgeFrame(t *testing.T, q *Request, f *jsontest.Frame, frames []*jsontest.Frame, a *Response, err error) {
+func (o *operators) judgeFrame(t *testing.T, q *Request, f *jsontest.Frame, frames []*jsontest.Frame, a *Response,
+	err error) {
 	switch {
 	case err == nil:
 		o.frames.Good("answered")
@@ -242,8 +245,10 @@ func (o *operators) judgeFrame(t *testing.T, q *Request, f *jsontest.Frame, fram
 		if !f.By(fault.By(err), frames) {
 			t.Errorf("%s, frame %v of %v: %v", q.Name, f, frames, err)
 		}
-	case errors.Is(err, scheduler.ErrNotFound), errors.Is(err, scheduler.ErrDeadlineExceeded), errors.Is(err, scheduler.ErrUnavailable),
-		errors.Is(err, scheduler.ErrOverloaded), errors.Is(err, scheduler.ErrTooLarge), errors.Is(err, scheduler.ErrCanceled):
+	case errors.Is(err, scheduler.ErrNotFound), errors.Is(err, scheduler.ErrDeadlineExceeded),
+		errors.Is(err, scheduler.ErrUnavailable),
+		errors.Is(err, scheduler.ErrOverloaded), errors.Is(err, scheduler.ErrTooLarge),
+		errors.Is(err, scheduler.ErrCanceled):
 		o.frames.Other("not executed")
 	default:
 		t.Errorf("%s, frame %v: %v", q.Name, f, err)

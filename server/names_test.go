@@ -41,7 +41,9 @@ func TestNobodyIsToldNames(t *testing.T) {
 		c.Identities = []config.Identity{declared("nothing", "infer:nothing"), declared("server", "serve:nothing"),
 			declared("all", "infer", "feedback", "load", "serve", "admin:write")}
 		c.Server.RequiredModels = []string{hiddenName, hiddenName + "gone"}
-		c.Supervised = []config.Container{{Name: hiddenName + "s", Model: hiddenName + "t", Command: []string{"sleep", "600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}}}
+		c.Supervised = []config.Container{{Name: hiddenName + "s", Model: hiddenName + "t",
+			Command: []string{"sleep", "600"},
+			Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}}}
 		c.SharedMemory.Directory = t.TempDir()
 		c.Admin.Profiling = true
 		if err := os.WriteFile(c.SharedMemory.Directory+"/"+hiddenName, make([]byte, 8), 0o600); err != nil {
@@ -49,11 +51,13 @@ func TestNobodyIsToldNames(t *testing.T) {
 		}
 	})
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: hiddenName, Version: hiddenName + "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: hiddenName, Version: hiddenName + "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	g := &guardedServer{Server: s}
-	if code, body := g.http(t, s.Addrs().Admin.String(), tokenOf("all"), "POST", "/v1/apps", `{"name":"zsecrets","models":["zsecret"]}`); code != 201 {
+	if code, body := g.http(t, s.Addrs().Admin.String(), tokenOf("all"), "POST", "/v1/apps",
+		`{"name":"zsecrets","models":["zsecret"]}`); code != 201 {
 		t.Fatalf("the application: %d %s", code, body)
 	}
 	w := &nameWalk{t: t, s: s, grpc: payGRPC(t, "", from("127.0.0.1", s.Addrs().GRPC[0])).conn}
@@ -64,7 +68,8 @@ func TestNobodyIsToldNames(t *testing.T) {
 	}{
 		{"rest", func(token string) { w.http(token, s.Addrs().REST[0], "/v2/docs/openapi.json", "/v2/modelz", "/") }, 60},
 		{"admin", func(token string) {
-			w.http(token, s.Addrs().Admin, "/v1/openapi.json", "/", "/page/main.js", "/v1/watch?model="+nearName, "/v1", "/debug/pprof/", "/debug/pprof/goroutine?debug=2")
+			w.http(token, s.Addrs().Admin, "/v1/openapi.json", "/", "/page/main.js", "/v1/watch?model="+nearName, "/v1",
+				"/debug/pprof/", "/debug/pprof/goroutine?debug=2")
 		}, 60},
 		{"tcp", w.shiva, 25},
 		{"gRPC", w.calls, 15},
@@ -77,7 +82,8 @@ func TestNobodyIsToldNames(t *testing.T) {
 			walk(token)
 			if told := w.told.String(); strings.Contains(told, hiddenName) {
 				at := strings.Index(told, hiddenName)
-				t.Errorf("%s tells names to whoever shows %q: …%s", door, token, told[max(0, at-300):min(len(told), at+100)])
+				t.Errorf("%s tells names to whoever shows %q: …%s", door, token,
+					told[max(0, at-300):min(len(told), at+100)])
 			}
 			if w.asked < one.least {
 				t.Errorf("%s: %d questions, there are at least %d", door, w.asked, one.least)
@@ -108,7 +114,8 @@ func (w *nameWalk) note(what ...any) {
 // http requests all paths of a door's OpenAPI document, with all methods, and some more.
 func (w *nameWalk) http(token string, door net.Addr, document string, more ...string) {
 	ask := func(method, path, body string) string {
-		r, err := http.NewRequestWithContext(w.t.Context(), method, "http://"+door.String()+path, strings.NewReader(body))
+		r, err := http.NewRequestWithContext(w.t.Context(), method, "http://"+door.String()+path,
+			strings.NewReader(body))
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -133,14 +140,17 @@ func (w *nameWalk) http(token string, door net.Addr, document string, more ...st
 		return string(text)
 	}
 	var all struct{ Paths map[string]any }
-	if code, text := (&guardedServer{Server: w.s}).http(w.t, door.String(), tokenOf("all"), "GET", document, ""); code != 200 || json.Unmarshal([]byte(text), &all) != nil {
+	if code, text := (&guardedServer{Server: w.s}).
+		http(w.t, door.String(), tokenOf("all"), "GET", document, ""); code != 200 ||
+		json.Unmarshal([]byte(text), &all) != nil {
 		w.t.Fatal(code, text)
 	}
 	for _, path := range more {
 		all.Paths[path] = nil
 	}
 	for path := range all.Paths {
-		path = strings.NewReplacer("{model}", nearName, "{name}", nearName, "{region}", nearName, "{version}", "1").Replace(path)
+		path = strings.NewReplacer("{model}", nearName, "{name}", nearName, "{region}", nearName, "{version}", "1").
+			Replace(path)
 		for _, method := range []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"} {
 			body := "{}"
 			if strings.HasSuffix(path, "/infer") {
@@ -161,7 +171,8 @@ func (w *nameWalk) shiva(token string) {
 	namespaces = append(namespaces, "v2/models", "v2/models/stats", "v2/health/live", "v2/health/ready")
 	for _, namespace := range namespaces {
 		c := dial(w.t, w.s)
-		m := &shiva.Message{Namespace: strings.ReplaceAll(namespace, "NAME", nearName), Metadata: []byte(`{}`), Tensors: []tensor.Tensor{row()}}
+		m := &shiva.Message{Namespace: strings.ReplaceAll(namespace, "NAME", nearName), Metadata: []byte(`{}`),
+			Tensors: []tensor.Tensor{row()}}
 		if token != "" {
 			m.Metadata = fmt.Appendf(nil, `{"token":%q}`, token)
 		}
@@ -196,7 +207,9 @@ func (w *nameWalk) calls(token string) {
 					q.Set(f, protoreflect.ValueOfString(nearName))
 				}
 			}
-			stream, err := w.grpc.NewStream(ctx, &grpc.StreamDesc{ClientStreams: m.IsStreamingClient(), ServerStreams: m.IsStreamingServer()}, fmt.Sprintf("/%s/%s", name, m.Name()))
+			stream, err := w.grpc.NewStream(ctx,
+				&grpc.StreamDesc{ClientStreams: m.IsStreamingClient(), ServerStreams: m.IsStreamingServer()},
+				fmt.Sprintf("/%s/%s", name, m.Name()))
 			if err == nil {
 				_ = stream.SendMsg(q) // the answer has the error
 				_ = stream.CloseSend()
@@ -216,7 +229,8 @@ func (w *nameWalk) calls(token string) {
 func (w *nameWalk) registers(token string) {
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	for _, name := range []string{nearName, "zsecret/1", ""} {
-		c, err := containertest.Dial(w.t.Context(), w.s.Addrs().Containers[0].String(), containertest.Model{Name: name, Version: "9", Inputs: x, Outputs: x, Token: token})
+		c, err := containertest.Dial(w.t.Context(), w.s.Addrs().Containers[0].String(),
+			containertest.Model{Name: name, Version: "9", Inputs: x, Outputs: x, Token: token})
 		if err != nil {
 			err = fmt.Errorf("%s", strings.ReplaceAll(err.Error(), "zsecret/1", "NAME"))
 		} else {

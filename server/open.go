@@ -43,19 +43,22 @@ func (s *Server) openDoors(c config.Config) error {
 		return s.predict.As(who).Describe(path, onlyReady)
 	}
 	entrance := func(door string, addrs []string, access unixsocket.Access) listen.Entrance {
-		return listen.Entrance{Addrs: addrs, Access: access, Open: s.surroundings.open, Metrics: s.metrics.Door(door), Log: s.limited(), Addresses: &s.addresses}
+		return listen.Entrance{Addrs: addrs, Access: access, Open: s.surroundings.open, Metrics: s.metrics.Door(door),
+			Log: s.limited(), Addresses: &s.addresses}
 	}
 	certs, memory := &s.certificates, gate.Memory{Pool: s.pool, Part: s.unpacked, Room: s.unfinished}
 	if len(c.TCP.Listen) > 0 {
 		d, err := tcp.Listen(tcp.Config{
-			Entrance: entrance("tcp", c.TCP.Listen, c.TCP.Access()), Identities: &s.identities, Gate: s.gate, Describe: describe,
-			Regions: s.regions, Pool: s.pool, Room: s.unfinished, Loops: c.TCP.Loops, Settings: tcpSettings(c, certs),
+			Entrance: entrance("tcp", c.TCP.Listen, c.TCP.Access()), Identities: &s.identities, Gate: s.gate,
+			Describe: describe,
+			Regions:  s.regions, Pool: s.pool, Room: s.unfinished, Loops: c.TCP.Loops, Settings: tcpSettings(c, certs),
 		})
 		if err != nil {
 			return err
 		}
 		s.tcp.Store(d)
-		s.doors = append(s.doors, door{d, "tcp", func(c config.Config) { d.Configure(tcpSettings(c, certs)) }, d.Shutdown, nil})
+		s.doors = append(s.doors,
+			door{d, "tcp", func(c config.Config) { d.Configure(tcpSettings(c, certs)) }, d.Shutdown, nil})
 	}
 	if len(c.REST.Listen) > 0 {
 		d, err := rest.Listen(rest.Config{
@@ -65,12 +68,16 @@ func (s *Server) openDoors(c config.Config) error {
 		if err != nil {
 			return err
 		}
-		s.doors = append(s.doors, door{d, "rest", func(c config.Config) { d.Configure(restSettings(c, certs, memory)) }, d.Shutdown, d.Failed()})
+		s.doors = append(s.doors,
+			door{d, "rest", func(c config.Config) { d.Configure(restSettings(c, certs, memory)) }, d.Shutdown,
+				d.Failed()})
 	}
 	if g := c.GRPC; len(g.Listen) > 0 {
 		d, err := grpc.Listen(grpc.Config{
-			Entrance: entrance("grpc", g.Listen, g.Access()), Identities: &s.identities, Predict: s.predict, Needed: s.demand.Needed,
-			Streams: g.StreamsPerConnection, IdleTimeout: g.IdleTimeout, PingInterval: g.PingInterval, PingTimeout: g.PingTimeout, MinPing: g.MinPingInterval,
+			Entrance: entrance("grpc", g.Listen, g.Access()), Identities: &s.identities, Predict: s.predict,
+			Needed:  s.demand.Needed,
+			Streams: g.StreamsPerConnection, IdleTimeout: g.IdleTimeout, PingInterval: g.PingInterval,
+			PingTimeout: g.PingTimeout, MinPing: g.MinPingInterval,
 			Settings: grpcSettings(c, certs, memory),
 		})
 		if err != nil {
@@ -80,17 +87,21 @@ func (s *Server) openDoors(c config.Config) error {
 			d.Shutdown(ctx)
 			return nil
 		}
-		s.doors = append(s.doors, door{d, "grpc", func(c config.Config) { d.Configure(grpcSettings(c, certs, memory)) }, shutdown, d.Failed()})
+		s.doors = append(s.doors,
+			door{d, "grpc", func(c config.Config) { d.Configure(grpcSettings(c, certs, memory)) }, shutdown,
+				d.Failed()})
 	}
 	if f := c.Frigate; len(f.Listen) > 0 {
 		d, err := frigate.Listen(frigate.Config{
-			Entrance: entrance("frigate", f.Listen, f.Access()), Identities: &s.identities, Predict: s.predict, Trail: s.trail, Pool: s.pool, Room: s.unfinished,
+			Entrance: entrance("frigate", f.Listen, f.Access()), Identities: &s.identities, Predict: s.predict,
+			Trail: s.trail, Pool: s.pool, Room: s.unfinished,
 			ModelDirectory: f.ModelDirectory, Settings: frigateSettings(c, certs),
 		})
 		if err != nil {
 			return err
 		}
-		s.doors = append(s.doors, door{d, "frigate", func(c config.Config) { d.Configure(frigateSettings(c, certs)) }, d.Shutdown, nil})
+		s.doors = append(s.doors,
+			door{d, "frigate", func(c config.Config) { d.Configure(frigateSettings(c, certs)) }, d.Shutdown, nil})
 	}
 	return nil
 }
@@ -180,7 +191,8 @@ func frigateSettings(c config.Config, certs *certificates) frigate.Settings {
 	f := c.Frigate
 	return frigate.Settings{
 		Settings:       doorSettings(c, f.Door, f.Connections, certs.config("frigate")),
-		RequestTimeout: f.RequestTimeout, Models: f.Models, ModelBytes: int64(f.ModelBytes), ModelFiles: f.ModelFiles, Limits: limits(c),
+		RequestTimeout: f.RequestTimeout, Models: f.Models, ModelBytes: int64(f.ModelBytes), ModelFiles: f.ModelFiles,
+		Limits: limits(c),
 	}
 }
 

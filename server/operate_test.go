@@ -52,7 +52,9 @@ func sdk(t *testing.T, name, id string, replicas int) config.Container {
 		t.Fatal(err)
 	}
 	model, _, _ := strings.Cut(id, "/")
-	return config.Container{Name: name, Serve: []string{model}, Command: []string{self}, Process: config.Process{Env: map[string]string{asSDK: id}, Replicas: config.Fixed(replicas), StopTimeout: 10 * time.Second}}
+	return config.Container{Name: name, Serve: []string{model}, Command: []string{self},
+		Process: config.Process{Env: map[string]string{asSDK: id}, Replicas: config.Fixed(replicas),
+			StopTimeout: 10 * time.Second}}
 }
 
 // operate sends a request to the admin door as shivactl containers does.
@@ -89,7 +91,8 @@ func TestRestartUnderLoad(t *testing.T) {
 	}
 	load.stop()
 	pid := pids()[0]
-	if code, text := operateContainer(t, s, "stop", "p"); code != http.StatusOK || !strings.Contains(text, `"reason": "unloaded"`) || syscall.Kill(pid, 0) == nil {
+	if code, text := operateContainer(t, s, "stop", "p"); code != http.StatusOK ||
+		!strings.Contains(text, `"reason": "unloaded"`) || syscall.Kill(pid, 0) == nil {
 		t.Errorf("stop: %d %s", code, text)
 	}
 }
@@ -99,11 +102,14 @@ func TestRestartUnderLoad(t *testing.T) {
 func TestStartTellsTheTruth(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Supervised = []config.Container{
-			{Name: "p", Model: "echo", Command: []string{"sh", "-c", "echo no weights; exit 3"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}},
-			{Name: "deaf", Model: "echo", Command: []string{"sh", "-c", `trap "" TERM; echo up; while :; do sleep 0.01; done`}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 50 * time.Millisecond}},
+			{Name: "p", Model: "echo", Command: []string{"sh", "-c", "echo no weights; exit 3"},
+				Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}},
+			{Name: "deaf", Model: "echo", Command: []string{"sh", "-c", `trap "" TERM; echo up; while :; do sleep 0.01; done`},
+				Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 50 * time.Millisecond}},
 		}
 	})
-	if code, text := operateContainer(t, s, "start", "p"); code != http.StatusServiceUnavailable || !strings.Contains(text, "exit status 3 | no weights") {
+	if code, text := operateContainer(t, s, "start", "p"); code != http.StatusServiceUnavailable ||
+		!strings.Contains(text, "exit status 3 | no weights") {
 		t.Errorf("start: %d %s", code, text)
 	}
 	budgettest.Until(t, "it to be deaf", func() bool {
@@ -139,7 +145,8 @@ func TestRetiredIsStartedAgain(t *testing.T) {
 		t.Errorf("set-version of a retired version: %d %s", code, text)
 	}
 	var list admin.Containers
-	if get(t, s, "/v1/containers", &list); !strings.Contains(list.Containers[0].Reason, "shivactl containers start old") && list.Containers[0].State != "READY" {
+	if get(t, s, "/v1/containers", &list); !strings.Contains(list.Containers[0].Reason, "shivactl containers start old") &&
+		list.Containers[0].State != "READY" {
 		t.Errorf("the list says %+v", list.Containers[0])
 	}
 	if code, text := operateContainer(t, s, "start", "old"); code != http.StatusOK {
@@ -172,7 +179,8 @@ func TestLoadOfWhatRegistersOthers(t *testing.T) {
 		t.Errorf("load of a name that something else registers for: %v", err)
 	}
 	// The configuration names no model: its name is learned during this load, or was before.
-	if err := s.predict.Load(ctx, predict.Caller{}, "nameless", nil); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "another") {
+	if err := s.predict.Load(ctx, predict.Caller{}, "nameless", nil); err == nil || ctx.Err() != nil ||
+		!strings.Contains(err.Error(), "another") {
 		t.Errorf("load of a name that is not the model's: %v", err)
 	}
 	if err := s.predict.Load(ctx, predict.Caller{}, "another", nil); err != nil {

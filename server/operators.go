@@ -87,18 +87,19 @@ func (s *Server) sources() operate.Sources {
 		Applications: operate.Applications{Store: s.store},
 		Pipelines:    operate.Pipelines{Store: s.store, Report: s.report},
 		Learning:     operate.Learning{Store: s.store, Gate: s.gate},
-		Containers:   operate.Containers{Settings: s.settings, Sessions: s.containers, Processes: s.processes, Gate: s.gate},
-		Repository:   operate.Repository{Service: s.predict},
-		Documents:    operate.Documents{Store: s.store, Settings: s.settings, Log: s.log},
-		History:      s.history,
-		ClearCache:   s.gate.ClearCache,
-		Try:          trials.Try,
-		Newest:       trials.Newest,
-		Past:         s.past.Since,
-		Trail:        s.trail,
-		Journal:      s.journal,
-		Metrics:      s.metrics.Handler(),
-		Log:          s.limited(),
+		Containers: operate.Containers{Settings: s.settings, Sessions: s.containers, Processes: s.processes,
+			Gate: s.gate},
+		Repository: operate.Repository{Service: s.predict},
+		Documents:  operate.Documents{Store: s.store, Settings: s.settings, Log: s.log},
+		History:    s.history,
+		ClearCache: s.gate.ClearCache,
+		Try:        trials.Try,
+		Newest:     trials.Newest,
+		Past:       s.past.Since,
+		Trail:      s.trail,
+		Journal:    s.journal,
+		Metrics:    s.metrics.Handler(),
+		Log:        s.limited(),
 	}
 }
 
@@ -130,8 +131,10 @@ func (c configuration) Reload() (admin.Reloaded, error) { return c.server.reload
 // listening converts addresses to the admin door's type.
 func listening(a Addrs) admin.Addresses {
 	list := admin.Addresses{
-		TCP: addressStrings(a.TCP), REST: addressStrings(a.REST), GRPC: addressStrings(a.GRPC), Frigate: addressStrings(a.Frigate),
-		Containers: addressStrings(a.Containers), V1b: addressStrings(a.ContainersV1b), V2: addressStrings(a.ContainersV2), V2a: addressStrings(a.ContainersV2a),
+		TCP: addressStrings(a.TCP), REST: addressStrings(a.REST), GRPC: addressStrings(a.GRPC),
+		Frigate:    addressStrings(a.Frigate),
+		Containers: addressStrings(a.Containers), V1b: addressStrings(a.ContainersV1b),
+		V2: addressStrings(a.ContainersV2), V2a: addressStrings(a.ContainersV2a),
 	}
 	if a.Admin != nil {
 		list.Admin = a.Admin.String()

@@ -19,9 +19,11 @@ import (
 // missing over gRPC.
 func TestPathsThroughEveryDoor(t *testing.T) {
 	s := start(t, nil)
-	x, y := tensor.Spec{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "y", DType: tensor.Int8, Shape: tensor.Shape{-1}, Optional: true}
+	x, y := tensor.Spec{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}},
+		tensor.Spec{Name: "y", DType: tensor.Int8, Shape: tensor.Shape{-1}, Optional: true}
 	for _, m := range []containertest.Model{
-		{Name: "m", Version: "1", Inputs: []tensor.Spec{x, y}, Outputs: []tensor.Spec{x}, Batched: new(false), Parameters: json.RawMessage(`{"colour":"blue"}`)},
+		{Name: "m", Version: "1", Inputs: []tensor.Spec{x, y}, Outputs: []tensor.Spec{x}, Batched: new(false),
+			Parameters: json.RawMessage(`{"colour":"blue"}`)},
 		{Name: "latest", Version: "infer", Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x}}, // named as verbs are
 		{Name: "infer", Version: "latest", Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x}},
 	} {
@@ -38,7 +40,10 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []string{"m"}}); err != nil {
 		t.Fatal(err)
 	}
-	budgettest.Until(t, "the application", func() bool { target, err := s.gate.Target("app", ""); return err == nil && target.Live > 0 })
+	budgettest.Until(t, "the application", func() bool {
+		target, err := s.gate.Target("app", "")
+		return err == nil && target.Live > 0
+	})
 	web, tcp, rpc := newHTTP(t, s.Addrs().REST[0]), newTCP(t, s.Addrs().TCP[0]), newGRPC(t, s.Addrs().GRPC[0])
 	ask := func(route, metadata string) (map[string]any, error) {
 		m, err := tcp.client.Do(t.Context(), &shiva.Message{Namespace: route, Metadata: []byte(metadata)})
@@ -50,7 +55,8 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 		return reply, json.Unmarshal(m.Metadata, &reply)
 	}
 	for _, path := range []string{
-		"v2", "v2/", "v2/health/live", "v2/health/ready", "v2/models", "v2/models/stats", "v2/models/m", "v2/models/m/versions/1", "v2/models/stats.m", "v2/models/app",
+		"v2", "v2/", "v2/health/live", "v2/health/ready", "v2/models", "v2/models/stats", "v2/models/m",
+		"v2/models/m/versions/1", "v2/models/stats.m", "v2/models/app",
 		"v2/models/latest", "v2/models/latest/versions/infer", "v2/models/infer", "v2/models/infer/versions/latest",
 		"v2/models/m/config", "v2/models/m/versions/1/config", "v2/models/app/config", "v2/models/m/stats",
 		"v2/models/m/versions/1/stats", "v2/models/stats.m/stats", "v2/models/app/stats", "v2/models/m/ready", "v2/models/app/ready",
@@ -68,7 +74,8 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 			t.Errorf("%s over Shiva: got %v, %v, over HTTP %v", path, got, err, want)
 		}
 		of, isModel := strings.CutPrefix(path, "v2/models/")
-		if name, version, _ := strings.Cut(of, "/versions/"); isModel && !strings.Contains(name+version, "/") && name != "stats" {
+		if name, version, _ := strings.Cut(of, "/versions/"); isModel && !strings.Contains(name+version, "/") &&
+			name != "stats" {
 			a, err := rpc.client.ModelMetadata(t.Context(), &pb.ModelMetadataRequest{Name: name, Version: version})
 			if err != nil {
 				t.Fatal(path, err)
@@ -80,7 +87,8 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 	if err := web.call("POST", "/v2/repository/index", "", &index); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := ask("v2/repository/index", `{"id": 7}`); err != nil || !reflect.DeepEqual(got, map[string]any{"id": 7.0, "models": index}) {
+	if got, err := ask("v2/repository/index", `{"id": 7}`); err != nil ||
+		!reflect.DeepEqual(got, map[string]any{"id": 7.0, "models": index}) {
 		t.Errorf("index: got %v, %v, expected %v", got, err, index)
 	}
 	leaving.Close()
@@ -148,10 +156,12 @@ func TestPlatforms(t *testing.T) {
 	web, tcp, rpc := newHTTP(t, s.Addrs().REST[0]), newTCP(t, s.Addrs().TCP[0]), newGRPC(t, s.Addrs().GRPC[0])
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}}
 	for i, tc := range []struct{ says, want string }{
-		{"ONNXRuntime", "onnx_onnxv1"}, {"tensorrt_plan", "tensorrt_plan"}, {"torchscript", "pytorch_torchscript"}, {"python", "python"}, {"", ""},
+		{"ONNXRuntime", "onnx_onnxv1"}, {"tensorrt_plan", "tensorrt_plan"}, {"torchscript", "pytorch_torchscript"},
+		{"python", "python"}, {"", ""},
 	} {
 		name := string(rune('a' + i))
-		c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{Name: name, Version: "1", Platform: tc.says, Inputs: x, Outputs: x})
+		c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0],
+			containertest.Model{Name: name, Version: "1", Platform: tc.says, Inputs: x, Outputs: x})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +182,8 @@ func TestPlatforms(t *testing.T) {
 			t.Errorf("%q over Shiva: %+v %v", tc.says, reply, err)
 		}
 		m.Release()
-		if a, err := rpc.client.ModelMetadata(t.Context(), &pb.ModelMetadataRequest{Name: name}); err != nil || a.Platform != tc.want {
+		if a, err := rpc.client.ModelMetadata(t.Context(), &pb.ModelMetadataRequest{Name: name}); err != nil ||
+			a.Platform != tc.want {
 			t.Errorf("%q over gRPC: %v %v", tc.says, a, err)
 		}
 	}

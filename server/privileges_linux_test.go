@@ -19,8 +19,9 @@ func TestProcessesHaveTheirPrivileges(t *testing.T) {
 	dir, open := t.TempDir(), t.TempDir()
 	s := start(t, func(c *config.Config) {
 		c.Supervised = []config.Container{{
-			Name:    "p",
-			Command: []string{"sh", "-c", "echo >" + filepath.Join(dir, "no") + "; echo >" + filepath.Join(open, "yes") + "; exec sleep 600"},
+			Name: "p",
+			Command: []string{"sh", "-c", "echo >" + filepath.Join(dir, "no") + "; echo >" +
+				filepath.Join(open, "yes") + "; exec sleep 600"},
 			Process: config.Process{
 				Replicas: config.Fixed(1), StopTimeout: 10 * time.Second, InheritEnv: []string{"WANTED"},
 				ReadOnly: true, Writable: []string{open}, Memory: 1 << 30, FileBytes: 50_000, OpenFiles: 64,

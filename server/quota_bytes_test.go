@@ -51,10 +51,12 @@ func newBytePayer(t *testing.T, change func(*config.Config)) (*bytePayer, *confi
 	p := &bytePayer{Server: s, t: t, conn: payGRPC(t, "", from("127.0.0.1", s.Addrs().GRPC[0])).conn}
 	p.rpc = pb.NewGRPCInferenceServiceClient(p.conn)
 	g := &guardedServer{Server: s}
-	if code, body := g.http(t, s.Addrs().Admin.String(), "", "POST", "/v1/apps", `{"name":"echoes","models":["echo"]}`); code != 201 {
+	if code, body := g.http(t, s.Addrs().Admin.String(), "", "POST", "/v1/apps",
+		`{"name":"echoes","models":["echo"]}`); code != 201 {
 		t.Fatal(code, body)
 	}
-	if _, err := p.rpc.SystemSharedMemoryRegister(t.Context(), &pb.SystemSharedMemoryRegisterRequest{Name: "r", Key: "file", ByteSize: regionBytes}); err != nil {
+	if _, err := p.rpc.SystemSharedMemoryRegister(t.Context(),
+		&pb.SystemSharedMemoryRegisterRequest{Name: "r", Key: "file", ByteSize: regionBytes}); err != nil {
 		t.Fatal(err)
 	}
 	return p, file
@@ -114,7 +116,8 @@ func (p *bytePayer) ways() []byteWay {
 	rows := regionBytes / 8
 	values := strings.TrimSuffix(strings.Repeat("0,", 2*rows), ",")
 	json := fmt.Appendf(nil, `{"inputs":[{"name":"x","datatype":"INT32","shape":[%d,2],"data":[%s]}]}`, rows, values)
-	inRegion := fmt.Appendf(nil, `{"inputs":[{"name":"x","datatype":"INT32","shape":[%d,2],"parameters":{"shared_memory_region":"r","shared_memory_byte_size":%d}}]}`, rows, regionBytes)
+	inRegion := fmt.Appendf(nil, `{"inputs":[{"name":"x","datatype":"INT32","shape":[%d,2],"parameters":{"shared_memory_region":"r","shared_memory_byte_size":%d}}]}`,
+		rows, regionBytes)
 	clipper := []byte(`{"input_batch":[[1,2],[3,4],[5,6]]}`)
 	lesson := []byte(`{"input":[1,2],"loss":0.5}`)
 	message := func(m *shiva.Message) byteWay {
@@ -125,7 +128,9 @@ func (p *bytePayer) ways() []byteWay {
 		return byteWay{"", size, func() error { return p.shiva(m) }}
 	}
 	plain := message(&shiva.Message{Namespace: "echo", Tensors: []tensor.Tensor{zeros(rows)}})
-	shared := message(&shiva.Message{Namespace: "echo", Metadata: fmt.Appendf(nil, `{"shared_memory":{"inputs":[{"name":"x","datatype":"INT32","shape":[%d,2],"region":"r","offset":0,"byte_size":%d}]}}`, rows, regionBytes)})
+	shared := message(&shiva.Message{Namespace: "echo",
+		Metadata: fmt.Appendf(nil, `{"shared_memory":{"inputs":[{"name":"x","datatype":"INT32","shape":[%d,2],"region":"r","offset":0,"byte_size":%d}]}}`,
+			rows, regionBytes)})
 	raw := inferRows("echo", rows)
 	call := func(q *pb.ModelInferRequest, options ...grpc.CallOption) func() error {
 		return func() error { _, err := p.rpc.ModelInfer(p.t.Context(), q, options...); return err }
@@ -143,7 +148,8 @@ func (p *bytePayer) ways() []byteWay {
 		{"HTTP in chunks", len(json), func() error { return p.post("/v2/models/echo/infer", json, true, "") }},
 		{"HTTP, gzip", len(json), func() error { return p.post("/v2/models/echo/infer", json, false, "gzip") }},
 		{"HTTP, gzip in chunks", len(json), func() error { return p.post("/v2/models/echo/infer", json, true, "gzip") }},
-		{"HTTP, a region", len(inRegion) + regionBytes, func() error { return p.post("/v2/models/echo/infer", inRegion, false, "") }},
+		{"HTTP, a region", len(inRegion) + regionBytes,
+			func() error { return p.post("/v2/models/echo/infer", inRegion, false, "") }},
 		{"HTTP, a batch for Clipper", len(clipper), func() error { return p.post("/echo/predict", clipper, false, "") }},
 		{"HTTP, feedback for Clipper", len(lesson), func() error { return p.post("/echoes/update", lesson, false, "") }},
 		{"gRPC", proto.Size(raw), call(raw)},
@@ -177,7 +183,8 @@ func TestQuotasCountWhatIsRead(t *testing.T) {
 		}
 		after := p.usage()
 		if n := after.Bytes - before.Bytes; n != int64(way.bytes) || after.Requests != before.Requests+1 {
-			t.Errorf("%s: %d bytes of %d requests are charged, want %d", way.what, n, after.Requests-before.Requests, way.bytes)
+			t.Errorf("%s: %d bytes of %d requests are charged, want %d", way.what, n, after.Requests-before.Requests,
+				way.bytes)
 		}
 	}
 	p.idles()

@@ -22,7 +22,8 @@ func TestQuotasAreGivenBack(t *testing.T) {
 		c.Server.LimitLoopback = true
 		anonymous := config.Identity{Name: "anonymous", May: []string{"infer"}}
 		for _, q := range []*config.Quota{&anonymous.Quota.Quota, &c.Limits.PerAddress} {
-			*q = config.Quota{RequestsPerSecond: 1e6, BytesPerSecond: 1 << 40, RequestsInFlight: 1e6, BytesInFlight: 1 << 40, UnreadBytes: 1 << 40, GRPCStreams: 1e6}
+			*q = config.Quota{RequestsPerSecond: 1e6, BytesPerSecond: 1 << 40, RequestsInFlight: 1e6,
+				BytesInFlight: 1 << 40, UnreadBytes: 1 << 40, GRPCStreams: 1e6}
 		}
 		anonymous.Quota.Connections = 1e6
 		c.Identities = []config.Identity{anonymous, declared("other", "infer")}
@@ -37,7 +38,8 @@ func TestQuotasAreGivenBack(t *testing.T) {
 		"failed": func(b *scheduler.Batch) error { b.Fail(fmt.Errorf("it cannot")); return nil },
 		"panics": func(*scheduler.Batch) error { panic("boom") },
 	} {
-		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, send, scheduler.ReplicaOptions{}); err != nil {
+		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"},
+			scheduler.Spec{Inputs: x, Outputs: x}, send, scheduler.ReplicaOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,7 +49,8 @@ func TestQuotasAreGivenBack(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				slow.hold()
-				e := &ending{s: s, file: file, slow: slow, ctx: ctx, dial: func() payingClient { return d.dial(t, s, "", "127.0.0.1") }}
+				e := &ending{s: s, file: file, slow: slow, ctx: ctx,
+					dial: func() payingClient { return d.dial(t, s, "", "127.0.0.1") }}
 				end.do(t, e)
 				for _, c := range e.clients {
 					c.close()
@@ -205,8 +208,10 @@ var quotaEnds = []struct {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			head := fmt.Sprintf(`{"inputs":[{"name":"x","datatype":"INT32","shape":[%d,2],"parameters":{"binary_data_size":%d}}]}`, requests*rows, 8*requests*rows)
-			fmt.Fprintf(conn, "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n%s", len(head), len(head)+8*requests*rows, head)
+			head := fmt.Sprintf(`{"inputs":[{"name":"x","datatype":"INT32","shape":[%d,2],"parameters":{"binary_data_size":%d}}]}`,
+				requests*rows, 8*requests*rows)
+			fmt.Fprintf(conn, "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n%s",
+				len(head), len(head)+8*requests*rows, head)
 			if _, err := conn.Write(make([]byte, 8*requests*rows)); err != nil {
 				t.Fatal(err)
 			}

@@ -64,7 +64,10 @@ func TestHealthIsNoUpload(t *testing.T) {
 		"HTTP":                  get("GET", "/v2/health/ready", nil),
 		"HTTP, /livez":          at(p.Addrs().Admin, "GET", "/livez", nil),
 		"gRPC, Check":           check(""),
-		"gRPC, ServerLive":      func() error { _, err := p.rpc.ServerLive(t.Context(), &pb.ServerLiveRequest{}); return err },
+		"gRPC, ServerLive": func() error {
+			_, err := p.rpc.ServerLive(t.Context(), &pb.ServerLiveRequest{})
+			return err
+		},
 	} {
 		if requests, bytes := charged(what, ask); requests+bytes > 0 {
 			t.Errorf("%s: %d requests and %d bytes are charged", what, requests, bytes)

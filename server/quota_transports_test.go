@@ -29,7 +29,8 @@ func TestQuotasOnEveryTransport(t *testing.T) {
 	s, file := loaded(t, new(logged), func(c *config.Config) {
 		c.TLS.Certificates = k.settings("none")
 		c.TLS.ClientCA = ""
-		for door, list := range map[string]*config.Addrs{"tcp": &c.TCP.Listen, "rest": &c.REST.Listen, "grpc": &c.GRPC.Listen} {
+		for door, list := range map[string]*config.Addrs{"tcp": &c.TCP.Listen, "rest": &c.REST.Listen,
+			"grpc": &c.GRPC.Listen} {
 			*list = config.Addrs{"127.0.0.1:0", "tls://127.0.0.1:0", "unix:" + filepath.Join(dir, door)}
 		}
 		c.Server.LimitLoopback = true
@@ -69,7 +70,8 @@ func TestQuotasOnEveryTransport(t *testing.T) {
 		file.Identities[0].Quota, file.Limits.PerAddress = quotaOf(access.RequestsInFlight, 1), config.Quota{}
 		token, another := tokenOf("payer"), ""
 		if byAddress {
-			file.Identities[0].Quota, file.Limits.PerAddress = config.IdentityQuota{}, quotaOf(access.RequestsInFlight, 1).Quota
+			file.Identities[0].Quota, file.Limits.PerAddress = config.IdentityQuota{},
+				quotaOf(access.RequestsInFlight, 1).Quota
 			token, another = another, token
 		}
 		if _, err := s.Reload(); err != nil {
@@ -93,7 +95,8 @@ func TestQuotasOnEveryTransport(t *testing.T) {
 					if byAddress {
 						whose = on.address
 					}
-					if got := refusedBy(t, err); got != "requests_in_flight" || !strings.Contains(strings.ReplaceAll(err.Error(), `\"`, `"`), whose) {
+					if got := refusedBy(t, err); got != "requests_in_flight" ||
+						!strings.Contains(strings.ReplaceAll(err.Error(), `\"`, `"`), whose) {
 						t.Errorf("refused by %q: %v; want the requests_in_flight of %s", got, err, whose)
 					}
 					if err := other.ask(t.Context(), "echo", fewRows); err != nil {
@@ -135,7 +138,9 @@ func TestQuotasAreTold(t *testing.T) {
 		refusals     int
 	}{{tokenOf("payer"), "slow", 3}, {"", "lame", 1}} {
 		if one.model != "slow" {
-			if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: one.model, Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(slow.Send), scheduler.ReplicaOptions{}); err != nil {
+			if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: one.model, Version: "1"},
+				scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(slow.Send),
+				scheduler.ReplicaOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}

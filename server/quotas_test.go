@@ -149,15 +149,16 @@ type restPayer struct {
 
 func payREST(t *testing.T, token string, dial payingDialer) payingClient {
 	c := &restPayer{token: token}
-	c.http.Transport = &http.Transport{MaxConnsPerHost: 1, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		conn, err := dial(ctx)
-		if err == nil {
-			c.mu.Lock()
-			c.conns = append(c.conns, conn)
-			c.mu.Unlock()
-		}
-		return conn, err
-	}}
+	c.http.Transport = &http.Transport{MaxConnsPerHost: 1,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := dial(ctx)
+			if err == nil {
+				c.mu.Lock()
+				c.conns = append(c.conns, conn)
+				c.mu.Unlock()
+			}
+			return conn, err
+		}}
 	t.Cleanup(c.close)
 	return c
 }
@@ -176,8 +177,10 @@ func (c *restPayer) ask(ctx context.Context, model string, rows int, stream ...s
 	if stream != nil {
 		frame = fmt.Sprintf(`,"stream":%q`, stream[0])
 	}
-	head := fmt.Sprintf(`{"inputs":[{"name":"x","datatype":"INT32","shape":[%d,2],"parameters":{"binary_data_size":%d}}],"parameters":{"binary_data_output":true%s}}`, rows, 8*rows, frame)
-	q, err := http.NewRequestWithContext(ctx, "POST", "http://localhost/v2/models/"+model+"/infer", bytes.NewReader(append([]byte(head), make([]byte, 8*rows)...)))
+	head := fmt.Sprintf(`{"inputs":[{"name":"x","datatype":"INT32","shape":[%d,2],"parameters":{"binary_data_size":%d}}],"parameters":{"binary_data_output":true%s}}`,
+		rows, 8*rows, frame)
+	q, err := http.NewRequestWithContext(ctx, "POST", "http://localhost/v2/models/"+model+"/infer",
+		bytes.NewReader(append([]byte(head), make([]byte, 8*rows)...)))
 	if err != nil {
 		return err
 	}
@@ -238,7 +241,8 @@ func inferRows(model string, rows int, stream ...string) *pb.ModelInferRequest {
 	q := inferRequest(model)
 	q.Inputs[0].Shape, q.RawInputContents = []int64{int64(rows), 2}, [][]byte{make([]byte, 8*rows)}
 	if stream != nil {
-		q.Parameters = map[string]*pb.InferParameter{"stream": {ParameterChoice: &pb.InferParameter_StringParam{StringParam: stream[0]}}}
+		q.Parameters = map[string]*pb.InferParameter{
+			"stream": {ParameterChoice: &pb.InferParameter_StringParam{StringParam: stream[0]}}}
 	}
 	return q
 }
@@ -286,7 +290,8 @@ func refusedBy(t *testing.T, err error) string {
 		retryable = e.status == 429 && e.again != ""
 	default:
 		if s, ok := status.FromError(err); ok {
-			retryable = s.Code() == codes.ResourceExhausted && slices.ContainsFunc(s.Details(), func(d any) bool { _, ok := d.(*errdetails.RetryInfo); return ok })
+			retryable = s.Code() == codes.ResourceExhausted &&
+				slices.ContainsFunc(s.Details(), func(d any) bool { _, ok := d.(*errdetails.RetryInfo); return ok })
 		}
 	}
 	_, text, over := strings.Cut(err.Error(), "is over its quota, ")
@@ -357,7 +362,8 @@ func withSlow(t *testing.T, s *Server) *heldModel {
 	m.hold()
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	for name, send := range map[string]scheduler.WorkerFunc{"echo": echo, "slow": m.Send} {
-		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, send, scheduler.ReplicaOptions{}); err != nil {
+		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"},
+			scheduler.Spec{Inputs: x, Outputs: x}, send, scheduler.ReplicaOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -420,7 +426,8 @@ func TestQuotas(t *testing.T) {
 		}
 		for k := range access.Quota(access.Quotas) {
 			for _, d := range payingDoors {
-				if k == access.GRPCStreams && !strings.HasPrefix(d.name, "grpc") || k == access.Connections && byAddress {
+				if k == access.GRPCStreams && !strings.HasPrefix(d.name, "grpc") ||
+					k == access.Connections && byAddress {
 					continue // see connections_per_address
 				}
 				t.Run(fmt.Sprintf("%v/%s/by address %v", k, d.name, byAddress), func(t *testing.T) {

@@ -28,7 +28,8 @@ func TestMain(m *testing.M) {
 	if model := os.Getenv(asContainer); model != "" {
 		x := []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}}
 		address, _, _ := strings.Cut(os.Getenv("SHIVA_SERVERS"), ",")
-		if _, err := containertest.Dial(context.Background(), address, containertest.Model{Name: model, Version: "1", Inputs: x, Outputs: x}); err != nil {
+		if _, err := containertest.Dial(context.Background(), address,
+			containertest.Model{Name: model, Version: "1", Inputs: x, Outputs: x}); err != nil {
 			os.Stderr.WriteString(err.Error())
 			os.Exit(1)
 		}
@@ -49,8 +50,11 @@ func TestReadyWhenModelsAre(t *testing.T) {
 		c.Server.RequiredModels = []string{"echo"}
 		c.Supervised = []config.Container{
 			// Its model is not configured, and differs from its name.
-			{Name: "worker", Serve: []string{"learned"}, Command: []string{"sh", "-c", `"$0" & wait`, self}, Process: config.Process{Env: map[string]string{asContainer: "learned"}, Replicas: config.Fixed(1), StopTimeout: time.Second}},
-			{Name: "p", Model: "said", Command: []string{"sleep", "600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}},
+			{Name: "worker", Serve: []string{"learned"}, Command: []string{"sh", "-c", `"$0" & wait`, self},
+				Process: config.Process{Env: map[string]string{asContainer: "learned"}, Replicas: config.Fixed(1),
+					StopTimeout: time.Second}},
+			{Name: "p", Model: "said", Command: []string{"sleep", "600"},
+				Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}},
 		}
 	})
 	ready := func() (admin.Readiness, int) {
@@ -58,7 +62,10 @@ func TestReadyWhenModelsAre(t *testing.T) {
 		code := get(t, s, "/readyz", &r)
 		return r, code
 	}
-	budgettest.Until(t, "the worker's model to be found out", func() bool { r, _ := ready(); return strings.Join(r.Missing, " ") == "said" })
+	budgettest.Until(t, "the worker's model to be found out", func() bool {
+		r, _ := ready()
+		return strings.Join(r.Missing, " ") == "said"
+	})
 	r, code := ready()
 	if code != http.StatusServiceUnavailable || !strings.Contains(r.Reason, "no live replica of said (said: its process has started and not registered yet)") {
 		t.Errorf("%d %+v", code, r)
@@ -69,13 +76,17 @@ func TestReadyWhenModelsAre(t *testing.T) {
 	}
 	// The process of "said" never registers; a container from elsewhere does, which suffices.
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}}
-	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{Name: "said", Version: "1", Inputs: x, Outputs: x})
+	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0],
+		containertest.Model{Name: "said", Version: "1", Inputs: x, Outputs: x})
 	if err != nil {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "the server to be ready", func() bool { _, code := ready(); return code == http.StatusOK })
 	c.Close()
-	budgettest.Until(t, "the server not to be ready", func() bool { _, code := ready(); return code == http.StatusServiceUnavailable })
+	budgettest.Until(t, "the server not to be ready", func() bool {
+		_, code := ready()
+		return code == http.StatusServiceUnavailable
+	})
 	if err := s.predict.Unload(predict.Caller{}, "said"); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +103,8 @@ func TestReadyWhenModelsAre(t *testing.T) {
 func TestReadyWhenRequired(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Server.ReadyWhen = config.ReadyRequired
-		c.Supervised = []config.Container{{Name: "p", Command: []string{"sleep", "600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}}}
+		c.Supervised = []config.Container{{Name: "p", Command: []string{"sleep", "600"},
+			Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}}}
 	})
 	if code := get(t, s, "/readyz", nil); code != http.StatusOK {
 		t.Errorf("%d", code)
@@ -110,8 +122,10 @@ func TestHealthAddress(t *testing.T) {
 		})
 		at := "http://" + s.Addrs().Health.String()
 		for path, want := range map[string]int{
-			"/livez": http.StatusOK, "/readyz": http.StatusServiceUnavailable, "/": http.StatusNotFound, "/metrics": http.StatusNotFound,
-			"/v1/status": http.StatusNotFound, "/v1/config": http.StatusNotFound, "/page/": http.StatusNotFound, "/v1/openapi.json": http.StatusNotFound,
+			"/livez": http.StatusOK, "/readyz": http.StatusServiceUnavailable, "/": http.StatusNotFound,
+			"/metrics":   http.StatusNotFound,
+			"/v1/status": http.StatusNotFound, "/v1/config": http.StatusNotFound, "/page/": http.StatusNotFound,
+			"/v1/openapi.json":    http.StatusNotFound,
 			"/livez/../v1/status": http.StatusNotFound, "/debug/pprof/": http.StatusNotFound,
 		} {
 			resp, err := http.Get(at + path)

@@ -47,14 +47,18 @@ func sharers(t *testing.T, s *Server) map[string]sharer {
 	return map[string]sharer{
 		"rest": func(ctx context.Context, in, out span) error {
 			at := func(s span) string {
-				return fmt.Sprintf(`"parameters":{"shared_memory_region":%q,"shared_memory_offset":%d,"shared_memory_byte_size":%d}`, s.region, s.offset, s.size)
+				return fmt.Sprintf(`"parameters":{"shared_memory_region":%q,"shared_memory_offset":%d,"shared_memory_byte_size":%d}`,
+					s.region, s.offset, s.size)
 			}
-			_, _, err := rest.post(ctx, "m", fmt.Appendf(nil, `{"inputs":[{"name":"x","datatype":"UINT8","shape":[1,%d],%s}],"outputs":[{"name":"x",%s}]}`, in.size, at(in), at(out)), nil)
+			_, _, err := rest.post(ctx, "m",
+				fmt.Appendf(nil, `{"inputs":[{"name":"x","datatype":"UINT8","shape":[1,%d],%s}],"outputs":[{"name":"x",%s}]}`,
+					in.size, at(in), at(out)), nil)
 			return err
 		},
 		"grpc": func(ctx context.Context, in, out span) error {
 			_, err := rpc.client.ModelInfer(ctx, &pb.ModelInferRequest{ModelName: "m",
-				Inputs:  []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "UINT8", Shape: []int64{1, int64(in.size)}, Parameters: parameters(in)}},
+				Inputs: []*pb.ModelInferRequest_InferInputTensor{
+					{Name: "x", Datatype: "UINT8", Shape: []int64{1, int64(in.size)}, Parameters: parameters(in)}},
 				Outputs: []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "x", Parameters: parameters(out)}}})
 			if err != nil {
 				return grpcFault(err)
@@ -66,7 +70,8 @@ func sharers(t *testing.T, s *Server) map[string]sharer {
 				return fmt.Sprintf(`"name":"x","region":%q,"offset":%d,"byte_size":%d`, s.region, s.offset, s.size)
 			}
 			m, err := raw.client.Do(ctx, &shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil,
-				`{"shared_memory":{"inputs":[{"datatype":"UINT8","shape":[1,%d],%s}],"outputs":[{%s}]}}`, in.size, at(in), at(out))})
+				`{"shared_memory":{"inputs":[{"datatype":"UINT8","shape":[1,%d],%s}],"outputs":[{%s}]}}`, in.size,
+				at(in), at(out))})
 			if err != nil {
 				return shivaFault(err)
 			}
@@ -132,7 +137,8 @@ func TestHostileRegions(t *testing.T) {
 	join(t, s, "m", tensor.Uint8, tensor.Shape{-1, -1}, nil)
 	ways, operator := sharers(t, s), newHTTP(t, s.Addrs().REST[0])
 	register := func(name string, size int) error {
-		return operator.call("POST", "/v2/systemsharedmemory/region/"+name+"/register", fmt.Sprintf(`{"key":"/%s","byte_size":%d}`, name, size), nil)
+		return operator.call("POST", "/v2/systemsharedmemory/region/"+name+"/register",
+			fmt.Sprintf(`{"key":"/%s","byte_size":%d}`, name, size), nil)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -160,8 +166,10 @@ func TestHostileRegions(t *testing.T) {
 					_ = register(name, 1+h.rand.IntN(hostileBytes)) // refused if not a regular file
 				}
 				in := span{name, h.rand.IntN(hostileBytes / 2), h.rand.IntN(hostileBytes / 2)}
-				err := ways[[]string{"rest", "grpc", "tcp"}[n%3]](ctx, in, span{name, h.rand.IntN(hostileBytes / 2), in.size})
-				if f := (*refusal)(nil); errors.As(err, &f) && f.code != 500 && f.code != 502 && f.code != 13 && f.code != 2 {
+				err := ways[[]string{"rest", "grpc", "tcp"}[n%3]](ctx, in,
+					span{name, h.rand.IntN(hostileBytes / 2), in.size})
+				if f := (*refusal)(nil); errors.As(err, &f) && f.code != 500 && f.code != 502 && f.code != 13 &&
+					f.code != 2 {
 					bad.Add(1)
 				} else if err != nil {
 					t.Errorf("request %d: %v", n, err)
@@ -245,7 +253,8 @@ func TestNameOfAnothersRegion(t *testing.T) {
 		renamed = register("theirs")
 		return echo(b)
 	})
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, swap, scheduler.ReplicaOptions{}); err != nil {
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "m", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, swap, scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for door, ask := range sharers(t, s) {
@@ -257,7 +266,8 @@ func TestNameOfAnothersRegion(t *testing.T) {
 		if err := register("mine"); err != nil {
 			t.Fatal(err)
 		}
-		if err := ask(t.Context(), span{"output0_data", 0, size / 2}, span{"output0_data", size / 4, size / 2}); err != nil {
+		if err := ask(t.Context(), span{"output0_data", 0, size / 2},
+			span{"output0_data", size / 4, size / 2}); err != nil {
 			t.Errorf("%s: %v", door, err)
 		}
 		if !errors.Is(full, scheduler.ErrOverloaded) || renamed != nil {
@@ -265,7 +275,8 @@ func TestNameOfAnothersRegion(t *testing.T) {
 		}
 		mine, _ := os.ReadFile(filepath.Join(dir, "mine"))
 		theirs, _ := os.ReadFile(filepath.Join(dir, "theirs"))
-		if want := append(bytes.Repeat([]byte{1}, 3*size/4), make([]byte, size/4)...); !bytes.Equal(mine, want) || !bytes.Equal(theirs, bytes.Repeat([]byte{2}, size)) {
+		if want := append(bytes.Repeat([]byte{1}, 3*size/4), make([]byte, size/4)...); !bytes.Equal(mine, want) ||
+			!bytes.Equal(theirs, bytes.Repeat([]byte{2}, size)) {
 			t.Errorf("%s: the answer is not in the client's own file, or is in the other client's", door)
 		}
 		_ = s.regions.Unregister(regions.Client{}, "")
@@ -295,7 +306,8 @@ func TestClientSharesMemory(t *testing.T) {
 		t.Errorf("%v %v", list, err)
 	}
 	for i := range 20 {
-		x := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 1 << 20}, Data: bytes.Repeat([]byte{byte(i)}, 1<<20)}
+		x := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 1 << 20},
+			Data: bytes.Repeat([]byte{byte(i)}, 1<<20)}
 		a, err := c.Do(t.Context(), &shiva.Message{Namespace: "m", Tensors: []tensor.Tensor{x}})
 		if err != nil {
 			t.Fatal(err)
@@ -342,7 +354,8 @@ func TestClientSendsWhatIsNotShared(t *testing.T) {
 			for caller := range callers {
 				all.Go(func() {
 					for i := range each {
-						x := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 128 << 10}, Data: bytes.Repeat([]byte{byte(caller*each + i)}, 128<<10)}
+						x := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 128 << 10},
+							Data: bytes.Repeat([]byte{byte(caller*each + i)}, 128<<10)}
 						a, err := c.Infer(t.Context(), "m", x)
 						if err != nil {
 							t.Errorf("request %d of %d: %v", i, caller, err)

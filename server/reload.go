@@ -26,7 +26,8 @@ func (s *Server) ReloadFrom(load func() (config.Config, error), reloaded func(co
 func (s *Server) Reload() (admin.Reloaded, error) {
 	done, err := s.reload()
 	if err == nil {
-		s.trail.Add(access.Entry{Source: byProgram, Action: "reload", What: "configuration", After: access.AuditText(done)})
+		s.trail.Add(access.Entry{Source: byProgram, Action: "reload", What: "configuration",
+			After: access.AuditText(done)})
 	}
 	return done, err
 }
@@ -59,7 +60,8 @@ func (s *Server) reload() (admin.Reloaded, error) {
 		err = s.certificates.load(c)
 	}
 	if err != nil {
-		return admin.Reloaded{}, &operate.Error{Status: http.StatusBadRequest, Text: "nothing was changed: " + err.Error()}
+		return admin.Reloaded{}, &operate.Error{Status: http.StatusBadRequest,
+			Text: "nothing was changed: " + err.Error()}
 	}
 	s.settings.Replace(c)
 	s.gate.Changed() // routes apply also while the store cannot be read
@@ -79,7 +81,8 @@ func (s *Server) reload() (admin.Reloaded, error) {
 		s.onReload(c)
 	}
 	if err != nil {
-		return done, &operate.Error{Status: http.StatusInternalServerError, Text: "the configuration was reloaded, except supervised processes: " + err.Error()}
+		return done, &operate.Error{Status: http.StatusInternalServerError,
+			Text: "the configuration was reloaded, except supervised processes: " + err.Error()}
 	}
 	s.log.Info("configuration reloaded", "changed", keys(done.Changed), "wait for a restart", keys(done.Waiting))
 	return done, nil
@@ -102,7 +105,8 @@ func adopt(present config.Config, next config.Config) (config.Config, admin.Relo
 		return c, done, nil // c is next, which is valid
 	}
 	if err := c.Validate(); err != nil {
-		return c, done, fmt.Errorf("the configuration needs a restart: it is invalid with the present values of settings that only a restart changes (%v): %w", keys(done.Waiting), err)
+		return c, done, fmt.Errorf("the configuration needs a restart: it is invalid with the present values of settings that only a restart changes (%v): %w",
+			keys(done.Waiting), err)
 	}
 	return c, done, nil
 }

@@ -57,15 +57,19 @@ type inEffect struct {
 
 func (s *Server) inEffectNow(told config.Config) inEffect {
 	c := s.settings.Now()
-	e := inEffect{TCP: s.doors[0].listener.(*tcp.Door).Settings(), REST: s.doors[1].listener.(*rest.Door).Settings(), GRPC: s.doors[2].listener.(*grpc.Door).Settings(), Containers: s.containers.Listener().Settings(), Regions: s.regions.Settings(),
-		Pixels: c.Limits.ImagePixels, Early: c.Containers.ExpectedWithin, Latest: s.gate.Newest().Usage().Limit, OneIn: s.tracer.OneIn(), Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
+	e := inEffect{TCP: s.doors[0].listener.(*tcp.Door).Settings(), REST: s.doors[1].listener.(*rest.Door).Settings(),
+		GRPC: s.doors[2].listener.(*grpc.Door).Settings(), Containers: s.containers.Listener().Settings(),
+		Regions: s.regions.Settings(),
+		Pixels:  c.Limits.ImagePixels, Early: c.Containers.ExpectedWithin, Latest: s.gate.Newest().Usage().Limit,
+		OneIn: s.tracer.OneIn(), Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
 	if len(s.doors) > 3 {
 		e.Frigate = s.doors[3].listener.(*frigate.Door).Settings()
 	}
 	e.Server.LimitLoopback, e.Server.Drain = false, 0 // compared with the doors and the program
 	e.Quota, _ = s.addresses.Settings()
 	e.TLS = map[string]any{}
-	for door, c := range map[string]*listen.TLS{"tcp": e.TCP.TLS, "rest": e.REST.TLS, "grpc": e.GRPC.TLS, "frigate": e.Frigate.TLS, "containers": s.certificates.config("containers"), "admin": s.certificates.config("admin")} {
+	for door, c := range map[string]*listen.TLS{"tcp": e.TCP.TLS, "rest": e.REST.TLS, "grpc": e.GRPC.TLS,
+		"frigate": e.Frigate.TLS, "containers": s.certificates.config("containers"), "admin": s.certificates.config("admin")} {
 		if c != nil {
 			e.TLS[door] = c.Sum
 		}
@@ -74,8 +78,10 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 	for _, name := range []string{"m", "any"} {
 		m := c.Model(name)
 		e.Policies = append(e.Policies, s.sched.ModelConfig(name))
-		e.Models = append(e.Models, config.Model{Policy: config.Policy{Deadline: m.Deadline, Cast: m.Cast, Latest: m.Latest}, DefaultVersion: m.DefaultVersion,
-			RetireAfter: m.RetireAfter, Cache: m.Cache, CacheTTL: m.CacheTTL})
+		e.Models = append(e.Models,
+			config.Model{Policy: config.Policy{Deadline: m.Deadline, Cast: m.Cast, Latest: m.Latest},
+				DefaultVersion: m.DefaultVersion,
+				RetireAfter:    m.RetireAfter, Cache: m.Cache, CacheTTL: m.CacheTTL})
 	}
 	return e
 }
@@ -83,10 +89,13 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 // another returns a setting a valid value that it does not have.
 func another(key string, v reflect.Value) {
 	words := map[string]any{
-		"server.ready_when": config.ReadyRequired, "server.repository": "none", "log.level": "debug", "log.format": "json", "rest.cors_origins": []string{"https://example.org"},
+		"server.ready_when": config.ReadyRequired, "server.repository": "none", "log.level": "debug",
+		"log.format": "json", "rest.cors_origins": []string{"https://example.org"},
 		"rest.forward_headers": []string{"x-id"}, "grpc.forward_headers": []string{"x-id"},
-		"shared_memory.directory": "/dev/shm", "shared_memory.owners": []string{"0", "1"}, "shared_memory.clients": config.ClientsAll,
-		"traces.endpoint": "http://127.0.0.1:2", "defaults.strategy": "aimd", "model.m.strategy": "aimd", "tcp.stream": config.StreamNone,
+		"shared_memory.directory": "/dev/shm", "shared_memory.owners": []string{"0", "1"},
+		"shared_memory.clients": config.ClientsAll,
+		"traces.endpoint":       "http://127.0.0.1:2", "defaults.strategy": "aimd", "model.m.strategy": "aimd",
+		"tcp.stream": config.StreamNone,
 	}
 	if to, ok := words[key]; ok {
 		v.Set(reflect.ValueOf(to))
@@ -179,7 +188,8 @@ func TestEverySettingReloads(t *testing.T) {
 	pki.twice()
 	plain := func(c *config.Config) {
 		// Few connections fit into any limit of descriptors.
-		c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Frigate.Connections, c.Containers.Sessions = 64, 64, 64, 64, 64
+		c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Frigate.Connections, c.Containers.Sessions = 64,
+			64, 64, 64, 64
 		c.Frigate.Listen = config.Addrs{"127.0.0.1:0"}
 		// A static strategy fits all other settings.
 		c.Defaults.Strategy, c.Defaults.MaxBatch = "static", 32
@@ -344,7 +354,8 @@ func TestReloadOfTimeouts(t *testing.T) {
 	for _, c := range []net.Conn{idle, head, quiet} {
 		ends(t, c)
 	}
-	for _, want := range []string{`{door="tcp",reason="message_timeout"} 1`, `{door="tcp",reason="idle"} 1`, `{door="rest",reason="message_timeout"} 1`, `{door="rest",reason="idle"} 1`} {
+	for _, want := range []string{`{door="tcp",reason="message_timeout"} 1`, `{door="tcp",reason="idle"} 1`,
+		`{door="rest",reason="message_timeout"} 1`, `{door="rest",reason="idle"} 1`} {
 		budgettest.Until(t, want+" on /metrics", func() bool { return strings.Contains(metricsPage(t, s), want) })
 	}
 }
@@ -426,10 +437,13 @@ func TestReloadOfOutboundBytes(t *testing.T) {
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, answer}}},
 	}
-	if _, err := s.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, spec, inflates{s.pool, answer}, scheduler.ReplicaOptions{}); err != nil {
+	if _, err := s.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, spec, inflates{s.pool, answer},
+		scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	one, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: "m", Tensors: []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{1, 1}, Data: []byte{1}}}})
+	one, err := shiva.AppendMessage(nil,
+		&shiva.Message{Namespace: "m",
+			Tensors: []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{1, 1}, Data: []byte{1}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -475,7 +489,8 @@ func (m inflates) Send(b *scheduler.Batch) error {
 	if err != nil {
 		return err
 	}
-	b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, m.size}, Data: buf.Bytes(), Buf: buf}}, nil)
+	b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, m.size}, Data: buf.Bytes(), Buf: buf}},
+		nil)
 	return nil
 }
 
@@ -492,7 +507,8 @@ func TestReloadOfHeartbeat(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 1}}}
-	if err := silent.Send([]byte("hello"), containertest.Hello(containertest.Model{Name: "silent", Version: "1", Inputs: x, Outputs: x})); err != nil {
+	if err := silent.Send([]byte("hello"),
+		containertest.Hello(containertest.Model{Name: "silent", Version: "1", Inputs: x, Outputs: x})); err != nil {
 		t.Fatal(err)
 	}
 	welcome, err := silent.Receive()
@@ -511,7 +527,10 @@ func TestReloadOfHeartbeat(t *testing.T) {
 		t.Fatal("a container that beats once a second, as it was told, was held to the new heartbeat")
 	default:
 	}
-	if _, err := newTCP(t, s.Addrs().TCP[0]).ask(t.Context(), "old", tensor.Tensor{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{1, 1}, Data: make([]byte, 4)}, 0); err != nil {
+	if _, err := newTCP(t, s.Addrs().TCP[0]).
+		ask(t.Context(), "old",
+			tensor.Tensor{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{1, 1}, Data: make([]byte, 4)},
+			0); err != nil {
 		t.Error(err)
 	}
 }
@@ -522,8 +541,12 @@ func TestWrongReloadLeavesTheDoors(t *testing.T) {
 	before := s.inEffectNow(*file)
 	good := file.Clone()
 	for what, change := range map[string]func(*config.Config){
-		"a value out of bounds":    func(c *config.Config) { c.TCP.IdleTimeout, c.REST.StallTimeout = time.Hour, time.Nanosecond },
-		"values that do not agree": func(c *config.Config) { c.Limits.MessageBytes, c.Containers.MessageBytes = 64<<20, 1<<20 },
+		"a value out of bounds": func(c *config.Config) {
+			c.TCP.IdleTimeout, c.REST.StallTimeout = time.Hour, time.Nanosecond
+		},
+		"values that do not agree": func(c *config.Config) {
+			c.Limits.MessageBytes, c.Containers.MessageBytes = 64<<20, 1<<20
+		},
 		"what only a restart could": func(c *config.Config) {
 			c.Limits.PayloadBytes, c.Limits.MessageBytes = 16<<30, 8<<30
 			c.Containers.MessageBytes, c.Defaults.QueueBytes = 16<<30, 16<<30

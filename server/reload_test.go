@@ -24,12 +24,14 @@ func loaded(t *testing.T, log *logged, change func(*config.Config)) (s *Server, 
 }
 
 // loadedIn is loaded in other surroundings.
-func loadedIn(t *testing.T, log *logged, around surroundings, change func(*config.Config)) (s *Server, file *config.Config) {
+func loadedIn(t *testing.T, log *logged, around surroundings,
+	change func(*config.Config)) (s *Server, file *config.Config) {
 	t.Helper()
 	file = new(config.Config)
 	*file = config.Default()
 	free := config.Addrs{"127.0.0.1:0"}
-	file.TCP.Listen, file.REST.Listen, file.GRPC.Listen, file.Admin.Listen, file.Containers.Listen = free, free, free, free[0], free
+	file.TCP.Listen, file.REST.Listen, file.GRPC.Listen, file.Admin.Listen, file.Containers.Listen = free, free, free,
+		free[0], free
 	file.Containers.ExpectedWithin = 0
 	if change != nil {
 		change(file)
@@ -52,13 +54,16 @@ func TestReload(t *testing.T) {
 	log := new(logged)
 	s, file := loaded(t, log, nil)
 	o := operator{t, s}
-	if _, err := s.store.State().Update(t.Context(), "settings/mine", "", func([]byte) ([]byte, error) { return []byte(`{"objective":"70ms"}`), nil }); err != nil {
+	if _, err := s.store.State().Update(t.Context(), "settings/mine", "", func([]byte) ([]byte, error) {
+		return []byte(`{"objective":"70ms"}`), nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	s.settings.Read()
 
 	file.Defaults.Objective = 50 * time.Millisecond
-	file.Models = map[string]config.Model{"m": {Policy: file.Defaults, DefaultVersion: "3"}, "mine": {Policy: file.Defaults}}
+	file.Models = map[string]config.Model{"m": {Policy: file.Defaults, DefaultVersion: "3"},
+		"mine": {Policy: file.Defaults}}
 	file.Server.RequiredModels, file.Server.ReadyWhen = []string{"m"}, config.ReadyRequired
 	file.Admin.Profiling = true
 	file.TCP.Loops = 9
@@ -67,7 +72,8 @@ func TestReload(t *testing.T) {
 	if strings.Contains(answer, "rest.") {
 		t.Errorf("what is as it was is listed: %s", answer)
 	}
-	for model, want := range map[string]time.Duration{"m": 50 * time.Millisecond, "any": 50 * time.Millisecond, "mine": 70 * time.Millisecond} {
+	for model, want := range map[string]time.Duration{"m": 50 * time.Millisecond, "any": 50 * time.Millisecond,
+		"mine": 70 * time.Millisecond} {
 		if got := s.sched.ModelConfig(model).Objective; got != want {
 			t.Errorf("objective of %s is %v, expected %v", model, got, want)
 		}
@@ -76,7 +82,9 @@ func TestReload(t *testing.T) {
 	if status, _ := o.do("GET", "/readyz", ""); status != 503 {
 		t.Errorf("ready without a model that is required now: %d", status)
 	}
-	if !strings.Contains(log.String(), "configuration reloaded") || !strings.Contains(log.String(), "door=admin action=reload what=configuration") || !strings.Contains(log.String(), `{\"key\":\"admin.profiling\",\"before\":false,\"after\":true}`) {
+	if !strings.Contains(log.String(), "configuration reloaded") ||
+		!strings.Contains(log.String(), "door=admin action=reload what=configuration") ||
+		!strings.Contains(log.String(), `{\"key\":\"admin.profiling\",\"before\":false,\"after\":true}`) {
 		t.Errorf("the log does not say what was changed:\n%s", log)
 	}
 
@@ -110,10 +118,12 @@ func TestReload(t *testing.T) {
 // continues, and one that an operator has stopped stays stopped.
 func TestReloadOfContainers(t *testing.T) {
 	process := func(name, seconds string, replicas int) config.Container {
-		return config.Container{Name: name, Command: []string{"sh", "-c", "exec sleep " + seconds}, Process: config.Process{Replicas: config.Fixed(replicas), StopTimeout: 10 * time.Second}}
+		return config.Container{Name: name, Command: []string{"sh", "-c", "exec sleep " + seconds},
+			Process: config.Process{Replicas: config.Fixed(replicas), StopTimeout: 10 * time.Second}}
 	}
 	s, file := loaded(t, new(logged), func(c *config.Config) {
-		c.Supervised = []config.Container{process("same", "600", 1), process("changes", "600", 1), process("goes", "600", 1), process("stopped", "600", 1)}
+		c.Supervised = []config.Container{process("same", "600", 1), process("changes", "600", 1),
+			process("goes", "600", 1), process("stopped", "600", 1)}
 	})
 	running := func(want int) map[string][]int { // waits until that many run
 		t.Helper()
@@ -136,12 +146,14 @@ func TestReloadOfContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := running(3)
-	file.Supervised = []config.Container{process("same", "600", 1), process("changes", "601", 2), process("stopped", "601", 1), process("new", "600", 1)}
+	file.Supervised = []config.Container{process("same", "600", 1), process("changes", "601", 2),
+		process("stopped", "601", 1), process("new", "600", 1)}
 	if _, err := s.Reload(); err != nil {
 		t.Fatal(err)
 	}
 	after := running(4)
-	if !slices.Equal(before["same"], after["same"]) || len(after["changes"]) != 2 || slices.Contains(after["changes"], before["changes"][0]) ||
+	if !slices.Equal(before["same"], after["same"]) || len(after["changes"]) != 2 ||
+		slices.Contains(after["changes"], before["changes"][0]) ||
 		len(after["goes"]) != 0 || len(after["stopped"]) != 0 || len(after["new"]) != 1 {
 		t.Errorf("processes before %v, after %v", before, after)
 	}
@@ -189,7 +201,9 @@ func TestReloadUnderLoad(t *testing.T) {
 		{"the name", func(c *config.Container) { c.Name = "q" }, false, ""},
 		{"the program", func(c *config.Container) { c.Command = []string{"/nonexistent/python"} }, true, "no such file"},
 		{"the program again", func(*config.Container) {}, true, "no such file"},
-		{"another model", func(c *config.Container) { c.Command, c.Env[asSDK] = sdk(t, "", "", 1).Command, "strange/1" }, true, "may not serve strange/1"},
+		{"another model", func(c *config.Container) {
+			c.Command, c.Env[asSDK] = sdk(t, "", "", 1).Command, "strange/1"
+		}, true, "may not serve strange/1"},
 		{"back", func(c *config.Container) { c.Env[asSDK] = "rolled/1" }, true, ""},
 	} {
 		before, had := pid(), load.answered.Load()
@@ -205,10 +219,13 @@ func TestReloadUnderLoad(t *testing.T) {
 			t.Errorf("%s: the process was %d and is %d", c.what, before, after)
 		}
 		shown := s.sources().Containers.List().Containers[0]
-		if shown.Name != one.Name || shown.State != "READY" || !strings.Contains(shown.Reason, c.fault) || (shown.Reason != "") != (c.fault != "") {
+		if shown.Name != one.Name || shown.State != "READY" || !strings.Contains(shown.Reason, c.fault) ||
+			(shown.Reason != "") != (c.fault != "") {
 			t.Errorf("%s: %+v", c.what, shown)
 		}
-		budgettest.Until(t, "more answers after a change of "+c.what, func() bool { return load.answered.Load() > had+10 })
+		budgettest.Until(t, "more answers after a change of "+c.what, func() bool {
+			return load.answered.Load() > had+10
+		})
 	}
 	load.stop()
 }

@@ -16,7 +16,8 @@ import (
 func supervised(t *testing.T, command string) *Server {
 	t.Helper()
 	return start(t, func(c *config.Config) {
-		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", command}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
+		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", command},
+			Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
 	})
 }
 
@@ -36,7 +37,8 @@ func TestUnload(t *testing.T) {
 	s := supervised(t, "exec sleep 600")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := s.predict.Load(ctx, predict.Caller{}, "m", nil); !errors.Is(err, scheduler.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "not registered yet") {
+	if err := s.predict.Load(ctx, predict.Caller{}, "m", nil); !errors.Is(err, scheduler.ErrDeadlineExceeded) ||
+		!strings.Contains(err.Error(), "not registered yet") {
 		t.Errorf("load of a process that never registers: %v", err)
 	}
 	if at := s.processes.State("m"); at.State != predict.Loading {

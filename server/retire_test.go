@@ -48,7 +48,8 @@ func TestRollingVersions(t *testing.T) {
 	is := func(v string) func() bool { return func() bool { return load.version.Load() == v } }
 	patch := func(body, want string) {
 		t.Helper()
-		if status, got := requestAdmin(t, s, http.MethodPatch, "/v1/models/rolled", jsonType, body); !strings.Contains(got, want) {
+		if status, got := requestAdmin(t, s, http.MethodPatch, "/v1/models/rolled", jsonType,
+			body); !strings.Contains(got, want) {
 			t.Errorf("%s: %d %s, expected %s", body, status, got, want)
 		}
 	}
@@ -72,7 +73,8 @@ func TestRollingVersions(t *testing.T) {
 		for _, e := range s.report.Explain("rolled") {
 			if e.Version == "1" {
 				text := strings.Join(e.Sentences, "\n")
-				return strings.Contains(text, "Requests to rolled are answered by version 2; only those that name rolled/1 are refused.") && !strings.Contains(text, "every request is refused")
+				return strings.Contains(text, "Requests to rolled are answered by version 2; only those that name rolled/1 are refused.") &&
+					!strings.Contains(text, "every request is refused")
 			}
 		}
 		return false
@@ -197,7 +199,8 @@ func TestLinkedVersionsStay(t *testing.T) {
 				return false
 			}
 		}
-		if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: links, Policy: "exp4"}); err != nil {
+		if _, err := registry(t, s).Create(t.Context(),
+			apps.Definition{Name: "app", Models: links, Policy: "exp4"}); err != nil {
 			t.Fatal(err)
 		}
 		oldest, linked := version(t, s, "0"), version(t, s, "1")
@@ -239,8 +242,9 @@ func called(t *testing.T) config.Container {
 			c.Close()
 		}
 	}()
-	return config.Container{Name: "called", Address: "tcp://" + ear.Addr().String(), RPC: "v0", Model: "rolled", Version: "1",
-		Input: "ints", Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}
+	return config.Container{Name: "called", Address: "tcp://" + ear.Addr().String(), RPC: "v0", Model: "rolled",
+		Version: "1",
+		Input:   "ints", Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}
 }
 
 // calledState returns the state of the only called container.

@@ -25,11 +25,12 @@ func TestRevocationOverHTTP(t *testing.T) {
 	defer web.CloseIdleConnections()
 	opened := 0
 	over := func(client *http.Client, addr, method, path, body, token string) any {
-		r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
-			if !got.Reused {
-				opened++
-			}
-		}}), method, "http://"+addr+path, strings.NewReader(body))
+		r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(),
+			&httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+				if !got.Reused {
+					opened++
+				}
+			}}), method, "http://"+addr+path, strings.NewReader(body))
 		if err != nil {
 			return err
 		}
@@ -77,14 +78,15 @@ func TestRevocationOverHTTP(t *testing.T) {
 
 	held, let := make(chan struct{}), make(chan struct{})
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
-	if _, err := g.Scheduler().AddReplica(scheduler.ModelID{Name: "catnap", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-		close(held)
-		go func() { // until the test releases it
-			<-let
-			_ = echo(b)
-		}()
-		return nil
-	}), scheduler.ReplicaOptions{}); err != nil {
+	if _, err := g.Scheduler().AddReplica(scheduler.ModelID{Name: "catnap", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			close(held)
+			go func() { // until the test releases it
+				<-let
+				_ = echo(b)
+			}()
+			return nil
+		}), scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	long := make(chan any, 1)

@@ -42,8 +42,10 @@ func TestTokensAreReplaced(t *testing.T) {
 	served := make(chan error, 1)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	go func() { // ends with ctx
-		served <- container.Serve(ctx, container.Model{Name: "cat", Version: "1", Inputs: x, Outputs: x, Log: slog.New(slog.DiscardHandler),
-			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil }}, s.Addrs().Containers[0].String())
+		served <- container.Serve(ctx,
+			container.Model{Name: "cat", Version: "1", Inputs: x, Outputs: x, Log: slog.New(slog.DiscardHandler),
+				Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil }},
+			s.Addrs().Containers[0].String())
 	}()
 	budgettest.Until(t, "the container serves", func() bool { return serves(s, "cat", "1") })
 	client, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String())
@@ -52,7 +54,8 @@ func TestTokensAreReplaced(t *testing.T) {
 	}
 	defer client.Close()
 	ask := func() error {
-		a, err := client.Do(t.Context(), &shiva.Message{Namespace: "cat", Metadata: []byte(`{"timeout_ms":60000}`), Tensors: []tensor.Tensor{row()}})
+		a, err := client.Do(t.Context(),
+			&shiva.Message{Namespace: "cat", Metadata: []byte(`{"timeout_ms":60000}`), Tensors: []tensor.Tensor{row()}})
 		if err == nil {
 			a.Release()
 		}

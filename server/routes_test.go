@@ -77,14 +77,19 @@ func TestRoutesThroughEveryDoor(t *testing.T) {
 		}
 	}
 	web, rpc := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0])
-	q, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, web.base+"/v2/models/robot/infer", strings.NewReader(`{"inputs":[]}`))
+	q, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, web.base+"/v2/models/robot/infer",
+		strings.NewReader(`{"inputs":[]}`))
 	if got := shownOverHTTP(web, q); got.String() != left {
 		t.Errorf("POST infer: %v (%v)", got, got.err)
 	}
-	if a, err := rpc.client.ModelInfer(t.Context(), &pb.ModelInferRequest{ModelName: "robot"}); err != nil || shownIn(a).String() != left {
+	if a, err := rpc.client.ModelInfer(t.Context(), &pb.ModelInferRequest{ModelName: "robot"}); err != nil ||
+		shownIn(a).String() != left {
 		t.Errorf("ModelInfer: %v (%v)", a, err)
 	}
-	if _, err := rpc.client.ModelInfer(t.Context(), &pb.ModelInferRequest{ModelName: "robot", Parameters: map[string]*pb.InferParameter{"max_age_ms": inferParameter("soon")}}); err == nil || !strings.Contains(err.Error(), "max_age_ms") {
+	if _, err := rpc.client.ModelInfer(t.Context(),
+		&pb.ModelInferRequest{ModelName: "robot",
+			Parameters: map[string]*pb.InferParameter{"max_age_ms": inferParameter("soon")}}); err == nil ||
+		!strings.Contains(err.Error(), "max_age_ms") {
 		t.Errorf("ModelInfer with a faulty max_age_ms: %v", err)
 	}
 }
@@ -102,7 +107,8 @@ func TestRoutesAreDescribed(t *testing.T) {
 	for route, want := range map[string]string{
 		"plain/2": `has no version "2"`, "exact/2": `stands for version "1"`, "plain/1/x": `no version`, "robo": `nearest: "robot"`,
 	} {
-		if a, err := client.Do(t.Context(), &shiva.Message{Namespace: route}); err == nil || !strings.Contains(err.Error(), want) {
+		if a, err := client.Do(t.Context(), &shiva.Message{Namespace: route}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v (%v), want %s", route, a, err, want)
 		}
 	}
@@ -127,18 +133,22 @@ func TestRoutesAreDescribed(t *testing.T) {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}
-	if m, err := rpc.client.ModelMetadata(t.Context(), &pb.ModelMetadataRequest{Name: "robot"}); err != nil || m.Name != "robot" || len(m.Inputs) != 0 {
+	if m, err := rpc.client.ModelMetadata(t.Context(), &pb.ModelMetadataRequest{Name: "robot"}); err != nil ||
+		m.Name != "robot" || len(m.Inputs) != 0 {
 		t.Errorf("ModelMetadata: %v (%v)", m, err)
 	}
 	if m, err := rpc.client.ModelReady(t.Context(), &pb.ModelReadyRequest{Name: "second"}); err != nil || !m.Ready {
 		t.Errorf("ModelReady: %v (%v)", m, err)
 	}
 	list, err := client.Do(t.Context(), &shiva.Message{Namespace: shiva.ModelsNamespace})
-	if want := `{"name":"second","to":"robot, stream = \"right\", wait = false","ready":true}`; err != nil || !strings.Contains(string(list.Metadata), want) {
+	if want := `{"name":"second","to":"robot, stream = \"right\", wait = false","ready":true}`; err != nil ||
+		!strings.Contains(string(list.Metadata), want) {
 		t.Errorf("!models: %s (%v), want %s", list.Metadata, err, want)
 	}
 	if index, err := rpc.client.RepositoryIndex(t.Context(), &pb.RepositoryIndexRequest{}); err != nil ||
-		!slices.ContainsFunc(index.Models, func(m *pb.RepositoryIndexResponse_ModelIndex) bool { return m.Name == "robot" && m.State == "READY" }) {
+		!slices.ContainsFunc(index.Models, func(m *pb.RepositoryIndexResponse_ModelIndex) bool {
+			return m.Name == "robot" && m.State == "READY"
+		}) {
 		t.Errorf("index: %v (%v)", index, err)
 	}
 }
@@ -156,7 +166,8 @@ func TestRoutesFixMetadata(t *testing.T) {
 		seen <- fmt.Sprint(string(b.Parts[0].Parameters), " ", b.Parts[0].Priority)
 		return echo(b)
 	})
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "tanks", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, worker, scheduler.ReplicaOptions{}); err != nil {
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "tanks", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, worker, scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	client, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String())
@@ -169,7 +180,8 @@ func TestRoutesFixMetadata(t *testing.T) {
 		`{"tank":"east","mine":1,"priority":9}`: `{"mine":1,"tank":"north","unit":["mm"]} 0`,
 	} {
 		x, _ := tensor.FromSlice(tensor.Shape{1, 2}, []int32{1, 2})
-		if _, err := client.Do(t.Context(), &shiva.Message{Namespace: "tank", Metadata: []byte(metadata), Tensors: []tensor.Tensor{x}}); err != nil {
+		if _, err := client.Do(t.Context(),
+			&shiva.Message{Namespace: "tank", Metadata: []byte(metadata), Tensors: []tensor.Tensor{x}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := <-seen; got != want {
@@ -182,7 +194,8 @@ func TestRoutesFixMetadata(t *testing.T) {
 // and for nobody else it exists.
 func TestRoutesWhoMay(t *testing.T) {
 	s := start(t, func(c *config.Config) {
-		c.Identities = []config.Identity{declared("may", "infer:echo"), declared("only-route", "infer:way"), declared("none", "infer:other")}
+		c.Identities = []config.Identity{declared("may", "infer:echo"), declared("only-route", "infer:way"),
+			declared("none", "infer:other")}
 		c.Routes = config.Routes{"way": routeTo("echo", nil)}
 	})
 	for who, want := range map[string]string{"may": "", "only-route": shiva.NotFound, "none": shiva.PermissionDenied} {

@@ -22,8 +22,10 @@ import (
 )
 
 // dtypes are all there are.
-var dtypes = []tensor.DType{tensor.Bool, tensor.Uint8, tensor.Uint16, tensor.Uint32, tensor.Uint64, tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64,
-	tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64, tensor.LongDouble, tensor.Complex64, tensor.Complex128, tensor.Bytes}
+var dtypes = []tensor.DType{tensor.Bool, tensor.Uint8, tensor.Uint16, tensor.Uint32, tensor.Uint64, tensor.Int8,
+	tensor.Int16, tensor.Int32, tensor.Int64,
+	tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64, tensor.LongDouble, tensor.Complex64,
+	tensor.Complex128, tensor.Bytes}
 
 func TestEveryDatatypeIsHere(t *testing.T) {
 	n := 0
@@ -48,22 +50,25 @@ var settings = []gathering{
 	{"default", func(*config.Policy) {}, func(*testing.T, []*containertest.Batch) {}},
 	{"one row at a time", func(p *config.Policy) { p.MaxBatch = 1 }, rowsUpTo(1)},
 	{"requests larger than a batch", func(p *config.Policy) { p.MaxBatch = 3 }, rowsUpTo(3)},
-	{"a compiled size", func(p *config.Policy) { p.Strategy, p.MaxBatch, p.Pad = "static", 4, true }, func(t *testing.T, batches []*containertest.Batch) {
-		for _, b := range batches {
-			if b.Rows != 4 {
-				t.Errorf("a batch of %d rows, expected every one to be filled up to 4", b.Rows)
+	{"a compiled size", func(p *config.Policy) { p.Strategy, p.MaxBatch, p.Pad = "static", 4, true },
+		func(t *testing.T, batches []*containertest.Batch) {
+			for _, b := range batches {
+				if b.Rows != 4 {
+					t.Errorf("a batch of %d rows, expected every one to be filled up to 4", b.Rows)
+				}
 			}
-		}
-	}},
-	{"a delay", func(p *config.Policy) { p.Delay = 20 * time.Millisecond }, func(t *testing.T, batches []*containertest.Batch) {
-		for _, b := range batches {
-			if len(b.Parameters) > 1 || b.Rows > 7 { // more than the largest request
-				return
+		}},
+	{"a delay", func(p *config.Policy) { p.Delay = 20 * time.Millisecond },
+		func(t *testing.T, batches []*containertest.Batch) {
+			for _, b := range batches {
+				if len(b.Parameters) > 1 || b.Rows > 7 { // more than the largest request
+					return
+				}
 			}
-		}
-		t.Errorf("none of %d batches has rows of several requests", len(batches))
-	}},
-	{"other dtypes allowed", func(p *config.Policy) { p.Cast = setting.CastExact }, func(*testing.T, []*containertest.Batch) {}},
+			t.Errorf("none of %d batches has rows of several requests", len(batches))
+		}},
+	{"other dtypes allowed", func(p *config.Policy) { p.Cast = setting.CastExact },
+		func(*testing.T, []*containertest.Batch) {}},
 }
 
 func rowsUpTo(most int) func(*testing.T, []*containertest.Batch) {
@@ -104,10 +109,12 @@ func rows(d tensor.DType, n int, odd bool) tensor.Tensor {
 			data = append(le.AppendUint16(le.AppendUint64(data, v|1<<63), uint16(16000+i)), 0, 0, 0, 0, 0, 0)
 			continue
 		case tensor.Complex64:
-			data = le.AppendUint32(le.AppendUint32(data, uint32(floatBits(tensor.Float32, i, odd))), uint32(floatBits(tensor.Float32, i+1, odd)))
+			data = le.AppendUint32(le.AppendUint32(data, uint32(floatBits(tensor.Float32, i, odd))),
+				uint32(floatBits(tensor.Float32, i+1, odd)))
 			continue
 		case tensor.Complex128:
-			data = le.AppendUint64(le.AppendUint64(data, floatBits(tensor.Float64, i, odd)), floatBits(tensor.Float64, i+1, odd))
+			data = le.AppendUint64(le.AppendUint64(data, floatBits(tensor.Float64, i, odd)),
+				floatBits(tensor.Float64, i+1, odd))
 			continue
 		default:
 			switch top := uint64(1) << (8*d.Size() - 1); i {
@@ -210,13 +217,16 @@ func sameEverywhere(t *testing.T, all []way, model string, x tensor.Tensor, set 
 			switch {
 			case refused:
 				invalid := w.shows(condition{"InvalidInput", 400, 3, false})
-				if !isFault || f.kind != invalid.kind || f.code != invalid.code || f.retryable || !strings.Contains(f.text, words) {
-					t.Errorf("%s: %s %s: got %v, %v, expected %q to be refused", w.name, x.DType, x.Shape, y, err, words)
+				if !isFault || f.kind != invalid.kind || f.code != invalid.code || f.retryable ||
+					!strings.Contains(f.text, words) {
+					t.Errorf("%s: %s %s: got %v, %v, expected %q to be refused", w.name, x.DType, x.Shape, y, err,
+						words)
 				}
 			case err != nil:
 				t.Errorf("%s: %s %s: %v", w.name, x.DType, x.Shape, err)
 			case y.DType != x.DType || !y.Shape.Equal(x.Shape) || !bytes.Equal(y.Data, x.Data):
-				t.Errorf("%s: %s %s:\nasked %x\ngot   %s %s %x", w.name, x.DType, x.Shape, x.Data, y.DType, y.Shape, y.Data)
+				t.Errorf("%s: %s %s:\nasked %x\ngot   %s %s %x", w.name, x.DType, x.Shape, x.Data, y.DType, y.Shape,
+					y.Data)
 			}
 		})
 	}
@@ -230,7 +240,8 @@ func carriesOdd(name string, d tensor.DType) bool {
 	case name == "tcp":
 		return d != tensor.BFloat16
 	case name == "rest json":
-		return d != tensor.Bytes && d != tensor.Float16 && d != tensor.BFloat16 && d != tensor.Float32 && d != tensor.Float64
+		return d != tensor.Bytes && d != tensor.Float16 && d != tensor.BFloat16 && d != tensor.Float32 &&
+			d != tensor.Float64
 	}
 	return true
 }
@@ -405,7 +416,8 @@ func sameWhileDraining(t *testing.T, s *Server, all []way, leave func()) {
 func showsAs(t *testing.T, err error, want refusal, words string) {
 	t.Helper()
 	f, ok := errors.AsType[*refusal](err)
-	if !ok || f.kind != want.kind || f.code != want.code || f.retryable != want.retryable || !strings.Contains(f.text, words) {
+	if !ok || f.kind != want.kind || f.code != want.code || f.retryable != want.retryable ||
+		!strings.Contains(f.text, words) {
 		t.Errorf("got %v, expected %v with %q", err, &want, words)
 	}
 }
@@ -449,10 +461,14 @@ func TestGivingUpLeavesTheQueue(t *testing.T) {
 				})
 			}
 			// The container may be given a second batch before the first is answered.
-			budgettest.Until(t, "rows to wait", func() bool { return stats(s, "m").Requests == clients+1 && stats(s, "m").QueueRows > 0 })
+			budgettest.Until(t, "rows to wait", func() bool {
+				return stats(s, "m").Requests == clients+1 && stats(s, "m").QueueRows > 0
+			})
 			cancel()
 			asking.Wait()
-			budgettest.Until(t, "the queue to be empty", func() bool { return stats(s, "m").QueueRows == 0 && stats(s, "m").Requests == 1 })
+			budgettest.Until(t, "the queue to be empty", func() bool {
+				return stats(s, "m").QueueRows == 0 && stats(s, "m").Requests == 1
+			})
 		})
 	}
 	cancel()

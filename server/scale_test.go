@@ -42,7 +42,8 @@ func TestScale(t *testing.T) {
 	load := keepBusy(t, s, "slow", 32)
 	defer load.stop()
 	budgettest.Until(t, "three processes", func() bool { return processes(s, "p") == 3 })
-	if _, text := requestAdmin(t, s, http.MethodGet, "/v1/containers", "", ""); !strings.Contains(text, `"wanted": 3`) || !strings.Contains(text, "slow/1 needs") {
+	if _, text := requestAdmin(t, s, http.MethodGet, "/v1/containers", "", ""); !strings.Contains(text, `"wanted": 3`) ||
+		!strings.Contains(text, "slow/1 needs") {
 		t.Errorf("containers: %s", text)
 	}
 	if _, text := requestAdmin(t, s, http.MethodGet, "/v1/models/slow/explain", "", ""); !strings.Contains(text, `Container \"p\" has 3 of 1 to 3 processes. Their number changed`) {
@@ -56,7 +57,8 @@ func TestScale(t *testing.T) {
 	budgettest.Until(t, "one process, and answers of it", func() bool {
 		return processes(s, "p") == 1 && stats(s, "slow").Live == 1 && load.answered.Load() > had+50
 	})
-	if _, text := requestAdmin(t, s, http.MethodGet, "/v1/audit", "", ""); !strings.Contains(text, `"action": "scale"`) || !strings.Contains(text, "max is 1") {
+	if _, text := requestAdmin(t, s, http.MethodGet, "/v1/audit", "", ""); !strings.Contains(text, `"action": "scale"`) ||
+		!strings.Contains(text, "max is 1") {
 		t.Errorf("audit: %s", text)
 	}
 }
@@ -87,7 +89,8 @@ func TestColdStart(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "broken")
 	s := unstarted(t, nil, func(c *config.Config) {
 		one := sdk(t, "p", "cold/1", 1)
-		one.Command = []string{"sh", "-c", `test -e "$0" && echo no weights && exit 3; exec "$1"`, broken, one.Command[0]}
+		one.Command = []string{"sh", "-c", `test -e "$0" && echo no weights && exit 3; exec "$1"`, broken,
+			one.Command[0]}
 		one.Replicas = config.Replicas{Min: 0, Max: 2, DownAfter: time.Second}
 		c.Supervised = []config.Container{one}
 	})
@@ -132,7 +135,8 @@ func TestColdStart(t *testing.T) {
 		if strings.Contains(err.Error(), "no weights") {
 			t.Fatalf("a client is told what the process printed: %v", err)
 		}
-		return strings.Contains(err.Error(), "its process has ended") && strings.Contains(s.processes.State("p").Detail(), "no weights")
+		return strings.Contains(err.Error(), "its process has ended") &&
+			strings.Contains(s.processes.State("p").Detail(), "no weights")
 	})
 	if err := os.Remove(broken); err != nil {
 		t.Fatal(err)

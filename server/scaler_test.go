@@ -25,7 +25,8 @@ func TestScalerOfTheServer(t *testing.T) {
 	}
 	needed(1)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 1}}}
-	r, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{})
+	r, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "m", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +36,8 @@ func TestScalerOfTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	needed(1)
-	if code, text := requestAdmin(t, s, http.MethodGet, "/v1/status", "", ""); code != http.StatusOK || !strings.Contains(text, `"needed": 1,`) {
+	if code, text := requestAdmin(t, s, http.MethodGet, "/v1/status", "", ""); code != http.StatusOK ||
+		!strings.Contains(text, `"needed": 1,`) {
 		t.Errorf("the status: %d %s", code, text)
 	}
 }

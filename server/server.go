@@ -142,7 +142,8 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	}
 	s.store = operate.NewStore(cfg.State, around.store, s.limited("application"))
 	s.settings = operate.NewSettings(cfg, s.store, s.log)
-	s.gate = gate.New(gate.Config{Pool: s.pool, Latest: cfg.Limits.Latest(), Metrics: s.metrics, Tracer: s.tracer, Options: s.optionsOf, Redirects: s.redirects})
+	s.gate = gate.New(gate.Config{Pool: s.pool, Latest: cfg.Limits.Latest(), Metrics: s.metrics, Tracer: s.tracer,
+		Options: s.optionsOf, Redirects: s.redirects})
 	if err := s.newScheduler(); err != nil {
 		return nil, err
 	}
@@ -161,7 +162,8 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	})
 	s.library = sync.OnceValue(func() *predict.Door { return s.predict.Door(s.metrics.Door("library")) })
 
-	s.settings.Attach(operate.Governed{Gate: s.gate, Scheduler: s.sched, Sessions: s.containers, Processes: s.processes})
+	s.settings.Attach(operate.Governed{Gate: s.gate, Scheduler: s.sched, Sessions: s.containers,
+		Processes: s.processes})
 	s.gate.Attach(s.sched, gate.Server{Ready: s.Ready, Awaited: s.awaited}, s.containers.Changed, s.history.Look)
 	s.attachMetrics()
 	return s, nil
@@ -173,7 +175,8 @@ func (s *Server) redirects() map[string]*gate.Redirect {
 	all := make(map[string]*gate.Redirect, len(c.Routes))
 	for name, r := range c.Routes {
 		d := c.Destination(name)
-		all[name] = &gate.Redirect{To: r.To, Model: d.Model, Version: d.Version, Latest: d.Latest, Values: d.Values, Own: d.Own}
+		all[name] = &gate.Redirect{To: r.To, Model: d.Model, Version: d.Version, Latest: d.Latest, Values: d.Values,
+			Own: d.Own}
 	}
 	return all
 }
@@ -197,7 +200,8 @@ func (s *Server) optionsOf(model string) gate.ModelOptions {
 	return gate.ModelOptions{
 		Deadline: m.Deadline, Keep: m.Keep, Cast: m.Cast, Pixels: int64(now.Limits.ImagePixels),
 		DefaultVersion: m.DefaultVersion, CacheBytes: int64(m.Cache), CacheTTL: m.CacheTTL,
-		Latest: gate.Latest{Always: m.Latest != setting.LatestAsked || s.routedLatest(model), Shared: m.Latest == setting.LatestShared},
+		Latest: gate.Latest{Always: m.Latest != setting.LatestAsked || s.routedLatest(model),
+			Shared: m.Latest == setting.LatestShared},
 	}
 }
 
@@ -347,12 +351,14 @@ func (s *Server) openAdmin() (err error) {
 	a := s.cfg.Admin
 	config := func() *listen.TLS { return s.certificates.config("admin") }
 	if a.Listen != "" {
-		if s.admin, err = operate.Listen(a.Listen, a.Access(), s.surroundings.open, config, operate.Handler(s.sources()), s.limited()); err != nil {
+		if s.admin, err = operate.Listen(a.Listen, a.Access(), s.surroundings.open, config,
+			operate.Handler(s.sources()), s.limited()); err != nil {
 			return err
 		}
 	}
 	if a.Health != "" {
-		s.health, err = operate.Listen(a.Health, unixsocket.Access{}, s.surroundings.open, config, operate.HealthHandler(s.sources()), s.limited())
+		s.health, err = operate.Listen(a.Health, unixsocket.Access{}, s.surroundings.open, config,
+			operate.HealthHandler(s.sources()), s.limited())
 	}
 	return err
 }
@@ -381,7 +387,8 @@ func (s *Server) watch(door <-chan error) {
 
 // Addrs returns the addresses in use, after Start.
 func (s *Server) Addrs() Addrs {
-	a := Addrs{TCP: addrs(s.doors, "tcp"), REST: addrs(s.doors, "rest"), GRPC: addrs(s.doors, "grpc"), Frigate: addrs(s.doors, "frigate")}
+	a := Addrs{TCP: addrs(s.doors, "tcp"), REST: addrs(s.doors, "rest"), GRPC: addrs(s.doors, "grpc"),
+		Frigate: addrs(s.doors, "frigate")}
 	if l := s.containers.Listener(); l != nil {
 		a.Containers = l.AddrsOf(containers.DialectV3)
 		a.ContainersV1b, a.ContainersV2 = l.AddrsOf(containers.DialectV1b), l.AddrsOf(containers.DialectV2)

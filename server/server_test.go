@@ -53,7 +53,8 @@ func unstarted(t testing.TB, log *slog.Logger, change func(*config.Config)) *Ser
 	t.Helper()
 	cfg := config.Default()
 	free := config.Addrs{"127.0.0.1:0"}
-	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = free, free, free, free[0], free
+	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = free, free, free,
+		free[0], free
 	cfg.Containers.ExpectedWithin = 0
 	if change != nil {
 		change(&cfg)
@@ -64,7 +65,8 @@ func unstarted(t testing.TB, log *slog.Logger, change func(*config.Config)) *Ser
 	}
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	spec := scheduler.Spec{Inputs: x, Outputs: x, Platform: "echo"}
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "echo", Version: "1"}, spec, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "echo", Version: "1"}, spec,
+		scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -156,7 +158,8 @@ func TestServerFromStartToStop(t *testing.T) {
 	}
 	var status admin.Status
 	if code := get(t, s, "/v1/status", &status); code != http.StatusOK || !status.Readiness.Ready ||
-		status.Listen.TCP[0] != s.Addrs().TCP[0].String() || status.Listen.REST[0] != s.Addrs().REST[0].String() || status.Listen.GRPC[0] != s.Addrs().GRPC[0].String() || len(status.Doors) != 3 || status.Version != Version {
+		status.Listen.TCP[0] != s.Addrs().TCP[0].String() || status.Listen.REST[0] != s.Addrs().REST[0].String() ||
+		status.Listen.GRPC[0] != s.Addrs().GRPC[0].String() || len(status.Doors) != 3 || status.Version != Version {
 		t.Errorf("status %d: %+v", code, status)
 	}
 	var models admin.ModelList
@@ -182,11 +185,13 @@ func TestServerFromStartToStop(t *testing.T) {
 func TestReadinessFollowsRequiredModels(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.Server.RequiredModels = []string{"echo", "other"} })
 	var r admin.Readiness
-	if code := get(t, s, "/readyz", &r); code != http.StatusServiceUnavailable || r.Ready || !slices.Equal(r.Missing, []string{"other"}) {
+	if code := get(t, s, "/readyz", &r); code != http.StatusServiceUnavailable || r.Ready ||
+		!slices.Equal(r.Missing, []string{"other"}) {
 		t.Errorf("%d %+v", code, r)
 	}
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
-	replica, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "other", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x},
+	replica, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "other", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x},
 		scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +224,8 @@ func TestStartUndoesItself(t *testing.T) {
 	} {
 		cfg := config.Default()
 		free := config.Addrs{"127.0.0.1:0"}
-		cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = free, free, free, free[0], free
+		cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = free, free, free,
+			free[0], free
 		change(&cfg)
 		s, err := New(cfg, nil)
 		if err != nil {
@@ -240,8 +246,9 @@ func TestGRPCDoor(t *testing.T) {
 	}
 	defer conn.Close()
 	c := pb.NewGRPCInferenceServiceClient(conn)
-	q := &pb.ModelInferRequest{ModelName: "echo", Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "INT32", Shape: []int64{2},
-		Contents: &pb.InferTensorContents{IntContents: []int32{7, -7}}}}}
+	q := &pb.ModelInferRequest{ModelName: "echo",
+		Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "INT32", Shape: []int64{2},
+			Contents: &pb.InferTensorContents{IntContents: []int32{7, -7}}}}}
 	a, err := c.ModelInfer(t.Context(), q)
 	if err != nil || string(a.RawOutputContents[0]) != "\x07\x00\x00\x00\xf9\xff\xff\xff" {
 		t.Errorf("%v %v", a, err)
@@ -251,7 +258,8 @@ func TestGRPCDoor(t *testing.T) {
 	if d := status.Doors[2]; d.Name != "grpc" || d.Connections != 1 || d.InFlight != 0 {
 		t.Errorf("%+v", d)
 	}
-	if a, err := c.RepositoryIndex(t.Context(), &pb.RepositoryIndexRequest{}); err != nil || len(a.Models) != 1 || a.Models[0].State != "READY" {
+	if a, err := c.RepositoryIndex(t.Context(), &pb.RepositoryIndexRequest{}); err != nil || len(a.Models) != 1 ||
+		a.Models[0].State != "READY" {
 		t.Errorf("%v %v", a, err)
 	}
 	stop(t, s)
@@ -304,7 +312,8 @@ func TestRESTDoor(t *testing.T) {
 		}()
 		return nil
 	})
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "slow", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, slow, scheduler.ReplicaOptions{}); err != nil {
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "slow", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, slow, scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	infer := func(model string) string {
@@ -324,7 +333,8 @@ func TestRESTDoor(t *testing.T) {
 	go func() { answer <- infer("slow") }()
 	<-inside
 	var status admin.Status
-	if get(t, s, "/v1/status", &status); len(status.Doors) != 3 || status.Doors[1].Name != "rest" || status.Doors[1].InFlight != 1 {
+	if get(t, s, "/v1/status", &status); len(status.Doors) != 3 || status.Doors[1].Name != "rest" ||
+		status.Doors[1].InFlight != 1 {
 		t.Errorf("%+v", status.Doors)
 	}
 	stopped := make(chan struct{})
@@ -344,10 +354,12 @@ func TestRESTDoor(t *testing.T) {
 func TestDescriptorsAreDivided(t *testing.T) {
 	wanted := share{tcp: 65536, rest: 4096, grpc: 1024, containers: 1024}
 	got, err := divide(wanted, 2)
-	if err != nil || min(got.tcp, got.rest, got.grpc, got.containers) < 1 || got.containers > wanted.containers || got.rest > wanted.rest || got.grpc > wanted.grpc || got.tcp > wanted.tcp {
+	if err != nil || min(got.tcp, got.rest, got.grpc, got.containers) < 1 || got.containers > wanted.containers ||
+		got.rest > wanted.rest || got.grpc > wanted.grpc || got.tcp > wanted.tcp {
 		t.Errorf("%+v (%v)", got, err)
 	}
-	if _, err := divide(share{tcp: 100, rest: 100, grpc: 100, containers: 100}, 1<<28); err == nil || !strings.Contains(err.Error(), "ulimit -n") {
+	if _, err := divide(share{tcp: 100, rest: 100, grpc: 100, containers: 100}, 1<<28); err == nil ||
+		!strings.Contains(err.Error(), "ulimit -n") {
 		t.Errorf("too many processes: expected advice, got %v", err)
 	}
 }
@@ -380,7 +392,8 @@ func TestStopWithStuckContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = conn.Do(t.Context(), &shiva.Message{Namespace: "stuck", Metadata: []byte(`{"timeout_ms":20}`), Tensors: []tensor.Tensor{x}})
+	_, err = conn.Do(t.Context(),
+		&shiva.Message{Namespace: "stuck", Metadata: []byte(`{"timeout_ms":20}`), Tensors: []tensor.Tensor{x}})
 	if remote, ok := errors.AsType[*shiva.RemoteError](err); !ok || remote.Type != shiva.DeadlineExceeded {
 		t.Errorf("got %v, expected the deadline", err)
 	}

@@ -219,14 +219,16 @@ func TestOptionalInputs(t *testing.T) {
 			{Name: "image", DType: tensor.Int64, Shape: tensor.Shape{2}},
 			{Name: "mask", DType: tensor.Int64, Shape: tensor.Shape{-1}, Optional: true},
 		},
-		Outputs: []tensor.Spec{{Name: "boxes", DType: tensor.Int64, Shape: tensor.Shape{-1, 2}}, {Name: "masked", DType: tensor.Int64, Shape: tensor.Shape{}}},
+		Outputs: []tensor.Spec{{Name: "boxes", DType: tensor.Int64, Shape: tensor.Shape{-1, 2}},
+			{Name: "masked", DType: tensor.Int64, Shape: tensor.Shape{}}},
 		Answer: func(b *containertest.Batch) containertest.Reply {
 			row, _ := tensor.Values[int64](b.Inputs[0])
 			boxes, masked := detect(row), int64(-1)
 			if len(b.Inputs) > 1 {
 				masked = int64(b.Inputs[1].Shape[0])
 			}
-			return containertest.Reply{Outputs: []tensor.Tensor{ints(tensor.Shape{len(boxes) / 2, 2}, boxes...), ints(tensor.Shape{}, masked)}}
+			return containertest.Reply{Outputs: []tensor.Tensor{ints(tensor.Shape{len(boxes) / 2, 2}, boxes...),
+				ints(tensor.Shape{}, masked)}}
 		},
 	})
 	image := func(n int64) tensor.Tensor { return named("image", ints(tensor.Shape{2}, n, 7)) }
@@ -242,8 +244,10 @@ func TestOptionalInputs(t *testing.T) {
 			{[]tensor.Tensor{mask(0), image(1)}, "[1, 2] [1 7]", "[] [0]"},
 		} {
 			got, err := c.ask(t.Context(), "detector", q.inputs...)
-			if err != nil || strings.TrimSpace(got["boxes"]) != q.boxes || strings.TrimSpace(got["masked"]) != q.masked {
-				t.Errorf("%s: %d inputs: %q, %v, expected %s and %s", c.name, len(q.inputs), got, err, q.boxes, q.masked)
+			if err != nil || strings.TrimSpace(got["boxes"]) != q.boxes ||
+				strings.TrimSpace(got["masked"]) != q.masked {
+				t.Errorf("%s: %d inputs: %q, %v, expected %s and %s", c.name, len(q.inputs), got, err, q.boxes,
+					q.masked)
 			}
 		}
 		if _, err := c.ask(t.Context(), "detector", mask(1)); err == nil || !strings.Contains(err.(*refusal).text, `input "image" is missing`) {
@@ -251,7 +255,8 @@ func TestOptionalInputs(t *testing.T) {
 		}
 	}
 	// Tensors without names are matched by position, and the last ones may be missing.
-	a, err := newTCP(t, s.Addrs().TCP[0]).client.Do(t.Context(), &shiva.Message{Namespace: "detector", Tensors: []tensor.Tensor{ints(tensor.Shape{2}, 1, 7)}})
+	a, err := newTCP(t, s.Addrs().TCP[0]).client.Do(t.Context(),
+		&shiva.Message{Namespace: "detector", Tensors: []tensor.Tensor{ints(tensor.Shape{2}, 1, 7)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +282,8 @@ func ragged(name string) containertest.Model {
 				one := detect(rows)
 				boxes, counts = append(boxes, one...), append(counts, int64(len(one)/2))
 			}
-			return containertest.Reply{Outputs: []tensor.Tensor{ints(tensor.Shape{len(counts)}, counts...), ints(tensor.Shape{len(boxes) / 2, 2}, boxes...)}}
+			return containertest.Reply{Outputs: []tensor.Tensor{ints(tensor.Shape{len(counts)}, counts...),
+				ints(tensor.Shape{len(boxes) / 2, 2}, boxes...)}}
 		},
 	}
 }
@@ -307,14 +313,18 @@ func TestRaggedOutputs(t *testing.T) {
 				} {
 					asked.Go(func() {
 						got, err := c.ask(t.Context(), "detector", named("image", q.image))
-						if err != nil || strings.TrimSpace(got["count"]) != q.count || strings.TrimSpace(got["boxes"]) != q.boxes {
-							t.Errorf("%s: image %s: %q, %v, expected %s and %s", c.name, q.image.Shape, got, err, q.count, q.boxes)
+						if err != nil || strings.TrimSpace(got["count"]) != q.count ||
+							strings.TrimSpace(got["boxes"]) != q.boxes {
+							t.Errorf("%s: image %s: %q, %v, expected %s and %s", c.name, q.image.Shape, got, err,
+								q.count, q.boxes)
 						}
 					})
 				}
 			}
 			asked.Wait()
-			if name == "together" && !slices.ContainsFunc(c.Batches(), func(b *containertest.Batch) bool { return len(b.Requests) > 1 }) {
+			if name == "together" && !slices.ContainsFunc(c.Batches(), func(b *containertest.Batch) bool {
+				return len(b.Requests) > 1
+			}) {
 				t.Error("no batch has rows of several requests")
 			}
 		})
@@ -328,7 +338,8 @@ func TestRaggedAnswers(t *testing.T) {
 	var count atomic.Int64
 	m := ragged("detector")
 	m.Answer = func(*containertest.Batch) containertest.Reply {
-		return containertest.Reply{Outputs: []tensor.Tensor{ints(tensor.Shape{1}, count.Load()), ints(tensor.Shape{3, 2}, 1, 2, 3, 4, 5, 6)}}
+		return containertest.Reply{Outputs: []tensor.Tensor{ints(tensor.Shape{1}, count.Load()),
+			ints(tensor.Shape{3, 2}, 1, 2, 3, 4, 5, 6)}}
 	}
 	connect(t, s, m)
 	for _, c := range []struct {
@@ -374,7 +385,8 @@ func TestFreeSizesThatDoNotGoTogether(t *testing.T) {
 func TestWhatIsSaidOfShapes(t *testing.T) {
 	s := start(t, nil)
 	connect(t, s, ragged("rows"))
-	in := []tensor.Spec{{Name: "x", DType: tensor.Int64, Shape: tensor.Shape{-1}}, {Name: "m", DType: tensor.Int64, Shape: tensor.Shape{-1}, Optional: true}}
+	in := []tensor.Spec{{Name: "x", DType: tensor.Int64, Shape: tensor.Shape{-1}},
+		{Name: "m", DType: tensor.Int64, Shape: tensor.Shape{-1}, Optional: true}}
 	connect(t, s, containertest.Model{Name: "clip", Batched: new(false), Inputs: in, Outputs: in[:1]})
 	web, rpc, tcp := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0]), newTCP(t, s.Addrs().TCP[0])
 	get := func(path string) string {
@@ -418,7 +430,8 @@ func TestWhatIsSaidOfShapes(t *testing.T) {
 		}
 	}
 	c, err := rpc.client.ModelConfig(t.Context(), &pb.ModelConfigRequest{Name: "clip"})
-	if err != nil || c.Config.MaxBatchSize != 0 || c.Config.GetDynamicBatching() != nil || c.Config.Input[0].Optional || !c.Config.Input[1].Optional || len(c.Config.Input[0].Dims) != 1 {
+	if err != nil || c.Config.MaxBatchSize != 0 || c.Config.GetDynamicBatching() != nil || c.Config.Input[0].Optional ||
+		!c.Config.Input[1].Optional || len(c.Config.Input[0].Dims) != 1 {
 		t.Errorf("grpc: %v, %v", c, err)
 	}
 	for _, m := range s.report.Models() {
@@ -449,7 +462,8 @@ func TestBatchedInTheConfiguration(t *testing.T) {
 			t.Errorf("the container saw %d rows of shape %s", b.Rows, b.Inputs[0].Shape)
 		}
 	}
-	_, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "sdk", Version: "1", Batched: new(true), Inputs: x, Outputs: x})
+	_, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(),
+		containertest.Model{Name: "sdk", Version: "1", Batched: new(true), Inputs: x, Outputs: x})
 	if err == nil || !strings.Contains(err.Error(), "declares batched = true, the server's configuration sets batched = false") {
 		t.Errorf("a container that says otherwise: %v", err)
 	}
@@ -473,16 +487,21 @@ func TestBatchedInTheConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := target.Spec.String(), "inputs input int32 [-1]; outputs output bytes []; rows of any shape; not batched"; got != want {
+	if got, want := target.Spec.String(),
+		"inputs input int32 [-1]; outputs output bytes []; rows of any shape; not batched"; got != want {
 		t.Errorf("it is %s, expected %s", got, want)
 	}
 	var call gate.Call
 	matrix := tensor.Tensor{DType: tensor.Int32, Shape: tensor.Shape{2, 3}, Data: make([]byte, 24)}
-	if err := s.gate.Open(&call, &gate.Request{Model: "old", Inputs: []tensor.Tensor{matrix}, Arrived: time.Now()}); err != nil || call.Rows != 1 || !call.Inputs[0].Shape.Equal(tensor.Shape{1, 6}) {
+	if err := s.gate.Open(&call,
+		&gate.Request{Model: "old", Inputs: []tensor.Tensor{matrix}, Arrived: time.Now()}); err != nil ||
+		call.Rows != 1 || !call.Inputs[0].Shape.Equal(tensor.Shape{1, 6}) {
 		t.Errorf("a matrix is %d rows of %v, %v", call.Rows, call.Inputs, err)
 	}
 	call.Close()
-	if err := s.gate.Open(&call, &gate.Request{Model: "old", Inputs: []tensor.Tensor{matrix}, Values: parameter.Values{Batch: true}, Arrived: time.Now()}); err == nil || !strings.Contains(err.Error(), "one row per request") {
+	if err := s.gate.Open(&call,
+		&gate.Request{Model: "old", Inputs: []tensor.Tensor{matrix}, Values: parameter.Values{Batch: true},
+			Arrived: time.Now()}); err == nil || !strings.Contains(err.Error(), "one row per request") {
 		t.Errorf("several rows: %v", err)
 	}
 }

@@ -33,7 +33,8 @@ func onSockets(t *testing.T, log *slog.Logger, change func(*config.Config)) (s *
 	t.Helper()
 	dir = t.TempDir()
 	return startLogging(t, log, func(c *config.Config) {
-		for name, list := range map[string]*config.Addrs{"tcp": &c.TCP.Listen, "rest": &c.REST.Listen, "grpc": &c.GRPC.Listen} {
+		for name, list := range map[string]*config.Addrs{"tcp": &c.TCP.Listen, "rest": &c.REST.Listen,
+			"grpc": &c.GRPC.Listen} {
 			*list = append(config.Addrs{"127.0.0.1:0"}, "unix:"+filepath.Join(dir, name))
 		}
 		c.Admin.Listen = "unix:" + filepath.Join(dir, "admin")
@@ -73,7 +74,8 @@ func TestUnixSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := s.Addrs()
-	for name, ask := range map[string]func(context.Context, string, tensor.Tensor, time.Duration) (tensor.Tensor, error){
+	for name, ask := range map[string]func(context.Context, string, tensor.Tensor, time.Duration) (
+		tensor.Tensor, error){
 		"tcp": newTCP(t, a.TCP[0]).ask, "tcp, unix": newTCP(t, a.TCP[1]).ask,
 		"rest": newHTTP(t, a.REST[0]).askJSON, "rest, unix": overHTTP(t, a.REST[1]).askJSON,
 		"grpc": newGRPC(t, a.GRPC[0]).askRaw, "grpc, unix": newGRPC(t, a.GRPC[1]).askRaw,
@@ -88,7 +90,8 @@ func TestUnixSockets(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	var status struct{ Listen map[string]any }
-	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil || status.Listen["admin"] != "unix:"+filepath.Join(dir, "admin") {
+	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil ||
+		status.Listen["admin"] != "unix:"+filepath.Join(dir, "admin") {
 		t.Errorf("the status: %v, %v", status, err)
 	}
 	for name, want := range map[string]fs.FileMode{"tcp": 0o600, "rest": 0o666, "grpc": 0o660, "admin": 0o660, "containers": 0o620} {
@@ -118,7 +121,8 @@ func TestCurlOnASocket(t *testing.T) {
 func TestSocketsOfOtherServers(t *testing.T) {
 	s, dir := onSockets(t, nil, nil)
 	second := unstarted(t, nil, func(c *config.Config) { c.TCP.Listen = config.Addrs{s.Addrs().TCP[1].String()} })
-	if err := second.Start(); err == nil || !strings.Contains(err.Error(), "another server listens on this socket") || !strings.Contains(err.Error(), filepath.Join(dir, "tcp")) {
+	if err := second.Start(); err == nil || !strings.Contains(err.Error(), "another server listens on this socket") ||
+		!strings.Contains(err.Error(), filepath.Join(dir, "tcp")) {
 		t.Errorf("the second server: %v", err)
 	}
 	if err := second.Shutdown(t.Context()); err != nil {
@@ -143,7 +147,8 @@ func TestUsersOfSockets(t *testing.T) {
 	log := new(logged)
 	s, _ := onSockets(t, slog.New(slog.NewTextHandler(log, nil)), func(c *config.Config) {
 		c.REST.Listen[0], c.GRPC.Listen[0] = ":0", ":0"
-		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
+		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"},
+			Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
 		c.TCP.ConnectionsPerAddress, c.Server.LimitLoopback = 1, true
 	})
 	a := s.Addrs()
@@ -166,7 +171,8 @@ func TestUsersOfSockets(t *testing.T) {
 	if !strings.Contains(log.String(), `from="`+me+",pid="+strconv.Itoa(os.Getpid())+`" door=rest action=unload what=model name=m`) {
 		t.Errorf("the log does not say who it was:\n%s", log)
 	}
-	_, err := newGRPC(t, a.GRPC[1]).client.RepositoryModelUnload(t.Context(), &pb.RepositoryModelUnloadRequest{ModelName: "m"})
+	_, err := newGRPC(t, a.GRPC[1]).client.RepositoryModelUnload(t.Context(),
+		&pb.RepositoryModelUnloadRequest{ModelName: "m"})
 	if status.Code(err) != codes.OK {
 		t.Errorf("gRPC by a Unix socket: %v", err)
 	}
@@ -198,7 +204,8 @@ func TestUsersOfSockets(t *testing.T) {
 		var err error
 		switch i {
 		case 0:
-			_, err = first.client.Do(t.Context(), &shiva.Message{Namespace: "echo", Metadata: []byte(`{"stream":"cam"}`), Tensors: []tensor.Tensor{x}})
+			_, err = first.client.Do(t.Context(),
+				&shiva.Message{Namespace: "echo", Metadata: []byte(`{"stream":"cam"}`), Tensors: []tensor.Tensor{x}})
 		case 1:
 			_, _, err = overHTTP(t, a.REST[1]).post(t.Context(), "echo", []byte(frame), nil)
 		case 2:

@@ -21,8 +21,9 @@ func TestStubbornProcess(t *testing.T) {
 	t.Parallel() // it waits
 	var log logged
 	s := startLogging(t, slog.New(slog.NewTextHandler(&log, nil)), func(c *config.Config) {
-		c.Supervised = []config.Container{called(t), {Name: "stubborn", Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 5500 * time.Millisecond},
-			Command: []string{"/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done"}}}
+		c.Supervised = []config.Container{called(t),
+			{Name: "stubborn", Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 5500 * time.Millisecond},
+				Command: []string{"/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done"}}}
 	})
 	budgettest.Until(t, "both to be there", func() bool {
 		p := s.processes.List()
@@ -68,7 +69,8 @@ func TestStopWhileParting(t *testing.T) {
 	}()
 	s := start(t, func(c *config.Config) {
 		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: time.Millisecond}}
-		c.Supervised = []config.Container{{Name: "called", Address: "tcp://" + ear.Addr().String(), RPC: "v0", Model: "rolled", Version: "1",
+		c.Supervised = []config.Container{{Name: "called", Address: "tcp://" + ear.Addr().String(), RPC: "v0",
+			Model: "rolled", Version: "1",
 			Input: "ints", Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
 	})
 	budgettest.Until(t, "version 1", func() bool { return serves(s, "rolled", "1") })

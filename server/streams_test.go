@@ -30,7 +30,8 @@ func TestStreamThroughEveryDoor(t *testing.T) {
 	var before <-chan shown
 	began := time.Now()
 	for i, d := range doors {
-		answer := d.ask("m", frameOf("cam", i, "user", "ann", "keep", "latest", "captured_at", began.Add(-time.Second).UnixMilli()))
+		answer := d.ask("m",
+			frameOf("cam", i, "user", "ann", "keep", "latest", "captured_at", began.Add(-time.Second).UnixMilli()))
 		g.taken(2 + i)
 		if before != nil {
 			g.expect(before, doors[i-1].name, fmt.Sprintf(supersededAt[doors[i-1].name], strconv.Itoa(i)))
@@ -40,7 +41,8 @@ func TestStreamThroughEveryDoor(t *testing.T) {
 	g.answer(0, 100)
 	g.answer(0, int32(len(doors)-1))
 	<-busy
-	got := g.expect(before, "the newest", fmt.Sprintf("frame %d is %d, skipped %d", len(doors)-1, len(doors)-1, len(doors)-1))
+	got := g.expect(before, "the newest",
+		fmt.Sprintf("frame %d is %d, skipped %d", len(doors)-1, len(doors)-1, len(doors)-1))
 	if most := time.Since(began) + 1100*time.Millisecond; got.age < 999 || got.age > float64(most/time.Millisecond) {
 		t.Errorf("the frame was taken a second before it was sent, and is %.1f ms old", got.age)
 	}
@@ -113,7 +115,8 @@ func TestStreamOrderOverDoors(t *testing.T) {
 func TestStreamOfAnApplicationOverDoors(t *testing.T) {
 	s := start(t, nil)
 	slow, fast := newStage(t, s, "slow", 1), newStage(t, s, "fast", 1)
-	if err := s.SetApplication(t.Context(), Application{Name: "app", Models: []string{"slow", "fast"}, Policy: "epsilon-greedy"}); err != nil {
+	if err := s.SetApplication(t.Context(),
+		Application{Name: "app", Models: []string{"slow", "fast"}, Policy: "epsilon-greedy"}); err != nil {
 		t.Fatal(err)
 	}
 	doors := cameraDoors(t, s)
@@ -124,7 +127,8 @@ func TestStreamOfAnApplicationOverDoors(t *testing.T) {
 		two := second.ask("app", frameOf("cam", 2*i+1, "user", "ann", "candidate_models", "fast"))
 		fast.taken(2*i + 1)
 		// Μs.
-		late := doors[4].ask("app", frameOf("cam", 90, "user", "ann", "candidate_models", "fast", "timeout", int64(1e5)))
+		late := doors[4].ask("app",
+			frameOf("cam", 90, "user", "ann", "candidate_models", "fast", "timeout", int64(1e5)))
 		fast.taken(2*i + 2)
 		fast.answer(0, int32(2*i+1))
 		fast.answer(0, 90)
@@ -152,7 +156,8 @@ func TestStreamOfAnApplicationOverDoors(t *testing.T) {
 func TestApplicationOfASlowAndAFastModel(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.Defaults.Keep = setting.KeepLatest })
 	slow, fast := newStage(t, s, "slow", 1), newStage(t, s, "fast", 1)
-	if err := s.SetApplication(t.Context(), Application{Name: "app", Models: []string{"slow", "fast"}, Policy: "epsilon-greedy"}); err != nil {
+	if err := s.SetApplication(t.Context(),
+		Application{Name: "app", Models: []string{"slow", "fast"}, Policy: "epsilon-greedy"}); err != nil {
 		t.Fatal(err)
 	}
 	doors := cameraDoors(t, s)
@@ -189,7 +194,9 @@ func TestSupersededKeepsItsPlace(t *testing.T) {
 		}
 	}
 	const spare = 2 * 64 // messages that the loop keeps for the next ones
-	budgettest.Until(t, "the bytes of superseded frames to be free", func() bool { return s.pool.InUse() <= used+spare })
+	budgettest.Until(t, "the bytes of superseded frames to be free", func() bool {
+		return s.pool.InUse() <= used+spare
+	})
 	g.answer(0, 101)
 	g.answer(0, frames-1)
 	other.answer(0, 100)
@@ -393,7 +400,8 @@ func TestFramesThatAreNone(t *testing.T) {
 			{"seq", "expected a whole number from 0 to 9223372036854775807, got", int64(-1)},
 		} {
 			got := d.send("m", frameOf("cam", 1, c.key, c.value))
-			if got.err == nil || !strings.Contains(got.err.text, c.words) || !strings.Contains(got.err.text, c.key) || len(got.err.text) > 500 {
+			if got.err == nil || !strings.Contains(got.err.text, c.words) || !strings.Contains(got.err.text, c.key) ||
+				len(got.err.text) > 500 {
 				t.Errorf("%s: %s = %.20v: got %v (%.200s), expected %q", d.name, c.key, c.value, got, got.err, c.words)
 			}
 		}
@@ -431,7 +439,9 @@ func TestFramesThatAreNone(t *testing.T) {
 		g.taken(taken)
 		// On a Shiva connection its answer waits behind the first.
 		tooMany := d.ask("m", frameOf("third", 1, "user", "ann"))
-		budgettest.Until(t, "a refusal", func() bool { return stats(s, "m").Outcomes[scheduler.OutcomeStreams] == uint64(i+1) })
+		budgettest.Until(t, "a refusal", func() bool {
+			return stats(s, "m").Outcomes[scheduler.OutcomeStreams] == uint64(i+1)
+		})
 		for _, value := range []int32{7, 3, 1} {
 			g.answer(0, value)
 		}
@@ -439,11 +449,14 @@ func TestFramesThatAreNone(t *testing.T) {
 			t.Errorf("%s: it is %v ms old", d.name, got.age)
 		}
 		g.expect(back, "a number that goes back", "frame 3 is 3, skipped 0")
-		if got := g.expect(second, "the second stream", "frame 1 is 1, skipped 0"); got.age < 0 || got.age > float64(time.Hour/time.Millisecond) {
+		if got := g.expect(second, "the second stream", "frame 1 is 1, skipped 0"); got.age < 0 ||
+			got.age > float64(time.Hour/time.Millisecond) {
 			t.Errorf("%s: a frame of 1970 is %v ms old", other.name, got.age)
 		}
 		m, _ := s.Scheduler().Model(scheduler.ModelID{Name: "m", Version: "1"})
-		if list := m.Streams(2); !slices.ContainsFunc(list, func(s scheduler.StreamStats) bool { return s.Undated == 1 }) {
+		if list := m.Streams(2); !slices.ContainsFunc(list, func(s scheduler.StreamStats) bool {
+			return s.Undated == 1
+		}) {
 			t.Errorf("%s: expected a frame without a time, got %+v", other.name, list)
 		}
 		if got := <-tooMany; got.err == nil || !strings.Contains(got.err.text, "overloaded: the limit streams_per_client is 2, this request would need 3") {

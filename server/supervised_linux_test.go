@@ -47,16 +47,22 @@ func TestServesItsOwnModels(t *testing.T) {
 				if c.token != "" {
 					conf.Identities = []config.Identity{declared("all", "serve")}
 				}
-				conf.Supervised = []config.Container{{Name: "p", Model: "thumb", Serve: c.serve, Command: []string{"sh", "-c", c.script, self},
-					Process: config.Process{Env: map[string]string{asSDK: c.id, "SHIVA_TOKEN": c.token}, InheritEnv: []string{"*"}, Replicas: config.Fixed(1), StopTimeout: time.Second}}}
+				conf.Supervised = []config.Container{{Name: "p", Model: "thumb", Serve: c.serve,
+					Command: []string{"sh", "-c", c.script, self},
+					Process: config.Process{Env: map[string]string{asSDK: c.id, "SHIVA_TOKEN": c.token},
+						InheritEnv: []string{"*"}, Replicas: config.Fixed(1), StopTimeout: time.Second}}}
 			})
 			model, version, _ := strings.Cut(c.id, "/")
 			of := func(e access.Entry) bool {
-				return e.Action == "register" && e.Name == c.id && e.Refused == (c.refused != "") && strings.Contains(e.Error, c.refused) &&
+				return e.Action == "register" && e.Name == c.id && e.Refused == (c.refused != "") &&
+					strings.Contains(e.Error, c.refused) &&
 					(e.Container == "p") == !strings.Contains(c.script, "setsid")
 			}
-			budgettest.Until(t, "the trail to say so", func() bool { return slices.ContainsFunc(s.trail.List(1000), of) })
-			if _, known := s.Scheduler().Model(scheduler.ModelID{Name: model, Version: version}); known == (c.refused != "") {
+			budgettest.Until(t, "the trail to say so", func() bool {
+				return slices.ContainsFunc(s.trail.List(1000), of)
+			})
+			if _, known := s.Scheduler().Model(scheduler.ModelID{Name: model, Version: version}); known ==
+				(c.refused != "") {
 				t.Errorf("the scheduler has the model: %v", known)
 			}
 		})

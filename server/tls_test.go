@@ -67,7 +67,8 @@ func (k *pki) twice() {
 		}
 		certtest.Write(k.t, k.dir, name+"2.pem", append([]byte("A comment\n"), text...))
 	}
-	certtest.Write(k.t, k.dir, "crl.pem", k.authority.Revoke(), "crl2.pem", k.authority.Revoke(k.authority.Client("stolen", nil).Leaf))
+	certtest.Write(k.t, k.dir, "crl.pem", k.authority.Revoke(), "crl2.pem",
+		k.authority.Revoke(k.authority.Client("stolen", nil).Leaf))
 }
 
 // complete adds the file of the given setting to a table that lacks it, for a certificate together
@@ -87,7 +88,8 @@ func (k *pki) file(name string) string { return filepath.Join(k.dir, name) }
 
 // settings returns the TLS settings of all doors.
 func (k *pki) settings(auth string) config.Certificates {
-	return config.Certificates{Cert: k.file("cert.pem"), Key: k.file("key.pem"), ClientCA: k.file("ca.pem"), ClientAuth: auth, MinVersion: "1.3"}
+	return config.Certificates{Cert: k.file("cert.pem"), Key: k.file("key.pem"), ClientCA: k.file("ca.pem"),
+		ClientAuth: auth, MinVersion: "1.3"}
 }
 
 func (k *pki) config() *tls.Config {
@@ -109,7 +111,8 @@ func (k *pki) shiva(a net.Addr) *tcpClient {
 }
 
 func (k *pki) http(a net.Addr) *httpClient {
-	c := &httpClient{base: "https://" + hostport(a), client: http.Client{Transport: &http.Transport{TLSClientConfig: k.config(), ForceAttemptHTTP2: true}}}
+	c := &httpClient{base: "https://" + hostport(a),
+		client: http.Client{Transport: &http.Transport{TLSClientConfig: k.config(), ForceAttemptHTTP2: true}}}
 	k.t.Cleanup(c.client.CloseIdleConnections)
 	return c
 }
@@ -156,7 +159,8 @@ func TestTLS(t *testing.T) {
 	k := newPKI(t)
 	s := start(t, encrypted(k, config.AuthRequired))
 	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "floats", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x, Platform: "echo"},
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "floats", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x, Platform: "echo"},
 		scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -173,8 +177,9 @@ func TestTLS(t *testing.T) {
 		question.Name = "x"
 		for name, ask := range map[string]asking{
 			"tcp": newTCP(t, a.TCP[0]).ask, "tcp, tls": k.shiva(a.TCP[1]).ask,
-			"rest": newHTTP(t, a.REST[0]).askBinary, "rest, tls": k.http(a.REST[1]).askBinary, "rest json, tls": k.http(a.REST[1]).askJSON,
-			"grpc": newGRPC(t, a.GRPC[0]).askRaw, "grpc, tls": k.grpc(a.GRPC[1]).askRaw,
+			"rest": newHTTP(t, a.REST[0]).askBinary, "rest, tls": k.http(a.REST[1]).askBinary,
+			"rest json, tls": k.http(a.REST[1]).askJSON,
+			"grpc":           newGRPC(t, a.GRPC[0]).askRaw, "grpc, tls": k.grpc(a.GRPC[1]).askRaw,
 		} {
 			y, err := ask(t.Context(), "floats", question, 0)
 			if err != nil || !bytes.Equal(y.Data, question.Data) {
@@ -194,7 +199,8 @@ func TestTLS(t *testing.T) {
 	// No door answers a client without a certificate or with a TLS version below min_version;
 	// without TLS each reports what it expects, or closes.
 	for name, addr := range map[string]net.Addr{"tcp": a.TCP[1], "rest": a.REST[1], "grpc": a.GRPC[1], "admin": a.Admin} {
-		bare, err := tls.Dial("tcp", hostport(addr), &tls.Config{RootCAs: k.authority.Pool(), ServerName: "localhost", NextProtos: []string{"h2", "http/1.1"}})
+		bare, err := tls.Dial("tcp", hostport(addr),
+			&tls.Config{RootCAs: k.authority.Pool(), ServerName: "localhost", NextProtos: []string{"h2", "http/1.1"}})
 		if err == nil {
 			_, _ = io.WriteString(bare, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 			_, err = bare.Read(make([]byte, 1))
@@ -232,7 +238,8 @@ func TestReloadOfCertificates(t *testing.T) {
 	join(t, s, "m", tensor.Float32, tensor.Shape{-1, 3}, nil)
 	x := rows(tensor.Float32, 2, false)
 	a := s.Addrs()
-	clients := map[string]asking{"tcp": k.shiva(a.TCP[1]).ask, "rest": k.http(a.REST[1]).askBinary, "grpc": k.grpc(a.GRPC[1]).askRaw}
+	clients := map[string]asking{"tcp": k.shiva(a.TCP[1]).ask, "rest": k.http(a.REST[1]).askBinary,
+		"grpc": k.grpc(a.GRPC[1]).askRaw}
 	ask := func(when string) {
 		t.Helper()
 		for name, ask := range clients {
@@ -262,13 +269,17 @@ func TestReloadOfCertificates(t *testing.T) {
 		breaks func()
 		want   string
 	}{
-		"expired":   {func() { k.renew(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }) }, "tls.cert: " + k.file("cert.pem") + ": the certificate of CN=localhost expired on"},
-		"unlike":    {func() { certtest.Write(t, k.dir, "key.pem", k.authority.Server(nil).Key) }, "tls.key: " + k.file("key.pem") + " does not fit"},
-		"cut short": {func() { certtest.Write(t, k.dir, "cert.pem", []byte("-----BEGIN CERT")) }, "tls.cert: " + k.file("cert.pem") + " has no PEM in it"},
-		"gone":      {func() { os.Remove(k.file("ca.pem")) }, "tls.client_ca: " + k.file("ca.pem") + " cannot be read: no such file"},
+		"expired": {func() { k.renew(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }) },
+			"tls.cert: " + k.file("cert.pem") + ": the certificate of CN=localhost expired on"},
+		"unlike": {func() { certtest.Write(t, k.dir, "key.pem", k.authority.Server(nil).Key) },
+			"tls.key: " + k.file("key.pem") + " does not fit"},
+		"cut short": {func() { certtest.Write(t, k.dir, "cert.pem", []byte("-----BEGIN CERT")) },
+			"tls.cert: " + k.file("cert.pem") + " has no PEM in it"},
+		"gone": {func() { os.Remove(k.file("ca.pem")) }, "tls.client_ca: " + k.file("ca.pem") + " cannot be read: no such file"},
 	} {
 		c.breaks()
-		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), c.want) {
+		if _, err := s.Reload(); err == nil || !strings.Contains(err.Error(), "nothing was changed") ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 		shows(name, second)
@@ -345,7 +356,8 @@ func TestContainersOverTLS(t *testing.T) {
 			{Name: "camera", Certificate: config.Patterns{"cn:camera"}, May: []string{"serve:certified", "infer"}},
 		}
 	})
-	at, spec := s.Addrs().Containers[1].String(), []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 3}}}
+	at, spec := s.Addrs().Containers[1].String(),
+		[]tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 3}}}
 	unknown := k.config()
 	unknown.Certificates = []tls.Certificate{k.authority.Client("unknown", nil).Pair(t)}
 	serve := func(name, token string, trust *tls.Config) (stop func()) {
@@ -353,7 +365,8 @@ func TestContainersOverTLS(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { // ends with ctx
 			done <- container.Serve(ctx, container.Model{
-				Name: name, Version: "1", Inputs: spec, Outputs: spec, Token: token, TLS: trust, Log: slog.New(slog.DiscardHandler),
+				Name: name, Version: "1", Inputs: spec, Outputs: spec, Token: token, TLS: trust,
+				Log:     slog.New(slog.DiscardHandler),
 				Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil },
 			}, at)
 		}()

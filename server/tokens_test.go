@@ -29,21 +29,24 @@ import (
 func TestTokensAreTold(t *testing.T) {
 	t.Parallel() // it waits
 	log := new(logged)
-	s := startLogging(t, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), func(c *config.Config) {
-		guarded(c)
-		c.Identities = append(c.Identities, declared("all", "infer", "feedback", "load", "serve", "admin:write"))
-		c.Admin.Profiling = true
-		c.Supervised[0].Command = []string{"tail", "-f", "/dev/null"} // which shows its arguments
-	})
+	s := startLogging(t, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		func(c *config.Config) {
+			guarded(c)
+			c.Identities = append(c.Identities, declared("all", "infer", "feedback", "load", "serve", "admin:write"))
+			c.Admin.Profiling = true
+			c.Supervised[0].Command = []string{"tail", "-f", "/dev/null"} // which shows its arguments
+		})
 	g := &guardedServer{Server: s}
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
-	container, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "cat", Version: "1", Inputs: x, Outputs: x, Token: tokenOf("all")})
+	container, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(),
+		containertest.Model{Name: "cat", Version: "1", Inputs: x, Outputs: x, Token: tokenOf("all")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer container.Close()
 	budgettest.Until(t, "the container to serve", func() bool { return serves(s, "cat", "1") })
-	if g.grpc, err = grpc.NewClient(s.Addrs().GRPC[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+	if g.grpc, err = grpc.NewClient(s.Addrs().GRPC[0].String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Fatal(err)
 	}
 	defer g.grpc.Close()
@@ -64,13 +67,16 @@ func TestTokensAreTold(t *testing.T) {
 		c.Close()
 		_, err := client.ModelInfer(as(t, token), inferRequest("cat"))
 		fmt.Fprintln(&told, err)
-		dog, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "dog", Version: "1", Inputs: x, Outputs: x, Token: token})
+		dog, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(),
+			containertest.Model{Name: "dog", Version: "1", Inputs: x, Outputs: x, Token: token})
 		fmt.Fprintln(&told, err)
 		if err == nil {
 			dog.Close()
 		}
 	}
-	for _, path := range []string{"/", "/metrics", "/v1/config", "/v1/status", "/v1/models", "/v1/containers", "/v1/export", "/v1/models/cat/explain", "/v1/whoami", "/v1/audit", "/v1/logs", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
+	for _, path := range []string{"/", "/metrics", "/v1/config", "/v1/status", "/v1/models", "/v1/containers",
+		"/v1/export", "/v1/models/cat/explain", "/v1/whoami", "/v1/audit", "/v1/logs", "/debug/pprof/goroutine?debug=2",
+		"/debug/pprof/cmdline"} {
 		code, body := g.http(t, s.Addrs().Admin.String(), tokenOf("all"), "GET", path, "")
 		if code != 200 {
 			t.Errorf("%s: %d", path, code)
@@ -120,7 +126,8 @@ func TestMisplacedTokens(t *testing.T) {
 			t.Errorf("%s: %s, expected %s", where, said, place)
 		}
 	}
-	for _, members := range []string{`"authorization":"Bearer TOKEN"`, `"Token":"TOKEN"`, `"parameters":{"token":"TOKEN"}`, `"user":"TOKEN"`, `"id":"TOKEN"`} {
+	for _, members := range []string{`"authorization":"Bearer TOKEN"`, `"Token":"TOKEN"`,
+		`"parameters":{"token":"TOKEN"}`, `"user":"TOKEN"`, `"id":"TOKEN"`} {
 		err := g.shiva(t, "", "cat", strings.ReplaceAll(members, "TOKEN", token), row())
 		refused("Shiva, "+members, strings.ReplaceAll(fmt.Sprint(err), token, "ID"), `metadata "token" of the connection's first message`)
 	}
@@ -144,8 +151,10 @@ func TestMisplacedTokens(t *testing.T) {
 	}
 	const question = `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}]}`
 	for where, h := range map[string]http.Header{
-		"nowhere": {}, "Token": {"Token": {token}}, "X-Api-Key": {"X-Api-Key": {token}}, "a cookie": {"Cookie": {"token=" + token}}, "the proxy's": {"Proxy-Authorization": {"Bearer " + token}},
-		"no scheme": {"Authorization": {token}}, "another scheme": {"Authorization": {"Token " + token}}, "twice": {"Authorization": {"Bearer " + token, "Bearer " + token}},
+		"nowhere": {}, "Token": {"Token": {token}}, "X-Api-Key": {"X-Api-Key": {token}},
+		"a cookie": {"Cookie": {"token=" + token}}, "the proxy's": {"Proxy-Authorization": {"Bearer " + token}},
+		"no scheme": {"Authorization": {token}}, "another scheme": {"Authorization": {"Token " + token}},
+		"twice": {"Authorization": {"Bearer " + token, "Bearer " + token}},
 	} {
 		const place = `the header \"Authorization: Bearer TOKEN\"`
 		refused("HTTP, "+where, over(rest, "/v2/models/cat/infer", h.Clone(), question), place)
@@ -163,9 +172,11 @@ func TestMisplacedTokens(t *testing.T) {
 		refused("HTTP, "+query, over(rest, "/v2/models/cat/infer"+query, http.Header{}, question), "the header")
 		refused("admin, "+query, over(door, "/v1/config/reload"+query, http.Header{}, "{}"), "the header")
 	}
-	refused("HTTP, the body", over(rest, "/v2/models/cat/infer", http.Header{}, `{"parameters":{"token":"`+token+`"},`+question[1:]), "the header")
+	refused("HTTP, the body",
+		over(rest, "/v2/models/cat/infer", http.Header{}, `{"parameters":{"token":"`+token+`"},`+question[1:]), "the header")
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
-	_, err := containertest.Dial(t.Context(), g.Addrs().Containers[0].String(), containertest.Model{Name: "cat", Version: "9", Inputs: x, Outputs: x})
+	_, err := containertest.Dial(t.Context(), g.Addrs().Containers[0].String(),
+		containertest.Model{Name: "cat", Version: "9", Inputs: x, Outputs: x})
 	refused("a container", fmt.Sprint(err), `"token" of the container's hello`)
 
 	told.WriteString(g.log.String())
@@ -204,7 +215,8 @@ func TestProcessHasOneAddress(t *testing.T) {
 	path := "ipc://" + filepath.Join(t.TempDir(), "s")
 	s := start(t, func(c *config.Config) {
 		c.Containers.Listen = config.Addrs{"127.0.0.1:0", path}
-		c.Supervised = []config.Container{{Name: "p", Command: []string{"sleep", "600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
+		c.Supervised = []config.Container{{Name: "p", Command: []string{"sleep", "600"},
+			Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
 	})
 	if text := ofProcess(t, s, "environ"); !strings.Contains(text, "\x00SHIVA_SERVERS="+path+"\x00") {
 		t.Errorf("environment %q", text)
@@ -225,8 +237,12 @@ func TestContainersShowTokens(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { // ends with ctx
-			done <- container.Serve(ctx, container.Model{Name: name, Version: "1", Inputs: x, Outputs: x, Token: token, Log: slog.New(slog.DiscardHandler),
-				Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil }}, s.Addrs().Containers[0].String())
+			done <- container.Serve(ctx,
+				container.Model{Name: name, Version: "1", Inputs: x, Outputs: x, Token: token,
+					Log: slog.New(slog.DiscardHandler),
+					Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+						return b.Inputs, nil
+					}}, s.Addrs().Containers[0].String())
 		}()
 		return func() {
 			cancel()
@@ -256,14 +272,19 @@ func TestWarningsOfStrangers(t *testing.T) {
 		identities []config.Identity
 		want       []string // each is part of a log line
 	}{
-		{nil, []string{`change the configuration and stop processes`, `serve and replace models`, `ask every model: no [[identity]] is configured" setting=tcp.listen`, `is configured" setting=rest.listen`, `is configured" setting=grpc.listen`}},
+		{nil,
+			[]string{`change the configuration and stop processes`, `serve and replace models`,
+				`ask every model: no [[identity]] is configured" setting=tcp.listen`,
+				`is configured" setting=rest.listen`, `is configured" setting=grpc.listen`}},
 		{[]config.Identity{declared("a", "infer")}, nil},
-		{[]config.Identity{declared("a", "infer"), {Name: "anonymous", May: []string{"infer", "admin:write"}}}, []string{`change the configuration and stop processes`}},
+		{[]config.Identity{declared("a", "infer"), {Name: "anonymous", May: []string{"infer", "admin:write"}}},
+			[]string{`change the configuration and stop processes`}},
 	} {
 		log := new(logged)
 		startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(cfg *config.Config) {
 			all := config.Addrs{":0"}
-			cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = all, all, all, all[0], all
+			cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = all, all, all,
+				all[0], all
 			cfg.Identities = c.identities
 		})
 		warned := strings.Count(log.String(), "without authentication")

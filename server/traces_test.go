@@ -136,7 +136,8 @@ func spansOf(t *testing.T, collector *tracetest.Collector, c trace.Context, name
 func TestTraceThroughEveryDoor(t *testing.T) {
 	t.Parallel() // it waits
 	s, collector := traced(t, nil)
-	parents, states, x := make(chan string, 100), make(chan string, 100), []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	parents, states, x := make(chan string, 100), make(chan string, 100),
+		[]tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	w := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		parent := ""
 		if p := b.Parts[0].Trace; p != (scheduler.Parent{}) {
@@ -146,7 +147,8 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 		states <- b.Parts[0].TraceState
 		return echo(b)
 	})
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, w, scheduler.ReplicaOptions{Label: "gpu"}); err != nil {
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "m", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, w, scheduler.ReplicaOptions{Label: "gpu"}); err != nil {
 		t.Fatal(err)
 	}
 	doors := cameraDoors(t, s)
@@ -160,7 +162,9 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 		names = append(names, name)
 	}
 	for i, d := range doors {
-		if got := d.send("m", frame{int32(i), map[string]any{"traceparent": clientSpan(i).String(), "tracestate": state(i)}}); got.err != nil {
+		if got := d.send("m",
+			frame{int32(i), map[string]any{"traceparent": clientSpan(i).String(), "tracestate": state(i)}}); got.err !=
+			nil {
 			t.Fatalf("%s: %v", d.name, got.err)
 		}
 		passed(strings.Fields(d.name)[0])
@@ -171,7 +175,8 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 		postTraced(t, web, path, clientSpan(len(names)).String(), state(len(names)))
 		passed("rest")
 	}
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", clientSpan(len(names)).String(), "tracestate", state(len(names)))
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", clientSpan(len(names)).String(), "tracestate",
+		state(len(names)))
 	if _, err := rpc.client.ModelInfer(ctx, frame{1, nil}.question(t, "m")); err != nil {
 		t.Fatal(err)
 	}
@@ -188,13 +193,16 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 				t.Errorf("%s: span %s has the state %q, expected %q", door, span.Name, span.State, state(i))
 			}
 		}
-		if a := spans["infer m"].Attributes; a["shivad.door"] != door || a["shivad.outcome"] != "ok" || spans["infer m"].Fault != "" {
+		if a := spans["infer m"].Attributes; a["shivad.door"] != door || a["shivad.outcome"] != "ok" ||
+			spans["infer m"].Fault != "" {
 			t.Errorf("%s: %v", door, a)
 		}
-		if a := spans["queue"].Attributes; a["shivad.batch.reason"] != "idle" || a["shivad.batch.rows"] != int64(1) || a["shivad.model"] != "m" || a["shivad.version"] != "1" {
+		if a := spans["queue"].Attributes; a["shivad.batch.reason"] != "idle" || a["shivad.batch.rows"] != int64(1) ||
+			a["shivad.model"] != "m" || a["shivad.version"] != "1" {
 			t.Errorf("%s: %v", door, a)
 		}
-		if c := spans["container"]; c.Attributes["shivad.replica"] != "gpu" || c.Kind != "CLIENT" || c.Start.Before(spans["queue"].End) {
+		if c := spans["container"]; c.Attributes["shivad.replica"] != "gpu" || c.Kind != "CLIENT" ||
+			c.Start.Before(spans["queue"].End) {
 			t.Errorf("%s: %+v", door, c)
 		}
 	}
@@ -204,7 +212,8 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 	not.Sampled = false
 	for _, text := range []string{not.String(), "rubbish"} {
 		for _, d := range doors {
-			if got := d.send("m", frame{1, map[string]any{"traceparent": text, "tracestate": state(0)}}); got.err != nil {
+			if got := d.send("m", frame{1, map[string]any{"traceparent": text, "tracestate": state(0)}}); got.err !=
+				nil {
 				t.Errorf("%s: traceparent %q: %v", d.name, text, got.err)
 			}
 			if parent, state := <-parents, <-states; parent != "" || state != "" {
@@ -212,7 +221,8 @@ func TestTraceThroughEveryDoor(t *testing.T) {
 			}
 		}
 	}
-	if page := metricsPage(t, s); !strings.Contains(page, fmt.Sprintf("\nshivad_trace_spans_exported_total %d\n", 5*len(names))) || !strings.Contains(page, "\nshivad_trace_spans_dropped_total 0\n") {
+	if page := metricsPage(t, s); !strings.Contains(page,
+		fmt.Sprintf("\nshivad_trace_spans_exported_total %d\n", 5*len(names))) || !strings.Contains(page, "\nshivad_trace_spans_dropped_total 0\n") {
 		t.Error("/metrics does not have the spans")
 	}
 }
@@ -254,7 +264,8 @@ func TestTraces(t *testing.T) {
 		batches <- b
 		return nil
 	})
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "slow", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, w, scheduler.ReplicaOptions{Slots: 1}); err != nil {
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "slow", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, w, scheduler.ReplicaOptions{Slots: 1}); err != nil {
 		t.Fatal(err)
 	}
 	doors := cameraDoors(t, s)
@@ -288,14 +299,16 @@ func TestTraces(t *testing.T) {
 		t.Errorf("a request alone in its batch has the links %v", spans["queue"].Links)
 	}
 	one, other := spansOf(t, collector, clientSpan(1), whole...), spansOf(t, collector, clientSpan(2), whole...)
-	if !slices.Equal(one["queue"].Links, []string{other["container"].ID}) || !slices.Equal(other["queue"].Links, []string{one["container"].ID}) {
+	if !slices.Equal(one["queue"].Links, []string{other["container"].ID}) ||
+		!slices.Equal(other["queue"].Links, []string{one["container"].ID}) {
 		t.Errorf("%v and %v do not name each other", one["queue"], other["queue"])
 	}
 	if a := one["queue"].Attributes; a["shivad.batch.rows"] != int64(2) {
 		t.Errorf("%v", a)
 	}
 	spans := spansOf(t, collector, clientSpan(3), "infer slow", "door", "queue", "answer")
-	if late.err == nil || !strings.Contains(spans["queue"].Fault, "deadline") || spans["infer slow"].Attributes["shivad.outcome"] != "deadline_exceeded" {
+	if late.err == nil || !strings.Contains(spans["queue"].Fault, "deadline") ||
+		spans["infer slow"].Attributes["shivad.outcome"] != "deadline_exceeded" {
 		t.Errorf("%v; %+v", late, spans)
 	}
 
@@ -318,14 +331,16 @@ func TestTraces(t *testing.T) {
 	for i, d := range []cameraDoor{doors[0], library} {
 		d.send("nobody", parent(6+i))
 		spans = spansOf(t, collector, clientSpan(6+i), "infer nobody", "door")
-		if whole := spans["infer nobody"]; whole.Attributes["shivad.outcome"] != "not_found" || !strings.Contains(whole.Fault, "nobody") {
+		if whole := spans["infer nobody"]; whole.Attributes["shivad.outcome"] != "not_found" ||
+			!strings.Contains(whole.Fault, "nobody") {
 			t.Errorf("%+v", whole)
 		}
 	}
 
 	constant(t, s, "a", 1, 0)
 	constant(t, s, "b", 2, 0)
-	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []string{"a", "b"}, Policy: "exp4"}); err != nil {
+	if _, err := registry(t, s).Create(t.Context(),
+		apps.Definition{Name: "app", Models: []string{"a", "b"}, Policy: "exp4"}); err != nil {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "the models", func() bool { return serves(s, "a", "1") && serves(s, "b", "1") })

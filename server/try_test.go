@@ -20,15 +20,19 @@ func TestTry(t *testing.T) {
 	poor := declared("poor", "admin:read", "infer")
 	poor.Quota.RequestsPerSecond, poor.Quota.Burst = 1, time.Millisecond
 	s, _ := loaded(t, new(logged), func(c *config.Config) {
-		c.Identities = []config.Identity{declared("tries", "admin:read", "infer:e*"), declared("reads", "admin:read"), declared("infers", "infer"), poor}
+		c.Identities = []config.Identity{declared("tries", "admin:read", "infer:e*"), declared("reads", "admin:read"),
+			declared("infers", "infer"), poor}
 	})
 	g := &guardedServer{Server: s}
 	for name, inputs := range map[string][]tensor.Spec{
-		"echo": {{Name: "f", DType: tensor.Float32, Shape: tensor.Shape{-1, 3}}, {Name: "s", DType: tensor.Bytes, Shape: tensor.Shape{-1, 1}}},
+		"echo": {{Name: "f", DType: tensor.Float32, Shape: tensor.Shape{-1, 3}},
+			{Name: "s", DType: tensor.Bytes, Shape: tensor.Shape{-1, 1}}},
 		"easy": {{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 2}}},
 		"no":   {{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 2}}},
 	} {
-		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"}, scheduler.Spec{Inputs: inputs, Outputs: inputs}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
+		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"},
+			scheduler.Spec{Inputs: inputs, Outputs: inputs}, scheduler.WorkerFunc(echo),
+			scheduler.ReplicaOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -45,7 +49,9 @@ func TestTry(t *testing.T) {
 		return code, a, text
 	}
 	_, a, text := try("tries", "easy", `{"input":[[7,8],[9,10]],"version":"1"}`)
-	if len(a.Outputs) != 1 || a.Outputs[0].Elements != 4 || len(a.Outputs[0].Data) != 4 || a.Outputs[0].Data[3] != 10.0 || a.Outputs[0].Datatype != "UINT8" || a.Version != "1" || a.Total <= 0 || a.Rows < 1 {
+	if len(a.Outputs) != 1 || a.Outputs[0].Elements != 4 || len(a.Outputs[0].Data) != 4 ||
+		a.Outputs[0].Data[3] != 10.0 || a.Outputs[0].Datatype != "UINT8" || a.Version != "1" || a.Total <= 0 ||
+		a.Rows < 1 {
 		t.Errorf("%s", text)
 	}
 	_, a, text = try("tries", "easy", `{"input":{"b64":"`+base64.StdEncoding.EncodeToString([]byte{1, 2})+`","shape":[1,2]}}`)
@@ -66,7 +72,8 @@ func TestTry(t *testing.T) {
 		t.Errorf("two inputs: %s", text)
 	}
 	_, a, text = try("tries", "echo", `{"input":{"f":[[0,0,0],[0,0,0]],"s":[["`+strings.Repeat("a", 1<<20-1)+`"],["bc"]]}}`)
-	if len(a.Outputs) != 2 || len(a.Outputs[1].Data) != 2 || len(a.Outputs[1].Data[0].(string)) != 1<<20-1 || a.Outputs[1].Data[1] != "b" {
+	if len(a.Outputs) != 2 || len(a.Outputs[1].Data) != 2 || len(a.Outputs[1].Data[0].(string)) != 1<<20-1 ||
+		a.Outputs[1].Data[1] != "b" {
 		t.Errorf("texts of a mebibyte and a byte: %.99s of %d", text, len(text))
 	}
 	for _, c := range []struct {
@@ -88,7 +95,8 @@ func TestTry(t *testing.T) {
 		{"tries", "echo", `{"input":[[1,2]]}`, 400, "each of the 2 inputs"},
 	} {
 		if code, _, text := try(c.who, c.name, c.body); code != c.code || !strings.Contains(text, c.says) {
-			t.Errorf("%s tries %s with %s: %d %s, expected %d and %q", c.who, c.name, c.body, code, text, c.code, c.says)
+			t.Errorf("%s tries %s with %s: %d %s, expected %d and %q", c.who, c.name, c.body, code, text, c.code,
+				c.says)
 		}
 	}
 	refused := false
@@ -105,7 +113,9 @@ func TestTry(t *testing.T) {
 func TestInsights(t *testing.T) {
 	s, _ := loaded(t, new(logged), nil)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}}
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "easy", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{Label: "r"}); err != nil {
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "easy", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo),
+		scheduler.ReplicaOptions{Label: "r"}); err != nil {
 		t.Fatal(err)
 	}
 	nan := float32(math.NaN())
@@ -126,10 +136,12 @@ func TestInsights(t *testing.T) {
 		t.Fatalf("%+v", list)
 	}
 	one := list[0]
-	if r := one.Replicas[0]; r.Name != "r" || r.Batches != 200 || len(r.Measured) == 0 || len(r.Fitted) == 0 || r.Measured[0].Rows != 1 || r.Measured[0].Took <= 0 || r.Fitted[0].Planned < r.Fitted[0].Typical {
+	if r := one.Replicas[0]; r.Name != "r" || r.Batches != 200 || len(r.Measured) == 0 || len(r.Fitted) == 0 ||
+		r.Measured[0].Rows != 1 || r.Measured[0].Took <= 0 || r.Fitted[0].Planned < r.Fitted[0].Typical {
 		t.Errorf("%+v", r)
 	}
-	if n := len(one.Sent); n != 128 || one.Sent[n-1].Rows != 1 || one.Sent[n-1].Closed != "idle" || one.Sent[0].At > one.Sent[n-1].At {
+	if n := len(one.Sent); n != 128 || one.Sent[n-1].Rows != 1 || one.Sent[n-1].Closed != "idle" ||
+		one.Sent[0].At > one.Sent[n-1].At {
 		t.Errorf("%d batches, the last %+v", n, one.Sent[max(0, n-1)])
 	}
 	batches := s.report.Batches()
@@ -140,7 +152,8 @@ func TestInsights(t *testing.T) {
 		t.Errorf("of a name that nothing has: %+v", got)
 	}
 	g := &guardedServer{Server: s}
-	code, text := g.http(t, s.Addrs().Admin.String(), "", "POST", "/v1/models/easy/try", `{"input":{"b64":"`+base64.StdEncoding.EncodeToString(in.Data)+`","shape":[1,2]}}`)
+	code, text := g.http(t, s.Addrs().Admin.String(), "", "POST", "/v1/models/easy/try",
+		`{"input":{"b64":"`+base64.StdEncoding.EncodeToString(in.Data)+`","shape":[1,2]}}`)
 	if code != 200 || !strings.Contains(text, "null") {
 		t.Errorf("NaN: %d %s", code, text)
 	}

@@ -39,7 +39,8 @@ func startCrowded(t *testing.T) *guardedServer {
 		c.Limits.PayloadBytes, c.Limits.MessageBytes = crowdedBudget, 16<<20
 	})
 	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, bigRow}}}
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "big", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "big", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return &guardedServer{Server: s, file: file, log: log}
@@ -62,7 +63,8 @@ func write(t *testing.T, c net.Conn, p []byte) {
 func overShiva(token string) half {
 	return func(t *testing.T, _ *guardedServer, c net.Conn) {
 		if token != "" {
-			hello, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: shiva.WhoAmINamespace, Metadata: fmt.Appendf(nil, `{"token":%q}`, token)})
+			hello, err := shiva.AppendMessage(nil,
+				&shiva.Message{Namespace: shiva.WhoAmINamespace, Metadata: fmt.Appendf(nil, `{"token":%q}`, token)})
 			if err != nil {
 				t.Error(err)
 			}
@@ -90,19 +92,24 @@ func overFrigate(t *testing.T, _ *guardedServer, c net.Conn) {
 }
 
 func overREST(t *testing.T, _ *guardedServer, c net.Conn) {
-	head := fmt.Sprintf("POST /v2/models/big/infer HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", tokenOf("greedy"), bigRow)
+	head := fmt.Sprintf("POST /v2/models/big/infer HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n",
+		tokenOf("greedy"), bigRow)
 	write(t, c, append([]byte(head), bytes.Repeat([]byte(" "), halfSent)...))
 }
 
 func overGRPC(t *testing.T, _ *guardedServer, c net.Conn) {
 	dial := func(context.Context, string) (net.Conn, error) { return &curtailed{Conn: c, left: 3 * halfSent}, nil } // grpc-go passes on a megabyte at a time
-	client, err := grpc.NewClient("passthrough:///greedy", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dial))
+	client, err := grpc.NewClient("passthrough:///greedy", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(dial))
 	if err != nil {
 		t.Error(err)
 		return
 	}
 	t.Cleanup(func() { client.Close() })
-	q := &pb.ModelInferRequest{ModelName: "big", Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "UINT8", Shape: []int64{1, bigRow}}}, RawInputContents: [][]byte{make([]byte, bigRow)}}
+	q := &pb.ModelInferRequest{ModelName: "big",
+		Inputs: []*pb.ModelInferRequest_InferInputTensor{
+			{Name: "x", Datatype: "UINT8", Shape: []int64{1, bigRow}}},
+		RawInputContents: [][]byte{make([]byte, bigRow)}}
 	_, _ = pb.NewGRPCInferenceServiceClient(client).ModelInfer(as(t, tokenOf("greedy")), q)
 }
 
@@ -150,7 +157,8 @@ func TestUnfinishedMessages(t *testing.T) {
 	}{
 		{"strangers over Shiva", func(a Addrs) []net.Addr { return a.TCP }, overShiva(""), strangers, strangers / 2},
 		{"strangers over Frigate", func(a Addrs) []net.Addr { return a.Frigate }, overFrigate, strangers, 0},
-		{"strangers with an unknown token over Shiva", func(a Addrs) []net.Addr { return a.TCP }, overShiva("unknown"), strangers, strangers / 2},
+		{"strangers with an unknown token over Shiva", func(a Addrs) []net.Addr { return a.TCP }, overShiva("unknown"),
+			strangers, strangers / 2},
 		{"another identity over Shiva", func(a Addrs) []net.Addr { return a.TCP }, overShiva(token), known, known / 2},
 		{"another identity over HTTP", func(a Addrs) []net.Addr { return a.REST }, overREST, known, known / 2},
 		{"another identity over gRPC", func(a Addrs) []net.Addr { return a.GRPC }, overGRPC, known, known / 4},
@@ -168,7 +176,9 @@ func TestUnfinishedMessages(t *testing.T) {
 				go c.send(t, g, k) // ends with the connection
 			}
 			if c.least > 0 {
-				budgettest.Until(t, "the attack to take memory", func() bool { return g.unfinished.Stats().Held >= c.least })
+				budgettest.Until(t, "the attack to take memory", func() bool {
+					return g.unfinished.Stats().Held >= c.least
+				})
 			}
 			modest := dialAs(t, g, "modest")
 			for i := range 20 {
@@ -179,7 +189,8 @@ func TestUnfinishedMessages(t *testing.T) {
 					t.Fatalf("they take %d bytes, expected %d at most", taken, c.most)
 				}
 			}
-			if u := g.identities.Usage()["greedy"]; c.most == known && c.what != "another identity over gRPC" && u.Has[3] == 0 {
+			if u := g.identities.Usage()["greedy"]; c.most == known && c.what != "another identity over gRPC" &&
+				u.Has[3] == 0 {
 				t.Errorf("bytes in flight do not show what arrives: %v", u.Has)
 			}
 		})
@@ -200,10 +211,13 @@ func TestLargeFirstMessage(t *testing.T) {
 	}
 	defer k.Close()
 	overShiva("")(t, g, k)
-	budgettest.Until(t, "a stranger to hold half of what strangers may", func() bool { return g.unfinished.Stats().Strangers >= bigRow })
+	budgettest.Until(t, "a stranger to hold half of what strangers may", func() bool {
+		return g.unfinished.Stats().Strangers >= bigRow
+	})
 	late := dial(t, g.Server)
 	var told *shiva.RemoteError
-	if err := ask(late); !errors.As(err, &told) || told.Type != "Overloaded" || !told.Retryable || !strings.Contains(told.Message, "!whoami") {
+	if err := ask(late); !errors.As(err, &told) || told.Type != "Overloaded" || !told.Retryable ||
+		!strings.Contains(told.Message, "!whoami") {
 		t.Errorf("while there is none: %v", err)
 	}
 	if err := ask(late); err != nil {
@@ -213,7 +227,8 @@ func TestLargeFirstMessage(t *testing.T) {
 	if err := g.shivaOn(t, stranger, "", "big", "", bigTensor()); !errors.As(err, &told) || told.Type != "Overloaded" {
 		t.Errorf("a message without a token: %v", err)
 	}
-	if err := g.shivaOn(t, stranger, tokenOf("unknown"), "big", "", bigTensor()); !errors.As(err, &told) || told.Type != "Unauthenticated" {
+	if err := g.shivaOn(t, stranger, tokenOf("unknown"), "big", "", bigTensor()); !errors.As(err, &told) ||
+		told.Type != "Unauthenticated" {
 		t.Errorf("one with an unknown token: %v", err)
 	}
 }

@@ -45,9 +45,12 @@ var doors = []string{"tcp", "rest", "grpc", "stream"}
 // Addresses in the network in memory: of doors, of the same with TLS, and of containers by
 // protocol.
 var (
-	doorAddrs       = map[string]string{"tcp": "10.0.0.1:6174", "rest": "10.0.0.1:8000", "grpc": "10.0.0.1:8001", "stream": "10.0.0.1:8001", "admin": "10.0.0.1:9000", "frigate": "10.0.0.1:5555"}
-	encryptedAddrs  = map[string]string{"tcp": "10.0.0.1:6175", "rest": "10.0.0.1:8443", "grpc": "10.0.0.1:8444", "stream": "10.0.0.1:8444", "admin": "10.0.0.1:9443"}
-	containersAddrs = map[string]string{"": "10.0.0.1:7000", "tls": "10.0.0.1:7001", "v1b": "10.0.0.1:7002", "v2": "10.0.0.1:7003", "v2a": "10.0.0.1:7004", "v0": "10.1.0.100:9000"}
+	doorAddrs = map[string]string{"tcp": "10.0.0.1:6174", "rest": "10.0.0.1:8000", "grpc": "10.0.0.1:8001",
+		"stream": "10.0.0.1:8001", "admin": "10.0.0.1:9000", "frigate": "10.0.0.1:5555"}
+	encryptedAddrs = map[string]string{"tcp": "10.0.0.1:6175", "rest": "10.0.0.1:8443", "grpc": "10.0.0.1:8444",
+		"stream": "10.0.0.1:8444", "admin": "10.0.0.1:9443"}
+	containersAddrs = map[string]string{"": "10.0.0.1:7000", "tls": "10.0.0.1:7001", "v1b": "10.0.0.1:7002",
+		"v2": "10.0.0.1:7003", "v2a": "10.0.0.1:7004", "v0": "10.1.0.100:9000"}
 )
 
 // patience is how long clients wait for answers that never come.

@@ -46,7 +46,8 @@ func (s *scene) newHosts() (list []*host) {
 		}
 		for i := range replicas {
 			name := fmt.Sprintf("%s%d", model, i)
-			h := &host{scene: s, name: name, model: model, version: "1", over: s.over, rand: draw(s.plan.seed, name), script: draw(s.plan.seed, name+" answers")}
+			h := &host{scene: s, name: name, model: model, version: "1", over: s.over, rand: draw(s.plan.seed, name),
+				script: draw(s.plan.seed, name+" answers")}
 			if model == "old" {
 				h.old = s.plan.old
 			} else {
@@ -196,7 +197,8 @@ func (h *host) begin(near *shivatest.Link, name string, calm bool) (life, error)
 		outputs = detections
 	}
 	m := containertest.Model{
-		Name: h.model, Version: h.version, Inputs: pairs, Outputs: outputs, MaxBatch: 8, Concurrency: 1 + h.rand.IntN(2), Token: token,
+		Name: h.model, Version: h.version, Inputs: pairs, Outputs: outputs, MaxBatch: 8,
+		Concurrency: 1 + h.rand.IntN(2), Token: token,
 		Feedback: s.troubles.learning,
 		Answer:   func(b *containertest.Batch) containertest.Reply { return h.answer(name, b, calm) },
 	}
@@ -209,7 +211,8 @@ func (h *host) begin(near *shivatest.Link, name string, calm bool) (life, error)
 // grant returns the grant of a shared container to this server.
 func (h *host) grant(rows int, calm bool) (g containertest.Grant) {
 	n := h.script.IntN(100) / h.scene.plan.harm
-	g = containertest.Grant{Delay: time.Duration(h.script.Int64N(int64(20 * time.Millisecond))), Elsewhere: h.script.IntN(3) * rows, Target: h.script.IntN(2 * mostRows)}
+	g = containertest.Grant{Delay: time.Duration(h.script.Int64N(int64(20 * time.Millisecond))),
+		Elsewhere: h.script.IntN(3) * rows, Target: h.script.IntN(2 * mostRows)}
 	g.Silent, g.Alone = !calm && n < 2, !calm && n == 2
 	return g
 }
@@ -327,6 +330,8 @@ func (s *scene) mayServe(h *host) bool {
 	defer s.history.mu.Unlock()
 	now := time.Now()
 	return slices.ContainsFunc(s.history.declared("worker", now, now), func(i *config.Identity) bool {
-		return i != nil && slices.ContainsFunc(i.May, func(right string) bool { return grants(right, "serve", h.model+"/"+h.version) })
+		return i != nil && slices.ContainsFunc(i.May, func(right string) bool {
+			return grants(right, "serve", h.model+"/"+h.version)
+		})
 	})
 }

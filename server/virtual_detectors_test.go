@@ -32,7 +32,8 @@ func detected(values []int32) (rows []float32) {
 func (s *scene) newDetector(i int) (c *client, questions int) {
 	name := fmt.Sprintf("detector%d", i)
 	r := draw(s.plan.seed, name)
-	c = &client{scene: s, name: name, door: "frigate", from: fmt.Sprintf("10.2.2.%d:5000", i+1), rand: r, deals: draw(s.plan.seed, name+" questions"), faults: draw(s.plan.seed, name+" connections")}
+	c = &client{scene: s, name: name, door: "frigate", from: fmt.Sprintf("10.2.2.%d:5000", i+1), rand: r,
+		deals: draw(s.plan.seed, name+" questions"), faults: draw(s.plan.seed, name+" connections")}
 	c.shaky = s.troubles.clients && r.IntN(2) == 0
 	return c, 3 + r.IntN(25)
 }
@@ -53,7 +54,8 @@ func (c *client) runDetector(questions int) {
 		}
 		for ; questions > 0 && err == nil; questions-- {
 			time.Sleep(c.wait())
-			err = c.detect(d, &question{client: c, model: "d", rows: 1, timeout: detectorPatience, bad: c.deals.IntN(30) == 0})
+			err = c.detect(d,
+				&question{client: c, model: "d", rows: 1, timeout: detectorPatience, bad: c.deals.IntN(30) == 0})
 		}
 		d.Close()
 	}
@@ -111,7 +113,8 @@ func (c *client) detect(d *zmtp.Conn, q *question) error {
 	h := c.scene.history
 	h.ask(q)
 	h.sent(q) // its time runs from the first byte
-	frames, err := c.exchange(d, fmt.Sprintf(`{"shape": [1, %d], "dtype": "int32", "model_type": "ssd"}`, q.width()), string(q.input().Data))
+	frames, err := c.exchange(d, fmt.Sprintf(`{"shape": [1, %d], "dtype": "int32", "model_type": "ssd"}`, q.width()),
+		string(q.input().Data))
 	if err != nil {
 		h.answer(q, answer{kind: unanswered, text: err.Error()})
 		return err
@@ -128,7 +131,8 @@ func (c *client) detect(d *zmtp.Conn, q *question) error {
 		return v
 	}
 	switch first := row(0); {
-	case row(1) != [6]float32{}, head.Error != "" && first != [6]float32{}, kind(head.Type) != kindOf(head.Error) && head.Error != "":
+	case row(1) != [6]float32{}, head.Error != "" && first != [6]float32{},
+		kind(head.Type) != kindOf(head.Error) && head.Error != "":
 		h.fault("%s was sent %s and rows that begin with %v, %v", c.name, frames[0], first, row(1))
 	case head.Error != "":
 		h.answer(q, answer{kind: kindOf(head.Error), text: head.Error})

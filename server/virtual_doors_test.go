@@ -167,7 +167,8 @@ func (c *client) listen(k io.Reader, line <-chan *question) {
 				return
 			}
 			if cut {
-				h.fault("%s was sent an answer after that to a message which the server did not read on: %s", c.name, m.Metadata)
+				h.fault("%s was sent an answer after that to a message which the server did not read on: %s", c.name,
+					m.Metadata)
 				return
 			}
 			cut = unread(m)
@@ -201,7 +202,8 @@ func shivaAnswer(h *history, q *question, m *shiva.Message) answer {
 		id = 0
 	}
 	if err := json.Unmarshal(m.Metadata, &meta); err != nil || meta.ID != id {
-		h.fault("question %d of %s got the answer to question %d: %s %s, %v", q.number, q.client.name, meta.ID, m.Namespace, m.Metadata, err)
+		h.fault("question %d of %s got the answer to question %d: %s %s, %v", q.number, q.client.name, meta.ID,
+			m.Namespace, m.Metadata, err)
 	}
 	switch {
 	case m.Namespace == "!error":
@@ -292,7 +294,8 @@ func (c *client) askREST() (func(context.Context, *question) answer, func()) {
 
 // web returns an HTTP client that uses the client's connections.
 func (c *client) web() *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dialNet(ctx) }}}
+	return &http.Client{Transport: &http.Transport{DisableCompression: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dialNet(ctx) }}}
 }
 
 // dialNet is dial for callers that need a net.Conn.
@@ -313,7 +316,8 @@ func (q *question) overHTTP() (path string, body []byte) {
 	for key, value := range q.parameters() {
 		members[key] = value
 	}
-	x := map[string]any{"name": "x", "datatype": "INT32", "shape": []int{2 * q.rows / q.width(), q.width()}, "data": q.inputs()}
+	x := map[string]any{"name": "x", "datatype": "INT32", "shape": []int{2 * q.rows / q.width(), q.width()},
+		"data": q.inputs()}
 	if q.model == "old" {
 		x["name"] = "input"
 	}
@@ -431,8 +435,9 @@ func (q *question) request() *pb.ModelInferRequest {
 	}
 	r := &pb.ModelInferRequest{
 		ModelName: q.model, ModelVersion: q.version, Id: fmt.Sprint(q.number),
-		Parameters:       map[string]*pb.InferParameter{"timeout": inferParameter(q.timeout.Microseconds())},
-		Inputs:           []*pb.ModelInferRequest_InferInputTensor{{Name: name, Datatype: "INT32", Shape: []int64{int64(x.Shape[0]), int64(x.Shape[1])}}},
+		Parameters: map[string]*pb.InferParameter{"timeout": inferParameter(q.timeout.Microseconds())},
+		Inputs: []*pb.ModelInferRequest_InferInputTensor{
+			{Name: name, Datatype: "INT32", Shape: []int64{int64(x.Shape[0]), int64(x.Shape[1])}}},
 		RawInputContents: [][]byte{x.Data},
 	}
 	for key, value := range q.parameters() {

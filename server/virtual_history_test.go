@@ -96,9 +96,12 @@ var kinds = []struct {
 	begins string
 	kind   kind
 }{
-	{"overloaded", "Overloaded"}, {"deadline exceeded", "DeadlineExceeded"}, {"no live replica", "Unavailable"}, {"state: unavailable", "Unavailable"}, {"container failed", "ContainerFailed"},
-	{"container lost", "ContainerLost"}, {"draining", "Draining"}, {"canceled", "Canceled"}, {"invalid input", "InvalidInput"}, {"not found", "NotFound"}, {"Request for unknown model", "NotFound"},
-	{"unauthenticated", "Unauthenticated"}, {"permission denied", "PermissionDenied"}, {"superseded", "Superseded"}, {"malformed message", "Protocol"}, {"too large", "TooLarge"},
+	{"overloaded", "Overloaded"}, {"deadline exceeded", "DeadlineExceeded"}, {"no live replica", "Unavailable"},
+	{"state: unavailable", "Unavailable"}, {"container failed", "ContainerFailed"},
+	{"container lost", "ContainerLost"}, {"draining", "Draining"}, {"canceled", "Canceled"},
+	{"invalid input", "InvalidInput"}, {"not found", "NotFound"}, {"Request for unknown model", "NotFound"},
+	{"unauthenticated", "Unauthenticated"}, {"permission denied", "PermissionDenied"}, {"superseded", "Superseded"},
+	{"malformed message", "Protocol"}, {"too large", "TooLarge"},
 }
 
 func kindOf(text string) kind {
@@ -199,7 +202,8 @@ func (h *history) ran(container, model string, values []int32, late bool) (runs 
 			continue
 		}
 		if !slices.Contains(q.by(), model) || q.bad || q.about != nil {
-			h.faultLocked("%s, of model %s, was sent a row of question %d, which was for %s", container, model, n, q.model)
+			h.faultLocked("%s, of model %s, was sent a row of question %d, which was for %s", container, model, n,
+				q.model)
 		}
 		if f := q.frame; f != nil && f.keep > 0 {
 			name := q.client.name + " " + q.model + " " + f.stream

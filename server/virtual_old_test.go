@@ -130,7 +130,9 @@ func (c *oldContainer) serve() error {
 			b.Rows = int(binary.LittleEndian.Uint32(f[at.header][4:]))
 		}
 		id, data := at.id, slices.Concat(f[at.inputs:]...)
-		if err := c.take(b, data, func(values []int32) error { return c.peer.Send(c.result(f[id], values)...) }); err != nil {
+		if err := c.take(b, data, func(values []int32) error {
+			return c.peer.Send(c.result(f[id], values)...)
+		}); err != nil {
 			return err
 		}
 	}
@@ -200,7 +202,8 @@ func (c *oldContainer) take(b *containertest.Batch, data []byte, send func([]int
 	if c.mute() {
 		return nil
 	}
-	b.Inputs = []tensor.Tensor{{DType: tensor.Int32, Shape: tensor.Shape{b.Rows, len(data) / 4 / max(b.Rows, 1)}, Data: data}}
+	b.Inputs = []tensor.Tensor{{DType: tensor.Int32, Shape: tensor.Shape{b.Rows, len(data) / 4 / max(b.Rows, 1)},
+		Data: data}}
 	r := c.answer(b)
 	time.Sleep(r.Delay)
 	switch {

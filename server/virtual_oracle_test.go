@@ -41,7 +41,8 @@ func (s *scene) check() {
 func (s *scene) judge(q *question) {
 	h := s.history
 	wrong := func(format string, args ...any) {
-		h.fault("question %d of %s (%s, %d rows for %s, %v, at %v, bad %t): %s", q.number, q.client.name, q.client.door, q.rows, q.path(), q.timeout, q.begun.Sub(h.began), q.bad, fmt.Sprintf(format, args...))
+		h.fault("question %d of %s (%s, %d rows for %s, %v, at %v, bad %t): %s", q.number, q.client.name, q.client.door,
+			q.rows, q.path(), q.timeout, q.begun.Sub(h.began), q.bad, fmt.Sprintf(format, args...))
 	}
 	c := q.client
 	lossy := c.cut || q.given || s.troubles.stop
@@ -150,7 +151,8 @@ func (s *scene) judgeRuns(q *question, a answer, wrong func(string, ...any)) {
 	}
 	for row, n := range times {
 		if losses[row] > mostLosses {
-			wrong("row %d was sent to %d containers that were lost with it, not to %d at most", row, losses[row], mostLosses)
+			wrong("row %d was sent to %d containers that were lost with it, not to %d at most", row, losses[row],
+				mostLosses)
 		}
 		if n > 1 && !s.troubles.containers && !s.missing(q, a.at) {
 			wrong("row %d was executed %d times, and no container has failed", row, n)
@@ -258,7 +260,8 @@ func (s *scene) unexpected(q *question, a answer) string {
 	case "Overloaded":
 		return s.overloaded(q, a)
 	case "Unavailable":
-		if !s.troubles.containers && !s.troubles.stop && !(q.about != nil && s.troubles.store) && !s.missing(q, a.at) && s.notFound(q) != "" {
+		if !s.troubles.containers && !s.troubles.stop && !(q.about != nil && s.troubles.store) && !s.missing(q, a.at) &&
+			s.notFound(q) != "" {
 			return "its containers are there"
 		}
 	case "ContainerFailed":
@@ -317,7 +320,9 @@ func (s *scene) overloaded(q *question, a answer) string {
 // bounded reports whether an answer is a refusal by a quota that the payer may have had.
 func (s *scene) bounded(p payer, q *question, a answer) bool {
 	return strings.Contains(a.text, p.String()+" is over its quota") &&
-		slices.ContainsFunc(s.history.quotas(p, q.begun, a.at), func(q config.Quota) bool { return q != config.Quota{} })
+		slices.ContainsFunc(s.history.quotas(p, q.begun, a.at), func(q config.Quota) bool {
+			return q != config.Quota{}
+		})
 }
 
 func hasFate(q *question, fates ...fate) bool {

@@ -21,7 +21,9 @@ func (s *scene) prompt(q *question) bool {
 // clients that exceed their rate are.
 func (s *scene) paced(q *question) bool {
 	rated := func(p payer) bool {
-		return slices.ContainsFunc(s.history.quotas(p, s.history.began, q.begun), func(q config.Quota) bool { return q.RequestsPerSecond > 0 || q.BytesPerSecond > 0 })
+		return slices.ContainsFunc(s.history.quotas(p, s.history.began, q.begun), func(q config.Quota) bool {
+			return q.RequestsPerSecond > 0 || q.BytesPerSecond > 0
+		})
 	}
 	return rated(payer{identity: q.client.identity}) || rated(payer{address: q.client.host()})
 }
@@ -126,7 +128,8 @@ func (s *scene) judgeInFlight(p payer, before []*question, q *question) {
 		}
 	}
 	if n >= most {
-		s.history.fault("question %d of %s was let in while %d of %v were in flight, and it may have %d", q.number, q.client.name, n, p, most)
+		s.history.fault("question %d of %s was let in while %d of %v were in flight, and it may have %d", q.number,
+			q.client.name, n, p, most)
 	}
 }
 
@@ -174,8 +177,10 @@ func (s *scene) judgeRates(p payer, from time.Time, list []*question) {
 			rate, n, extra int
 		}{{"requests", quota.RequestsPerSecond, requests, 1}, {"bytes", int(quota.BytesPerSecond), bytes, largest}} {
 			long := q.first().Sub(from)
-			if most := float64(of.rate)*(long+burst).Seconds() + float64(of.extra) + 1e-6; of.rate > 0 && float64(of.n) > most {
-				s.history.fault("%d %s of %v were let in within %v, until question %d: it may have %d a second", of.n, of.what, p, long, q.number, of.rate)
+			if most := float64(of.rate)*(long+burst).Seconds() + float64(of.extra) + 1e-6; of.rate > 0 &&
+				float64(of.n) > most {
+				s.history.fault("%d %s of %v were let in within %v, until question %d: it may have %d a second", of.n,
+					of.what, p, long, q.number, of.rate)
 				return
 			}
 		}
@@ -209,21 +214,25 @@ func (s *scene) judgeFrame(name string, q *question, newer []*question) {
 			continue
 		}
 		if one, two := q.good(), other.good(); one != nil && two != nil && two.at.Before(one.at) {
-			s.history.fault("stream %s: frame %d was answered %v after frame %d, which is newer", name, q.frame.seq, one.at.Sub(two.at), other.frame.seq)
+			s.history.fault("stream %s: frame %d was answered %v after frame %d, which is newer", name, q.frame.seq,
+				one.at.Sub(two.at), other.frame.seq)
 		}
 		if len(q.runs) == 0 || q.runs[0].late || !other.asked.Before(q.first()) {
 			continue
 		}
 		// A newer frame waited, too, if it was sent to a container later, or gave way to an even
 		// newer one.
-		if later := len(other.runs) > 0 && other.first().After(q.first()); later || len(other.runs) == 0 && len(other.answers) == 1 && other.answers[0].kind == "Superseded" && other.answers[0].at.After(q.first()) {
+		if later := len(other.runs) > 0 && other.first().After(q.first()); later ||
+			len(other.runs) == 0 && len(other.answers) == 1 && other.answers[0].kind == "Superseded" &&
+				other.answers[0].at.After(q.first()) {
 			waiting++
 		}
 	}
 	// Each model has its own queue. And once a frame has begun, all its rows are computed, whatever
 	// waits.
 	if keep := q.frame.keep; keep > 0 && waiting >= keep && len(q.by()) == 1 && !s.history.lost(q) {
-		s.history.fault("stream %s: frame %d was sent to a container while %d newer ones waited, of which it keeps %d", name, q.frame.seq, waiting, keep)
+		s.history.fault("stream %s: frame %d was sent to a container while %d newer ones waited, of which it keeps %d",
+			name, q.frame.seq, waiting, keep)
 	}
 }
 
@@ -239,7 +248,8 @@ func (s *scene) superseded(q *question, a answer) string {
 		}
 	}
 	for _, other := range s.history.questions {
-		if f := other.frame; f != nil && other != q && other.client == q.client && f.stream == q.frame.stream && f.seq == by && other.model == q.model {
+		if f := other.frame; f != nil && other != q && other.client == q.client && f.stream == q.frame.stream &&
+			f.seq == by && other.model == q.model {
 			switch {
 			case other.begun.After(a.at):
 				return fmt.Sprintf("frame %d had not come", by)
@@ -271,7 +281,8 @@ func (s *scene) judgeLearning() {
 			s.history.fault("feedback %d and %d were both learned as round %d", other.number, q.number, a.rounds)
 		}
 		if other := about[q.about]; other != nil {
-			s.history.fault("feedback %d and %d, both about question %d, were learned", other.number, q.number, q.about.number)
+			s.history.fault("feedback %d and %d, both about question %d, were learned", other.number, q.number,
+				q.about.number)
 		}
 		rounds[a.rounds], about[q.about] = q, q
 	}

@@ -107,7 +107,8 @@ func (c *client) manage(orders int) {
 		there := o.done() && o.method != http.MethodDelete
 		switch {
 		case o.method == http.MethodGet && has != nil && (o.done() || o.status == http.StatusNotFound) && there != *has:
-			c.scene.history.fault("%s is told %d of the application, and what it did last leaves it: %t", c.name, o.status, *has)
+			c.scene.history.fault("%s is told %d of the application, and what it did last leaves it: %t", c.name,
+				o.status, *has)
 		case o.done(), o.status == http.StatusNotFound:
 			has = &there
 		case o.refused(): // nothing changed
@@ -131,14 +132,16 @@ func (c *client) dealOrder() *order {
 	see, change := []string{"admin:read", "admin:write"}, []string{"admin:write"}
 	switch n := r.IntN(12); {
 	case n < 2:
-		path := []string{"/v1/status", "/v1/models", "/v1/audit", "/v1/containers", "/v1/config", "/v1/apps", "/v1/logs", "/v1/models/a/explain"}[r.IntN(8)]
+		path := []string{"/v1/status", "/v1/models", "/v1/audit", "/v1/containers", "/v1/config", "/v1/apps",
+			"/v1/logs", "/v1/models/a/explain"}[r.IntN(8)]
 		return &order{method: "GET", path: path, rights: see, also: []int{404}}
 	case n < 4:
 		return &order{method: "GET", path: extra, rights: see, also: []int{404}}
 	case n < 6:
 		return &order{method: "DELETE", path: extra, rights: change, also: []int{404}}
 	case n < 8:
-		return &order{method: "PATCH", path: "/v1/models/b", body: fmt.Sprintf(`{"objective":"%dms"}`, 10+r.IntN(100)), rights: change, also: []int{404}}
+		return &order{method: "PATCH", path: "/v1/models/b", body: fmt.Sprintf(`{"objective":"%dms"}`, 10+r.IntN(100)),
+			rights: change, also: []int{404}}
 	case n < 9 && !s.troubles.tls: // certificates may be half written
 		return &order{method: "POST", path: "/v1/config/reload", rights: change}
 	case n < 11 && s.troubles.loads:
@@ -149,11 +152,13 @@ func (c *client) dealOrder() *order {
 
 // loading and operating return the orders that start or stop the processes of the model "s".
 func (s *scene) loading(do string) *order {
-	return &order{method: "POST", path: "/v2/repository/models/s/" + do, body: "{}", rights: []string{"load"}, name: "s", switches: "s", on: do == "load"}
+	return &order{method: "POST", path: "/v2/repository/models/s/" + do, body: "{}", rights: []string{"load"},
+		name: "s", switches: "s", on: do == "load"}
 }
 
 func (s *scene) operating(do string) *order {
-	return &order{method: "POST", path: "/v1/containers/s/" + do, rights: []string{"admin:write"}, switches: "s", on: do != "stop"}
+	return &order{method: "POST", path: "/v1/containers/s/" + do, rights: []string{"admin:write"}, switches: "s",
+		on: do != "stop"}
 }
 
 // A toggle has the orders that switch one thing on and off.
@@ -198,7 +203,8 @@ func (s *scene) missing(q *question, until time.Time) bool {
 	}
 	t := s.history.toggle("s")
 	return t.mayBeOff(q.begun, until) || slices.ContainsFunc(t, func(o *order) bool {
-		return strings.HasSuffix(o.path, "/restart") && !o.refused() && !o.begun.After(until) && (o.ended.IsZero() || !o.ended.Before(q.begun))
+		return strings.HasSuffix(o.path, "/restart") && !o.refused() && !o.begun.After(until) &&
+			(o.ended.IsZero() || !o.ended.Before(q.begun))
 	})
 }
 
@@ -212,7 +218,8 @@ func (s *scene) judgeOrders() {
 		}
 		givers[o.by] = append(givers[o.by], o)
 		if why := s.odd(o); why != "" {
-			h.fault("%s of %s (%q, right %q), at %v, was answered %d %s: %s", o.method+" "+o.path, o.by.name, o.by.identity, o.rights, o.begun.Sub(h.began), o.status, o.text, why)
+			h.fault("%s of %s (%q, right %q), at %v, was answered %d %s: %s", o.method+" "+o.path, o.by.name,
+				o.by.identity, o.rights, o.begun.Sub(h.began), o.status, o.text, why)
 		}
 	}
 	if trail := s.server.trail.List(1000); len(trail) < 1000 { // or some were dropped
@@ -250,7 +257,8 @@ func (s *scene) odd(o *order) string {
 			return "nothing is scarce"
 		}
 	case o.status == http.StatusServiceUnavailable:
-		if !s.troubles.store && !s.troubles.stop && !(o.switches == "s" && (s.troubles.containers || s.history.toggle("s").mayBeOff(o.begun, o.ended))) {
+		if !s.troubles.store && !s.troubles.stop &&
+			!(o.switches == "s" && (s.troubles.containers || s.history.toggle("s").mayBeOff(o.begun, o.ended))) {
 			return "all is there"
 		}
 	default:
@@ -289,7 +297,8 @@ func (s *scene) judgeTrail(c *client, list []*order, trail []access.Entry) {
 		}
 	}
 	if noted < done || noted > done+unsure || turned < refused || turned > refused+unsure {
-		s.history.fault("the audit has %d changes and %d refusals of %s, who made %d and got %d, beside %d that may have failed", noted, turned, c.name, done, refused, unsure)
+		s.history.fault("the audit has %d changes and %d refusals of %s, who made %d and got %d, beside %d that may have failed",
+			noted, turned, c.name, done, refused, unsure)
 	}
 }
 
@@ -311,14 +320,16 @@ func (s *scene) judgeLoads() {
 		}
 		// If it is unloaded at once, a process may end before it learns that it has registered.
 		if slices.ContainsFunc(switched, func(off *order) bool {
-			return !off.on && !off.refused() && !off.begun.After(o.ended) && (off.ended.IsZero() || !off.ended.Before(o.begun))
+			return !off.on && !off.refused() && !off.begun.After(o.ended) &&
+				(off.ended.IsZero() || !off.ended.Before(o.begun))
 		}) {
 			continue
 		}
 		if !slices.ContainsFunc(h.served, func(v *serving) bool {
 			return !v.from.After(o.ended) && (v.to.IsZero() || !v.to.Before(o.begun))
 		}) {
-			h.fault("%s of %s, at %v, succeeded, and no process has registered", o.path, o.by.name, o.begun.Sub(h.began))
+			h.fault("%s of %s, at %v, succeeded, and no process has registered", o.path, o.by.name,
+				o.begun.Sub(h.began))
 		}
 	}
 }

@@ -158,11 +158,13 @@ func overlay(t *testing.T) (path string, in []plant) {
 			text = strings.Replace(string(original), "\nimport ", "\nimport shivaplant \"github.com/shivad/shivad/shiva/plant\"\nimport ", 1)
 		}
 		if n := strings.Count(text, p.old); n != 1 || !strings.Contains(p.new, "PLANTED") {
-			t.Errorf("%s cannot be planted: %s has the text to replace %d times, not once: %q", p.name, p.file, n, p.old)
+			t.Errorf("%s cannot be planted: %s has the text to replace %d times, not once: %q", p.name, p.file, n,
+				p.old)
 			continue
 		}
 		in = append(in, p)
-		changed[path] = strings.Replace(text, p.old, strings.ReplaceAll(p.new, "PLANTED", "shivaplant.Is("+strconv.Quote(p.name)+")"), 1)
+		changed[path] = strings.Replace(text, p.old,
+			strings.ReplaceAll(p.new, "PLANTED", "shivaplant.Is("+strconv.Quote(p.name)+")"), 1)
 	}
 	dir := t.TempDir()
 	var files struct{ Replace map[string]string }
@@ -190,7 +192,8 @@ func overlay(t *testing.T) (path string, in []plant) {
 func TestPlantedBugs(t *testing.T) {
 	at, in := overlay(t)
 	program := filepath.Join(t.TempDir(), "planted")
-	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", at, "-o", program, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", at, "-o", program, ".").
+		CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	seed, panics := regexp.MustCompile(`TestSeeds\$' ./server -seed (\d+)`), regexp.MustCompile(`(?m)^panic: .*$`)

@@ -55,7 +55,8 @@ type process struct {
 
 func (c *command) launch(replica int) *process {
 	n := c.scene.processes.Add(1)
-	p := &process{command: c, address: fmt.Sprintf("10.1.1.%d:4000", n), registered: make(chan struct{}), over: make(chan struct{})}
+	p := &process{command: c, address: fmt.Sprintf("10.1.1.%d:4000", n), registered: make(chan struct{}),
+		over: make(chan struct{})}
 	p.ctx, p.end = context.WithCancel(c.ctx)
 	p.info = containers.ProcessInfo{Name: c.Name, Replica: replica, State: "restarting", Since: time.Now()}
 	name := fmt.Sprintf("%s%d", c.Name, n)

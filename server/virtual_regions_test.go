@@ -33,7 +33,8 @@ const slotBytes, slots = 64, 64
 func (s *scene) share(c *client, i int) *sharing {
 	r := draw(s.plan.seed, c.name+" memory")
 	m := &sharing{dir: s.memory, name: c.name, inputs: make([]byte, slots*slotBytes), cut: make(map[string]bool)}
-	m.client = &client{scene: s, name: c.name + "'s memory", door: "rest", from: fmt.Sprintf("10.5.0.%d:5000", i+1), rand: r, faults: r, identity: c.identity, token: c.token}
+	m.client = &client{scene: s, name: c.name + "'s memory", door: "rest", from: fmt.Sprintf("10.5.0.%d:5000", i+1),
+		rand: r, faults: r, identity: c.identity, token: c.token}
 	for _, side := range sides {
 		if err := os.WriteFile(m.path(side), m.inputs, 0o600); err != nil {
 			s.t.Fatal(err)
@@ -77,7 +78,8 @@ func (m *sharing) run(done <-chan struct{}) {
 
 // register registers or unregisters a region.
 func (m *sharing) register(web *http.Client, side string, on bool) {
-	o := &order{method: "POST", path: "/v2/systemsharedmemory/region/" + m.region(side) + "/unregister", body: "{}", rights: []string{"infer"}, switches: "region " + m.region(side), quiet: !on}
+	o := &order{method: "POST", path: "/v2/systemsharedmemory/region/" + m.region(side) + "/unregister", body: "{}",
+		rights: []string{"infer"}, switches: "region " + m.region(side), quiet: !on}
 	if on {
 		o.path = "/v2/systemsharedmemory/region/" + m.region(side) + "/register"
 		o.body = fmt.Sprintf(`{"key":"/%s","byte_size":%d}`, m.region(side), slots*slotBytes)
@@ -176,7 +178,8 @@ func (q *question) placed(side string) (region string, offset, size int) {
 // places returns the parameters of a tensor in shared memory, over HTTP and gRPC.
 func (q *question) places(side string) map[string]any {
 	region, offset, size := q.placed(side)
-	return map[string]any{"shared_memory_region": region, "shared_memory_offset": int64(offset), "shared_memory_byte_size": int64(size)}
+	return map[string]any{"shared_memory_region": region, "shared_memory_offset": int64(offset),
+		"shared_memory_byte_size": int64(size)}
 }
 
 // onShiva returns the member of metadata that lists the tensors in shared memory.

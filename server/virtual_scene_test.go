@@ -108,7 +108,8 @@ func newScene(t *testing.T, seed uint64) *scene {
 	r := draw(seed, "plan")
 	s := &scene{t: t, store: new(faultyStore), history: &history{began: time.Now()}}
 	one := func(in int) bool { return r.IntN(in) == 0 }
-	s.troubles = troubles{containers: one(2), clients: one(2), reloads: one(3), stop: one(5), identities: one(3), store: one(3),
+	s.troubles = troubles{containers: one(2), clients: one(2), reloads: one(3), stop: one(5), identities: one(3),
+		store:   one(3),
 		freezes: one(6), tls: one(4), frames: one(3), learning: one(4), versions: one(4),
 		admin: one(3), loads: one(4), regions: one(4), addresses: one(4), clocks: one(4)}
 	// Both remembered feedback and the validity of certificates depend on the clock.
@@ -119,7 +120,8 @@ func newScene(t *testing.T, seed uint64) *scene {
 	// stops for a while.
 	s.troubles.containers = s.troubles.containers || s.troubles.rights || s.troubles.freezes
 	s.plan = plan{seed: seed, clients: 2 + r.IntN(4), hosts: map[string]int{"a": 1 + r.IntN(3), "b": 1 + r.IntN(2)},
-		harm: []int{1, 1, 5}[r.IntN(3)], slowest: time.Duration(1+r.IntN(40)) * time.Millisecond, stop: time.Duration(r.IntN(1000)) * time.Millisecond}
+		harm: []int{1, 1, 5}[r.IntN(3)], slowest: time.Duration(1+r.IntN(40)) * time.Millisecond,
+		stop: time.Duration(r.IntN(1000)) * time.Millisecond}
 	if one(4) {
 		s.plan.old = oldGenerations[r.IntN(len(oldGenerations))]
 		s.plan.hosts["old"] = 1 + r.IntN(2)
@@ -152,7 +154,8 @@ func newScene(t *testing.T, seed uint64) *scene {
 // configuration returns the configuration at the start.
 func (s *scene) configuration(r *rand.Rand) config.Config {
 	c := config.Default()
-	c.TCP.Listen, c.REST.Listen, c.GRPC.Listen = config.Addrs{doorAddrs["tcp"]}, config.Addrs{doorAddrs["rest"]}, config.Addrs{doorAddrs["grpc"]}
+	c.TCP.Listen, c.REST.Listen, c.GRPC.Listen = config.Addrs{doorAddrs["tcp"]}, config.Addrs{doorAddrs["rest"]},
+		config.Addrs{doorAddrs["grpc"]}
 	c.Admin.Listen, c.Containers.Listen, c.Containers.Arena = "", config.Addrs{containersAddrs[""]}, false
 	c.Containers.ExpectedWithin = 0
 	if s.troubles.admin {
@@ -166,7 +169,9 @@ func (s *scene) configuration(r *rand.Rand) config.Config {
 	}
 	if s.troubles.loads {
 		c.Server.Repository = config.RepositoryAll
-		c.Supervised = append(c.Supervised, config.Container{Name: "s", Command: []string{"s"}, Model: "s", Process: config.Process{Replicas: config.Fixed(s.plan.hosts["s"]), StopTimeout: time.Second}})
+		c.Supervised = append(c.Supervised,
+			config.Container{Name: "s", Command: []string{"s"}, Model: "s",
+				Process: config.Process{Replicas: config.Fixed(s.plan.hosts["s"]), StopTimeout: time.Second}})
 	}
 	if s.troubles.regions {
 		c.SharedMemory.Directory, c.SharedMemory.Clients = s.memory, config.ClientsAll
@@ -187,14 +192,17 @@ func (s *scene) configuration(r *rand.Rand) config.Config {
 	}
 	if s.pki != nil {
 		c.TLS.Certificates = s.pki.settings(config.AuthOptional)
-		for door, list := range map[string]*config.Addrs{"tcp": &c.TCP.Listen, "rest": &c.REST.Listen, "grpc": &c.GRPC.Listen} {
+		for door, list := range map[string]*config.Addrs{"tcp": &c.TCP.Listen, "rest": &c.REST.Listen,
+			"grpc": &c.GRPC.Listen} {
 			*list = append(*list, "tls://"+encryptedAddrs[door])
 		}
 		c.Containers.Listen = append(c.Containers.Listen, "tls://"+containersAddrs["tls"])
 	}
 	switch s.plan.old {
 	case "v0":
-		c.Supervised = append(c.Supervised, config.Container{Name: "old", Address: containersAddrs["v0"], Model: "old", Version: "1", RPC: "v0", Input: "ints", Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}) // as if they were not given
+		c.Supervised = append(c.Supervised,
+			config.Container{Name: "old", Address: containersAddrs["v0"], Model: "old", Version: "1", RPC: "v0",
+				Input: "ints", Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}) // as if they were not given
 	case "v1b":
 		c.Containers.ListenV1b = config.Addrs{containersAddrs["v1b"]}
 	case "v2":
@@ -214,7 +222,9 @@ func (s *scene) makeDefault(c *config.Config, version string) {
 
 // identities returns the identities of a scene. Containers of old generations cannot show a token.
 func (s *scene) identities(r *rand.Rand) []config.Identity {
-	list := []config.Identity{declared("all", "infer", "feedback"), declared("onlya", "infer:a", "infer:b"), declared("small", "infer"), declared("slow", "infer"), declared("worker", "serve"), declared("operator", "admin:read", "admin:write", "load"), declared("viewer", "admin:read")}
+	list := []config.Identity{declared("all", "infer", "feedback"), declared("onlya", "infer:a", "infer:b"),
+		declared("small", "infer"), declared("slow", "infer"), declared("worker", "serve"),
+		declared("operator", "admin:read", "admin:write", "load"), declared("viewer", "admin:read")}
 	if s.plan.old != "" {
 		list = append(list, config.Identity{Name: "anonymous", May: []string{"serve:old"}})
 	}
@@ -282,7 +292,8 @@ func (s *scene) stopped() bool { return s.stopping.Load() }
 func (s *scene) play() {
 	const longest = 10 * time.Minute
 	dog := time.AfterFunc(longest, func() {
-		panic(fmt.Sprintf("seed %d; to repeat it:\n	%s\nit is not over after %v", s.plan.seed, repeat(s.plan.seed), longest))
+		panic(fmt.Sprintf("seed %d; to repeat it:\n	%s\nit is not over after %v", s.plan.seed, repeat(s.plan.seed),
+			longest))
 	})
 	defer dog.Stop()
 	s.start()
@@ -352,7 +363,8 @@ func (s *scene) play() {
 func (s *scene) newClient(i int) (c *client, questions int) {
 	name := fmt.Sprintf("client%d", i)
 	r := draw(s.plan.seed, name)
-	c = &client{scene: s, name: name, door: doors[r.IntN(len(doors))], from: fmt.Sprintf("10.2.0.%d:5000", i+1), rand: r, deals: draw(s.plan.seed, name+" questions"), faults: draw(s.plan.seed, name+" connections")}
+	c = &client{scene: s, name: name, door: doors[r.IntN(len(doors))], from: fmt.Sprintf("10.2.0.%d:5000", i+1),
+		rand: r, deals: draw(s.plan.seed, name+" questions"), faults: draw(s.plan.seed, name+" connections")}
 	c.shaky = s.troubles.clients && r.IntN(2) == 0
 	c.encrypted = s.troubles.tls && r.IntN(2) == 0
 	if s.troubles.frames && r.IntN(3) > 0 {
@@ -537,8 +549,9 @@ func (s *scene) settle() {
 // ask sends requests through every door, after all faults have ended.
 func (s *scene) ask() {
 	for i, door := range doors {
-		c := &client{scene: s, name: "last " + door, door: door, from: "10.3.0.1:5000", encrypted: s.troubles.tls && i%2 == int(s.plan.seed%2),
-			rand: draw(s.plan.seed, door), deals: draw(s.plan.seed, door+" questions"), last: true}
+		c := &client{scene: s, name: "last " + door, door: door, from: "10.3.0.1:5000",
+			encrypted: s.troubles.tls && i%2 == int(s.plan.seed%2),
+			rand:      draw(s.plan.seed, door), deals: draw(s.plan.seed, door+" questions"), last: true}
 		if s.troubles.identities {
 			c.identity, c.token = "small", tokenOf("small")
 		}

@@ -159,7 +159,8 @@ func (f *faultyStore) fault() error {
 	return nil
 }
 
-func (f *faultyStore) Update(ctx context.Context, key, id string, change func([]byte) ([]byte, error)) (state.Entry, error) {
+func (f *faultyStore) Update(ctx context.Context, key, id string,
+	change func([]byte) ([]byte, error)) (state.Entry, error) {
 	if err := f.fault(); err != nil {
 		return state.Entry{}, err
 	}

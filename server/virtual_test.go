@@ -110,7 +110,8 @@ func TestSeeds(t *testing.T) {
 			for seed := next.Add(1); seed <= last && !failed.Load(); seed = next.Add(1) {
 				if wrong := playSeed(t, seed); len(wrong) > 0 {
 					failed.Store(true)
-					t.Errorf("seed %d; to repeat it:\n	%s\n%s", seed, repeat(seed), strings.Join(wrong[:min(len(wrong), 20)], "\n"))
+					t.Errorf("seed %d; to repeat it:\n	%s\n%s", seed, repeat(seed),
+						strings.Join(wrong[:min(len(wrong), 20)], "\n"))
 				}
 			}
 		})
@@ -164,7 +165,9 @@ func playSeed(t *testing.T, seed uint64) (wrong []string) {
 }
 
 func play(t *testing.T, seed uint64) (h *history) {
-	defer budgettest.Within(2*time.Minute, func() string { return fmt.Sprintf("seed %d; to repeat it:\n	%s", seed, repeat(seed)) })()
+	defer budgettest.Within(2*time.Minute, func() string {
+		return fmt.Sprintf("seed %d; to repeat it:\n	%s", seed, repeat(seed))
+	})()
 	defer func() {
 		if p := recover(); p != nil { // for example when a goroutine waits for ever
 			panic(fmt.Sprintf("seed %d; to repeat it:\n	%s\n%v", seed, repeat(seed), p))

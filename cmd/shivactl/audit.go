@@ -56,7 +56,8 @@ func (c *cli) printAudit(a admin.Audit) error {
 		case e.Before != "" || e.After != "":
 			result = cmp.Or(e.Before, "-") + " → " + cmp.Or(e.After, "-")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.At.UTC().Format(time.DateTime), cmp.Or(e.Source.String(), "-"), e.Door, e.Action, e.What,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.At.UTC().Format(time.DateTime), cmp.Or(e.Source.String(), "-"),
+			e.Door, e.Action, e.What,
 			cmp.Or(e.Name, "-"), result)
 	}
 	return w.Flush()

@@ -70,7 +70,8 @@ func TestBenchSeesStalls(t *testing.T) {
 	})
 	r, _, _ := offer(t, t.Context(), "--addr", s.Addr(), "--rate", "1000", "--conns", "1", "--for", length.String(), "--data", zeros(t))
 	if least := ms(stall) * 0.9; r.Latency.P999 < least || r.Sent < 1000 || r.Failed+r.Unanswered != 0 {
-		t.Errorf("p99.9 is %g ms of %d requests, %d failed, want at least %g", r.Latency.P999, r.Sent, r.Failed+r.Unanswered, least)
+		t.Errorf("p99.9 is %g ms of %d requests, %d failed, want at least %g", r.Latency.P999, r.Sent,
+			r.Failed+r.Unanswered, least)
 	}
 }
 
@@ -101,14 +102,18 @@ func TestBenchClients(t *testing.T) {
 		good(c, q)
 	})
 	data := zeros(t)
-	r, code, errs := offer(t, t.Context(), "--addr", s.Addr(), "--clients", "3", "--think", "exp:1ms", "--for", "200ms", "--data", data)
-	if code != exitOK || r.Answered == 0 || r.Offered != 0 || r.Think != "exp:1ms" || r.Clients != nil || most.Load() > 3 {
+	r, code, errs := offer(t, t.Context(), "--addr", s.Addr(), "--clients", "3", "--think", "exp:1ms", "--for", "200ms",
+		"--data", data)
+	if code != exitOK || r.Answered == 0 || r.Offered != 0 || r.Think != "exp:1ms" || r.Clients != nil ||
+		most.Load() > 3 {
 		t.Errorf("alone: exit %d, %s: %+v; %d at once", code, errs, r, most.Load())
 	}
 	for _, load := range [][]string{{"--rate", "100"}, {"--streams", "2", "--fps", "50"}} {
-		r, code, errs = offer(t, t.Context(), append(load, "--addr", s.Addr(), "--clients", "3", "--think", "5ms", "--for", "300ms", "--data", data)...)
+		r, code, errs = offer(t, t.Context(),
+			append(load, "--addr", s.Addr(), "--clients", "3", "--think", "5ms", "--for", "300ms", "--data", data)...)
 		if code != exitOK || r.Answered == 0 || r.Offered != 100 || r.Think != "" || len(r.Streams) > 2 ||
-			r.Clients == nil || r.Clients.Number != 3 || r.Clients.Answered == 0 || r.Clients.Offered != 0 || r.Clients.Think != "5ms" || len(r.Clients.Streams) > 0 {
+			r.Clients == nil || r.Clients.Number != 3 || r.Clients.Answered == 0 || r.Clients.Offered != 0 ||
+			r.Clients.Think != "5ms" || len(r.Clients.Streams) > 0 {
 			t.Errorf("beside %v: exit %d, %s: %+v, %+v", load, code, errs, r, r.Clients)
 		}
 	}
@@ -139,12 +144,14 @@ func TestBenchFindsClients(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		good(c, q)
 	})
-	r, code, errs := offer(t, t.Context(), "--addr", s.Addr(), "--search", "p50<500ms", "--think", "0s", "--for", "200ms", "--data", zeros(t))
+	r, code, errs := offer(t, t.Context(), "--addr", s.Addr(), "--search", "p50<500ms", "--think", "0s", "--for",
+		"200ms", "--data", zeros(t))
 	if code != exitOK || r.Search == nil || r.Search.Clients < 1 || r.Search.Clients > 25 || len(r.Search.Trials) < 2 {
 		t.Errorf("exit %d, %s: %+v", code, errs, r.Search)
 	}
 	refuses := benched(t, func(c *shivatest.Conn, q *shiva.Message) { _ = c.Send(refusal(shiva.Overloaded, "the queue is full")) })
-	r, code, _ = offer(t, t.Context(), "--addr", refuses.Addr(), "--search", "p50<1s", "--think", "10ms", "--for", "50ms", "--data", zeros(t))
+	r, code, _ = offer(t, t.Context(), "--addr", refuses.Addr(), "--search", "p50<1s", "--think", "10ms", "--for",
+		"50ms", "--data", zeros(t))
 	if code != exitRefused || r.Search == nil || r.Search.Clients != 0 || len(r.Search.Trials) == 0 {
 		t.Errorf("without answers: exit %d: %+v", code, r.Search)
 	}
@@ -159,12 +166,15 @@ func TestBenchErrors(t *testing.T) {
 	})
 	r, code, _ := offer(t, t.Context(), "--addr", all.Addr(), "--rate", "200", "--for", "300ms", "--data", data)
 	if code != exitRefused || r.Answered != 0 || r.Failed == 0 || r.Failed != r.Sent || len(r.Errors) != 1 ||
-		r.Errors[0].Kind != shiva.Overloaded || r.Errors[0].First != "the queue is full" || r.Errors[0].Count != r.Failed {
+		r.Errors[0].Kind != shiva.Overloaded || r.Errors[0].First != "the queue is full" ||
+		r.Errors[0].Count != r.Failed {
 		t.Errorf("exit %d, %+v", code, r)
 	}
 	var out, errs bytes.Buffer
-	code = run(t.Context(), []string{"bench", "digits", "--addr", all.Addr(), "--for", "100ms", "--data", data}, nil, &out, &errs)
-	if code != exitRefused || !strings.Contains(out.String(), "x Overloaded, the first: the queue is full") || !strings.Contains(out.String(), "no request succeeded") {
+	code = run(t.Context(), []string{"bench", "digits", "--addr", all.Addr(), "--for", "100ms", "--data", data}, nil,
+		&out, &errs)
+	if code != exitRefused || !strings.Contains(out.String(), "x Overloaded, the first: the queue is full") ||
+		!strings.Contains(out.String(), "no request succeeded") {
 		t.Errorf("exit %d, it says\n%s%s", code, out.String(), errs.String())
 	}
 	// The search finds no rate.
@@ -188,7 +198,8 @@ func TestBenchEndsEarly(t *testing.T) {
 	})
 	// One at a time: when a connection sends the twentieth request, it has all answers before it.
 	r, code, stderr := offer(t, ctx, "--addr", counted.Addr(), "--conns", "1", "--for", "1h", "--data", data)
-	if code != exitOK || stderr != "" || r.Ended != interrupted || r.Answered < 19 || r.Unanswered != 0 || r.Seconds > 60 {
+	if code != exitOK || stderr != "" || r.Ended != interrupted || r.Answered < 19 || r.Unanswered != 0 ||
+		r.Seconds > 60 {
 		t.Errorf("interrupted: exit %d, %q, %+v", code, stderr, r)
 	}
 	r, code, _ = offer(t, t.Context(), "--addr", counted.Addr(), "--rate", "100", "--for", "1h", "--timeout", "300ms", "--data", data)
@@ -209,7 +220,9 @@ func TestBenchEndsEarly(t *testing.T) {
 	}
 	m.Store(0)
 	var out, errs bytes.Buffer
-	code = run(t.Context(), []string{"bench", "digits", "--addr", leaves.Addr(), "--rate", "200", "--conns", "1", "--for", "1h", "--data", data}, nil, &out, &errs)
+	code = run(t.Context(),
+		[]string{"bench", "digits", "--addr", leaves.Addr(), "--rate", "200", "--conns", "1", "--for", "1h", "--data", data},
+		nil, &out, &errs)
 	if code != exitUnreachable || !strings.Contains(out.String(), "ended after") || !strings.Contains(errs.String(), "the server went away: connection 0: closed by the server") {
 		t.Errorf("the server leaves: exit %d, it says\n%s%s", code, out.String(), errs.String())
 	}
@@ -228,7 +241,8 @@ func TestBenchData(t *testing.T) {
 		good(c, q)
 	})
 	hdr := filepath.Join(dir, ".x.hgrm")
-	r, code, stderr := offer(t, t.Context(), "--addr", s.Addr(), "--rate", "200", "--conns", "2", "--for", "300ms", "--data", dir, "--hdr", hdr)
+	r, code, stderr := offer(t, t.Context(), "--addr", s.Addr(), "--rate", "200", "--conns", "2", "--for", "300ms",
+		"--data", dir, "--hdr", hdr)
 	if code != exitOK || r.Failed != 0 {
 		t.Fatalf("exit %d, %s, %+v", code, stderr, r)
 	}
@@ -286,13 +300,17 @@ func TestBenchReport(t *testing.T) {
 	late.Lag = load.Histogram{}
 	late.Lag.Add(30 * time.Millisecond)
 	streams := *result
-	streams.Superseded, streams.PerStream = 1200, []load.FramesOf{{Answered: 2500, Superseded: 590}, {Answered: 2480, Superseded: 610, Failed: 20}}
+	streams.Superseded, streams.PerStream = 1200,
+		[]load.FramesOf{{Answered: 2500, Superseded: 590}, {Answered: 2480, Superseded: 610, Failed: 20}}
 	closed := load.Result{Elapsed: time.Second}
 	promise := load.Promise{Share: 0.99, Within: 50 * time.Millisecond}
 	trials := []load.Trial{
-		{Rate: 100, Length: 10 * time.Second, Requests: 1003, Kept: 1003, At: 12 * time.Millisecond, Lag: 60 * time.Microsecond},
-		{Rate: 200, Length: 5 * time.Second, Requests: 1010, Kept: 300, At: 812 * time.Millisecond, Failed: 12, Lag: 90 * time.Microsecond},
-		{Rate: 141.4, Length: 10 * time.Second, Requests: 1399, Kept: 1390, At: 48 * time.Millisecond, Lag: 80 * time.Microsecond, Last: true},
+		{Rate: 100, Length: 10 * time.Second, Requests: 1003, Kept: 1003, At: 12 * time.Millisecond,
+			Lag: 60 * time.Microsecond},
+		{Rate: 200, Length: 5 * time.Second, Requests: 1010, Kept: 300, At: 812 * time.Millisecond, Failed: 12,
+			Lag: 90 * time.Microsecond},
+		{Rate: 141.4, Length: 10 * time.Second, Requests: 1399, Kept: 1390, At: 48 * time.Millisecond,
+			Lag: 80 * time.Microsecond, Last: true},
 	}
 	exp := &load.Think{Mean: 20 * time.Millisecond, Random: true}
 	clients := load.Result{Elapsed: 10 * time.Second, Answered: 1400}
@@ -300,7 +318,8 @@ func TestBenchReport(t *testing.T) {
 		clients.Latency.Add(35 * time.Millisecond)
 	}
 	clientTrials := []load.Trial{
-		{Clients: 8, Rate: 140, Length: 10 * time.Second, Requests: 1400, Kept: 1400, At: 40 * time.Millisecond, Last: true},
+		{Clients: 8, Rate: 140, Length: 10 * time.Second, Requests: 1400, Kept: 1400, At: 40 * time.Millisecond,
+			Last: true},
 		{Clients: 16, Rate: 150, Length: 10 * time.Second, Requests: 1500, Kept: 30, At: 90 * time.Millisecond},
 	}
 	for _, tt := range []struct {
@@ -316,15 +335,18 @@ func TestBenchReport(t *testing.T) {
 		{"streams", "C", benchOptions{streams: 2, fps: 25, keep: "latest"}, &streams, nil, nil},
 		{"closed", "C", benchOptions{conns: 1, inFlight: 4}, &closed, nil, nil},
 		{"interrupted", "C", benchOptions{rate: 500}, result, func(b *bench) { b.report.Ended = interrupted }, nil},
-		{"search", "C", benchOptions{search: &promise}, result, func(b *bench) { b.report.searched(promise, 141.4, trials) }, nil},
-		{"search-none", "C", benchOptions{search: &promise}, &closed, func(b *bench) { b.report.searched(promise, 0, trials[1:2]) }, nil},
+		{"search", "C", benchOptions{search: &promise}, result,
+			func(b *bench) { b.report.searched(promise, 141.4, trials) }, nil},
+		{"search-none", "C", benchOptions{search: &promise}, &closed,
+			func(b *bench) { b.report.searched(promise, 0, trials[1:2]) }, nil},
 		{"clients", "C", benchOptions{clients: 8, think: exp}, &closed, nil, nil},
 		{"beside", "C", benchOptions{rate: 500, clients: 8, think: exp}, result, nil, &clients},
 		{"search-clients", "C", benchOptions{search: &promise, think: exp}, &clients, func(b *bench) {
 			b.report.searched(promise, 140, clientTrials)
 			b.report.Search.Clients = 8
 		}, nil},
-		{"search-no-clients", "C", benchOptions{search: &promise, think: &load.Think{}}, &closed, func(b *bench) { b.report.searched(promise, 0, clientTrials[1:2]) }, nil},
+		{"search-no-clients", "C", benchOptions{search: &promise, think: &load.Think{}}, &closed,
+			func(b *bench) { b.report.searched(promise, 0, clientTrials[1:2]) }, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("LC_ALL", tt.locale)
@@ -364,11 +386,14 @@ func TestLiveText(t *testing.T) {
 		m.Latency.Add(4 * time.Millisecond)
 	}
 	c := load.Config{Rate: 500, Duration: 10 * time.Second}
-	if got, want := liveText(c, 3*time.Second, m), "3 of 10 s, 500/s: 100 answers, p50 4.00 ms, p99 4.00 ms"; got != want {
+	if got, want := liveText(c, 3*time.Second, m),
+		"3 of 10 s, 500/s: 100 answers, p50 4.00 ms, p99 4.00 ms"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	m.Failed, m.Superseded = 2, 7
-	if got, want := liveText(c, 11*time.Second, m), "waiting for the last answers, 500/s: 100 answers, p50 4.00 ms, p99 4.00 ms, 7 superseded, 2 failed"; got != want {
+	if got, want := liveText(c, 11*time.Second, m),
+		"waiting for the last answers, 500/s: 100 answers, p50 4.00 ms, p99 4.00 ms, 7 superseded, 2 failed"; got !=
+		want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

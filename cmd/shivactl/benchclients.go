@@ -84,11 +84,12 @@ func (b *bench) offer() (r, clients *load.Result, err error) {
 // the last trial.
 func (b *bench) searchClients() (last *load.Result, err error) {
 	settle := min(time.Second, b.o.length) // of each trial, until the server knows its clients
-	clients, trials, err := load.SearchClients(b.ctx, *b.o.search, b.o.length, func(_ context.Context, clients int, length time.Duration, _ bool) (load.Trial, error) {
-		c := b.config
-		c.Conns, c.Duration, c.Warmup = clients, length, settle
-		return b.trial(c, &last)
-	})
+	clients, trials, err := load.SearchClients(b.ctx, *b.o.search, b.o.length,
+		func(_ context.Context, clients int, length time.Duration, _ bool) (load.Trial, error) {
+			c := b.config
+			c.Conns, c.Duration, c.Warmup = clients, length, settle
+			return b.trial(c, &last)
+		})
 	rate := 0.0
 	if clients > 0 {
 		rate = trials[len(trials)-1].Rate

@@ -98,7 +98,8 @@ func (c *cli) askREST(addr, route string) (d declaration, err error) {
 }
 
 func notTheDoor(addr, name, got string) *failure {
-	return &failure{"protocol", fmt.Sprintf("%s does not answer as the %s door of a server does: %s", addr, name, got), "check --addr " + addr, exitUnreachable}
+	return &failure{"protocol", fmt.Sprintf("%s does not answer as the %s door of a server does: %s", addr, name, got),
+		"check --addr " + addr, exitUnreachable}
 }
 
 // askGRPC asks for the metadata of a model over gRPC, and for its configuration, which tells what
@@ -138,7 +139,8 @@ func (c *cli) askGRPC(addr, route string) (d declaration, err error) {
 func (c *cli) callGRPC(t *http.Transport, base, addr, method string, question []byte) ([]byte, error) {
 	const prefix = 5 // compression flag and length
 	body := string(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(question))), question...))
-	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, base+"/inference.GRPCInferenceService/"+method, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, base+"/inference.GRPCInferenceService/"+method,
+		strings.NewReader(body))
 	if err != nil {
 		return nil, usage("bench", "--addr %s: %v", addr, err)
 	}
@@ -320,8 +322,10 @@ func (b *bench) encode(c *load.Config, m model, items []item) error {
 			return unfit("", "%s: %v", it.name, err)
 		}
 		for i, t := range q.Inputs {
-			if c.Wire == load.Shiva && !t.DType.OnWire() && t.DType != tensor.Bytes || c.Wire != load.Shiva && t.DType.V2() == "" {
-				return unfit("", "%s: input %q of %s does not travel over %s", it.name, q.Inputs[i].Name, t.DType, b.o.door.name)
+			if c.Wire == load.Shiva && !t.DType.OnWire() && t.DType != tensor.Bytes ||
+				c.Wire != load.Shiva && t.DType.V2() == "" {
+				return unfit("", "%s: input %q of %s does not travel over %s", it.name, q.Inputs[i].Name, t.DType,
+					b.o.door.name)
 			}
 		}
 		frame, stamp, err := q.Encode(c.Wire)

@@ -116,7 +116,9 @@ func (b *loadReport) take(r *load.Result) {
 func (b *benchReport) searched(p load.Promise, rate float64, trials []load.Trial) {
 	b.Search = &searchReport{Promise: p.String(), Rate: rate, Trials: []trialReport{}}
 	for _, t := range trials {
-		b.Search.Trials = append(b.Search.Trials, trialReport{t.Rate, t.Clients, t.Length.Seconds(), t.Requests, t.Kept, t.Failed, ms(t.At), ms(t.Lag), t.Holds(p), t.Last})
+		b.Search.Trials = append(b.Search.Trials,
+			trialReport{t.Rate, t.Clients, t.Length.Seconds(), t.Requests, t.Kept, t.Failed, ms(t.At), ms(t.Lag),
+				t.Holds(p), t.Last})
 	}
 }
 
@@ -182,7 +184,8 @@ func (b *bench) printLoad(report *loadReport, r *load.Result) {
 		b.printStreams(report)
 	}
 	if report.Offered > 0 {
-		fmt.Fprintf(w, "sent late by this tool: p50 %s, p99 %s, at most %s\n", milliseconds(report.Late.P50), milliseconds(report.Late.P99), milliseconds(report.Late.Max))
+		fmt.Fprintf(w, "sent late by this tool: p50 %s, p99 %s, at most %s\n", milliseconds(report.Late.P50),
+			milliseconds(report.Late.P99), milliseconds(report.Late.Max))
 		if report.Answered > 0 && report.Late.P99 > report.Latency.P99/tolerable {
 			fmt.Fprintln(w, "  that is a large part of the latencies below: give this tool more processor time, or lower the rate")
 		}
@@ -264,7 +267,8 @@ func (b *bench) printStreams(report *loadReport) {
 		least, most = min(least, s.Answered), max(most, s.Answered)
 	}
 	all := float64(max(report.Answered, 1))
-	fmt.Fprintf(b.stdout, "each stream had %d to %d of the answers, %.1f to %.1f %%\n", least, most, 100*float64(least)/all, 100*float64(most)/all)
+	fmt.Fprintf(b.stdout, "each stream had %d to %d of the answers, %.1f to %.1f %%\n", least, most,
+		100*float64(least)/all, 100*float64(most)/all)
 }
 
 func (b *bench) printSearch(s *searchReport) {
@@ -287,12 +291,14 @@ func (b *bench) printSearch(s *searchReport) {
 			fmt.Fprintf(t, "%d\t", one.Clients)
 		}
 		fmt.Fprintf(t, "%.1f/s\t%.1f s\t%d\t%.2f %%\t%d\t%s\t%s\t%s\t\n", one.Rate, one.Seconds, one.Requests,
-			100*float64(one.InTime)/float64(max(one.Requests, 1)), one.Failed, milliseconds(one.MS), milliseconds(one.Late), verdict)
+			100*float64(one.InTime)/float64(max(one.Requests, 1)), one.Failed, milliseconds(one.MS),
+			milliseconds(one.Late), verdict)
 	}
 	t.Flush()
 	switch {
 	case s.Clients > 0:
-		fmt.Fprintf(b.stdout, "\nthe largest number of clients with %s is %d, which have %.1f/s; their last run:\n\n", s.Promise, s.Clients, s.Rate)
+		fmt.Fprintf(b.stdout, "\nthe largest number of clients with %s is %d, which have %.1f/s; their last run:\n\n",
+			s.Promise, s.Clients, s.Rate)
 	case ofClients:
 		fmt.Fprintf(b.stdout, "\nnot even one client has %s; the last run:\n\n", s.Promise)
 	case s.Rate > 0:

@@ -116,7 +116,8 @@ func liveText(config load.Config, at time.Duration, m load.Moment) string {
 	if config.Rate > 0 {
 		text += fmt.Sprintf(", %.0f/s", config.Rate)
 	}
-	text += fmt.Sprintf(": %d answers, p50 %s, p99 %s", m.Latency.Count(), milliseconds(ms(m.Latency.Quantile(0.5))), milliseconds(ms(m.Latency.Quantile(0.99))))
+	text += fmt.Sprintf(": %d answers, p50 %s, p99 %s", m.Latency.Count(), milliseconds(ms(m.Latency.Quantile(0.5))),
+		milliseconds(ms(m.Latency.Quantile(0.99))))
 	if m.Superseded > 0 {
 		text += fmt.Sprintf(", %d superseded", m.Superseded)
 	}
@@ -139,5 +140,6 @@ func (b *bench) tell(t load.Trial) {
 	if t.Clients > 0 {
 		fmt.Fprintf(f, "%s: ", plural(t.Clients, "client"))
 	}
-	fmt.Fprintf(f, "%.1f/s for %.1f s: %.2f %% in time, %s\n", t.Rate, t.Length.Seconds(), 100*float64(t.Kept)/float64(max(t.Requests, 1)), verdict)
+	fmt.Fprintf(f, "%.1f/s for %.1f s: %.2f %% in time, %s\n", t.Rate, t.Length.Seconds(),
+		100*float64(t.Kept)/float64(max(t.Requests, 1)), verdict)
 }

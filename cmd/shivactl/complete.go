@@ -42,15 +42,17 @@ func (c *cli) completesMore(each ...finder) cobra.CompletionFunc {
 
 // completeFlag has the values of a flag completed.
 func (c *cli) completeFlag(cmd *cobra.Command, name string, find finder) {
-	err := cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, args []string, last string) ([]string, cobra.ShellCompDirective) {
-		return c.candidates(find, cmd, args, last)
-	})
+	err := cmd.RegisterFlagCompletionFunc(name,
+		func(cmd *cobra.Command, args []string, last string) ([]string, cobra.ShellCompDirective) {
+			return c.candidates(find, cmd, args, last)
+		})
 	if err != nil {
 		panic(err) // the flag is not defined
 	}
 }
 
-func (c *cli) candidates(find finder, cmd *cobra.Command, args []string, last string) (found []string, then cobra.ShellCompDirective) {
+func (c *cli) candidates(find finder, cmd *cobra.Command, args []string,
+	last string) (found []string, then cobra.ShellCompDirective) {
 	if find == nil {
 		return nil, cobra.ShellCompDirectiveDefault
 	}

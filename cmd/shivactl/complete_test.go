@@ -31,7 +31,8 @@ func TestOnlyInFile(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	_, at := fake(t, "tcp")
-	if code := run(context.Background(), []string{"apps", "create", "digits-app", "--model", "digits", "--admin", at}, nil, io.Discard, io.Discard); code != exitOK {
+	if code := run(context.Background(), []string{"apps", "create", "digits-app", "--model", "digits", "--admin", at},
+		nil, io.Discard, io.Discard); code != exitOK {
 		t.Fatal(code)
 	}
 	profilesAre(t, "[home]\n[production]\n")
@@ -110,7 +111,8 @@ func TestCompletion(t *testing.T) {
 func completed(t *testing.T, words []string) (candidates []string, then cobra.ShellCompDirective) {
 	t.Helper()
 	var out bytes.Buffer
-	if code := run(t.Context(), append([]string{cobra.ShellCompNoDescRequestCmd}, words...), nil, &out, io.Discard); code != exitOK {
+	if code := run(t.Context(), append([]string{cobra.ShellCompNoDescRequestCmd}, words...), nil, &out,
+		io.Discard); code != exitOK {
 		t.Errorf("%s: exit %d", words, code)
 	}
 	candidates = strings.Fields(out.String())
@@ -142,14 +144,16 @@ func TestCompletionByVariables(t *testing.T) {
 func TestCompletionScripts(t *testing.T) {
 	for _, shell := range shells {
 		var out bytes.Buffer
-		if code := run(t.Context(), []string{"completion", shell.name}, nil, &out, io.Discard); code != exitOK || !strings.Contains(out.String(), cobra.ShellCompRequestCmd) {
+		if code := run(t.Context(), []string{"completion", shell.name}, nil, &out, io.Discard); code != exitOK ||
+			!strings.Contains(out.String(), cobra.ShellCompRequestCmd) {
 			t.Errorf("%s: exit %d:\n%s", shell.name, code, &out)
 		}
 		script := out.String()
 		out.Reset()
 		run(t.Context(), []string{"completion", shell.name, "--json"}, nil, &out, io.Discard)
 		var shown struct{ Shell, Script string }
-		if err := json.Unmarshal(out.Bytes(), &shown); err != nil || shown.Shell != shell.name || shown.Script != script {
+		if err := json.Unmarshal(out.Bytes(), &shown); err != nil || shown.Shell != shell.name ||
+			shown.Script != script {
 			t.Errorf("%s: %v: %s", shell.name, err, &out)
 		}
 	}

@@ -16,7 +16,8 @@ func TestConfirm(t *testing.T) {
 		return strings.Contains(out.String(), "photos")
 	}
 	var errs bytes.Buffer
-	if code := run(t.Context(), []string{"apps", "create", "photos", "--model", "digits", "--admin", at}, nil, &errs, &errs); code != exitOK {
+	if code := run(t.Context(), []string{"apps", "create", "photos", "--model", "digits", "--admin", at}, nil, &errs,
+		&errs); code != exitOK {
 		t.Fatal(code, &errs)
 	}
 	const question = `delete application "photos" and what its policy has learned at `
@@ -48,7 +49,8 @@ func TestConfirm(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int)
 	go func() {
-		done <- run(ctx, []string{"cache", "clear", "digits", "--timeout", "1ns", "--admin", at}, w.device, w.device, w.device)
+		done <- run(ctx, []string{"cache", "clear", "digits", "--timeout", "1ns", "--admin", at}, w.device, w.device,
+			w.device)
 	}()
 	w.waitFor("? [y/N] ")
 	cancel()

@@ -16,8 +16,10 @@ var integers = map[tensor.DType]struct {
 	high uint64
 }{
 	tensor.Bool: {0, 1},
-	tensor.Int8: {math.MinInt8, math.MaxInt8}, tensor.Int16: {math.MinInt16, math.MaxInt16}, tensor.Int32: {math.MinInt32, math.MaxInt32}, tensor.Int64: {math.MinInt64, math.MaxInt64},
-	tensor.Uint8: {0, math.MaxUint8}, tensor.Uint16: {0, math.MaxUint16}, tensor.Uint32: {0, math.MaxUint32}, tensor.Uint64: {0, math.MaxUint64},
+	tensor.Int8: {math.MinInt8, math.MaxInt8}, tensor.Int16: {math.MinInt16, math.MaxInt16},
+	tensor.Int32: {math.MinInt32, math.MaxInt32}, tensor.Int64: {math.MinInt64, math.MaxInt64},
+	tensor.Uint8: {0, math.MaxUint8}, tensor.Uint16: {0, math.MaxUint16}, tensor.Uint32: {0, math.MaxUint32},
+	tensor.Uint64: {0, math.MaxUint64},
 }
 
 // appendFloat appends the number of a float dtype that is nearest to f.

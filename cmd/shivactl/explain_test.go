@@ -60,7 +60,8 @@ func (explained) Ready() admin.Readiness { return admin.Readiness{} }
 func (explained) Status() admin.Status   { return admin.Status{} }
 
 func (e explained) Models() []admin.Model {
-	return []admin.Model{{Name: "m", Version: "2", Default: true, Policy: e.policy}, {Name: "m", Version: "1", Policy: e.policy}}
+	return []admin.Model{{Name: "m", Version: "2", Default: true, Policy: e.policy},
+		{Name: "m", Version: "1", Policy: e.policy}}
 }
 
 func (explained) Streams(string, int) []admin.VersionStreams { return nil }
@@ -71,7 +72,8 @@ func (explained) Explain(model string) []admin.Explanation {
 	if model != "m" {
 		return nil
 	}
-	return []admin.Explanation{{Name: "m", Version: "2", Sentences: []string{"It is slow.", "Make it fast."}}, {Name: "m", Version: "1", Sentences: []string{"It is old."}}}
+	return []admin.Explanation{{Name: "m", Version: "2", Sentences: []string{"It is slow.", "Make it fast."}},
+		{Name: "m", Version: "1", Sentences: []string{"It is old."}}}
 }
 
 // adjusted accepts all settings except one, and shows the objective.
@@ -83,7 +85,8 @@ type adjusted struct {
 func (*adjusted) Config() any                     { return nil }
 func (*adjusted) Reload() (admin.Reloaded, error) { return admin.Reloaded{}, nil }
 
-func (a *adjusted) Set(_ context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
+func (a *adjusted) Set(_ context.Context, model string,
+	settings map[string]*string) (before, after map[string]any, err error) {
 	if v := settings["max_batch"]; v != nil && *v == "9" {
 		return nil, nil, &admintest.Error{Status: http.StatusBadRequest, Text: "max_batch is 9, but queue_rows is 5"}
 	}

@@ -76,7 +76,8 @@ var fakeModels = map[string]struct {
 	"odd": {
 		`{"name":"odd","inputs":[{"name":"x","datatype":"FP32","shape":[2,2]}],"outputs":[{"name":"big","datatype":"INT32","shape":[3,3]},{"name":"z","datatype":"COMPLEX64","shape":[]}]}`,
 		func(q *shiva.Message) *shiva.Message {
-			return answer(`{"__tensors__":["z","big"]}`, of(tensor.Shape{}, []complex64{1 - 2i}), of(tensor.Shape{3, 3}, []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}))
+			return answer(`{"__tensors__":["z","big"]}`, of(tensor.Shape{}, []complex64{1 - 2i}),
+				of(tensor.Shape{3, 3}, []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}))
 		},
 	},
 	"street": { // finds animals, reads the first of them, and fails at the second
@@ -88,8 +89,10 @@ var fakeModels = map[string]struct {
 		  "outputs":{"boxes":"find.boxes","find.scores":"find.scores","find.labels":"find.labels","find.count":"find.count","text":"read.text","scene.label":"scene.label"}}}`,
 		func(q *shiva.Message) *shiva.Message {
 			return answer(`{"__tensors__":["boxes","find.scores","find.count","read.rows","read.of","read.status"],"__texts__":{"find.labels":["cat","dog","cow"],"text":["Tom",""],"scene.label":["farm"]}}`,
-				of(tensor.Shape{3, 4}, []float32{0, 1, 5.25, 7, 2, 2, 4, 4, 1, 1, 3, 3}), of(tensor.Shape{3}, []float32{0.91, 0.5, 0.4}), of(tensor.Shape{1}, []int32{3}),
-				of(tensor.Shape{1}, []int32{2}), of(tensor.Shape{2}, []int32{0, 2}), of(tensor.Shape{2}, []int32{0, 504}))
+				of(tensor.Shape{3, 4}, []float32{0, 1, 5.25, 7, 2, 2, 4, 4, 1, 1, 3, 3}),
+				of(tensor.Shape{3}, []float32{0.91, 0.5, 0.4}), of(tensor.Shape{1}, []int32{3}),
+				of(tensor.Shape{1}, []int32{2}), of(tensor.Shape{2}, []int32{0, 2}),
+				of(tensor.Shape{2}, []int32{0, 504}))
 		},
 	},
 	"yolo": {
@@ -100,7 +103,8 @@ var fakeModels = map[string]struct {
 				return refusal(shiva.InvalidInput, "expected a file")
 			}
 			return answer(`{"__tensors__":["boxes","scores","count"],"__texts__":{"labels":["cat","dog"]}}`,
-				of(tensor.Shape{2, 4}, []float32{0, 1, 5.25, 7, 2, 2, 4, 4}), of(tensor.Shape{2}, []float32{0.91, 0.5}), of(tensor.Shape{1}, []int32{2}))
+				of(tensor.Shape{2, 4}, []float32{0, 1, 5.25, 7, 2, 2, 4, 4}), of(tensor.Shape{2}, []float32{0.91, 0.5}),
+				of(tensor.Shape{1}, []int32{2}))
 		},
 	},
 	"bare": {`{"name":"bare","inputs":[],"outputs":[]}`, nil},
@@ -110,7 +114,8 @@ var fakeModels = map[string]struct {
 			if len(q.Tensors) > 0 || jsonscan.Field(q.Metadata, shiva.NamesKey) != nil {
 				return refusal(shiva.InvalidInput, fmt.Sprintf("%d tensors and %s", len(q.Tensors), q.Metadata))
 			}
-			return answer(`{"__texts__":{"zone":"UTC"},"__tensors__":["hands"],"hands":"__tensor__0","zone":"UTC"}`, of(tensor.Shape{3}, []int32{9, 41, 7}))
+			return answer(`{"__texts__":{"zone":"UTC"},"__tensors__":["hands"],"hands":"__tensor__0","zone":"UTC"}`,
+				of(tensor.Shape{3}, []int32{9, 41, 7}))
 		},
 	},
 	"nan": {

@@ -69,7 +69,8 @@ func (c *cli) feedback(o *feedbackOptions, args []string) error {
 	case len(args) == 1 && o.id == "":
 		return usage("feedback", "which request? give its --id, or its input as a file")
 	case len(o.outcome) != 1:
-		return usage("feedback", "what was the outcome? give one of --label, --loss, --reward and --losses, got %d of them", len(o.outcome))
+		return usage("feedback", "what was the outcome? give one of --label, --loss, --reward and --losses, got %d of them",
+			len(o.outcome))
 	}
 	client, err := c.dial(c.addr)
 	if err != nil {

@@ -91,12 +91,14 @@ func (p picture) layoutFor(declared tensor.Shape) (layout, bool) {
 	switch {
 	case len(dims) == 2 && is(dims[0], p.height) && is(dims[1], p.width):
 		l = layout{channels: 1}
-	case len(dims) == 3 && is(dims[0], p.height) && is(dims[1], p.width) && channel(dims[2]) && !(dims[2] == -1 && channel(dims[0]) && dims[0] != -1):
+	case len(dims) == 3 && is(dims[0], p.height) && is(dims[1], p.width) && channel(dims[2]) &&
+		!(dims[2] == -1 && channel(dims[0]) && dims[0] != -1):
 		l = layout{channels: max(dims[2], 0)}
 	case len(dims) == 3 && is(dims[1], p.height) && is(dims[2], p.width) && channel(dims[0]):
 		l = layout{channels: max(dims[0], 0), planes: true}
 	case len(dims) == 1 && dims[0] == -1:
-	case len(dims) == 1 && p.width*p.height > 0 && dims[0]%(p.width*p.height) == 0 && dims[0] > 0 && channel(dims[0]/(p.width*p.height)):
+	case len(dims) == 1 && p.width*p.height > 0 && dims[0]%(p.width*p.height) == 0 && dims[0] > 0 &&
+		channel(dims[0]/(p.width*p.height)):
 		l = layout{channels: dims[0] / (p.width * p.height)}
 	default:
 		return l, false

@@ -84,18 +84,25 @@ func TestPictures(t *testing.T) {
 		{"gray, any length", gray(), u8(-1, -1), false, 0, tensor.Shape{6}, six, ""},
 		{"gray for colour", gray(), u8(-1, 2, 3, 3), false, 0, tensor.Shape{2, 3, 3}, triple, ""},
 		{"gray, any size", gray(), u8(-1, -1, -1), false, 0, tensor.Shape{2, 3}, six, ""},
-		{"gray to INT32", gray(), of(tensor.Int32, -1, 2, 3), false, 0, tensor.Shape{2, 3}, []any{int64(0), int64(1), int64(2), int64(3), int64(4), int64(255)}, ""},
-		{"gray to FP32", gray(), of(tensor.Float32, -1, 2, 3), false, 0, tensor.Shape{2, 3}, []any{0.0, 1.0, 2.0, 3.0, 4.0, 255.0}, ""},
-		{"gray to FP32, scaled", gray(), of(tensor.Float32, -1, 2, 3), false, 0.5, tensor.Shape{2, 3}, []any{0.0, 0.5, 1.0, 1.5, 2.0, 127.5}, ""},
-		{"gray to BF16, which travels as FP32", gray(), of(tensor.BFloat16, -1, 2, 3), false, 0, tensor.Shape{2, 3}, []any{0.0, 1.0, 2.0, 3.0, 4.0, 255.0}, ""},
+		{"gray to INT32", gray(), of(tensor.Int32, -1, 2, 3), false, 0, tensor.Shape{2, 3},
+			[]any{int64(0), int64(1), int64(2), int64(3), int64(4), int64(255)}, ""},
+		{"gray to FP32", gray(), of(tensor.Float32, -1, 2, 3), false, 0, tensor.Shape{2, 3},
+			[]any{0.0, 1.0, 2.0, 3.0, 4.0, 255.0}, ""},
+		{"gray to FP32, scaled", gray(), of(tensor.Float32, -1, 2, 3), false, 0.5, tensor.Shape{2, 3},
+			[]any{0.0, 0.5, 1.0, 1.5, 2.0, 127.5}, ""},
+		{"gray to BF16, which travels as FP32", gray(), of(tensor.BFloat16, -1, 2, 3), false, 0, tensor.Shape{2, 3},
+			[]any{0.0, 1.0, 2.0, 3.0, 4.0, 255.0}, ""},
 		{"colour HWC", coloured(255), u8(-1, 2, 3, 3), false, 0, tensor.Shape{2, 3, 3}, hwc, ""},
 		{"colour CHW", coloured(255), u8(-1, 3, 2, 3), false, 0, tensor.Shape{3, 2, 3}, chw, ""},
 		{"colour, any size CHW", coloured(255), u8(-1, 3, -1, -1), false, 0, tensor.Shape{3, 2, 3}, chw, ""},
 		{"colour, any size and channels", coloured(255), u8(-1, -1, -1, -1), false, 0, tensor.Shape{2, 3, 3}, hwc, ""},
 		{"colour flat", coloured(255), u8(-1, 18), false, 0, tensor.Shape{18}, hwc, ""},
-		{"palette of grays", grayAsColour(), u8(-1, 2, 3), false, 0, tensor.Shape{2, 3}, []any{uint64(0), uint64(0), uint64(0), uint64(0), uint64(7), uint64(0)}, ""},
-		{"16 bits", deepGray(), of(tensor.Uint16, -1, 2, 3), false, 0, tensor.Shape{2, 3}, []any{uint64(0), uint64(1000), uint64(2000), uint64(3000), uint64(4000), uint64(5000)}, ""},
-		{"16 bits to 8", deepGray(), u8(-1, 2, 3), true, 0, tensor.Shape{2, 3}, []any{uint64(0), uint64(3), uint64(7), uint64(11), uint64(15), uint64(19)}, ""},
+		{"palette of grays", grayAsColour(), u8(-1, 2, 3), false, 0, tensor.Shape{2, 3},
+			[]any{uint64(0), uint64(0), uint64(0), uint64(0), uint64(7), uint64(0)}, ""},
+		{"16 bits", deepGray(), of(tensor.Uint16, -1, 2, 3), false, 0, tensor.Shape{2, 3},
+			[]any{uint64(0), uint64(1000), uint64(2000), uint64(3000), uint64(4000), uint64(5000)}, ""},
+		{"16 bits to 8", deepGray(), u8(-1, 2, 3), true, 0, tensor.Shape{2, 3},
+			[]any{uint64(0), uint64(3), uint64(7), uint64(11), uint64(15), uint64(19)}, ""},
 		{"transparency dropped", coloured(0), u8(-1, 2, 3, 3), true, 0, tensor.Shape{2, 3, 3}, hwc, ""},
 
 		{"colour for gray", coloured(255), u8(-1, 2, 3), false, 0, nil, nil, `it is 3x2 in colour; input "image" takes UINT8 [-1, 2, 3] (-1 is any size), or one row [2, 3]: it would lose its colour`},
@@ -138,7 +145,8 @@ func TestLuma(t *testing.T) {
 	p.SetNRGBA(0, 0, color.NRGBA{255, 0, 0, 255})
 	p.SetNRGBA(1, 0, color.NRGBA{0, 255, 0, 255})
 	p.SetNRGBA(2, 0, color.NRGBA{0, 0, 255, 255})
-	a, err := newPicture(p).tensorFor(spec{Spec: tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1, 3}}}, true, 0)
+	a, err := newPicture(p).
+		tensorFor(spec{Spec: tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1, 3}}}, true, 0)
 	if err != nil || !slices.Equal(a.Data, []byte{76, 150, 29}) {
 		t.Errorf("%v %v", a.Data, err)
 	}
@@ -157,11 +165,13 @@ func TestJPEG(t *testing.T) {
 		t.Error("not known as an image")
 	}
 	l := loader{}
-	a, err := l.convert(file.Bytes(), spec{Spec: tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 8, 16}}})
+	a, err := l.convert(file.Bytes(),
+		spec{Spec: tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 8, 16}}})
 	if err != nil || !a.Shape.Equal(tensor.Shape{8, 16}) || a.Data[5] < 126 || a.Data[5] > 130 {
 		t.Errorf("%v %v", a, err)
 	}
-	if _, err := l.convert(file.Bytes()[:100], spec{Spec: tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 8, 16}}}); err == nil {
+	if _, err := l.convert(file.Bytes()[:100],
+		spec{Spec: tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 8, 16}}}); err == nil {
 		t.Error("a file that is cut off was read")
 	}
 }

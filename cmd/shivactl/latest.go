@@ -112,7 +112,8 @@ func (c *cli) latest(o *latestOptions, args []string) error {
 }
 
 // askLatest asks for the newest answer, and returns its number.
-func (c *cli) askLatest(client *shiva.Client, m model, name string, question map[string]any) (r result, seq int64, err error) {
+func (c *cli) askLatest(client *shiva.Client, m model, name string,
+	question map[string]any) (r result, seq int64, err error) {
 	metadata, err := json.Marshal(question)
 	if err != nil {
 		return r, 0, err

@@ -23,7 +23,8 @@ func newest(q *shiva.Message) *shiva.Message {
 		Timeout      float64 `json:"timeout_ms"`
 		Wait         bool
 	}
-	if err := json.Unmarshal(q.Metadata, &asked); err != nil || asked.Stream != "cam-3" || asked.User != "ann" || asked.MaxAge != 200 || asked.Timeout <= 0 || !asked.Wait {
+	if err := json.Unmarshal(q.Metadata, &asked); err != nil || asked.Stream != "cam-3" || asked.User != "ann" ||
+		asked.MaxAge != 200 || asked.Timeout <= 0 || !asked.Wait {
 		return refusal(shiva.NotFound, fmt.Sprintf("no stream %q; there are \"cam-3\" of ann", asked.Stream))
 	}
 	return hands(41)
@@ -64,7 +65,8 @@ func TestFollowLatest(t *testing.T) {
 			After json.Number
 			Wait  bool
 		}
-		if err := json.Unmarshal(q.Metadata, &question); err != nil || !question.Wait || asked < len(script) && string(question.After) != script[asked].after {
+		if err := json.Unmarshal(q.Metadata, &question); err != nil || !question.Wait ||
+			asked < len(script) && string(question.After) != script[asked].after {
 			t.Errorf("question %d is %s (%v)", asked, q.Metadata, err)
 		}
 		if asked == len(script) {
@@ -83,7 +85,8 @@ func TestFollowLatest(t *testing.T) {
 	})
 	defer s.Close()
 	var stdout bytes.Buffer
-	if code := run(ctx, []string{"latest", "clock", "--follow", "--addr", s.Addr()}, strings.NewReader(""), &stdout, io.Discard); code != exitOK {
+	if code := run(ctx, []string{"latest", "clock", "--follow", "--addr", s.Addr()}, strings.NewReader(""), &stdout,
+		io.Discard); code != exitOK {
 		t.Errorf("exit %d", code)
 	}
 	if shown := strings.Count(stdout.String(), "ms old"); shown != 4 || !strings.Contains(stdout.String(), "frame 1, 12 ms old") {

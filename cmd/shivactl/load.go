@@ -60,7 +60,8 @@ func (l *loader) load(arg string) (item, error) {
 
 func (l *loader) loadText(it *item, text string) error {
 	if l.model.sole() != 0 || l.model.inputs[0].DType != tensor.Bytes {
-		return unfit("without --text an argument is a file", "%s takes no text: %s", l.model.route, wants(l.model.inputs[0]))
+		return unfit("without --text an argument is a file", "%s takes no text: %s", l.model.route,
+			wants(l.model.inputs[0]))
 	}
 	t, err := tensor.FromStrings(tensor.Shape{}, []string{text})
 	if err != nil {
@@ -127,7 +128,8 @@ func (l *loader) loadFile(it *item, path string) error {
 	}
 	sole := l.model.sole()
 	if sole < 0 {
-		return unfit("", "%s takes %d inputs: give NAME=FILE,NAME=FILE or a JSON object with the keys %s", l.model.route, len(inputs), inputNames(l.model))
+		return unfit("", "%s takes %d inputs: give NAME=FILE,NAME=FILE or a JSON object with the keys %s",
+			l.model.route, len(inputs), inputNames(l.model))
 	}
 	return l.fill(it, func(s spec) (tensor.Tensor, bool, error) {
 		if s.Name != inputs[sole].Name {
@@ -216,7 +218,8 @@ func (l *loader) cast(t tensor.Tensor, s spec) (tensor.Tensor, error) {
 		return out, nil
 	}
 	_, whole := integers[d]
-	if _, numbers := integers[t.DType]; l.lossy && !whole && (numbers || t.DType == tensor.Float64 || t.DType == tensor.Float32 || t.DType == tensor.LongDouble) {
+	if _, numbers := integers[t.DType]; l.lossy && !whole &&
+		(numbers || t.DType == tensor.Float64 || t.DType == tensor.Float32 || t.DType == tensor.LongDouble) {
 		return roundTo(t, d)
 	}
 	hint := fmt.Sprintf("convert it where it is made: np.save(file, a.astype(np.%s))", d)

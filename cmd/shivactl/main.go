@@ -105,11 +105,13 @@ func (c *cli) root() *cobra.Command {
 			c.appsCommand(), c.linksCommand(), c.policiesCommand(), c.pipelinesCommand(),
 		}},
 		{"The server", []*cobra.Command{
-			c.statusCommand(), c.topCommand(), c.explainCommand(), c.historyCommand(), c.auditCommand(), c.logsCommand(),
+			c.statusCommand(), c.topCommand(), c.explainCommand(), c.historyCommand(), c.auditCommand(),
+			c.logsCommand(),
 			c.configCommand(), c.reloadCommand(), c.exportCommand(), c.importCommand(),
 		}},
 		{"You and shivactl", []*cobra.Command{
-			c.whoamiCommand(), c.tokensCommand(), c.profilesCommand(), c.completionCommand(), c.manualCommand(), c.versionCommand(),
+			c.whoamiCommand(), c.tokensCommand(), c.profilesCommand(), c.completionCommand(), c.manualCommand(),
+			c.versionCommand(),
 		}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})

@@ -26,7 +26,8 @@ func TestManualTopics(t *testing.T) {
 		}
 	}
 	var out, errs bytes.Buffer
-	if code := run(context.Background(), []string{"manual", "zyzzyva"}, nil, &out, &errs); code != exitUsage || !strings.Contains(errs.String(), `has "zyzzyva"`) {
+	if code := run(context.Background(), []string{"manual", "zyzzyva"}, nil, &out, &errs); code != exitUsage ||
+		!strings.Contains(errs.String(), `has "zyzzyva"`) {
 		t.Errorf("exit %d: %s", code, &errs)
 	}
 }

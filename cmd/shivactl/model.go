@@ -59,7 +59,8 @@ func (c *cli) describe(client *shiva.Client, route string) (model, error) {
 	defer answer.Release()
 	var d declaration
 	if err := json.Unmarshal(answer.Metadata, &d); err != nil || d.Name == "" {
-		return m, &failure{"protocol", fmt.Sprintf("%s says nothing usable of %s: %.200s", c.addr, route, answer.Metadata),
+		return m, &failure{"protocol",
+			fmt.Sprintf("%s says nothing usable of %s: %.200s", c.addr, route, answer.Metadata),
 			"is that the TCP door of a shivad? check --addr " + c.addr, exitUnreachable}
 	}
 	return d.model(route)
@@ -76,16 +77,21 @@ func (d *declaration) model(route string) (model, error) {
 		for _, t := range *list {
 			dtype, ok := tensor.FromV2(t.Datatype)
 			if !ok {
-				return m, &failure{"protocol", fmt.Sprintf("%s declares the datatype %q, which this shivactl does not know", route, t.Datatype),
+				return m, &failure{"protocol",
+					fmt.Sprintf("%s declares the datatype %q, which this shivactl does not know", route, t.Datatype),
 					"is this shivactl as new as the server? shivactl version", exitRefused}
 			}
-			*specs = append(*specs, spec{Spec: tensor.Spec{Name: t.Name, DType: dtype, Shape: t.Shape, Optional: t.Optional, Ragged: t.Ragged}, whole: m.whole, files: t.Image != ""})
+			*specs = append(*specs,
+				spec{Spec: tensor.Spec{Name: t.Name, DType: dtype, Shape: t.Shape, Optional: t.Optional,
+					Ragged: t.Ragged}, whole: m.whole, files: t.Image != ""})
 		}
 	}
 	for i := range m.inputs {
 		s := &m.inputs[i]
 		image, named := strings.CutSuffix(s.Name, tensor.RegionsSuffix)
-		if named && s.Optional && slices.ContainsFunc(m.inputs, func(o spec) bool { return o.Name == image && o.files }) {
+		if named && s.Optional && slices.ContainsFunc(m.inputs, func(o spec) bool {
+			return o.Name == image && o.files
+		}) {
 			s.regions = image
 		}
 	}

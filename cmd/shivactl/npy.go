@@ -32,7 +32,8 @@ func readNPY(file []byte) (tensor.Tensor, error) {
 	if err != nil {
 		return none, err
 	}
-	descr, fortran, dims := npyDescr.FindSubmatch(header), npyFortran.FindSubmatch(header), npyShape.FindSubmatch(header)
+	descr, fortran, dims := npyDescr.FindSubmatch(header), npyFortran.FindSubmatch(header),
+		npyShape.FindSubmatch(header)
 	if fortran == nil || dims == nil {
 		return none, fmt.Errorf("not a .npy file: its header has no fortran_order or shape: %.200q", header)
 	}
@@ -52,7 +53,8 @@ func readNPY(file []byte) (tensor.Tensor, error) {
 		return none, err
 	}
 	if n > len(data)/kind.size || n*kind.size != len(data) {
-		return none, fmt.Errorf("%d bytes of elements; its header announces %v of %s, which is %d each", len(data), shape, descr[1], kind.size)
+		return none, fmt.Errorf("%d bytes of elements; its header announces %v of %s, which is %d each", len(data),
+			shape, descr[1], kind.size)
 	}
 	data = slices.Clone(data) // a copy: the swap must not change the file
 	if kind.swap {

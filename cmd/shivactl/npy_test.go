@@ -163,7 +163,8 @@ func FuzzReadNPY(f *testing.F) {
 }
 
 func TestExtended(t *testing.T) {
-	for _, f := range []float64{0, 1, -1, 0.1, -math.Pi, math.MaxFloat64, math.SmallestNonzeroFloat64, 3 * math.SmallestNonzeroFloat64, 0x1p-1022, math.Inf(1), math.Inf(-1), 1e-310} {
+	for _, f := range []float64{0, 1, -1, 0.1, -math.Pi, math.MaxFloat64, math.SmallestNonzeroFloat64,
+		3 * math.SmallestNonzeroFloat64, 0x1p-1022, math.Inf(1), math.Inf(-1), 1e-310} {
 		if got := fromExtended(toExtended(f)); got != f {
 			t.Errorf("%v comes back as %v", f, got)
 		}

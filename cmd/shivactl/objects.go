@@ -44,7 +44,8 @@ func detects(m model) bool {
 // objects returns what a detector found in each row of a result.
 func objects(m model, r result) ([][]object, error) {
 	broken := func(format string, args ...any) error {
-		return &failure{"protocol", fmt.Sprintf(format, args...), "the log of the model's container may say more", exitRefused}
+		return &failure{"protocol", fmt.Sprintf(format, args...), "the log of the model's container may say more",
+			exitRefused}
 	}
 	n := m.length("boxes", r.outputs, 0, r.rows)
 	// Another model of an application may answer without them.
@@ -193,7 +194,8 @@ func (m mask) each(size image.Point, what func(x, y int)) error {
 		return nil
 	}
 	if len(m.Size) != 2 || m.Size[0] != size.Y || m.Size[1] != size.X {
-		return fmt.Errorf("a mask is of the size %v, and the picture %v (height and width)", m.Size, []int{size.Y, size.X})
+		return fmt.Errorf("a mask is of the size %v, and the picture %v (height and width)", m.Size,
+			[]int{size.Y, size.X})
 	}
 	var runs []int
 	at, digits, value := 0, 0, 0

@@ -55,7 +55,9 @@ func TestObjectsHaveLines(t *testing.T) {
 	c := &cli{stdout: &out, stderr: &errs}
 	results := []result{
 		{name: "a.jpg", rows: 2, outputs: detections()},
-		{name: "b.jpg", rows: 1, outputs: []tensor.Tensor{output("boxes", of(tensor.Shape{1, 4}, []float32{1, 2, 3, 4})), textsOf("labels"), output("count", of(tensor.Shape{1}, []int32{1}))}},
+		{name: "b.jpg", rows: 1,
+			outputs: []tensor.Tensor{output("boxes", of(tensor.Shape{1, 4}, []float32{1, 2, 3, 4})), textsOf("labels"),
+				output("count", of(tensor.Shape{1}, []int32{1}))}},
 		{name: "c.jpg", rows: 2, outputs: detections()[1:]},
 	}
 	if err := c.printResults(detector(), results, &inferOptions{}); err == nil {
@@ -69,11 +71,14 @@ a.jpg[1]  -
 	if got := strings.ReplaceAll(out.String(), "-             \n", "-\n"); got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
 	}
-	if want := "shivactl: b.jpg: output \"labels\": 0 elements for 1 objects, expected 1\n  -> the log of the model's container may say more\n" +
-		"shivactl: c.jpg: the answer has no boxes of 2 objects\n  -> the log of the model's container may say more\n"; errs.String() != want {
+	want = "shivactl: b.jpg: output \"labels\": 0 elements for 1 objects, expected 1\n  -> the log of the model's container may say more\n" +
+		"shivactl: c.jpg: the answer has no boxes of 2 objects\n  -> the log of the model's container may say more\n"
+	if errs.String() != want {
 		t.Errorf("\n%s\nwant\n%s", errs.String(), want)
 	}
-	if detects(model{outputs: []spec{{Spec: tensor.Spec{Name: "boxes"}}, {Spec: tensor.Spec{Name: "scores"}}, {Spec: tensor.Spec{Name: "labels"}}}}) {
+	if detects(
+		model{outputs: []spec{{Spec: tensor.Spec{Name: "boxes"}}, {Spec: tensor.Spec{Name: "scores"}},
+			{Spec: tensor.Spec{Name: "labels"}}}}) {
 		t.Error("boxes that are not ragged are those of no detector")
 	}
 }
@@ -157,19 +162,23 @@ func TestDraw(t *testing.T) {
 	file := oriented(t, image.NewGray(image.Rect(0, 0, 100, 120)), 6) // 120 x 100 when it is upright
 	path := filepath.Join(t.TempDir(), "out.png")
 	more := []tensor.Tensor{
-		output("corners", of(tensor.Shape{2, 4, 2}, []float32{10, 20, 60, 20, 60, 70, 10, 70, 80, 20, 100, 40, 80, 60, 60, 40})),
+		output("corners",
+			of(tensor.Shape{2, 4, 2}, []float32{10, 20, 60, 20, 60, 70, 10, 70, 80, 20, 100, 40, 80, 60, 60, 40})),
 		output("keypoints", of(tensor.Shape{2, 1, 3}, []float32{20, 50, 0.9, 90, 90, 0.1})),
 		textsOf("masks", `{"size": [100, 120], "counts": "dh0T3\\^2"}`, ""),
 	}
 	// Outputs of that name which are not points in a picture.
-	depths := []tensor.Tensor{output("keypoints", of(tensor.Shape{2, 2, 1}, []float32{20, 50, 20, 50})), textsOf("masks", "", "")}
+	depths := []tensor.Tensor{output("keypoints", of(tensor.Shape{2, 2, 1}, []float32{20, 50, 20, 50})),
+		textsOf("masks", "", "")}
 	nothing := []tensor.Tensor{output("keypoints", of(tensor.Shape{2, 2, 0}, []float32{})), textsOf("masks", "", "")}
 	for _, c := range []struct {
 		more  []tensor.Tensor
 		drawn map[image.Point]bool
 	}{
 		{nil, map[image.Point]bool{{10, 45}: true, {35, 70}: true, {60, 45}: true, {30, 25}: true, {35, 45}: false}},
-		{more, map[image.Point]bool{{10, 45}: true, {20, 50}: true, {90, 90}: false, {90, 30}: true, {30, 25}: false, {99, 30}: false}},
+		{more,
+			map[image.Point]bool{{10, 45}: true, {20, 50}: true, {90, 90}: false, {90, 30}: true, {30, 25}: false,
+				{99, 30}: false}},
 		{depths, map[image.Point]bool{{10, 45}: true, {20, 50}: false}},
 		{nothing, map[image.Point]bool{{10, 45}: true, {20, 50}: false}},
 	} {
@@ -199,7 +208,8 @@ func TestDraw(t *testing.T) {
 		for at, drawn := range c.drawn {
 			r, g, b, _ := img.At(at.X, at.Y).RGBA()
 			if (r|g|b != 0) != drawn {
-				t.Errorf("%d outputs: %v is %v, expected something drawn: %v", len(outputs), at, img.At(at.X, at.Y), drawn)
+				t.Errorf("%d outputs: %v is %v, expected something drawn: %v", len(outputs), at, img.At(at.X, at.Y),
+					drawn)
 			}
 		}
 	}
@@ -209,7 +219,8 @@ func TestDraw(t *testing.T) {
 func TestDrawMask(t *testing.T) {
 	img := image.NewRGBA(image.Rect(0, 0, 64, 64))
 	far := []float64{-1e300, -50, 1e300, 5000}
-	found := []object{{label: "cat", box: []float64{40, 40, 60, 60}, mask: mask{[]int{64, 64}, "P2PP1"}}, {box: far, label: "no\x00name"}}
+	found := []object{{label: "cat", box: []float64{40, 40, 60, 60}, mask: mask{[]int{64, 64}, "P2PP1"}},
+		{box: far, label: "no\x00name"}}
 	if err := drawObjects(img, found); err != nil {
 		t.Fatal(err)
 	}

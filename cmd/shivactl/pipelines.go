@@ -180,7 +180,8 @@ func (c *cli) listPipelines() error {
 		for _, s := range p.Stages {
 			stages = append(stages, s.Name+" ("+s.Model+")")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\n", p.Name, strings.Join(stages, ", "), strings.Join(p.Inputs, " "), outputsText(p.Outputs), p.Origin, len(p.Faults))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\n", p.Name, strings.Join(stages, ", "), strings.Join(p.Inputs, " "),
+			outputsText(p.Outputs), p.Origin, len(p.Faults))
 	}
 	return w.Flush()
 }
@@ -214,16 +215,19 @@ func (c *cli) printPipeline(p admin.PipelineStatus) error {
 		return c.printJSON(p)
 	}
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "pipeline\t%s\ninputs\t%s\noutputs\t%s\n", p.Name, strings.Join(p.Inputs, ", "), outputsText(p.Outputs))
+	fmt.Fprintf(w, "pipeline\t%s\ninputs\t%s\noutputs\t%s\n", p.Name, strings.Join(p.Inputs, ", "),
+		outputsText(p.Outputs))
 	fmt.Fprintf(w, "slo\t%s\nkeep\t%s\nfrom\t%s\n\n", cmp.Or(p.SLO, "that of the first stage's model"),
-		cmp.Or(p.Keep.String(), "that of the first stage's model"), map[string]string{admin.OriginFile: "the server's file", admin.OriginStore: "shivactl or a program"}[p.Origin])
+		cmp.Or(p.Keep.String(), "that of the first stage's model"),
+		map[string]string{admin.OriginFile: "the server's file", admin.OriginStore: "shivactl or a program"}[p.Origin])
 	fmt.Fprintln(w, "STAGE\tMODEL\tREADS\tEACH\tKEEP\tLATELY")
 	for i, s := range p.Stages {
 		lately := "-"
 		if i < len(p.Load) {
 			lately = p.Load[i].Summary
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.Model, cmp.Or(equations(s.Inputs), "-"), cmp.Or(s.Each, "-"), cmp.Or(strings.Join(s.Keep.Conditions(), ", "), "-"), lately)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.Model, cmp.Or(equations(s.Inputs), "-"),
+			cmp.Or(s.Each, "-"), cmp.Or(strings.Join(s.Keep.Conditions(), ", "), "-"), lately)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -323,7 +327,8 @@ func (c *cli) printStages(all []admin.PipelineLoad) error {
 			if l.Took > 0 {
 				waited, took, share = roughly(l.Waited), roughly(l.Took), fmt.Sprintf("%.2g %%", 100*l.Share)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", p.Name, l.Stage, l.Requests, l.Rows, batch, waited, took, share,
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", p.Name, l.Stage, l.Requests, l.Rows, batch,
+				waited, took, share,
 				l.LeftOut, l.NotBegun, l.LostRows())
 		}
 	}

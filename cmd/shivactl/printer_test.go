@@ -57,9 +57,11 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 		case strings.HasSuffix(r.URL.Path, "/explain"):
 			fmt.Fprintf(w, `{"versions":[{"name":%s,"version":"1","sentences":[%s]}]}`, text, text)
 		case r.URL.Path == "/v1/logs":
-			fmt.Fprintf(w, `{"entries":[{"id":1,"level":"INFO","message":%s,"attributes":[{"key":"line","value":%s}]}]}`, text, text)
+			fmt.Fprintf(w, `{"entries":[{"id":1,"level":"INFO","message":%s,"attributes":[{"key":"line","value":%s}]}]}`,
+				text, text)
 		case r.URL.Path == "/v1/containers":
-			fmt.Fprintf(w, `{"containers":[{"name":%s,"model":"m","state":"READY","reason":%s,"processes":[{"name":%s,"state":"running","last_lines":[%s]}]}],"sessions":[{"label":%s,"last_failure":%s}]}`, text, text, text, text, text, text)
+			fmt.Fprintf(w, `{"containers":[{"name":%s,"model":"m","state":"READY","reason":%s,"processes":[{"name":%s,"state":"running","last_lines":[%s]}]}],"sessions":[{"label":%s,"last_failure":%s}]}`,
+				text, text, text, text, text, text)
 		default:
 			w.WriteHeader(http.StatusConflict)
 			fmt.Fprintf(w, `{"error":%s}`, text)
@@ -70,13 +72,19 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := shivatest.Serve(l, func(c *shivatest.Conn, q *shiva.Message) { _ = c.Send(refusal(shiva.ContainerFailed, hostile)) })
+	s := shivatest.Serve(l, func(c *shivatest.Conn, q *shiva.Message) {
+		_ = c.Send(refusal(shiva.ContainerFailed, hostile))
+	})
 	defer s.Close()
-	for _, args := range []string{"explain m", "logs", "containers", "status", "infer m --text x", "explain m --json", "logs --json", "infer m --text x --json", "audit --json", "containers --watch=100ms"} {
-		out, errs, interrupt := running(t, append(strings.Fields(args), "--admin", h.Listener.Addr().String(), "--addr", s.Addr())...)
+	for _, args := range []string{"explain m", "logs", "containers", "status", "infer m --text x", "explain m --json",
+		"logs --json", "infer m --text x --json", "audit --json", "containers --watch=100ms"} {
+		out, errs, interrupt := running(t,
+			append(strings.Fields(args), "--admin", h.Listener.Addr().String(), "--addr", s.Addr())...)
 		budgettest.Until(t, "what "+args+" prints", func() bool { return strings.Contains(out.String()+errs.String(), "gnirts") })
 		interrupt()
-		if got := out.String() + errs.String(); strings.ContainsFunc(got, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' && r != '\t' }) {
+		if got := out.String() + errs.String(); strings.ContainsFunc(got, func(r rune) bool {
+			return !unicode.IsPrint(r) && r != '\n' && r != '\t'
+		}) {
 			t.Errorf("%s prints %q", args, got)
 		}
 	}

@@ -26,7 +26,8 @@ func asked(t *testing.T, name string) (addr string) {
 	t.Helper()
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusConflict)
-		w.Write([]byte(`{"error":"` + name + ` was shown ` + strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") + `."}`))
+		w.Write([]byte(`{"error":"` + name + ` was shown ` +
+			strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") + `."}`))
 	}))
 	t.Cleanup(h.Close)
 	return h.Listener.Addr().String()
@@ -90,7 +91,8 @@ func TestProfile(t *testing.T) {
 		given map[string]bool
 		want  tlsFlags
 	}{
-		{map[string]bool{"profile": true}, tlsFlags{ca: dir + "/ca.pem", cert: "/etc/me.pem", key: dir + "/me.key", name: "shiva"}},
+		{map[string]bool{"profile": true},
+			tlsFlags{ca: dir + "/ca.pem", cert: "/etc/me.pem", key: dir + "/me.key", name: "shiva"}},
 		{map[string]bool{"profile": true, "tls-ca": true, "tls-name": true}, tlsFlags{cert: "/etc/me.pem", key: dir + "/me.key"}},
 	} {
 		k := &cli{addr: defaultAddr, admin: "127.0.0.1:8002", profile: "far", given: c.given}

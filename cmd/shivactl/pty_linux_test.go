@@ -84,7 +84,9 @@ func (w *terminal) text() string {
 // waitFor waits until a text has been shown.
 func (w *terminal) waitFor(text string) {
 	w.t.Helper()
-	budgettest.Until(w.t, "the terminal to show "+strconv.Quote(text), func() bool { return strings.Contains(w.text(), text) })
+	budgettest.Until(w.t, "the terminal to show "+strconv.Quote(text), func() bool {
+		return strings.Contains(w.text(), text)
+	})
 }
 
 func (w *terminal) press(keys string) {

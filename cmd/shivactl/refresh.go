@@ -78,7 +78,8 @@ func (c *cli) repeat(show func() error) error {
 // before.
 func passing(err error, answered bool) bool {
 	f, ok := errors.AsType[*failure](err)
-	return ok && f.code != exitUsage && (answered || f.Type != shiva.Unauthenticated && f.Type != shiva.PermissionDenied)
+	return ok && f.code != exitUsage &&
+		(answered || f.Type != shiva.Unauthenticated && f.Type != shiva.PermissionDenied)
 }
 
 // refresh calls show repeatedly. On a terminal each output replaces the previous one; otherwise

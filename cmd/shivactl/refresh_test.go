@@ -141,7 +141,8 @@ func TestWatchWithoutRight(t *testing.T) {
 func TestFollowLogs(t *testing.T) {
 	h := admintest.Handler(admintest.New(fakeList, fakeStatus).Sources())
 	at, down := flaky(t, func() http.Handler { return h })
-	c := &cli{ctx: t.Context(), stdout: new(record), stderr: new(record), admin: at, token: token.Fixed(""), timeout: 20e9}
+	c := &cli{ctx: t.Context(), stdout: new(record), stderr: new(record), admin: at, token: token.Fixed(""),
+		timeout: 20e9}
 	out, errs := c.stdout.(*record), c.stderr.(*record)
 	ctx, cancel := context.WithCancel(t.Context())
 	c.ctx = ctx

@@ -209,7 +209,8 @@ func timing(r result) string {
 		return total
 	}
 	t := read.Timing
-	return fmt.Sprintf("%s (server %.2f: waited %.2f, executed %.2f in a batch of %d)", total, t.Total/1000, t.Queue/1000, t.Execute/1000, t.BatchRows)
+	return fmt.Sprintf("%s (server %.2f: waited %.2f, executed %.2f in a batch of %d)", total, t.Total/1000,
+		t.Queue/1000, t.Execute/1000, t.BatchRows)
 }
 
 func isDefault(metadata json.RawMessage) bool {

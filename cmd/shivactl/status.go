@@ -124,7 +124,8 @@ func (c *cli) printStatus(s admin.Status) error {
 		if p.PID != 0 {
 			pid = fmt.Sprint(p.PID)
 		}
-		fmt.Fprintf(w, "%s[%d]\t%s\t%s\t%s\t%d\t%s\n", p.Name, p.Replica, pid, p.State, seconds(p.Since), p.Restarts, cmp.Or(p.LastExit, "-"))
+		fmt.Fprintf(w, "%s[%d]\t%s\t%s\t%s\t%d\t%s\n", p.Name, p.Replica, pid, p.State, seconds(p.Since), p.Restarts,
+			cmp.Or(p.LastExit, "-"))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -144,7 +145,8 @@ func sharedMemoryText(m admin.Shared) string {
 	if m.Limit == 0 {
 		return "off"
 	}
-	text := fmt.Sprintf("%s of %s for inputs, %s in use, %s for outputs", size(m.Inputs), size(m.Limit), size(m.Used), size(m.Outputs))
+	text := fmt.Sprintf("%s of %s for inputs, %s in use, %s for outputs", size(m.Inputs), size(m.Limit), size(m.Used),
+		size(m.Outputs))
 	if m.Replaced > 0 {
 		text += ", " + size(m.Replaced) + " replaced"
 	}
@@ -194,8 +196,10 @@ func (c *cli) printHealth(all []admin.Health) error {
 		if h.SLO > 0 {
 			slo = time.Duration(h.SLO * float64(time.Second)).Round(time.Microsecond).String()
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%d\t%d\t%s\n", name, h.Replicas, needed(h), h.Failing, h.Requests, share, slo,
-			h.Defaults, h.MissingVoices, h.NoMemory, age(h.OldestRow), age(h.OldestBatch), h.Streams, h.Superseded, millis(h.FrameAge))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%d\t%d\t%s\n", name, h.Replicas, needed(h),
+			h.Failing, h.Requests, share, slo,
+			h.Defaults, h.MissingVoices, h.NoMemory, age(h.OldestRow), age(h.OldestBatch), h.Streams, h.Superseded,
+			millis(h.FrameAge))
 	}
 	fmt.Fprintln(w)
 	return w.Flush()
@@ -299,7 +303,8 @@ func (c *cli) printSessions(sessions []admin.Session) error {
 		if k.Model == "" { // not registered yet
 			model, rpc, out = "-", cmp.Or(k.RPC, "-"), "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%s\t%d\t%s\n", model, cmp.Or(k.Instance, "-"), k.Remote, rpc,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%s\t%d\t%s\n", model, cmp.Or(k.Instance, "-"),
+			k.Remote, rpc,
 			k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Rows, k.Failures, out, k.AtOnce, shares(k))
 	}
 	if err := w.Flush(); err != nil {

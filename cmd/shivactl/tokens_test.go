@@ -21,17 +21,20 @@ import (
 // can read.
 func TestNewToken(t *testing.T) {
 	var out, errs bytes.Buffer
-	if code := run(t.Context(), strings.Fields("tokens new camera --may infer:cat*,feedback"), nil, &out, &errs); code != exitOK {
+	if code := run(t.Context(), strings.Fields("tokens new camera --may infer:cat*,feedback"), nil, &out,
+		&errs); code != exitOK {
 		t.Fatalf("exit %d: %s", code, &errs)
 	}
 	secret, table, _ := strings.Cut(out.String(), "\n\n")
-	if want := fmt.Sprintf("[[identity]]\nname = \"camera\"\ntoken_sha256 = %q\nmay = [\"infer:cat*\", \"feedback\"]\n", token.Hash(secret)); table != want {
+	if want := fmt.Sprintf("[[identity]]\nname = \"camera\"\ntoken_sha256 = %q\nmay = [\"infer:cat*\", \"feedback\"]\n",
+		token.Hash(secret)); table != want {
 		t.Errorf("got %s\nwant %s", table, want)
 	}
 
 	out.Reset()
 	file := filepath.Join(t.TempDir(), "camera.token")
-	if code := run(t.Context(), []string{"tokens", "new", "camera", "--json", "--file", file}, nil, &out, &errs); code != exitOK {
+	if code := run(t.Context(), []string{"tokens", "new", "camera", "--json", "--file", file}, nil, &out,
+		&errs); code != exitOK {
 		t.Fatalf("exit %d: %s", code, &errs)
 	}
 	source, err := token.FromFile(file)
@@ -46,7 +49,8 @@ func TestNewToken(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	if code := run(t.Context(), []string{"tokens", "new", "camera", "--file", file}, nil, &out, &errs); code != exitUsage {
+	if code := run(t.Context(), []string{"tokens", "new", "camera", "--file", file}, nil, &out,
+		&errs); code != exitUsage {
 		t.Errorf("a file that is there: exit %d", code)
 	}
 	if source.Token() != written {
@@ -57,11 +61,13 @@ func TestNewToken(t *testing.T) {
 // A right that no server knows is refused before a token is made.
 func TestRightsAreChecked(t *testing.T) {
 	for may, says := range map[string]string{
-		"infre": `there is no right "infre"`, "infer,admin": `there is no right "admin"`, "admin:read:x": "there is no right", "infer:cat*,serve:cat/2*,admin:write": "",
+		"infre": `there is no right "infre"`, "infer,admin": `there is no right "admin"`,
+		"admin:read:x": "there is no right", "infer:cat*,serve:cat/2*,admin:write": "",
 	} {
 		var out, errs bytes.Buffer
 		code := run(t.Context(), []string{"tokens", "new", "camera", "--may", may}, nil, &out, &errs)
-		if says == "" && code != exitOK || says != "" && (code != exitUsage || !strings.Contains(errs.String(), says) || out.Len() > 0) {
+		if says == "" && code != exitOK || says != "" &&
+			(code != exitUsage || !strings.Contains(errs.String(), says) || out.Len() > 0) {
 			t.Errorf("%s: exit %d: %s%s", may, code, &out, &errs)
 		}
 	}
@@ -121,7 +127,8 @@ func TestTokenIsShown(t *testing.T) {
 	}
 	t.Setenv(token.Env, "s3cret")
 	var out bytes.Buffer
-	if code := run(t.Context(), []string{"--admin", h.Listener.Addr().String(), "whoami"}, nil, &out, &out); code != exitOK || out.String() != "operator, who may admin:read\n" {
+	if code := run(t.Context(), []string{"--admin", h.Listener.Addr().String(), "whoami"}, nil, &out,
+		&out); code != exitOK || out.String() != "operator, who may admin:read\n" {
 		t.Errorf("at the admin door: exit %d, %q", code, &out)
 	}
 	mu.Lock()

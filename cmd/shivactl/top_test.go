@@ -22,25 +22,38 @@ func TestTopOf(t *testing.T) {
 	before := admin.Status{
 		Version: "1.2.3", Uptime: 100, Readiness: admin.Readiness{Ready: true},
 		Models: []admin.Health{
-			{Name: "slow", Version: "1", Requests: 1000, Judged: 900, Failed: 100, InTime: 500, Durations: []admin.DurationClass{{Above: 0.004, UpTo: 0.008, Requests: 1000}}},
+			{Name: "slow", Version: "1", Requests: 1000, Judged: 900, Failed: 100, InTime: 500,
+				Durations: []admin.DurationClass{{Above: 0.004, UpTo: 0.008, Requests: 1000}}},
 			{Name: "again", Version: "1", Requests: 5000, Judged: 5000, InTime: 5000},
 			{Name: "idle", Version: "1", Requests: 7},
 		},
-		Clients: []admin.Client{{Name: "cam", Requests: 100, Bytes: 1000, Quotas: []admin.Quota{{Quota: "connections", Limit: 2, Refused: 5, Since: 61}, {Quota: "requests_per_second", Limit: 100, Refused: 10, Since: 8}}}},
+		Clients: []admin.Client{{Name: "cam", Requests: 100, Bytes: 1000,
+			Quotas: []admin.Quota{{Quota: "connections", Limit: 2, Refused: 5, Since: 61},
+				{Quota: "requests_per_second", Limit: 100, Refused: 10, Since: 8}}}},
 	}
 	now := admin.Status{
-		Version: "1.2.3", Uptime: 102, Readiness: admin.Readiness{Ready: true}, Warnings: []string{"a", "b"}, Queue: admin.Queue{Rows: 3},
-		Doors: []admin.Door{{Name: "tcp", Connections: 1, InFlight: 2}}, Payload: admin.Usage{Used: 1 << 20, Limit: 1 << 30},
+		Version: "1.2.3", Uptime: 102, Readiness: admin.Readiness{Ready: true}, Warnings: []string{"a", "b"},
+		Queue:   admin.Queue{Rows: 3},
+		Doors:   []admin.Door{{Name: "tcp", Connections: 1, InFlight: 2}},
+		Payload: admin.Usage{Used: 1 << 20, Limit: 1 << 30},
 		Models: []admin.Health{
 			{Name: "idle", Version: "1", Requests: 7, Replicas: 1},
-			{Name: "app", Requests: 4, Judged: 4, InTime: 4, Durations: []admin.DurationClass{{Above: 64, Requests: 4}}},
-			{Name: "slow", Version: "1", Replicas: 3, Failing: 1, QueueRows: 3, OldestRow: 1.234, Requests: 1200, Judged: 1060, Failed: 110, InTime: 620, Streams: 2, FrameAge: 0.43,
-				Durations: []admin.DurationClass{{Above: 0.004, UpTo: 0.008, Requests: 1000}, {Above: 0.008, UpTo: 0.016, Requests: 150}, {Above: 0.016, UpTo: 0.032, Requests: 50}}},
-			{Name: "again", Version: "1", Requests: 20, Judged: 20, InTime: 10, Durations: []admin.DurationClass{{Above: 0.25, UpTo: 0.5, Requests: 20}}},
+			{Name: "app", Requests: 4, Judged: 4, InTime: 4,
+				Durations: []admin.DurationClass{{Above: 64, Requests: 4}}},
+			{Name: "slow", Version: "1", Replicas: 3, Failing: 1, QueueRows: 3, OldestRow: 1.234, Requests: 1200,
+				Judged: 1060, Failed: 110, InTime: 620, Streams: 2, FrameAge: 0.43,
+				Durations: []admin.DurationClass{{Above: 0.004, UpTo: 0.008, Requests: 1000},
+					{Above: 0.008, UpTo: 0.016, Requests: 150}, {Above: 0.016, UpTo: 0.032, Requests: 50}}},
+			{Name: "again", Version: "1", Requests: 20, Judged: 20, InTime: 10,
+				Durations: []admin.DurationClass{{Above: 0.25, UpTo: 0.5, Requests: 20}}},
 		},
-		Streams: []admin.Seen{{Model: "slow", Name: "cam-3", Client: "10.0.0.4", Known: true, Age: new(0.043), Waiting: 2, Askers: []string{"robot"}}},
+		Streams: []admin.Seen{{Model: "slow", Name: "cam-3", Client: "10.0.0.4", Known: true, Age: new(0.043),
+			Waiting: 2, Askers: []string{"robot"}}},
 		Clients: []admin.Client{
-			{Name: "cam", Requests: 160, Bytes: 5096, Quotas: []admin.Quota{{Quota: "connections", Limit: 2, Refused: 5, Since: 63}, {Quota: "requests_per_second", Limit: 100, Refused: 30, Since: 0.5}, {Quota: "bytes_in_flight", Limit: 1 << 20}}},
+			{Name: "cam", Requests: 160, Bytes: 5096,
+				Quotas: []admin.Quota{{Quota: "connections", Limit: 2, Refused: 5, Since: 63},
+					{Quota: "requests_per_second", Limit: 100, Refused: 30, Since: 0.5},
+					{Quota: "bytes_in_flight", Limit: 1 << 20}}},
 			{Name: "calm", Requests: 10},
 		},
 	}
@@ -78,8 +91,10 @@ cam           30          2 KiB    requests_per_second  100    10
 
 // A quantile is within the class of its request.
 func TestQuantile(t *testing.T) {
-	classes := []admin.DurationClass{{UpTo: 0.001, Requests: 10}, {Above: 0.002, UpTo: 0.004, Requests: 80}, {Above: 0.032, UpTo: 0.064, Requests: 9}, {Above: 0.064, Requests: 1}}
-	for share, want := range map[float64][2]float64{0.05: {0.0005, 0.001}, 0.5: {0.002, 0.004}, 0.95: {0.032, 0.064}, 0.995: {0.064, 0.064}, 1: {0.064, 0.064}} {
+	classes := []admin.DurationClass{{UpTo: 0.001, Requests: 10}, {Above: 0.002, UpTo: 0.004, Requests: 80},
+		{Above: 0.032, UpTo: 0.064, Requests: 9}, {Above: 0.064, Requests: 1}}
+	for share, want := range map[float64][2]float64{0.05: {0.0005, 0.001}, 0.5: {0.002, 0.004}, 0.95: {0.032, 0.064},
+		0.995: {0.064, 0.064}, 1: {0.064, 0.064}} {
 		if got := quantile(classes, nil, share); got == nil || *got < want[0] || *got > want[1] {
 			t.Errorf("%v: %v, expected from %v to %v", share, got, want[0], want[1])
 		}
@@ -104,7 +119,8 @@ func TestTop(t *testing.T) {
 	defer h.Close()
 	var out bytes.Buffer
 	args := []string{"top", "--every", "100ms", "--count", "2", "--admin", h.Listener.Addr().String()}
-	if code := run(t.Context(), args, nil, &out, &out); code != exitOK || strings.Count(out.String(), "digits/1") != 2 || !strings.Contains(out.String(), "NOT READY: no live replica of iris") {
+	if code := run(t.Context(), args, nil, &out, &out); code != exitOK ||
+		strings.Count(out.String(), "digits/1") != 2 || !strings.Contains(out.String(), "NOT READY: no live replica of iris") {
 		t.Errorf("exit %d\n%s", code, &out)
 	}
 	out.Reset()
@@ -118,7 +134,8 @@ func TestTop(t *testing.T) {
 	var shown struct {
 		Models, Clients []map[string]any
 	}
-	if err := json.Unmarshal([]byte(lines[0]), &shown); err != nil || len(shown.Models) != 2 || len(shown.Clients) != 1 {
+	if err := json.Unmarshal([]byte(lines[0]), &shown); err != nil || len(shown.Models) != 2 ||
+		len(shown.Clients) != 1 {
 		t.Fatalf("%v: %s", err, lines[0])
 	}
 	text := (&cli{}).topCommand().Long
@@ -141,7 +158,8 @@ func TestFirstTop(t *testing.T) {
 	}))
 	defer h.Close()
 	var out bytes.Buffer
-	c := &cli{ctx: t.Context(), stdout: &out, admin: h.Listener.Addr().String(), every: leastRefresh, token: token.Fixed("")}
+	c := &cli{ctx: t.Context(), stdout: &out, admin: h.Listener.Addr().String(), every: leastRefresh,
+		token: token.Fixed("")}
 	if err := c.top(&topOptions{count: 1}); err != errEnough || !strings.Contains(out.String(), "100 requests/s") {
 		t.Errorf("%v\n%s", err, &out)
 	}
@@ -155,7 +173,8 @@ func TestTopOfANewServer(t *testing.T) {
 	h := httptest.NewServer(admintest.Handler(admintest.New(fakeList, fakeStatus).Sources()))
 	defer h.Close()
 	var out bytes.Buffer
-	c := &cli{ctx: t.Context(), stdout: &out, admin: h.Listener.Addr().String(), every: leastRefresh, token: token.Fixed("")}
+	c := &cli{ctx: t.Context(), stdout: &out, admin: h.Listener.Addr().String(), every: leastRefresh,
+		token: token.Fixed("")}
 	o := &topOptions{last: &old, count: 1}
 	if err := c.top(o); err != errEnough || !strings.Contains(out.String(), "0 requests/s") {
 		t.Errorf("%v\n%s", err, &out)

@@ -17,7 +17,8 @@ func trees(m model, r result) ([]*nested.Object, error) {
 	}
 	rows, err := m.pipeline.Of(declared, r.outputs, r.rows)
 	if err != nil {
-		return nil, &failure{"protocol", fmt.Sprintf("unusable answer: %v", err), "is this shivactl as new as the server? shivactl version", exitRefused}
+		return nil, &failure{"protocol", fmt.Sprintf("unusable answer: %v", err),
+			"is this shivactl as new as the server? shivactl version", exitRefused}
 	}
 	return rows, nil
 }

@@ -55,7 +55,8 @@ func TestSampleIsComplete(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if c.Models["digits"].MaxBatch != 64 || c.Models["digits"].QueueRows != 65536 || c.Supervised[0].Replicas != Fixed(2) {
+	if c.Models["digits"].MaxBatch != 64 || c.Models["digits"].QueueRows != 65536 ||
+		c.Supervised[0].Replicas != Fixed(2) {
 		t.Errorf("not what the sample says: %+v %+v", c.Models, c.Supervised)
 	}
 	for _, key := range allKeys(t, c) {
@@ -223,7 +224,8 @@ func TestRedactedPasswords(t *testing.T) {
 	} {
 		c := Default()
 		c.State.At = at
-		c.Supervised = []Container{{Name: "x", Command: []string{"run", "--store=" + at, at}, Process: Process{Env: map[string]string{"PASSWORD": "hunter2"}}}}
+		c.Supervised = []Container{{Name: "x", Command: []string{"run", "--store=" + at, at},
+			Process: Process{Env: map[string]string{"PASSWORD": "hunter2"}}}}
 		text, err := json.Marshal(c.Redacted())
 		if err != nil {
 			t.Fatal(err)
@@ -262,8 +264,10 @@ processes = 4
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, want := parsed.Supervised[0].Privileges(), containers.Privileges{User: "root", InheritEnv: []string{"A"}, NewPrivileges: true, ReadOnly: true, Writable: []string{"/b"},
-		Memory: 1 << 30, FileBytes: 2 << 20, OpenFiles: 3, Processes: 4}
+	got, want := parsed.Supervised[0].Privileges(),
+		containers.Privileges{User: "root", InheritEnv: []string{"A"}, NewPrivileges: true, ReadOnly: true,
+			Writable: []string{"/b"},
+			Memory:   1 << 30, FileBytes: 2 << 20, OpenFiles: 3, Processes: 4}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, expected %+v", got, want)
 	}

@@ -18,15 +18,19 @@ func TestFit(t *testing.T) {
 		words            []string // in lowered, or in the error
 		fails            bool
 	}{
-		"enough":                     {"", 24 << 30, 4 << 30, 256 << 20, nil, false},
-		"the budget and 30 %":        {"[limits]\npayload_bytes = \"200MiB\"\nmessage_bytes = \"32MiB\"", 260 << 20, 200 << 20, 32 << 20, nil, false},
-		"a MiB less":                 {"[limits]\npayload_bytes = \"200MiB\"\nmessage_bytes = \"32MiB\"", 259 << 20, 199 << 20, 32 << 20, []string{"199MiB instead of 200MiB", "259MiB", source}, false},
-		"nothing said":               {"", 2 << 30, 1575 << 20, 256 << 20, []string{"limits.payload_bytes is 1575MiB instead of 4GiB", "2GiB", source}, false},
-		"messages give way as well":  {"", 128 << 20, 72 << 20, 72 << 20, []string{"72MiB instead of 4GiB", "limits.message_bytes is 72MiB instead of 256MiB"}, false},
-		"but not if they were given": {"[limits]\nmessage_bytes = \"256MiB\"", 128 << 20, 0, 0, []string{"72MiB instead of 4GiB", "128MiB", source, "limits.payload_bytes", "72MiB is below limits.message_bytes, 256MiB"}, true},
-		"nor caches":                 {"[model.m]\ncache = \"1GiB\"", 1 << 30, 0, 0, []string{"instead of 4GiB", "model.m.cache"}, true},
-		"nor what may be unpacked":   {"[limits]\nunpack_bytes = \"1GiB\"", 1 << 30, 0, 0, []string{"instead of 4GiB", "limits.unpack_bytes"}, true},
-		"not even the program":       {"", 40 << 20, 0, 0, []string{"40MiB", source, "limits.payload_bytes"}, true},
+		"enough": {"", 24 << 30, 4 << 30, 256 << 20, nil, false},
+		"the budget and 30 %": {"[limits]\npayload_bytes = \"200MiB\"\nmessage_bytes = \"32MiB\"", 260 << 20,
+			200 << 20, 32 << 20, nil, false},
+		"a MiB less": {"[limits]\npayload_bytes = \"200MiB\"\nmessage_bytes = \"32MiB\"", 259 << 20,
+			199 << 20, 32 << 20, []string{"199MiB instead of 200MiB", "259MiB", source}, false},
+		"nothing said": {"", 2 << 30, 1575 << 20, 256 << 20,
+			[]string{"limits.payload_bytes is 1575MiB instead of 4GiB", "2GiB", source}, false},
+		"messages give way as well": {"", 128 << 20, 72 << 20, 72 << 20, []string{"72MiB instead of 4GiB", "limits.message_bytes is 72MiB instead of 256MiB"}, false},
+		"but not if they were given": {"[limits]\nmessage_bytes = \"256MiB\"", 128 << 20, 0, 0,
+			[]string{"72MiB instead of 4GiB", "128MiB", source, "limits.payload_bytes", "72MiB is below limits.message_bytes, 256MiB"}, true},
+		"nor caches":               {"[model.m]\ncache = \"1GiB\"", 1 << 30, 0, 0, []string{"instead of 4GiB", "model.m.cache"}, true},
+		"nor what may be unpacked": {"[limits]\nunpack_bytes = \"1GiB\"", 1 << 30, 0, 0, []string{"instead of 4GiB", "limits.unpack_bytes"}, true},
+		"not even the program":     {"", 40 << 20, 0, 0, []string{"40MiB", source, "limits.payload_bytes"}, true},
 	} {
 		path := filepath.Join(t.TempDir(), "x.toml")
 		if err := os.WriteFile(path, []byte(c.file), 0o600); err != nil {
@@ -50,7 +54,8 @@ func TestFit(t *testing.T) {
 			}
 		}
 		if l := fit.Limits; err == nil && (l.PayloadBytes != c.payload || l.MessageBytes != c.message) {
-			t.Errorf("%s: %v for payloads, messages of %v; expected %v and %v", name, l.PayloadBytes, l.MessageBytes, c.payload, c.message)
+			t.Errorf("%s: %v for payloads, messages of %v; expected %v and %v", name, l.PayloadBytes, l.MessageBytes,
+				c.payload, c.message)
 		}
 	}
 }

@@ -23,7 +23,8 @@ func TestIdentityFaults(t *testing.T) {
 	}{
 		{`name = "a"
 token_sha256 = "` + someHash + `"
-may = ["infer", "infer:cat*", "feedback:*", "load:c?t", "serve:cat/2*", "serve:[ab]*", "admin:read", "admin:write"]`, nil},
+may = ["infer", "infer:cat*", "feedback:*", "load:c?t", "serve:cat/2*", "serve:[ab]*", "admin:read", "admin:write"]`,
+			nil},
 		{`name = "a"
 token_sha256 = ["` + someHash + `", "` + otherHash + `"]
 may = ["infer"]`, nil},
@@ -45,14 +46,18 @@ may = ["infer"]`, []string{`2:1: identity[0].name: "a\n" has characters that are
 		{`name = "a"
 token_sha256 = 7
 may = "infer"
-token = "hunter2"`, []string{`identity[0].token_sha256: expected the SHA-256 of a token or a list of them, got the integer 7`, `identity[0].may: expected a list of strings, got the string "infer"`, `identity[0].token: unknown key`}},
+token = "hunter2"`,
+			[]string{`identity[0].token_sha256: expected the SHA-256 of a token or a list of them, got the integer 7`,
+				`identity[0].may: expected a list of strings, got the string "infer"`, `identity[0].token: unknown key`}},
 		{`name = "a"
 token_sha256 = "` + someHash + `"
 may = ["look", "infer:", "infer:cat/1", "infer:[a", "admin", "admin:read:x", "serve:cat/", "serve:/1", "infer:!x", "serve:cat/update", "Infer"]`, []string{
 			`4:1: identity[0].may[0]: "look" is not a right: expected infer,`, `4:1: identity[0].may[1]: infer: "": a pattern of 0 bytes matches nothing`,
 			`identity[0].may[2]: infer applies to names, but "cat/1" has a version`, `identity[0].may[3]: infer: pattern "[a": a bracket`,
-			`identity[0].may[4]: "admin" is not a right`, `identity[0].may[5]: admin:read takes no pattern`, `identity[0].may[6]: serve: "cat/": a pattern of 0 bytes`, `identity[0].may[7]: serve: "/1": a pattern of 0 bytes`,
-			`identity[0].may[8]: infer: no model or version can have this name`, `identity[0].may[9]: serve: no model or version can have this name`, `identity[0].may[10]: "Infer" is not a right`,
+			`identity[0].may[4]: "admin" is not a right`, `identity[0].may[5]: admin:read takes no pattern`,
+			`identity[0].may[6]: serve: "cat/": a pattern of 0 bytes`, `identity[0].may[7]: serve: "/1": a pattern of 0 bytes`,
+			`identity[0].may[8]: infer: no model or version can have this name`,
+			`identity[0].may[9]: serve: no model or version can have this name`, `identity[0].may[10]: "Infer" is not a right`,
 		}},
 		{`name = "a"
 token_sha256 = "` + someHash + `"
@@ -126,7 +131,8 @@ func TestIdentitiesReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{string(shown), string(redacted)} {
-		if strings.Contains(text, someHash) || strings.Contains(text, otherHash) || !strings.Contains(text, someHash[:8]) {
+		if strings.Contains(text, someHash) || strings.Contains(text, otherHash) ||
+			!strings.Contains(text, someHash[:8]) {
 			t.Errorf("shown: %s", text)
 		}
 	}
@@ -146,12 +152,15 @@ func TestCertificateFaults(t *testing.T) {
 		first, second Patterns
 		want          []string
 	}{
-		{Patterns{"cn:camera-*", "subject:CN=*,O=Cameras", "dns:*.Example.org", "email:*@example.org", "uri:spiffe://example.org/cameras/*", "ip:10.0.0.?"}, nil, nil},
+		{Patterns{"cn:camera-*", "subject:CN=*,O=Cameras", "dns:*.Example.org", "email:*@example.org",
+			"uri:spiffe://example.org/cameras/*", "ip:10.0.0.?"}, nil, nil},
 		{Patterns{"cn:camera-*"}, Patterns{"dns:camera-*", "cn:lamp-*"}, nil},
 		{Patterns{"cn:cam*"}, Patterns{"cn:*era"}, nil}, // whether both match shows only with a certificate
 		{Patterns{"camera"}, nil, []string{`identity[0].certificate: "camera" is not a certificate pattern: expected cn:, subject:, dns:,`}},
-		{Patterns{"CN:camera", "cn:", "cn:[a", "cn:a\nb", "ou:x"}, nil, []string{`identity[0].certificate[0]: "CN:camera" is not a certificate pattern`, `identity[0].certificate[1]: "cn:": a pattern of 0 bytes`,
-			`identity[0].certificate[2]: "cn:[a": a bracket`, `identity[0].certificate[3]: "cn:a\nb" has characters that are not printable`, `identity[0].certificate[4]: "ou:x" is not a certificate pattern`}},
+		{Patterns{"CN:camera", "cn:", "cn:[a", "cn:a\nb", "ou:x"}, nil,
+			[]string{`identity[0].certificate[0]: "CN:camera" is not a certificate pattern`, `identity[0].certificate[1]: "cn:": a pattern of 0 bytes`,
+				`identity[0].certificate[2]: "cn:[a": a bracket`,
+				`identity[0].certificate[3]: "cn:a\nb" has characters that are not printable`, `identity[0].certificate[4]: "ou:x" is not a certificate pattern`}},
 		{Patterns{"cn:" + strings.Repeat("a", 1025)}, nil, []string{`identity[0].certificate: a pattern of 1025 bytes matches nothing`}},
 		{Patterns{"cn:camera"}, Patterns{"cn:camera"}, []string{`identity[1].certificate: "cn:camera" matches certificates of identity[0], "first", whose pattern is "cn:camera": a client that shows one could be either`}},
 		{Patterns{"cn:camera-*"}, Patterns{"dns:x", "cn:camera-7"}, []string{`identity[1].certificate: "cn:camera-7" matches certificates of identity[0], "first", whose pattern is "cn:camera-*"`}},
@@ -159,7 +168,8 @@ func TestCertificateFaults(t *testing.T) {
 	} {
 		all := Default()
 		all.REST.Listen = Addrs{"tls://127.0.0.1:0"}
-		all.TLS.Certificates = Certificates{Cert: at("cert.pem"), Key: at("key.pem"), ClientCA: at("ca.pem"), ClientAuth: AuthOptional, MinVersion: "1.3"}
+		all.TLS.Certificates = Certificates{Cert: at("cert.pem"), Key: at("key.pem"), ClientCA: at("ca.pem"),
+			ClientAuth: AuthOptional, MinVersion: "1.3"}
 		all.Identities = []Identity{{Name: "first", Certificate: c.first, May: []string{"infer"}}}
 		if c.second != nil {
 			all.Identities = append(all.Identities, Identity{Name: "second", Certificate: c.second, May: []string{"infer"}})

@@ -68,7 +68,8 @@ func TestAdopt(t *testing.T) {
 	old.State.At = "redis://:hunter2@a/0"
 	old.Models["gone"] = Model{Policy: old.Defaults, CacheTTL: time.Second, Cache: 1 << 20}
 	old.Supervised = []Container{
-		{Name: "same", Command: []string{"x"}, Process: Process{Replicas: Fixed(1)}}, {Name: "more", Command: []string{"x"}, Process: Process{Replicas: Fixed(1)}}, {Name: "gone", Command: []string{"x"}},
+		{Name: "same", Command: []string{"x"}, Process: Process{Replicas: Fixed(1)}},
+		{Name: "more", Command: []string{"x"}, Process: Process{Replicas: Fixed(1)}}, {Name: "gone", Command: []string{"x"}},
 		{Name: "called", Address: "tcp://a:1"},
 	}
 	next := old.Clone()
@@ -81,11 +82,13 @@ func TestAdopt(t *testing.T) {
 	next.Defaults.Objective = 50 * time.Millisecond
 	next.Defaults.Batched = false
 	next.Supervised = []Container{
-		{Name: "same", Command: []string{"x"}, Process: Process{Replicas: Fixed(1)}}, {Name: "more", Command: []string{"x"}, Process: Process{Replicas: Fixed(2)}}, {Name: "called", Address: "tcp://a:2"},
+		{Name: "same", Command: []string{"x"}, Process: Process{Replicas: Fixed(1)}},
+		{Name: "more", Command: []string{"x"}, Process: Process{Replicas: Fixed(2)}}, {Name: "called", Address: "tcp://a:2"},
 		{Name: "new", Command: []string{"y"}, Process: Process{Env: map[string]string{"TOKEN": "hunter4"}}},
 	}
 	got, list := old.Adopt(next)
-	if got.Log.Level != "debug" || got.Log.Format != "text" || got.TCP.Connections != 7 || got.TCP.Loops != old.TCP.Loops || got.Server.Drain != time.Second ||
+	if got.Log.Level != "debug" || got.Log.Format != "text" || got.TCP.Connections != 7 ||
+		got.TCP.Loops != old.TCP.Loops || got.Server.Drain != time.Second ||
 		got.State.At != old.State.At || got.Defaults.Objective != 50*time.Millisecond || !got.Defaults.Batched {
 		t.Errorf("adopted %+v", got)
 	}
@@ -104,12 +107,15 @@ func TestAdopt(t *testing.T) {
 		restart[c.Key] = c.Restart
 	}
 	want := map[string]bool{
-		"server.drain": false, "log.level": false, "log.format": true, "tcp.connections": false, "tcp.loops": true, "state.at": true, "defaults.objective": false, "defaults.batched": true,
-		"model.gone.cache": false, "model.gone.cache_ttl": false, "model.new.default_version": false, "container.more": false, "container.gone": false, "container.called": true, "container.new": false,
+		"server.drain": false, "log.level": false, "log.format": true, "tcp.connections": false, "tcp.loops": true,
+		"state.at": true, "defaults.objective": false, "defaults.batched": true,
+		"model.gone.cache": false, "model.gone.cache_ttl": false, "model.new.default_version": false,
+		"container.more": false, "container.gone": false, "container.called": true, "container.new": false,
 	}
 	// These are the settings of model.gone and model.new that differ from the defaults.
 	maps.DeleteFunc(restart, func(key string, _ bool) bool {
-		return strings.HasSuffix(key, ".objective") && strings.HasPrefix(key, "model.") || strings.HasSuffix(key, ".batched") && strings.HasPrefix(key, "model.")
+		return strings.HasSuffix(key, ".objective") && strings.HasPrefix(key, "model.") ||
+			strings.HasSuffix(key, ".batched") && strings.HasPrefix(key, "model.")
 	})
 	if !reflect.DeepEqual(restart, want) {
 		t.Errorf("listed %v, expected %v", restart, want)

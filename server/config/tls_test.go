@@ -20,7 +20,8 @@ func certificates(t *testing.T) (dir string) {
 	authority := certtest.New(t, "authority")
 	server, second := authority.Server(nil), authority.Server(nil)
 	expired := authority.Server(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) })
-	certtest.Write(t, dir, "cert.pem", server.Cert, "key.pem", server.Key, "cert2.pem", second.Cert, "key2.pem", second.Key, "ca.pem", authority.PEM(),
+	certtest.Write(t, dir, "cert.pem", server.Cert, "key.pem", server.Key, "cert2.pem", second.Cert, "key2.pem",
+		second.Key, "ca.pem", authority.PEM(),
 		"expired.pem", expired.Cert, "expired.key", expired.Key, "crl.pem", authority.Revoke())
 	return dir
 }
@@ -89,14 +90,16 @@ func TestTLSOfDoors(t *testing.T) {
 	c := Default()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	c.TCP.Listen, c.REST.Listen = Addrs{"tls://:1"}, Addrs{"tls://:2"}
-	c.TLS.Certificates = Certificates{Cert: at("cert.pem"), Key: at("key.pem"), ClientCA: at("ca.pem"), ClientAuth: AuthOptional, MinVersion: "1.3"}
+	c.TLS.Certificates = Certificates{Cert: at("cert.pem"), Key: at("key.pem"), ClientCA: at("ca.pem"),
+		ClientAuth: AuthOptional, MinVersion: "1.3"}
 	c.REST.TLS = Certificates{Cert: at("cert2.pem"), Key: at("key2.pem"), ClientAuth: AuthNone, MinVersion: "1.2"}
 	read, err := c.Secure(nil, time.Now)
 	if err != nil || len(read) != 2 {
 		t.Fatal(read, err)
 	}
 	for door, want := range map[string]string{"tcp": "304 VerifyClientCertIfGiven []", "rest": "303 NoClientCert [http/1.1]"} {
-		if got := fmt.Sprintf("%x %v %v", read[door].MinVersion, read[door].ClientAuth, read[door].NextProtos); got != want {
+		if got := fmt.Sprintf("%x %v %v", read[door].MinVersion, read[door].ClientAuth,
+			read[door].NextProtos); got != want {
 			t.Errorf("%s: %s, want %s", door, got, want)
 		}
 	}

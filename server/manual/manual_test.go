@@ -125,7 +125,8 @@ func TestPlain(t *testing.T) {
 }
 
 func TestAnchor(t *testing.T) {
-	for heading, want := range map[string]string{"[[model_file]]": "model_file", "HTTP: the Predict Protocol V2": "http-the-predict-protocol-v2", "Ünits, `x`": "ünits-x"} {
+	for heading, want := range map[string]string{"[[model_file]]": "model_file",
+		"HTTP: the Predict Protocol V2": "http-the-predict-protocol-v2", "Ünits, `x`": "ünits-x"} {
 		if got := Anchor(heading); got != want {
 			t.Errorf("%s: %s, expected %s", heading, got, want)
 		}

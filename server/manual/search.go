@@ -133,7 +133,8 @@ func count(text string) map[string]int {
 
 var (
 	term = regexp.MustCompile(`[\pL\pN]+`)
-	stop = map[string]bool{"the": true, "of": true, "to": true, "and": true, "or": true, "with": true, "without": true, "in": true, "on": true, "for": true, "is": true}
+	stop = map[string]bool{"the": true, "of": true, "to": true, "and": true, "or": true, "with": true, "without": true,
+		"in": true, "on": true, "for": true, "is": true}
 )
 
 // stems returns the words of a text in lower case, without endings that say nothing about the

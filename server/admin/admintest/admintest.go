@@ -37,7 +37,8 @@ type Server struct {
 // New makes a server that serves these models, and has two lines in its log. The sessions of its
 // status belong to its containers, each of which has one process.
 func New(models []admin.Model, status admin.Status) *Server {
-	s := &Server{models: models, status: status, learned: map[string][]admin.LearnedUser{}, changed: map[string]map[string]string{}, stopped: map[string]bool{}, journal: operate.NewJournal()}
+	s := &Server{models: models, status: status, learned: map[string][]admin.LearnedUser{},
+		changed: map[string]map[string]string{}, stopped: map[string]bool{}, journal: operate.NewJournal()}
 	log := slog.New(s.journal.Handler(slog.DiscardHandler))
 	log.Info("serving", "tcp", ":6174")
 	log.Warn("a process ended", "container", "iris", "status", "exit status 1")
@@ -100,10 +101,14 @@ func (s report) Explain(model string) (list []admin.Explanation) {
 func (s report) Streams(model string, most int) (list []admin.VersionStreams) {
 	for _, m := range s.versions(model) {
 		streams := []admin.Stream{
-			{Name: "cam-3", Keep: "latest", Waiting: 1, Span: 60, Frames: 1800, Answered: 150, Superseded: 1649, Age: 0.43, Late: 0.02, Silent: 0.03},
-			{Name: "10.0.0.7:5001", Connection: true, Keep: 3, Span: 60, Frames: 600, Answered: 600, Age: 0.11, Silent: 12},
+			{Name: "cam-3", Keep: "latest", Waiting: 1, Span: 60, Frames: 1800, Answered: 150, Superseded: 1649,
+				Age: 0.43, Late: 0.02, Silent: 0.03},
+			{Name: "10.0.0.7:5001", Connection: true, Keep: 3, Span: 60, Frames: 600, Answered: 600, Age: 0.11,
+				Silent: 12},
 		}
-		list = append(list, admin.VersionStreams{Name: m.Name, Version: m.Version, Known: len(streams), Streams: streams[:min(most, len(streams))]})
+		list = append(list,
+			admin.VersionStreams{Name: m.Name, Version: m.Version, Known: len(streams),
+				Streams: streams[:min(most, len(streams))]})
 	}
 	return list
 }
@@ -122,8 +127,10 @@ func (s report) Batches() (list []admin.Batches) {
 func (s report) Insights(name string) (list []admin.Insight) {
 	for _, m := range s.versions(name) {
 		list = append(list, admin.Insight{
-			Version: m.Version, Sentences: []string{"It does nothing."}, Known: 1, Streams: s.Streams(name, 1)[0].Streams, Sent: []admin.Batch{{At: 1.5, Rows: 4, Closed: "idle"}},
-			Replicas: []admin.Replica{{Name: "a", State: "live", Measured: []admin.Measured{{Rows: 4, Took: 0.01}}, Fitted: []admin.Fitted{{Rows: 4, Typical: 0.01, Planned: 0.02}}}},
+			Version: m.Version, Sentences: []string{"It does nothing."}, Known: 1,
+			Streams: s.Streams(name, 1)[0].Streams, Sent: []admin.Batch{{At: 1.5, Rows: 4, Closed: "idle"}},
+			Replicas: []admin.Replica{{Name: "a", State: "live", Measured: []admin.Measured{{Rows: 4, Took: 0.01}},
+				Fitted: []admin.Fitted{{Rows: 4, Typical: 0.01, Planned: 0.02}}}},
 		})
 	}
 	return list
@@ -135,7 +142,8 @@ func (s *Server) try(_ context.Context, t operate.Trial) (admin.Tried, error) {
 		if m.Name == t.Name && (t.Version == "" || m.Version == t.Version) {
 			return admin.Tried{
 				Model: m.Name, Version: m.Version, Total: 0.01, Rows: 1,
-				Outputs: []admin.TriedOutput{{Name: "y", Datatype: "INT64", Shape: []int{1}, Data: []any{len(t.Input)}, Elements: 1}},
+				Outputs: []admin.TriedOutput{{Name: "y", Datatype: "INT64", Shape: []int{1}, Data: []any{len(t.Input)},
+					Elements: 1}},
 			}, nil
 		}
 	}
@@ -147,7 +155,8 @@ func (s *Server) newest(_ *access.Identity, model string, most int) (admin.Newes
 	for _, m := range s.versions(model) {
 		return admin.NewestList{Known: 1, Answers: []admin.NewestAnswer{{
 			Name: "cam-3", Client: "10.0.0.4", Seq: 7, Age: 0.043, Skipped: 1, Model: m.Name, Version: m.Version,
-			Outputs: []admin.TriedOutput{{Name: "y", Datatype: "INT64", Shape: []int{1}, Data: []any{most}, Elements: 1}},
+			Outputs: []admin.TriedOutput{{Name: "y", Datatype: "INT64", Shape: []int{1}, Data: []any{most},
+				Elements: 1}},
 		}}}, nil
 	}
 	return admin.NewestList{}, refuse(http.StatusNotFound, "no model %q", model)
@@ -159,7 +168,8 @@ func (s settings) Config() any {
 
 func (s settings) Reload() (admin.Reloaded, error) {
 	return admin.Reloaded{
-		Changed: []admin.Setting{{Key: "log.level", Before: "info", After: "debug"}, {Key: "container.new", After: map[string]any{"replicas": 2}}},
+		Changed: []admin.Setting{{Key: "log.level", Before: "info", After: "debug"},
+			{Key: "container.new", After: map[string]any{"replicas": 2}}},
 		Waiting: []admin.Setting{{Key: "tcp.listen", Before: ":6174", After: ":6175"}},
 	}, nil
 }
@@ -168,8 +178,11 @@ func (s learning) Policies() []admin.Policy { return policies() }
 
 func policies() []admin.Policy {
 	return []admin.Policy{
-		{Name: "single", Parameters: []admin.Parameter{{Name: "model", Wants: `"name/version" or "name" of a model`, Default: ""}}},
-		{Name: "exp4", Parameters: []admin.Parameter{{Name: "eta", Wants: "a number from 0 to 10", Default: 0.1}, {Name: "weights", Wants: "numbers by model"}}},
+		{Name: "single",
+			Parameters: []admin.Parameter{{Name: "model", Wants: `"name/version" or "name" of a model`, Default: ""}}},
+		{Name: "exp4",
+			Parameters: []admin.Parameter{{Name: "eta", Wants: "a number from 0 to 10", Default: 0.1},
+				{Name: "weights", Wants: "numbers by model"}}},
 	}
 }
 
@@ -178,10 +191,14 @@ func refuse(status int, format string, args ...any) error {
 }
 
 // Set takes whole numbers above 0 and texts, and refuses a default version that is not ready.
-func (s settings) Set(_ context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
+func (s settings) Set(_ context.Context, model string,
+	settings map[string]*string) (before, after map[string]any, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if v := settings["default_version"]; v != nil && *v != "" && !slices.ContainsFunc(s.models, func(m admin.Model) bool { return m.Name == model && m.Version == *v && m.Ready }) {
+	if v := settings["default_version"]; v != nil && *v != "" &&
+		!slices.ContainsFunc(s.models, func(m admin.Model) bool {
+			return m.Name == model && m.Version == *v && m.Ready
+		}) {
 		return nil, nil, refuse(http.StatusBadRequest, `default_version: no container serves version %q of model %q; ready: "1"`, *v, model)
 	}
 	before, after = map[string]any{}, map[string]any{}
@@ -257,7 +274,8 @@ func (s applications) Create(_ context.Context, a admin.App) (admin.App, error) 
 	return a, nil
 }
 
-func (s applications) Change(_ context.Context, name string, change func(admin.App) (admin.App, error)) (admin.App, error) {
+func (s applications) Change(_ context.Context, name string,
+	change func(admin.App) (admin.App, error)) (admin.App, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, err := s.find(name)
@@ -294,7 +312,8 @@ func (s learning) Learned(name, user string, every bool, most int) (admin.Learne
 	if err != nil {
 		return admin.Learned{}, err
 	}
-	l := admin.Learned{Application: name, Policy: s.apps[i].Policy, Params: map[string]any{"eta": 0.1}, Users: []admin.LearnedUser{}}
+	l := admin.Learned{Application: name, Policy: s.apps[i].Policy, Params: map[string]any{"eta": 0.1},
+		Users: []admin.LearnedUser{}}
 	for _, u := range s.learned[name] {
 		if !every && u.User != user {
 			continue
@@ -340,7 +359,8 @@ func (s learning) Feedback(_ context.Context, name string, body json.RawMessage)
 	}
 	u := admin.LearnedUser{User: f.User, Rounds: 1}
 	for _, m := range s.apps[i].Models {
-		u.Models = append(u.Models, admin.LearnedModel{Model: m + "/1", Share: 1 / float64(len(s.apps[i].Models)), Loss: *f.Loss, Count: 1})
+		u.Models = append(u.Models,
+			admin.LearnedModel{Model: m + "/1", Share: 1 / float64(len(s.apps[i].Models)), Loss: *f.Loss, Count: 1})
 	}
 	s.learned[name] = append(s.learned[name], u)
 	return map[string]any{"application": name, "learned": true, "rounds": 1}, nil
@@ -391,7 +411,8 @@ func (s containers) run(name string, runs bool) error {
 func (s documents) Export() (admin.Document, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := admin.Document{Format: admin.DocumentFormat, Applications: slices.Clone(s.apps), Policies: []admin.PolicyState{}, Settings: s.changed}
+	d := admin.Document{Format: admin.DocumentFormat, Applications: slices.Clone(s.apps),
+		Policies: []admin.PolicyState{}, Settings: s.changed}
 	if d.Applications == nil {
 		d.Applications = []admin.App{}
 	}
@@ -449,10 +470,14 @@ func (s history) Changed(_, _, _, _ string) {}
 // past returns two samples, the second of which has a request.
 func (s *Server) past(float64) admin.Past {
 	none := float32(math.NaN())
-	p := admin.Past{Times: []float64{1764000000, 1764000005}, Models: []admin.PastModel{}, Applications: []admin.PastApplication{{Name: "app", Shares: map[string]admin.Series{"digits/1": {none, 1}}}}}
+	p := admin.Past{Times: []float64{1764000000, 1764000005}, Models: []admin.PastModel{},
+		Applications: []admin.PastApplication{{Name: "app", Shares: map[string]admin.Series{"digits/1": {none, 1}}}}}
 	for _, m := range s.models {
 		took := admin.Series{none, 0.001}
-		p.Models = append(p.Models, admin.PastModel{Name: m.Name, Version: m.Version, Requests: admin.Series{0, 0.2}, Failed: admin.Series{0, 0}, InTime: admin.Series{none, 1}, P50: took, P99: took, Waiting: admin.Series{0, 0}})
+		p.Models = append(p.Models,
+			admin.PastModel{Name: m.Name, Version: m.Version, Requests: admin.Series{0, 0.2},
+				Failed: admin.Series{0, 0}, InTime: admin.Series{none, 1}, P50: took, P99: took,
+				Waiting: admin.Series{0, 0}})
 	}
 	return p
 }
@@ -465,10 +490,12 @@ func (s history) Of(name string) (admin.History, error) {
 	ended := began.Add(24 * time.Hour)
 	for _, m := range s.versions(name) {
 		h.Events = []admin.Event{
-			{At: began, Until: &ended, What: "served", Version: "0", By: "gpu-3 at 10.0.0.7:40312, RPC v4", Registrations: 2, Server: "box"},
+			{At: began, Until: &ended, What: "served", Version: "0", By: "gpu-3 at 10.0.0.7:40312, RPC v4",
+				Registrations: 2, Server: "box"},
 			{At: began, What: "default", Version: "0", Server: "box"},
 			{At: ended, What: "served", Version: m.Version, By: "10.0.0.8:51000, RPC v3", Registrations: 1, Server: "box"},
-			{At: ended, What: "changed", By: "127.0.0.1:50000", Detail: `model: {"default_version":"0"} → {"default_version":"1"}`, Server: "box"},
+			{At: ended, What: "changed", By: "127.0.0.1:50000",
+				Detail: `model: {"default_version":"0"} → {"default_version":"1"}`, Server: "box"},
 		}
 		return h, nil
 	}

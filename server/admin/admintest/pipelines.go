@@ -25,7 +25,8 @@ func (s pipelines) Status() ([]admin.PipelineStatus, error) {
 	for _, p := range list {
 		one := admin.PipelineStatus{Pipeline: p, Origin: admin.OriginStore, Faults: append([]string{}, s.Faults(p)...)}
 		for _, stage := range p.Stages {
-			l := admin.StageLoad{Stage: stage.Name, Requests: 10, Rows: 40, LeftOut: 8, NotBegun: 1, Lost: map[string]uint64{"deadline_exceeded": 1},
+			l := admin.StageLoad{Stage: stage.Name, Requests: 10, Rows: 40, LeftOut: 8, NotBegun: 1,
+				Lost: map[string]uint64{"deadline_exceeded": 1},
 				Took: 0.012, Took99: 0.033, Waited: 0.004, Share: 0.12, Batch: 7.5, Replicas: 2}
 			l.Summary = l.Words()
 			one.Load = append(one.Load, l)
@@ -71,7 +72,8 @@ func (s pipelines) Create(_ context.Context, p admin.Pipeline) (admin.Pipeline, 
 	return p, nil
 }
 
-func (s pipelines) Change(_ context.Context, name string, change func(admin.Pipeline) (admin.Pipeline, error)) (admin.Pipeline, error) {
+func (s pipelines) Change(_ context.Context, name string,
+	change func(admin.Pipeline) (admin.Pipeline, error)) (admin.Pipeline, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, err := s.at(name)

@@ -72,7 +72,8 @@ func New(d Definition) (*App, error) {
 		if a.slo, err = time.ParseDuration(d.SLO); err != nil {
 			add("slo: %q is not a duration such as \"50ms\"", d.SLO)
 		} else if a.slo != 0 && (a.slo < time.Millisecond || a.slo > setting.MaxWait) {
-			add("slo: %v, expected 1ms to %s, or 0 for the model's deadline", a.slo, setting.FormatDuration(setting.MaxWait))
+			add("slo: %v, expected 1ms to %s, or 0 for the model's deadline", a.slo,
+				setting.FormatDuration(setting.MaxWait))
 		}
 		if a.SLO = ""; a.slo != 0 {
 			a.SLO = a.slo.String()

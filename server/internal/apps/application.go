@@ -57,10 +57,12 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 		now.apps[a.Name] = a
 		was := before.apps[a.Name]
 		if a.unfit != nil && (was == nil || was.unfit == nil || was.unfit.Error() != a.unfit.Error()) {
-			r.cfg.Log.Warn("an application cannot answer with its default output, which does not fit a linked model", "application", a.Name, "error", a.unfit)
+			r.cfg.Log.Warn("an application cannot answer with its default output, which does not fit a linked model",
+				"application", a.Name, "error", a.unfit)
 		}
 		if a.fault != nil && (was == nil || was.fault == nil || was.fault.Error() != a.fault.Error()) {
-			r.cfg.Log.Warn("an application does not use a linked model, because its policy does not accept the model", "application", a.Name, "error", a.fault)
+			r.cfg.Log.Warn("an application does not use a linked model, because its policy does not accept the model",
+				"application", a.Name, "error", a.fault)
 		}
 		if t.Versions(a.Name) != nil && !a.Only(a.Name) && was == nil {
 			r.cfg.Log.Warn("an application, perhaps created on another server, has the name of a model but does not link to that model alone; requests for the name go to the application",
@@ -69,7 +71,8 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 		a.target = &gate.Target{ID: scheduler.ModelID{Name: a.Name}, Composite: a}
 		if len(a.targets) > 0 {
 			first := a.targets[0]
-			a.target.Model, a.target.Spec, a.target.Cast, a.target.Deadline = first.Model, first.Spec, first.Cast, first.Deadline
+			a.target.Model, a.target.Spec, a.target.Cast, a.target.Deadline = first.Model, first.Spec, first.Cast,
+				first.Deadline
 		} else if a.HasDefault() {
 			a.target.Spec.Outputs = a.DefaultSpecs()
 		}
@@ -94,7 +97,8 @@ func linkedTargets(t *gate.Table, a *App) iter.Seq[*gate.Target] {
 		for _, l := range a.Models {
 			name, version := SplitLink(l)
 			for _, target := range t.Versions(name) {
-				here := version == "*" && target.Serves || version == target.ID.Version || version == "" && t.Default(name) == target
+				here := version == "*" && target.Serves || version == target.ID.Version ||
+					version == "" && t.Default(name) == target
 				if here && !yield(target) {
 					return
 				}
@@ -157,7 +161,8 @@ func (*application) Kind() gate.Kind { return gate.Application }
 
 // Status implements gate.Composite.
 func (a *application) Status() gate.CompositeStatus {
-	s := gate.CompositeStatus{Kind: gate.Application, Name: a.Name, Policy: a.Policy, Ready: a.target.Serves, Models: []string{}, Links: a.Models}
+	s := gate.CompositeStatus{Kind: gate.Application, Name: a.Name, Policy: a.Policy, Ready: a.target.Serves,
+		Models: []string{}, Links: a.Models}
 	for _, m := range a.models {
 		s.Models = append(s.Models, m.String())
 	}
@@ -172,7 +177,8 @@ func (a *application) Unlinked() error {
 	case a.fault != nil:
 		return fault.Invalid("application %q can use none of its models: %w", a.Name, a.fault)
 	}
-	return fmt.Errorf("%w: application %q links to %q, but no container of these has registered yet", scheduler.ErrUnavailable, a.Name, a.Models)
+	return fmt.Errorf("%w: application %q links to %q, but no container of these has registered yet",
+		scheduler.ErrUnavailable, a.Name, a.Models)
 }
 
 // Open makes the policy choose, and opens a call for each chosen model. It fails if none of the
@@ -207,7 +213,8 @@ func (a *application) fanOut(r *gate.Request) (*fanout, error) {
 	plan, err := a.plan(state, r.User, left)
 	switch {
 	case err != nil && left != nil:
-		return nil, fault.Invalid("application %q: %s %q excludes models that the policy needs: %w", a.Name, parameter.CandidateModels, r.Candidates, err)
+		return nil, fault.Invalid("application %q: %s %q excludes models that the policy needs: %w", a.Name,
+			parameter.CandidateModels, r.Candidates, err)
 	case err != nil:
 		if a.fault != nil {
 			err = fmt.Errorf("%w; the policy does not accept %w", err, a.fault)
@@ -233,7 +240,8 @@ func (a *application) fanOut(r *gate.Request) (*fanout, error) {
 	}
 	for _, asked := range plan.Asks {
 		f.request = *r // opening a call modifies it
-		f.request.Timeout, f.request.Keep, f.request.Candidates, f.request.Asker, f.request.Use = timeout, keep, nil, asker, nil
+		f.request.Timeout, f.request.Keep, f.request.Candidates, f.request.Asker, f.request.Use = timeout, keep, nil,
+			asker, nil
 		f.ask(asked)
 	}
 	f.request = gate.Request{}
@@ -310,7 +318,8 @@ func (a *application) leftOut(chosen []string) (left []selection.Model, err erro
 	}
 	if i := slices.Index(found, false); i >= 0 {
 		return nil, fault.Invalid("%s: %s is not one of the models that application %q may ask now: %s",
-			parameter.CandidateModels, fault.Cut(strconv.Quote(chosen[i]), 100), a.Name, strings.Join(a.Status().Models, ", "))
+			parameter.CandidateModels, fault.Cut(strconv.Quote(chosen[i]), 100), a.Name,
+			strings.Join(a.Status().Models, ", "))
 	}
 	return left, nil
 }

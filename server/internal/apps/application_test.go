@@ -91,18 +91,19 @@ func (h *house) replica(name, version string, label int64, exec time.Duration) *
 }
 
 func (h *house) labels(label int64, exec time.Duration) *schedtest.Worker {
-	return &schedtest.Worker{Exec: func(int) time.Duration { return exec }, Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
-		buf, err := h.pool.Get(8 * b.Rows)
-		if err != nil {
-			return nil, nil, err
-		}
-		out := tensor.Tensor{DType: tensor.Int64, Shape: tensor.Shape{b.Rows}, Data: buf.Bytes(), Buf: buf}
-		values, err := tensor.Values[int64](out)
-		for i := range values {
-			values[i] = label
-		}
-		return []tensor.Tensor{out}, nil, err
-	}}
+	return &schedtest.Worker{Exec: func(int) time.Duration { return exec },
+		Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+			buf, err := h.pool.Get(8 * b.Rows)
+			if err != nil {
+				return nil, nil, err
+			}
+			out := tensor.Tensor{DType: tensor.Int64, Shape: tensor.Shape{b.Rows}, Data: buf.Bytes(), Buf: buf}
+			values, err := tensor.Values[int64](out)
+			for i := range values {
+				values[i] = label
+			}
+			return []tensor.Tensor{out}, nil, err
+		}}
 }
 
 // serve adds a replica of a model with one input of two numbers and a label.
@@ -260,7 +261,9 @@ func TestDefaultStandsIn(t *testing.T) {
 			`{"label": [1, 2]}`: `"label" has shape [2] for a row, but the model declares []`, `{"label": 1.5}`: "expected a whole number",
 			`{"label": "cat"}`: "expected a whole number", `{"other": 1}`: `has no "label"`, `{"label": [1, [2]]}`: "not alike in length",
 		} {
-			if _, err := h.reg.Create(t.Context(), Definition{Name: "odd", Models: []string{"slow"}, Default: json.RawMessage(value)}); err == nil || !strings.Contains(err.Error(), words) {
+			if _, err := h.reg.Create(t.Context(),
+				Definition{Name: "odd", Models: []string{"slow"}, Default: json.RawMessage(value)}); err == nil ||
+				!strings.Contains(err.Error(), words) {
 				t.Errorf("%s: %v, expected %q", value, err, words)
 			}
 		}
@@ -278,8 +281,10 @@ func TestDefaultOfAnyDType(t *testing.T) {
 		value string
 		want  []byte
 	}{
-		{tensor.BFloat16, "0.1", []byte{0xcd, 0x3d}}, {tensor.Float16, "0.1", []byte{0x66, 0x2e}}, {tensor.Float32, "0.1", []byte{0xcd, 0xcc, 0xcc, 0x3d}},
-		{tensor.Bool, "true", []byte{1}}, {tensor.Int8, "-1", []byte{0xff}}, {tensor.Int16, "3e2", []byte{0x2c, 1}}, {tensor.Uint64, "18446744073709551615", bytes.Repeat([]byte{255}, 8)},
+		{tensor.BFloat16, "0.1", []byte{0xcd, 0x3d}}, {tensor.Float16, "0.1", []byte{0x66, 0x2e}},
+		{tensor.Float32, "0.1", []byte{0xcd, 0xcc, 0xcc, 0x3d}},
+		{tensor.Bool, "true", []byte{1}}, {tensor.Int8, "-1", []byte{0xff}}, {tensor.Int16, "3e2", []byte{0x2c, 1}},
+		{tensor.Uint64, "18446744073709551615", bytes.Repeat([]byte{255}, 8)},
 		{tensor.Bytes, `"cat"`, []byte("\x03\x00\x00\x00cat")},
 	} {
 		a, err := New(Definition{Name: "app", Models: []string{"m"}, Default: json.RawMessage(`{"y": ` + c.value + `}`)})
@@ -290,7 +295,8 @@ func TestDefaultOfAnyDType(t *testing.T) {
 			Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}},
 			Outputs: []tensor.Spec{{Name: "y", DType: c.dtype, Shape: tensor.Shape{-1}}},
 		}
-		if got, err := a.DefaultOutput(&spec, 2, nil); err != nil || !bytes.Equal(got[0].Data, slices.Concat(c.want, c.want)) {
+		if got, err := a.DefaultOutput(&spec, 2, nil); err != nil ||
+			!bytes.Equal(got[0].Data, slices.Concat(c.want, c.want)) {
 			t.Errorf("%s as %s: %v, %v", c.value, c.dtype, got, err)
 		}
 	}
@@ -356,7 +362,8 @@ func TestFeedback(t *testing.T) {
 	h.expect(h.feedback("app", verdict(`{"label":[1,2,3]}`)), "error")
 	h.expect(h.feedback("app", verdict(`{"label":1}`)), `{"application":"app","learned":true,"rounds":1}`)
 	h.expect(h.feedback("app", verdict(`{"label":1}`)), `{"application":"app","learned":false,"rounds":1}`)
-	h.expect(h.feedback("app", gate.Request{Values: parameter.Values{User: "u"}, ID: []byte(`"r2"`), Parameters: []byte(`{"label":1}`)}), `this server knows no request with id "r2" of user "u"`)
+	h.expect(h.feedback("app", gate.Request{Values: parameter.Values{User: "u"}, ID: []byte(`"r2"`), Parameters: []byte(`{"label":1}`)}),
+		`this server knows no request with id "r2" of user "u"`)
 	h.expect(h.feedback("app", gate.Request{Parameters: []byte(`{"label":1}`)}), `expected the "id" of a request, or its input as tensors`)
 	h.expect(h.feedback("absent", verdict(`{"label":1}`)), "error")
 
@@ -387,7 +394,8 @@ func TestCancelledApplication(t *testing.T) {
 	workers := []*schedtest.Worker{h.model("a", "1", 1, time.Hour), h.model("b", "1", 2, time.Hour)}
 	h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "ensemble", Default: json.RawMessage(`{"label":0}`)})
 	c := &asker{done: make(chan struct{})}
-	if err := h.Open(&c.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err != nil {
+	if err := h.Open(&c.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err !=
+		nil {
 		t.Fatal(err)
 	}
 	c.Owner = c
@@ -422,7 +430,8 @@ func TestNamesOfApplications(t *testing.T) {
 			t.Errorf("%+v: got %v, expected %q", tc.d, err, tc.want)
 		}
 	}
-	if _, err := h.reg.Create(t.Context(), Definition{Name: "a", Models: []string{"a"}}); !errors.Is(err, composite.ErrExists) {
+	if _, err := h.reg.Create(t.Context(), Definition{Name: "a", Models: []string{"a"}}); !errors.Is(err,
+		composite.ErrExists) {
 		t.Errorf("made twice: %v", err)
 	}
 }

@@ -54,7 +54,10 @@ func TestShared(t *testing.T) {
 			t.Errorf("an slo of %v: %v", slo, err)
 		}
 	}
-	if _, err := two.Change(t.Context(), "app", func(d *Definition) error { d.Models = append(d.Models, "c"); return nil }); err != nil {
+	if _, err := two.Change(t.Context(), "app", func(d *Definition) error {
+		d.Models = append(d.Models, "c")
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "the change", func() bool { a := one.App("app"); return a != nil && len(a.Models) == 3 })
@@ -70,7 +73,9 @@ func TestShared(t *testing.T) {
 			t.Errorf("a wrong change: %v", err)
 		}
 	}
-	if _, err := one.Change(t.Context(), "ap", func(*Definition) error { return nil }); !errors.Is(err, scheduler.ErrNotFound) || !strings.Contains(err.Error(), `nearest: "app"`) {
+	if _, err := one.Change(t.Context(), "ap", func(*Definition) error {
+		return nil
+	}); !errors.Is(err, scheduler.ErrNotFound) || !strings.Contains(err.Error(), `nearest: "app"`) {
 		t.Errorf("a change of an unknown application: %v", err)
 	}
 	if err := one.Delete(t.Context(), "app"); err != nil {
@@ -103,7 +108,8 @@ func TestNoUpdateIsLost(t *testing.T) {
 				for try, r := range servers {
 					reply := []selection.Prediction{{Ask: selection.Ask{Model: models[0], Probability: 1}}}
 					outcome := selection.ByLosses(map[selection.Model]float64{models[0]: 0, models[1]: 1})
-					_, applied, err := r.Learn(t.Context(), a, models, Judged{"u", fmt.Sprintf("%d.%d", w, i), reply, outcome})
+					_, applied, err := r.Learn(t.Context(), a, models,
+						Judged{"u", fmt.Sprintf("%d.%d", w, i), reply, outcome})
 					if err != nil || applied != (try == 0) {
 						t.Errorf("applied %t at try %d, error %v", applied, try, err)
 					}
@@ -150,7 +156,9 @@ func TestCandidatesChange(t *testing.T) {
 	}
 	for i := range 20 {
 		reply := []selection.Prediction{{Ask: selection.Ask{Model: m("a/1")[0], Probability: 1}}}
-		if _, _, err := r.Learn(t.Context(), a, m("a/1", "b/1"), Judged{"", fmt.Sprint(i), reply, selection.ByLosses(map[selection.Model]float64{m("a/1")[0]: 0, m("b/1")[0]: 1})}); err != nil {
+		if _, _, err := r.Learn(t.Context(), a, m("a/1", "b/1"),
+			Judged{"", fmt.Sprint(i), reply,
+				selection.ByLosses(map[selection.Model]float64{m("a/1")[0]: 0, m("b/1")[0]: 1})}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -172,7 +180,8 @@ func TestUsersAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 100 {
-		if _, err := r.State(a, strings.Repeat("u", 1<<(i%20))+fmt.Sprint(i), []selection.Model{{Name: "a", Version: "1"}}); err != nil {
+		if _, err := r.State(a, strings.Repeat("u", 1<<(i%20))+fmt.Sprint(i),
+			[]selection.Model{{Name: "a", Version: "1"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -193,7 +202,8 @@ func TestPredictionsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reply := []selection.Prediction{{Ask: selection.Ask{Model: selection.Model{Name: "a", Version: "1"}}, Outputs: []tensor.Tensor{out}}, {}}
+	reply := []selection.Prediction{{Ask: selection.Ask{Model: selection.Model{Name: "a", Version: "1"}},
+		Outputs: []tensor.Tensor{out}}, {}}
 	for i := range 200 {
 		p.Keep("app", "u", fmt.Sprint(i), now.Add(time.Duration(i)), reply, nil)
 	}
@@ -204,7 +214,8 @@ func TestPredictionsAreBounded(t *testing.T) {
 		t.Error("the oldest is still there")
 	}
 	newest := p.Find("app", "u", "199", now.Add(Lifetime-time.Second))
-	if newest == nil || len(newest.Predictions) != 2 || len(newest.Predictions[0].Outputs[0].Data) != 1<<20 || newest.Predictions[1].Outputs != nil {
+	if newest == nil || len(newest.Predictions) != 2 || len(newest.Predictions[0].Outputs[0].Data) != 1<<20 ||
+		newest.Predictions[1].Outputs != nil {
 		t.Fatalf("the newest is %+v", newest)
 	}
 	if p.Find("app", "u", "199", now.Add(Lifetime+time.Second)) != nil || p.Find("app", "v", "199", now) != nil {
@@ -215,7 +226,8 @@ func TestPredictionsAreBounded(t *testing.T) {
 		t.Error("what came late for an earlier request has taken the place of a newer one's")
 	}
 	p.Keep("app", "u", "199", now.Add(200), nil, nil)
-	if again := p.Find("app", "u", "199", now); again == nil || again == newest || again.Predictions == nil || len(again.Predictions) != 0 {
+	if again := p.Find("app", "u", "199", now); again == nil || again == newest || again.Predictions == nil ||
+		len(again.Predictions) != 0 {
 		t.Error("an id used again does not name the newer request")
 	}
 	p.Keep("other", "u", "1", now, nil, nil)
@@ -272,11 +284,13 @@ func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, a2, b, c := selection.Model{Name: "a", Version: "1"}, selection.Model{Name: "a", Version: "2"}, selection.Model{Name: "b", Version: "1"}, selection.Model{Name: "c", Version: "1"}
+	a, a2, b, c := selection.Model{Name: "a", Version: "1"}, selection.Model{Name: "a", Version: "2"},
+		selection.Model{Name: "b", Version: "1"}, selection.Model{Name: "c", Version: "1"}
 	teach := func(app *App, id string, models ...selection.Model) selection.State {
 		t.Helper()
 		reply := []selection.Prediction{{Ask: selection.Ask{Model: a2, Probability: 1}}}
-		s, applied, err := r.Learn(t.Context(), app, models, Judged{"", id, reply, selection.ByLosses(map[selection.Model]float64{a: 0, a2: 0, b: 0.5, c: 1})})
+		s, applied, err := r.Learn(t.Context(), app, models,
+			Judged{"", id, reply, selection.ByLosses(map[selection.Model]float64{a: 0, a2: 0, b: 0.5, c: 1})})
 		if err != nil || !applied {
 			t.Fatal(applied, err)
 		}
@@ -286,7 +300,8 @@ func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := teach(app, "1", a, b, c)
-	if s := teach(app, "2", a); len(s.Models) != 1 || len(s.Aside) != 2 || s.Aside[0] != full.Models[1] || s.Aside[1] != full.Models[2] {
+	if s := teach(app, "2", a); len(s.Models) != 1 || len(s.Aside) != 2 || s.Aside[0] != full.Models[1] ||
+		s.Aside[1] != full.Models[2] {
 		t.Errorf("with only a known, the state is %+v", s)
 	}
 	if s := teach(app, "3", a2, b, c); len(s.Models) != 3 || s.Models[0].Model != a2 {
@@ -303,7 +318,8 @@ func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 	if s := teach(app, "5"); len(s.Models) != 2 || s.Rounds != 5 || s.Models[1].Count != 4 {
 		t.Errorf("with none known, the state is %+v", s)
 	}
-	if s, err = r.State(app, "", []selection.Model{a2, b, c}); err != nil || len(s.Models) != 3 || s.Models[1].Count != 2 {
+	if s, err = r.State(app, "", []selection.Model{a2, b, c}); err != nil || len(s.Models) != 3 ||
+		s.Models[1].Count != 2 {
 		t.Errorf("with the link again, the state is %+v (%v)", s.Models, err)
 	}
 }
@@ -397,7 +413,8 @@ func TestDefaultOutputOfAnySize(t *testing.T) {
 	boxes := tensor.Spec{Name: "boxes", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}
 	whole := &scheduler.Spec{Batching: scheduler.BatchingNone, Outputs: []tensor.Spec{boxes}}
 	boxes.Ragged = "count"
-	ragged := &scheduler.Spec{Outputs: []tensor.Spec{boxes, {Name: "count", DType: tensor.Int64, Shape: tensor.Shape{-1}}}}
+	ragged := &scheduler.Spec{Outputs: []tensor.Spec{boxes,
+		{Name: "count", DType: tensor.Int64, Shape: tensor.Shape{-1}}}}
 	for _, c := range []struct {
 		spec   *scheduler.Spec
 		rows   int
@@ -441,7 +458,8 @@ func TestPredictionsAreGathered(t *testing.T) {
 	p.Keep("app", "", "1", now, reply("late"), nil)
 	p.Keep("app", "", "1", now.Add(-time.Second), reply("of an earlier request"), nil)
 	n := p.Find("app", "", "1", now)
-	if n == nil || len(n.Predictions) != 3 || len(n.Inputs()) != 1 || len(p.byID) != 1 || p.bytes != n.bytes || p.inputBytes != n.inputBytes {
+	if n == nil || len(n.Predictions) != 3 || len(n.Inputs()) != 1 || len(p.byID) != 1 || p.bytes != n.bytes ||
+		p.inputBytes != n.inputBytes {
 		t.Fatalf("kept %+v", n)
 	}
 	p.Keep("app", "", "1", now.Add(time.Second), reply("of a later request"), nil)

@@ -33,7 +33,8 @@ func TestWhoseTurnItIs(t *testing.T) {
 	}
 	for _, route := range []string{"held", "app"} {
 		c := &asker{done: make(chan struct{})}
-		if err := h.Open(&c.Call, &gate.Request{Model: route, Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err != nil {
+		if err := h.Open(&c.Call,
+			&gate.Request{Model: route, Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		f, _ := c.Fanout.(*fanout)

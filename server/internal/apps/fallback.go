@@ -69,7 +69,8 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) 
 		}
 		row.Shape = emptyShape(row.Shape, want)
 		if !row.Shape.Fits(want) {
-			return nil, fmt.Errorf("the default output of application %q: %q has shape %s for a row, but the model declares %s", a.Name, spec.Name, row.Shape, want)
+			return nil, fmt.Errorf("the default output of application %q: %q has shape %s for a row, but the model declares %s",
+				a.Name, spec.Name, row.Shape, want)
 		}
 		if spec.Ragged == "" {
 			row.Shape = append(tensor.Shape{1}, row.Shape...)
@@ -92,7 +93,8 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) 
 			return nil, err
 		}
 		if each, _ := tensor.Values[int64](n); int(each[0])*rows != list[i].Shape[0] {
-			return nil, fmt.Errorf("the default output of application %q: %q gives %d elements for a row, but %q has %d", a.Name, list[by].Name, each[0], list[i].Name, list[i].Shape[0]/rows)
+			return nil, fmt.Errorf("the default output of application %q: %q gives %d elements for a row, but %q has %d",
+				a.Name, list[by].Name, each[0], list[i].Name, list[i].Shape[0]/rows)
 		}
 	}
 	return list, nil

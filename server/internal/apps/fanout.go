@@ -308,7 +308,8 @@ func (f *fanout) combine() (answer selection.Answer, fault error) {
 	case answer.Outputs != nil:
 		fault = nil
 	case fault == nil:
-		fault = fmt.Errorf("%w: application %q: the outputs of its models cannot be combined: %s", scheduler.ErrContainerFailed, f.app.Name, answer)
+		fault = fmt.Errorf("%w: application %q: the outputs of its models cannot be combined: %s",
+			scheduler.ErrContainerFailed, f.app.Name, answer)
 	}
 	return answer, fault
 }
@@ -397,7 +398,8 @@ func (f *fanout) fallBack(err error) {
 // answered with its error.
 func replaceable(err error) bool {
 	switch fault.Of(err).Outcome {
-	case metrics.DeadlineExceeded, metrics.Overloaded, metrics.Unavailable, metrics.ContainerFailed, metrics.ContainerLost:
+	case metrics.DeadlineExceeded, metrics.Overloaded, metrics.Unavailable, metrics.ContainerFailed,
+		metrics.ContainerLost:
 		return true
 	}
 	return false
@@ -418,6 +420,7 @@ func stage(t scheduler.Timing, total time.Duration) string {
 
 // panicked makes an error from a panic during one request to the application.
 func (a *application) panicked(what any) error {
-	a.registry.cfg.Log.Error("panic in a request to an application", "application", a.Name, "panic", what, "stack", string(debug.Stack()))
+	a.registry.cfg.Log.Error("panic in a request to an application", "application", a.Name, "panic", what, "stack",
+		string(debug.Stack()))
 	return fmt.Errorf("%w: application %q: %v", fault.ErrInternal, a.Name, what)
 }

@@ -71,10 +71,13 @@ func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
 		t.Fatal(got)
 	}
 	c := &asker{done: make(chan struct{})}
-	if err := h.Open(&c.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now(), Parameters: []byte(`{"label":1}`)}); err != nil {
+	if err := h.Open(&c.Call,
+		&gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now(),
+			Parameters: []byte(`{"label":1}`)}); err != nil {
 		t.Fatal(err)
 	}
-	byInput, err := h.OpenFeedback(&gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now(), Parameters: []byte(`{"label":1}`)}, nil)
+	byInput, err := h.OpenFeedback(&gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now(),
+		Parameters: []byte(`{"label":1}`)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +155,8 @@ func TestModelsOfDifferentForms(t *testing.T) {
 	h.expect(h.ask("app", gate.Request{}, row(), row()), `error invalid input: expected 1 tensors ("x" float32 [-1, 2]), got 2`)
 
 	c := &asker{done: make(chan struct{})}
-	if err := h.Open(&c.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err != nil {
+	if err := h.Open(&c.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err !=
+		nil {
 		t.Fatal(err)
 	}
 	c.Owner = c
@@ -168,7 +172,8 @@ func TestWhatTheDefaultStandsInFor(t *testing.T) {
 	for err, want := range map[error]bool{
 		scheduler.ErrDeadlineExceeded: true, scheduler.ErrOverloaded: true, scheduler.ErrUnavailable: true,
 		scheduler.ErrContainerFailed: true, scheduler.ErrContainerLost: true,
-		scheduler.ErrInvalidInput: false, scheduler.ErrTooLarge: false, scheduler.ErrNotFound: false, scheduler.ErrCanceled: false,
+		scheduler.ErrInvalidInput: false, scheduler.ErrTooLarge: false, scheduler.ErrNotFound: false,
+		scheduler.ErrCanceled: false,
 		scheduler.ErrDraining: false, fault.ErrInternal: false, errors.New("odd"): false,
 	} {
 		if replaceable(err) != want {
@@ -179,7 +184,8 @@ func TestWhatTheDefaultStandsInFor(t *testing.T) {
 	a := h.shaped("a", "x", 2, "label")
 	h.shaped("b", "x", 2, "label")
 	fallback := json.RawMessage(`{"label":-1}`)
-	h.app(Definition{Name: "named", Models: []string{"a", "b"}, Params: map[string]any{"model": "a"}, Default: fallback})
+	h.app(Definition{Name: "named", Models: []string{"a", "b"}, Params: map[string]any{"model": "a"},
+		Default: fallback})
 	h.app(Definition{Name: "strict", Models: []string{"a", "b"}, Params: map[string]any{"model": "a"}})
 	h.app(Definition{Name: "alone", Models: []string{"a"}, Default: fallback})
 	h.app(Definition{Name: "both", Models: []string{"a", "b"}, Policy: "ensemble", Default: fallback})
@@ -214,7 +220,8 @@ func TestOneDeadline(t *testing.T) {
 		h := newHouse(t)
 		h.model("brief", "1", 1, time.Hour)
 		h.model("a", "1", 1, time.Microsecond)
-		h.app(Definition{Name: "app", Models: []string{"brief", "a"}, Policy: "ensemble", Params: map[string]any{"weights": map[string]any{"brief": 3, "a": 1}}})
+		h.app(Definition{Name: "app", Models: []string{"brief", "a"}, Policy: "ensemble",
+			Params: map[string]any{"weights": map[string]any{"brief": 3, "a": 1}}})
 		begin := time.Now()
 		h.expect(h.ask("app", gate.Request{}), "1 by a/1 for app, confidence 0.25, missing [brief/1]")
 		if took := time.Since(begin); took != time.Second {
@@ -231,7 +238,8 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	h.app(Definition{Name: "app", Models: []string{"a"}, Default: json.RawMessage(`{"label":0}`)})
 	broken := &App{Definition: Definition{Name: "app"}, Selection: new(selection.Policy)}
 	c := &asker{done: make(chan struct{})}
-	if err := h.Open(&c.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err != nil {
+	if err := h.Open(&c.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err !=
+		nil {
 		t.Fatal(err)
 	}
 	f := c.Fanout.(*fanout)
@@ -251,7 +259,8 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	apps := h.reg.linking.Load().apps
 	whole := apps["app"]
 	apps["app"] = &app
-	if reply, err := v.apply(nil, nil); reply != (gate.Learned{}) || fault.Of(err).Err != fault.ErrInternal || !strings.Contains(err.Error(), "panic") {
+	if reply, err := v.apply(nil, nil); reply != (gate.Learned{}) || fault.Of(err).Err != fault.ErrInternal ||
+		!strings.Contains(err.Error(), "panic") {
 		t.Errorf("feedback: %+v, %v", reply, err)
 	}
 	apps["app"] = whole
@@ -294,7 +303,8 @@ func TestApplicationsAreCountedByTheirName(t *testing.T) {
 		if c.Counted() != nil {
 			t.Error("a call that is not open is counted")
 		}
-		if err := h.Open(&c, &gate.Request{Model: tc.route, Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err != nil {
+		if err := h.Open(&c,
+			&gate.Request{Model: tc.route, Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		if c.Counted() != tc.want {

@@ -165,7 +165,9 @@ func (f *feedback) learn(predictions []selection.Prediction, inputs []Inputs) {
 	select {
 	case r.learning <- struct{}{}:
 	default:
-		f.done(gate.Learned{}, fmt.Errorf("%w: %d requests with feedback, the limit, are already waiting for the state store", scheduler.ErrOverloaded, maxLearning))
+		f.done(gate.Learned{},
+			fmt.Errorf("%w: %d requests with feedback, the limit, are already waiting for the state store",
+				scheduler.ErrOverloaded, maxLearning))
 		return
 	}
 	r.learners.Go(func() { // ends with the store's answer, or after learnTimeout
@@ -191,7 +193,8 @@ func (f *feedback) apply(predictions []selection.Prediction, inputs []Inputs) (r
 	linked := r.linking.Load()
 	a := linked.apps[f.app.Name] // as it is now: it may have changed since the feedback was opened
 	if a == nil {
-		return reply, fmt.Errorf("%w: application %q was deleted before its feedback was learned", scheduler.ErrNotFound, f.app.Name)
+		return reply, fmt.Errorf("%w: application %q was deleted before its feedback was learned",
+			scheduler.ErrNotFound, f.app.Name)
 	}
 	state, applied, err := r.Learn(ctx, a.App, a.models, Judged{f.user, f.id, predictions, outcome})
 	if err != nil {

@@ -59,7 +59,8 @@ func TestFeedbackAfterThePolicyChanged(t *testing.T) {
 	}
 	h.expect(string(reply.JSON()), `"rounds":1`)
 	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
-	if err != nil || len(learned) != 1 || learned[0].State.Policy != "ensemble" || learned[0].State.Rounds != 1 || len(learned[0].State.Others) != 1 {
+	if err != nil || len(learned) != 1 || learned[0].State.Policy != "ensemble" || learned[0].State.Rounds != 1 ||
+		len(learned[0].State.Others) != 1 {
 		t.Errorf("learned %+v, %v", learned, err)
 	}
 }
@@ -79,7 +80,8 @@ func (h *house) texts(name string) {
 		}
 		return err
 	})
-	if _, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{}); err != nil {
+	if _, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w,
+		scheduler.ReplicaOptions{}); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -122,7 +124,8 @@ func TestDefaultWithoutModels(t *testing.T) {
 		squeeze bool
 	}{{row(), 1, true}, {pair, 2, false}} {
 		call := &asker{done: make(chan struct{})}
-		if err := h.Open(&call.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{c.in}, Arrived: time.Now()}); err != nil {
+		if err := h.Open(&call.Call,
+			&gate.Request{Model: "app", Inputs: []tensor.Tensor{c.in}, Arrived: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		call.Owner = call
@@ -136,7 +139,8 @@ func TestDefaultWithoutModels(t *testing.T) {
 		if c.rows == 2 {
 			want = "label int64[2] scores float64[2, 2] word bytes[2] "
 		}
-		if call.Err != nil || got != want || call.Squeeze != c.squeeze || !call.Choice.Default || !strings.Contains(call.Choice.Explanation, "no container of these has registered yet") {
+		if call.Err != nil || got != want || call.Squeeze != c.squeeze || !call.Choice.Default ||
+			!strings.Contains(call.Choice.Explanation, "no container of these has registered yet") {
 			t.Errorf("got %s (squeeze %t, %+v), error %v", got, call.Squeeze, call.Choice, call.Err)
 		}
 		h.Cancel(&call.Call)
@@ -170,7 +174,8 @@ func TestUserReachesTheModel(t *testing.T) {
 			b.Complete([]tensor.Tensor{out}, nil)
 			return err
 		})
-		if _, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{}); err != nil {
+		if _, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w,
+			scheduler.ReplicaOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		h.app(Definition{Name: "app-" + name, Models: []string{name}})
@@ -179,7 +184,9 @@ func TestUserReachesTheModel(t *testing.T) {
 				want = forward
 			}
 			for _, route := range []string{name, "app-" + name} {
-				h.ask(route, gate.Request{Values: parameter.Values{User: `an"na`}, Parameters: []byte(forward)[:len(forward):len(forward)]})
+				h.ask(route,
+					gate.Request{Values: parameter.Values{User: `an"na`},
+						Parameters: []byte(forward)[:len(forward):len(forward)]})
 				if got := <-told; got != want {
 					t.Errorf("%s with %q is told %s, expected %s", route, forward, got, want)
 				}

@@ -44,7 +44,8 @@ func TestHistoriesOverRedis(t *testing.T) {
 		h.stores[i], h.servers[i] = store, registry(t, store)
 	}
 	h.recovered()
-	if _, err := h.servers[0].Create(t.Context(), Definition{Name: learning, Models: []string{"a", "b"}, Policy: "exp3"}); err != nil {
+	if _, err := h.servers[0].Create(t.Context(),
+		Definition{Name: learning, Models: []string{"a", "b"}, Policy: "exp3"}); err != nil {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "both servers have the application", func() bool { return h.servers[1].App(learning) != nil })
@@ -162,7 +163,8 @@ func (h *history) now() int64 { return int64(time.Since(h.began)) }
 func (h *history) add(key string, c call, began, ended int64, told string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.calls[key] = append(h.calls[key], porcupine.Operation{ClientId: len(h.calls[key]), Input: c, Call: began, Output: told, Return: ended})
+	h.calls[key] = append(h.calls[key],
+		porcupine.Operation{ClientId: len(h.calls[key]), Input: c, Call: began, Output: told, Return: ended})
 }
 
 // showed records that a server has shown a text since that time.
@@ -269,7 +271,8 @@ func (h *history) define(name, id string) {
 			return err
 		}
 	default:
-		c = call{what: "change " + id, mark: strconv.Quote(id), change: func(now string) (string, bool) { return signed(now, id), now != "" }}
+		c = call{what: "change " + id, mark: strconv.Quote(id),
+			change: func(now string) (string, bool) { return signed(now, id), now != "" }}
 		ask = func(ctx context.Context) (err error) {
 			a, err = r.Change(ctx, name, func(d *Definition) error {
 				d.Default = json.RawMessage(signed(string(d.Default), id))

@@ -30,7 +30,8 @@ func policy(t *testing.T, r *Registry, name string) *App {
 func learn(t *testing.T, r *Registry, a *App, user, id string) selection.State {
 	t.Helper()
 	reply := []selection.Prediction{{Ask: selection.Ask{Model: ab[0], Probability: 0.5}}}
-	s, _, err := r.Learn(t.Context(), a, ab, Judged{user, id, reply, selection.ByLosses(map[selection.Model]float64{ab[0]: 0, ab[1]: 1})})
+	s, _, err := r.Learn(t.Context(), a, ab,
+		Judged{user, id, reply, selection.ByLosses(map[selection.Model]float64{ab[0]: 0, ab[1]: 1})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,14 +72,17 @@ func TestUnreadableIsNotWrittenOver(t *testing.T) {
 	r := registry(t, store)
 	a := policy(t, r, "exp4")
 	later := []byte(`{"format":99}`)
-	if _, err := store.Update(t.Context(), PolicyKey("app", "u"), "", func([]byte) ([]byte, error) { return later, nil }); err != nil {
+	if _, err := store.Update(t.Context(), PolicyKey("app", "u"), "", func([]byte) ([]byte, error) {
+		return later, nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := r.State(a, "u", ab); err != nil || s.Rounds != 0 {
 		t.Errorf("serving with what cannot be read: %+v (%v)", s, err)
 	}
 	reply := []selection.Prediction{{Ask: selection.Ask{Model: ab[0], Probability: 1}}}
-	_, _, err := r.Learn(t.Context(), a, ab, Judged{"u", "", reply, selection.ByLosses(map[selection.Model]float64{ab[0]: 0})})
+	_, _, err := r.Learn(t.Context(), a, ab,
+		Judged{"u", "", reply, selection.ByLosses(map[selection.Model]float64{ab[0]: 0})})
 	if err == nil || !strings.Contains(err.Error(), "format 99") {
 		t.Errorf("learning over it: %v", err)
 	}
@@ -204,7 +208,9 @@ func TestFirst(t *testing.T) {
 	expect("of thirty", "u0")
 	learn(t, r, a, "", "")
 	expect("beside them", "")
-	if _, err := store.Update(t.Context(), PolicyKey("app", ""), "", func([]byte) ([]byte, error) { return []byte("rubbish"), nil }); err != nil {
+	if _, err := store.Update(t.Context(), PolicyKey("app", ""), "", func([]byte) ([]byte, error) {
+		return []byte("rubbish"), nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	expect("beside rubbish", "u0")

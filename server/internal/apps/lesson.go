@@ -34,7 +34,8 @@ func (f *feedback) teach(t *gate.Table, predictions []selection.Prediction, inpu
 		if truth == nil {
 			truth = Copied(f.truth)
 		}
-		lesson := &scheduler.Feedback{Application: f.app.Name, User: f.user, Rows: in.Rows, Inputs: in.Tensors, Truth: truth, Label: f.verdict.Label}
+		lesson := &scheduler.Feedback{Application: f.app.Name, User: f.user, Rows: in.Rows, Inputs: in.Tensors,
+			Truth: truth, Label: f.verdict.Label}
 		switch {
 		case f.verdict.Loss != nil:
 			lesson.Loss = f.verdict.Loss

@@ -39,16 +39,20 @@ func TestFeedbackReachesTheModel(t *testing.T) {
 		truth []tensor.Tensor
 		check func(f *scheduler.Feedback) bool
 	}{
-		{gate.Request{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Parameters: []byte(`{"label":3}`)}, nil, func(f *scheduler.Feedback) bool { return string(f.Label) == "3" && f.User == "anna" }},
-		{gate.Request{Values: parameter.Values{User: "anna"}, ID: []byte(`"b"`)}, []tensor.Tensor{right}, func(f *scheduler.Feedback) bool {
-			return len(f.Truth) == 1 && string(f.Truth[0].Data) == string(right.Data)
-		}},
-		{gate.Request{Parameters: []byte(`{"losses":{"asks/1":0.25,"silent/1":1}}`)}, []tensor.Tensor{row()}, func(f *scheduler.Feedback) bool { return f.Loss != nil && *f.Loss == 0.25 && f.User == "" }},
+		{gate.Request{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Parameters: []byte(`{"label":3}`)},
+			nil, func(f *scheduler.Feedback) bool { return string(f.Label) == "3" && f.User == "anna" }},
+		{gate.Request{Values: parameter.Values{User: "anna"}, ID: []byte(`"b"`)}, []tensor.Tensor{right},
+			func(f *scheduler.Feedback) bool {
+				return len(f.Truth) == 1 && string(f.Truth[0].Data) == string(right.Data)
+			}},
+		{gate.Request{Parameters: []byte(`{"losses":{"asks/1":0.25,"silent/1":1}}`)}, []tensor.Tensor{row()},
+			func(f *scheduler.Feedback) bool { return f.Loss != nil && *f.Loss == 0.25 && f.User == "" }},
 	} {
 		h.expect(h.feedback("app", tt.p, tt.truth...), `"learned":true`)
 		select {
 		case f := <-told:
-			if f.Application != "app" || f.Rows != 1 || len(f.Inputs) != 1 || f.Inputs[0].Name != "x" || string(f.Inputs[0].Data) != string(asked.Data) ||
+			if f.Application != "app" || f.Rows != 1 || len(f.Inputs) != 1 || f.Inputs[0].Name != "x" ||
+				string(f.Inputs[0].Data) != string(asked.Data) ||
 				len(f.Outputs) != 1 || f.Outputs[0].Data[0] != 3 || !tt.check(f) {
 				t.Errorf("told %+v", f)
 			}
@@ -56,7 +60,9 @@ func TestFeedbackReachesTheModel(t *testing.T) {
 			t.Errorf("%s: told nothing", tt.p.Parameters)
 		}
 	}
-	h.expect(h.ask("app/update", gate.Request{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Parameters: []byte(`{"label":3}`)}), `"learned":false`)
+	h.expect(
+		h.ask("app/update", gate.Request{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Parameters: []byte(`{"label":3}`)}),
+		`"learned":false`)
 	if len(told) > 0 {
 		t.Error("told twice")
 	}

@@ -143,7 +143,8 @@ func TestOrderOfErrors(t *testing.T) {
 		c.send("app", 5, "slow")
 		time.Sleep(3 * time.Second)
 		c.expect("2 after 0s: superseded by frame 3 of its stream", "4 after 0s: superseded by frame 5 of its stream",
-			"0 after 20ms: superseded by frame 3 of its stream", "1 after 20ms: 2, skipped 1, age 20ms", "3 after 20ms: 2, skipped 1, age 20ms", "5 after 2s: 1, skipped 1, age 2s")
+			"0 after 20ms: superseded by frame 3 of its stream", "1 after 20ms: 2, skipped 1, age 20ms",
+			"3 after 20ms: 2, skipped 1, age 20ms", "5 after 2s: 1, skipped 1, age 2s")
 
 		// The last call of a line passes its count on when it leaves with an error.
 		c.began = time.Now()
@@ -177,7 +178,8 @@ func TestOrderOfKeep(t *testing.T) {
 			time.Sleep(2 * time.Second)
 		}
 		two := []string{"0 after 310ms: superseded by frame 4 of its stream", "1 after 310ms: superseded by frame 4 of its stream",
-			"2 after 310ms: 2, skipped 2, age 210ms", "3 after 310ms: 2, skipped 0, age 110ms", "4 after 310ms: 2, skipped 0, age 10ms", "5 after 410ms: 2, skipped 0, age 10ms"}
+			"2 after 310ms: 2, skipped 2, age 210ms", "3 after 310ms: 2, skipped 0, age 110ms",
+			"4 after 310ms: 2, skipped 0, age 10ms", "5 after 410ms: 2, skipped 0, age 10ms"}
 
 		c.params.Keep = 2
 		frames("app")
@@ -198,12 +200,14 @@ func TestOrderOfKeep(t *testing.T) {
 		c.Changed()
 		frames("app")
 		c.expect("0 after 210ms: superseded by frame 3 of its stream", "1 after 210ms: superseded by frame 3 of its stream",
-			"2 after 210ms: 2, skipped 2, age 110ms", "3 after 210ms: 2, skipped 0, age 10ms", "4 after 310ms: 2, skipped 0, age 10ms", "5 after 410ms: 2, skipped 0, age 10ms")
+			"2 after 210ms: 2, skipped 2, age 110ms", "3 after 210ms: 2, skipped 0, age 10ms",
+			"4 after 310ms: 2, skipped 0, age 10ms", "5 after 410ms: 2, skipped 0, age 10ms")
 
 		c.params.Keep = setting.KeepAll // a request overrides everything else
 		frames("app")
 		c.expect("0 after 1s: 1, skipped 0, age 1s", "1 after 2s: 1, skipped 0, age 2s",
-			"2 after 2s: 2, skipped 0, age 1.9s", "3 after 2s: 2, skipped 0, age 1.8s", "4 after 2s: 2, skipped 0, age 1.7s", "5 after 2s: 2, skipped 0, age 1.6s")
+			"2 after 2s: 2, skipped 0, age 1.9s", "3 after 2s: 2, skipped 0, age 1.8s",
+			"4 after 2s: 2, skipped 0, age 1.7s", "5 after 2s: 2, skipped 0, age 1.6s")
 	})
 }
 
@@ -212,7 +216,8 @@ func TestOrderOfKeep(t *testing.T) {
 // there is nothing to judge.
 func TestOrderSupersedes(t *testing.T) {
 	onCamera(t, func(t *testing.T, c *camera) {
-		c.app(Definition{Name: "both", Models: []string{"slow", "fast"}, Policy: "ensemble", Default: json.RawMessage(`{"label": -1}`), Keep: setting.KeepLatest})
+		c.app(Definition{Name: "both", Models: []string{"slow", "fast"}, Policy: "ensemble",
+			Default: json.RawMessage(`{"label": -1}`), Keep: setting.KeepLatest})
 		c.unnumbered = true
 		for seq, model := range []string{"", "fast", "fast"} {
 			c.params.ID = fmt.Appendf(nil, "%d", seq)
@@ -304,14 +309,17 @@ func TestOrderOverChanges(t *testing.T) {
 		c.app(Definition{Name: "app", Models: []string{"slow"}})
 		c.began = time.Now()
 		c.send("app", 0, "")
-		c.app(Definition{Name: "app", Models: []string{"gone"}, Default: json.RawMessage(`{"label": -1}`), Keep: setting.KeepLatest})
+		c.app(Definition{Name: "app", Models: []string{"gone"}, Default: json.RawMessage(`{"label": -1}`),
+			Keep: setting.KeepLatest})
 		c.send("app", 1, "")
 		time.Sleep(100 * time.Millisecond)
 		c.send("app", 2, "")
 		c.expect("0 after 100ms: superseded by frame 2 of its stream", "1 after 100ms: -1, skipped 1, age 100ms", "2 after 100ms: -1, skipped 0, age 0s")
 		time.Sleep(time.Second)
 		call := new(gate.Call)
-		if err := c.Open(call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Values: parameter.Values{Seq: 1}}); err != nil || call.Frame != nil {
+		if err := c.Open(call,
+			&gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Values: parameter.Values{Seq: 1}}); err !=
+			nil || call.Frame != nil {
 			t.Errorf("a number without a stream: %+v, %v", call.Frame, err)
 		}
 		call.Close()
@@ -351,7 +359,8 @@ func TestOrderOfSome(t *testing.T) {
 // TestSupersededTeachesNobody: a frame that no model saw has nothing to judge.
 func TestSupersededTeachesNobody(t *testing.T) {
 	onCamera(t, func(t *testing.T, c *camera) {
-		c.app(Definition{Name: "watched", Models: []string{"slow", "fast"}, Policy: "shadow", Params: map[string]any{"model": "slow"}})
+		c.app(Definition{Name: "watched", Models: []string{"slow", "fast"}, Policy: "shadow",
+			Params: map[string]any{"model": "slow"}})
 		c.params.Keep = setting.KeepLatest
 		for app, model := range map[string]string{"app": "slow", "watched": ""} {
 			for i := range 3 {

@@ -101,7 +101,8 @@ func checkPast(t *testing.T, key string, calls []porcupine.Operation) {
 	}
 	var text strings.Builder
 	tell := func(o porcupine.Operation) {
-		fmt.Fprintf(&text, "%v to %v: %s: %s\n", time.Duration(o.Call), time.Duration(o.Return), o.Input.(call).what, o.Output)
+		fmt.Fprintf(&text, "%v to %v: %s: %s\n", time.Duration(o.Call), time.Duration(o.Return), o.Input.(call).what,
+			o.Output)
 	}
 	for _, o := range most[max(0, len(most)-10):] {
 		tell(o)
@@ -128,12 +129,14 @@ func checkPast(t *testing.T, key string, calls []porcupine.Operation) {
 
 func TestPast(t *testing.T) {
 	change := func(from, to int64, word, told string) porcupine.Operation {
-		return porcupine.Operation{Call: from, Output: told, Return: to, Input: call{mark: word, change: func(now string) (string, bool) {
-			return now + " " + word, now != ""
-		}}}
+		return porcupine.Operation{Call: from, Output: told, Return: to,
+			Input: call{mark: word, change: func(now string) (string, bool) {
+				return now + " " + word, now != ""
+			}}}
 	}
 	begin := func(from, to int64, told string) porcupine.Operation {
-		return porcupine.Operation{Call: from, Output: told, Return: to, Input: call{change: func(now string) (string, bool) { return "begun", now == "" }}}
+		return porcupine.Operation{Call: from, Output: told, Return: to,
+			Input: call{change: func(now string) (string, bool) { return "begun", now == "" }}}
 	}
 	read := func(from, to int64, server int, told string) porcupine.Operation {
 		return porcupine.Operation{Call: from, Output: told, Return: to, Input: call{server: server}}
@@ -146,18 +149,29 @@ func TestPast(t *testing.T) {
 	}{
 		{"one after another", true, []porcupine.Operation{begun, change(2, 3, "a", "begun a"), change(4, 5, "b", "begun a b")}},
 		{"an update is lost", false, []porcupine.Operation{begun, change(2, 3, "a", "begun a"), change(4, 5, "b", "begun b")}},
-		{"of two at once, either order", true, []porcupine.Operation{begun, change(2, 5, "a", "begun b a"), change(3, 4, "b", "begun b")}},
-		{"of two at once, one is lost", false, []porcupine.Operation{begun, change(2, 5, "a", "begun a"), change(3, 4, "b", "begun b")}},
+		{"of two at once, either order", true,
+			[]porcupine.Operation{begun, change(2, 5, "a", "begun b a"), change(3, 4, "b", "begun b")}},
+		{"of two at once, one is lost", false,
+			[]porcupine.Operation{begun, change(2, 5, "a", "begun a"), change(3, 4, "b", "begun b")}},
 		{"it is made twice", false, []porcupine.Operation{begun, change(2, 3, "a", "begun a"), change(4, 5, "b", "begun a a b")}},
-		{"it takes effect before it began", false, []porcupine.Operation{begun, change(2, 3, "a", "begun b a"), change(4, 5, "b", "begun b")}},
-		{"refused with a reason", true, []porcupine.Operation{change(0, 1, "a", refused), begin(2, 3, "begun"), begin(4, 5, refused)}},
+		{"it takes effect before it began", false,
+			[]porcupine.Operation{begun, change(2, 3, "a", "begun b a"), change(4, 5, "b", "begun b")}},
+		{"refused with a reason", true,
+			[]porcupine.Operation{change(0, 1, "a", refused), begin(2, 3, "begun"), begin(4, 5, refused)}},
 		{"refused for what is not so", false, []porcupine.Operation{begun, change(2, 3, "a", refused)}},
-		{"unknown, and seen much later", true, []porcupine.Operation{begun, change(2, never, "a", unknown), change(4, 5, "b", "begun b"), change(6, 7, "c", "begun b a c")}},
-		{"unknown, and never made", true, []porcupine.Operation{begun, change(2, never, "a", unknown), change(4, 5, "b", "begun b")}},
-		{"unknown, and made twice", false, []porcupine.Operation{begun, change(2, never, "a", unknown), change(4, 5, "b", "begun a b a")}},
-		{"unknown, and seen too early", false, []porcupine.Operation{begun, read(2, 3, 0, "begun a"), change(4, never, "a", unknown)}},
-		{"read behind, at the other server", true, []porcupine.Operation{begun, change(2, 3, "a", "begun a"), read(2, 3, 0, "begun a"), read(4, 5, 1, "begun")}},
-		{"read behind what the server has shown", false, []porcupine.Operation{begun, change(2, 3, "a", "begun a"), read(2, 3, 0, "begun a"), read(4, 5, 0, "begun")}},
+		{"unknown, and seen much later", true,
+			[]porcupine.Operation{begun, change(2, never, "a", unknown), change(4, 5, "b", "begun b"),
+				change(6, 7, "c", "begun b a c")}},
+		{"unknown, and never made", true,
+			[]porcupine.Operation{begun, change(2, never, "a", unknown), change(4, 5, "b", "begun b")}},
+		{"unknown, and made twice", false,
+			[]porcupine.Operation{begun, change(2, never, "a", unknown), change(4, 5, "b", "begun a b a")}},
+		{"unknown, and seen too early", false,
+			[]porcupine.Operation{begun, read(2, 3, 0, "begun a"), change(4, never, "a", unknown)}},
+		{"read behind, at the other server", true,
+			[]porcupine.Operation{begun, change(2, 3, "a", "begun a"), read(2, 3, 0, "begun a"), read(4, 5, 1, "begun")}},
+		{"read behind what the server has shown", false,
+			[]porcupine.Operation{begun, change(2, 3, "a", "begun a"), read(2, 3, 0, "begun a"), read(4, 5, 0, "begun")}},
 		{"read before it was there", false, []porcupine.Operation{begun, read(2, 3, 1, "begun a"), change(4, 5, "a", "begun a")}},
 		{"read what never was", false, []porcupine.Operation{begun, change(2, 3, "a", "begun a"), read(4, 5, 1, "begun b")}},
 	} {

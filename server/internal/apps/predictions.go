@@ -120,7 +120,8 @@ func (p *Predictions) Keep(app, user, id string, made time.Time, predictions []s
 		}
 	}
 	for at := p.queue.Front(); at != nil; at = p.queue.Front() {
-		if made.Sub(at.Value.(*Prediction).made) < Lifetime && len(p.byID) <= maxPredictions && p.bytes <= maxPredictionBytes {
+		if made.Sub(at.Value.(*Prediction).made) < Lifetime && len(p.byID) <= maxPredictions &&
+			p.bytes <= maxPredictionBytes {
 			break
 		}
 		p.dropLocked(at)
@@ -144,7 +145,8 @@ func clonePredictions(predictions []selection.Prediction) []selection.Prediction
 func Copied(tensors []tensor.Tensor) []tensor.Tensor {
 	copies := make([]tensor.Tensor, len(tensors))
 	for i, t := range tensors {
-		copies[i] = tensor.Tensor{Name: t.Name, DType: t.DType, Shape: append(tensor.Shape{}, t.Shape...), Data: append([]byte{}, t.Data...)}
+		copies[i] = tensor.Tensor{Name: t.Name, DType: t.DType, Shape: append(tensor.Shape{}, t.Shape...),
+			Data: append([]byte{}, t.Data...)}
 	}
 	return copies
 }

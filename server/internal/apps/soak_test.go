@@ -167,7 +167,8 @@ func TestApplicationsUnderChange(t *testing.T) {
 				live[at].Remove(errors.New("gone"))
 				live = slices.Delete(live, at, at+1)
 			} else if len(live) < 3 {
-				live = append(live, h.replica(name, fmt.Sprint(1+r.IntN(2)), int64(i), time.Duration(r.IntN(2000))*time.Microsecond))
+				live = append(live,
+					h.replica(name, fmt.Sprint(1+r.IntN(2)), int64(i), time.Duration(r.IntN(2000))*time.Microsecond))
 			}
 			time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
 		})
@@ -188,7 +189,8 @@ func TestApplicationsUnderChange(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(client), 2))
 			for i := range each {
 				app := definitions[r.IntN(len(definitions))].Name
-				p := gate.Request{Values: parameter.Values{Timeout: time.Duration(1+r.IntN(8000)) * time.Microsecond, User: fmt.Sprint(r.IntN(3))}, Arrived: time.Now(), Source: uint64(client)}
+				p := gate.Request{Values: parameter.Values{Timeout: time.Duration(1+r.IntN(8000)) * time.Microsecond,
+					User: fmt.Sprint(r.IntN(3))}, Arrived: time.Now(), Source: uint64(client)}
 				if r.IntN(2) == 0 {
 					p.ID = fmt.Appendf(nil, "%d", r.IntN(50)) // used again by other requests
 				}
@@ -206,7 +208,8 @@ func TestApplicationsUnderChange(t *testing.T) {
 	requests.Wait()
 	close(stop)
 	changes.Wait()
-	t.Logf("%d answered, %d refused when they were opened, %d learned, of %d", c.answered.Load(), c.refused.Load(), c.learned.Load(), clients*each)
+	t.Logf("%d answered, %d refused when they were opened, %d learned, of %d", c.answered.Load(), c.refused.Load(),
+		c.learned.Load(), clients*each)
 	if c.answered.Load() == 0 || c.learned.Load() == 0 {
 		t.Error("nothing was answered, or nothing learned")
 	}

@@ -131,7 +131,8 @@ func (r *Registry) State(a *App, user string, models []selection.Model) (selecti
 }
 
 func (a *App) unaskable(err error) error {
-	return fmt.Errorf("%w: application %q cannot serve requests as it is defined: %w", scheduler.ErrUnavailable, a.Name, err)
+	return fmt.Errorf("%w: application %q cannot serve requests as it is defined: %w", scheduler.ErrUnavailable, a.Name,
+		err)
 }
 
 // PolicyKey returns the store's key for what the policy of an application has learned for a user.
@@ -204,7 +205,8 @@ type Judged struct {
 // A server that does not know of a change yet teaches the old policy, whose state is stored
 // alongside the new one's. For an application that has just been deleted it leaves a state, which
 // tidy deletes.
-func (r *Registry) Learn(ctx context.Context, a *App, models []selection.Model, j Judged) (s selection.State, applied bool, err error) {
+func (r *Registry) Learn(ctx context.Context, a *App, models []selection.Model,
+	j Judged) (s selection.State, applied bool, err error) {
 	e, err := r.cfg.Store.Update(ctx, PolicyKey(a.Name, j.User), j.ID, func(old []byte) ([]byte, error) {
 		var err error
 		if s, err = r.teach(a, old, models, j); err != nil {
@@ -225,13 +227,15 @@ func (r *Registry) Learn(ctx context.Context, a *App, models []selection.Model, 
 func (r *Registry) teach(a *App, old []byte, models []selection.Model, j Judged) (s selection.State, err error) {
 	defer func() {
 		if what := recover(); what != nil {
-			r.cfg.Log.Error("panic while learning from feedback", "application", a.Name, "panic", what, "stack", string(debug.Stack()))
+			r.cfg.Log.Error("panic while learning from feedback", "application", a.Name, "panic", what, "stack",
+				string(debug.Stack()))
 			err = fmt.Errorf("apps: panic while learning from feedback for application %q: %v", a.Name, what)
 		}
 	}()
 	if old != nil {
 		if err := json.Unmarshal(old, &s); err != nil {
-			return s, fmt.Errorf("%w: application %q: this server cannot read the stored state of the policy, and does not overwrite it; reset it (shivactl policies forget) or use a version of shivad that can read it: %w", scheduler.ErrUnavailable, a.Name, err)
+			return s, fmt.Errorf("%w: application %q: this server cannot read the stored state of the policy, and does not overwrite it; reset it (shivactl policies forget) or use a version of shivad that can read it: %w",
+				scheduler.ErrUnavailable, a.Name, err)
 		}
 	}
 	if len(models) == 0 { // none is connected here, so the models that learned last learn

@@ -101,7 +101,8 @@ func (r *Registry) tidy(ctx context.Context) {
 			n := r.discard(ctx, gone)
 			if count.Kept = len(states) - n; !ended {
 				count.Forgotten += uint64(n)
-				r.cfg.Log.Info("the policy states of the least recently used users were deleted", "application", app, "users", n, "limit", r.cfg.Users)
+				r.cfg.Log.Info("the policy states of the least recently used users were deleted", "application", app,
+					"users", n, "limit", r.cfg.Users)
 			}
 		} else {
 			count.Kept = len(states)

@@ -11,7 +11,8 @@ func TestChangesHoldWhenTheyReturn(t *testing.T) {
 	r := registry(t, memory(t))
 	for i := range 50 {
 		name := fmt.Sprint("app", i)
-		if _, err := r.Create(t.Context(), Definition{Name: name, Models: []string{"a"}}); err != nil || r.App(name) == nil {
+		if _, err := r.Create(t.Context(), Definition{Name: name, Models: []string{"a"}}); err != nil ||
+			r.App(name) == nil {
 			t.Fatalf("made %s: found %v, error %v", name, r.App(name), err)
 		}
 		_, err := r.Change(t.Context(), name, func(d *Definition) error { d.Models = []string{"b"}; return nil })

@@ -104,7 +104,8 @@ func (d *Definitions[T]) Refresh() {
 	for _, e := range entries {
 		name, parsed, err := d.cfg.Parse(e.Value)
 		if err != nil {
-			d.cfg.Log.Error("the definition of a composite in the store is not usable", "kind", string(d.cfg.Kind), "key", e.Key, "error", err)
+			d.cfg.Log.Error("the definition of a composite in the store is not usable", "kind", string(d.cfg.Kind),
+				"key", e.Key, "error", err)
 			continue
 		}
 		now[name] = parsed
@@ -187,7 +188,8 @@ var ErrFixed = errors.New("composite: fixed by the configuration")
 // server.
 func (d *Definitions[T]) Update(ctx context.Context, name string, change func(old []byte) ([]byte, error)) error {
 	if d.Fixed(name) {
-		return fmt.Errorf("%w: %s %q is in the configuration file of this server, and changes there only", ErrFixed, d.cfg.Kind, name)
+		return fmt.Errorf("%w: %s %q is in the configuration file of this server, and changes there only", ErrFixed,
+			d.cfg.Kind, name)
 	}
 	if _, err := d.cfg.Store.Update(ctx, state.Key(d.cfg.Key, name), "", change); err != nil {
 		return Stored(err)
@@ -209,7 +211,8 @@ func (d *Definitions[T]) Unknown(name string) error {
 	if len(near) == 0 {
 		return fmt.Errorf("%w: no %s %q", scheduler.ErrNotFound, d.cfg.Kind, name)
 	}
-	return fmt.Errorf("%w: no %s %q; nearest: %s", scheduler.ErrNotFound, d.cfg.Kind, name, gate.Join(near, strconv.Quote, ", "))
+	return fmt.Errorf("%w: no %s %q; nearest: %s", scheduler.ErrNotFound, d.cfg.Kind, name,
+		gate.Join(near, strconv.Quote, ", "))
 }
 
 // Stored wraps a store error in a condition that clients know.
@@ -217,7 +220,8 @@ func Stored(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, state.ErrUnavailable), errors.Is(err, state.ErrFull), errors.Is(err, state.ErrClosed), errors.Is(err, state.ErrConflict):
+	case errors.Is(err, state.ErrUnavailable), errors.Is(err, state.ErrFull), errors.Is(err, state.ErrClosed),
+		errors.Is(err, state.ErrConflict):
 		return storedError{err, scheduler.ErrUnavailable}
 	case errors.Is(err, state.ErrTooLarge):
 		return storedError{err, scheduler.ErrTooLarge}

@@ -57,7 +57,8 @@ type Waiter struct {
 
 // Errors that replace existing outputs.
 var (
-	errHeld     = fmt.Errorf("%w: it passed while the answer waited for that of an older frame of its stream", scheduler.ErrDeadlineExceeded)
+	errHeld = fmt.Errorf("%w: it passed while the answer waited for that of an older frame of its stream",
+		scheduler.ErrDeadlineExceeded)
 	errCanceled = fmt.Errorf("%w: the caller gave up", scheduler.ErrCanceled)
 )
 

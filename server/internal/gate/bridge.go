@@ -129,7 +129,8 @@ func (c *Call) cross(r *Request, pool *tensor.Pool) (inputs []tensor.Tensor, ok 
 	specs := c.Target.Spec.Inputs
 	b := &bridge{
 		walker: walker{Scanner: jsonscan.Scanner{Text: text, Depth: len(text), Rules: jsonscan.KnownUTF8}},
-		specs:  specs, places: make(map[string]int, len(specs)), tensors: tensors, pool: pool, fields: make([][]byte, len(specs)), lists: make([]tensor.Shape, len(specs)),
+		specs:  specs, places: make(map[string]int, len(specs)), tensors: tensors, pool: pool,
+		fields: make([][]byte, len(specs)), lists: make([]tensor.Shape, len(specs)),
 	}
 	b.field = b.take
 	for i := range specs {
@@ -161,7 +162,8 @@ func (c *Call) cross(r *Request, pool *tensor.Pool) (inputs []tensor.Tensor, ok 
 	}
 	for i := range tensors {
 		if !b.used[i] {
-			return nil, false, fault.Invalid("no field refers to tensor %d of %d: in bridge form, each tensor needs a field with the value \"%s<index>\"", i, len(tensors), TensorReference)
+			return nil, false, fault.Invalid("no field refers to tensor %d of %d: in bridge form, each tensor needs a field with the value \"%s<index>\"",
+				i, len(tensors), TensorReference)
 		}
 	}
 	if r.Parameters = nil; forwarded {
@@ -229,7 +231,8 @@ func (b *bridge) take(key string) (forwarded bool) {
 		return false
 	case ok:
 	case b.byKey && isReference(value):
-		b.Fail(fault.Invalid("field %.200q refers to a tensor, but matches no input; the model takes %s", b.path, list(b.specs)))
+		b.Fail(fault.Invalid("field %.200q refers to a tensor, but matches no input; the model takes %s", b.path,
+			list(b.specs)))
 	}
 	b.rest = append(b.rest, value...)
 	return true
@@ -326,7 +329,8 @@ func (b *bridge) stack(input int, value []byte) (t tensor.Tensor, err error) {
 func (c *Call) texts(r *Request, pool *tensor.Pool) (texts []tensor.Tensor, err error) {
 	specs := c.Target.Spec.Inputs
 	wrong := func(format string, args ...any) error {
-		return fmt.Errorf("%w: metadata %q: "+format, append([]any{scheduler.ErrInvalidInput, shiva.TextsKey}, args...)...)
+		return fmt.Errorf("%w: metadata %q: "+format,
+			append([]any{scheduler.ErrInvalidInput, shiva.TextsKey}, args...)...)
 	}
 	for key, value := range jsonscan.Members(r.Texts) {
 		i := slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == string(key) })

@@ -51,7 +51,8 @@ func TestBridge(t *testing.T) {
 	sub := []tensor.Spec{spec("image", tensor.Float32, -1, 1), spec("mask", tensor.Float32, -1, 1)}
 	one := []tensor.Spec{spec("image", tensor.Float32, -1, 1)}
 	dotted := []tensor.Spec{spec("left.image", tensor.Float32, -1, 1), spec("right.0", tensor.Float32, -1, 1)}
-	typed := []tensor.Spec{spec("f", tensor.Float32, -1), spec("i", tensor.Int64, -1), spec("b", tensor.Bool, -1), spec("s", tensor.Bytes, -1)}
+	typed := []tensor.Spec{spec("f", tensor.Float32, -1), spec("i", tensor.Int64, -1), spec("b", tensor.Bool, -1),
+		spec("s", tensor.Bytes, -1)}
 	text := []tensor.Spec{spec("inputs", tensor.Bytes, -1)}
 	var wide []tensor.Spec
 	var fields []string
@@ -68,7 +69,8 @@ func TestBridge(t *testing.T) {
 		want     string // rows, inputs, and what the container gets; or the error
 	}{
 		{"fields in another order", sub, 2, `{"mask":"__tensor__0","image":"__tensor__1"}`, "1 [1][0] "},
-		{"fields of no input", sub, 2, `{"mask":"__tensor__0", "camera":"c1","n":5,"image":"__tensor__1","none":"null"}`, `1 [1][0] {"camera":"c1","n":5}`},
+		{"fields of no input", sub, 2, `{"mask":"__tensor__0", "camera":"c1","n":5,"image":"__tensor__1","none":"null"}`,
+			`1 [1][0] {"camera":"c1","n":5}`},
 		{"nested", sub, 2, `{"frame":{"image":"__tensor__0","t":1.5},"masks":[{"mask":"__tensor__1"}]}`, `1 [0][1] {"frame":{"t":1.5}}`},
 		{"nested by path", dotted, 2, `{"right":["__tensor__1"],"left":{"image":"__tensor__0","note":"null"}}`, `1 [0][1] `},
 		{"a parameter of an input's name", one, 1, `{"meta":{"image":"north"},"image":"__tensor__0"}`, `1 [0] {"meta":{"image":"north"}}`},
@@ -98,7 +100,8 @@ func TestBridge(t *testing.T) {
 		{"a number for text", typed, 0, `{"f":1,"i":1,"b":true,"s":5}`, `input "s": expected a string`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := &Call{Target: &Target{ID: scheduler.ModelID{Name: "m", Version: "1"}, Spec: scheduler.Spec{Inputs: tc.specs}}}
+			c := &Call{Target: &Target{ID: scheduler.ModelID{Name: "m", Version: "1"},
+				Spec: scheduler.Spec{Inputs: tc.specs}}}
 			c.Inputs = c.inputs[:0]
 			p := Request{Bridge: InBridgeForm([]byte(tc.metadata)), Parameters: []byte(tc.metadata)}
 			if text := jsonscan.Field(p.Parameters, "inputs"); text != nil { // as the door does
@@ -172,7 +175,8 @@ func TestBridgeToLegacy(t *testing.T) {
 			t.Errorf("%s: %v", tc.metadata, err)
 			continue
 		}
-		if got := fmt.Sprintf("%d %v %s %s", c.Rows, c.Squeeze, c.Inputs[0].Shape, p.Parameters); got != tc.want || !c.Bridge {
+		if got := fmt.Sprintf("%d %v %s %s", c.Rows, c.Squeeze, c.Inputs[0].Shape, p.Parameters); got != tc.want ||
+			!c.Bridge {
 			t.Errorf("%s: expected %s, got %s", tc.metadata, tc.want, got)
 		}
 	}

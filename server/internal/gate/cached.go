@@ -43,7 +43,8 @@ func (g *Gate) attachCaches(t *Table) (ended []func()) {
 				now.cache.Resize(o.CacheBytes)
 			}
 		} else {
-			now.cache = cache.New(cache.Config{Bytes: o.CacheBytes, TTL: o.CacheTTL, Pool: g.cfg.Pool, Scheduler: g.sched})
+			now.cache = cache.New(cache.Config{Bytes: o.CacheBytes, TTL: o.CacheTTL, Pool: g.cfg.Pool,
+				Scheduler: g.sched})
 			old = nil
 		}
 		for _, target := range targets {
@@ -94,7 +95,8 @@ func (g *Gate) ClearCache(model string) (entries, bytes int64, err error) {
 	defer g.mu.Unlock()
 	c := g.caches[model]
 	if c == nil {
-		return 0, 0, fmt.Errorf("%w: model %q has no cache; to give it one, set its size with cache in [model.NAME]", scheduler.ErrNotFound, model)
+		return 0, 0, fmt.Errorf("%w: model %q has no cache; to give it one, set its size with cache in [model.NAME]",
+			scheduler.ErrNotFound, model)
 	}
 	entries, bytes = c.cache.Clear()
 	return entries, bytes, nil

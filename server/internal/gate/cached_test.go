@@ -30,7 +30,8 @@ func newLab(t *testing.T) *lab {
 		Pool:    l.pool, Metrics: metrics.New("test"),
 	})
 	var err error
-	if l.sched, err = scheduler.New(scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: l.gate.ModelChanged}}); err != nil {
+	if l.sched, err = scheduler.New(scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: l.gate.ModelChanged}}); err !=
+		nil {
 		t.Fatal(err)
 	}
 	l.gate.Attach(l.sched, Server{Ready: func() (bool, string) { return true, "" }})
@@ -51,18 +52,19 @@ var counter = scheduler.Spec{
 
 func (l *lab) replica(version string, spec scheduler.Spec) *scheduler.Replica {
 	l.Helper()
-	r, err := l.sched.AddReplica(scheduler.ModelID{Name: "m", Version: version}, spec, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-		n := make([]int32, b.Rows)
-		for i := range n {
-			n[i] = l.executed.Add(1)
-		}
-		out, err := tensor.FromSlice(tensor.Shape{b.Rows}, n)
-		if err != nil {
-			return err
-		}
-		b.Complete([]tensor.Tensor{out}, nil)
-		return nil
-	}), scheduler.ReplicaOptions{})
+	r, err := l.sched.AddReplica(scheduler.ModelID{Name: "m", Version: version}, spec,
+		scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			n := make([]int32, b.Rows)
+			for i := range n {
+				n[i] = l.executed.Add(1)
+			}
+			out, err := tensor.FromSlice(tensor.Shape{b.Rows}, n)
+			if err != nil {
+				return err
+			}
+			b.Complete([]tensor.Tensor{out}, nil)
+			return nil
+		}), scheduler.ReplicaOptions{})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -228,10 +230,11 @@ func TestCancelOfAFollower(t *testing.T) {
 	l := newLab(t)
 	l.set(1<<20, 0)
 	var held *scheduler.Batch
-	_, err := l.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, counter, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-		held = b
-		return nil
-	}), scheduler.ReplicaOptions{})
+	_, err := l.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, counter,
+		scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			held = b
+			return nil
+		}), scheduler.ReplicaOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +244,8 @@ func TestCancelOfAFollower(t *testing.T) {
 	x.Name = "x"
 	for i := range calls {
 		c := &calls[i]
-		if err := l.gate.Open(&c.Call, &Request{Model: "m", Inputs: []tensor.Tensor{x}, Arrived: time.Now()}); err != nil {
+		if err := l.gate.Open(&c.Call, &Request{Model: "m", Inputs: []tensor.Tensor{x}, Arrived: time.Now()}); err !=
+			nil {
 			t.Fatal(err)
 		}
 		c.Owner = c
@@ -252,7 +256,8 @@ func TestCancelOfAFollower(t *testing.T) {
 		t.Fatalf("three equal requests of one submission made the batch %+v", held)
 	}
 	l.gate.Cancel(&calls[1].Call)
-	if calls[1].answers != 1 || !errors.Is(calls[1].Err, scheduler.ErrCanceled) || calls[0].answers+calls[2].answers != 0 {
+	if calls[1].answers != 1 || !errors.Is(calls[1].Err, scheduler.ErrCanceled) ||
+		calls[0].answers+calls[2].answers != 0 {
 		t.Errorf("after the cancel %d answers, error %v", calls[1].answers, calls[1].Err)
 	}
 	out, _ := tensor.FromSlice(tensor.Shape{1}, []int32{1})

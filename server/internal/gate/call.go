@@ -87,7 +87,9 @@ const (
 
 func (c *Call) pass(from, to step) {
 	if tensor.Invariants && c.step != from {
-		panic(tensor.Violation(fmt.Sprintf("gate: call for %v: step %d, expected %d on its way to %d", c.Target, c.step, from, to)))
+		panic(
+			tensor.Violation(fmt.Sprintf("gate: call for %v: step %d, expected %d on its way to %d", c.Target, c.step,
+				from, to)))
 	}
 	c.step = to
 }

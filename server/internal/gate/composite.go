@@ -171,7 +171,8 @@ func (g *Gate) OpenFeedback(r *Request, v *Verdict) (Feedback, error) {
 		if l, ok := target.Composite.(Learner); ok {
 			return l.OpenFeedback(r, v)
 		}
-		return nil, fmt.Errorf("%w: %q is a %s: only applications take feedback", scheduler.ErrNotFound, r.Model, target.kind())
+		return nil, fmt.Errorf("%w: %q is a %s: only applications take feedback", scheduler.ErrNotFound, r.Model,
+			target.kind())
 	}
 	return nil, t.unknown(r.Model+"/update", shivaWords)
 }

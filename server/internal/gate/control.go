@@ -38,7 +38,8 @@ func (v View) Control(route string) (answer []byte, ok bool, err error) {
 	case shiva.WhoAmINamespace:
 		return object(v.who.Describe()), true, nil
 	}
-	return nil, true, fmt.Errorf("%w: no control request %q; there are !live, !ready, !server, !models and !whoami", scheduler.ErrNotFound, route)
+	return nil, true, fmt.Errorf("%w: no control request %q; there are !live, !ready, !server, !models and !whoami",
+		scheduler.ErrNotFound, route)
 }
 
 // Ready reports whether the server takes requests, and if not, why. The reason names models, so
@@ -84,7 +85,8 @@ func (t *Table) models() []ModelStatus {
 	out := []ModelStatus{}
 	for _, name := range t.names {
 		for _, target := range t.versions[name] {
-			out = append(out, ModelStatus{name, target.ID.Version, t.byModel[name] == target, target.Serves, target.Live})
+			out = append(out,
+				ModelStatus{name, target.ID.Version, t.byModel[name] == target, target.Serves, target.Live})
 		}
 	}
 	return out

@@ -241,7 +241,8 @@ func (g *Gate) Arrange(c *Call, target *Target, r *Request) (err error) {
 }
 
 // ErrDraining refuses a request because the server shuts down.
-var ErrDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
+var ErrDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later",
+	scheduler.ErrDraining)
 
 // OpenTarget is Open for a door that has found the target itself, with [View.Asked].
 func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {

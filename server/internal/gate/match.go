@@ -45,7 +45,8 @@ func (c *Call) arrange(r *Request, pool *tensor.Pool) (err error) {
 	}
 	if adapter != nil {
 		if len(texts) > 0 && len(tensors) > 0 {
-			return fault.Invalid("input %q is given twice: in metadata %q and as a tensor", texts[0].Name, shiva.TextsKey)
+			return fault.Invalid("input %q is given twice: in metadata %q and as a tensor", texts[0].Name,
+				shiva.TextsKey)
 		}
 		spec := &c.Target.Spec
 		made, err := adapter.Inputs(spec, append(texts, tensors...), r.Legacy, r.Batch, pool)
@@ -154,7 +155,8 @@ func (c *Call) countRows() (int, error) {
 		if first < 0 {
 			first = i
 		} else if n := c.Inputs[first].Shape[0]; t.Shape[0] != n {
-			return 0, fault.Invalid("input %q has %d rows, but input %q has %d", specs[i].Name, t.Shape[0], specs[first].Name, n)
+			return 0, fault.Invalid("input %q has %d rows, but input %q has %d", specs[i].Name, t.Shape[0],
+				specs[first].Name, n)
 		}
 	}
 	if first < 0 {
@@ -165,7 +167,8 @@ func (c *Call) countRows() (int, error) {
 
 // fit checks one tensor against its declaration. It returns the tensor with its batch dimension,
 // and whether that dimension was added.
-func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitted tensor.Tensor, added bool, err error) {
+func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec,
+	pool *tensor.Pool) (fitted tensor.Tensor, added bool, err error) {
 	switch {
 	case spec.Image != nil && holdsFiles(&t):
 		return c.files(t, spec, pool)
@@ -183,7 +186,8 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 		case c.Target.Cast == setting.CastNearest, c.Target.Cast == setting.CastExact && isDouble(t.DType, spec.DType):
 			t, err = tensor.CastNearest(t, spec.DType, pool)
 		case c.Target.Cast == setting.CastExact:
-			if t, err = tensor.Cast(t, spec.DType, pool); err != nil && tensor.Rounds(got.DType, spec.DType) && !errors.Is(err, tensor.ErrBudget) {
+			if t, err = tensor.Cast(t, spec.DType, pool); err != nil && tensor.Rounds(got.DType, spec.DType) &&
+				!errors.Is(err, tensor.ErrBudget) {
 				err = fmt.Errorf("%w; the setting cast = \"nearest\" of the model takes the nearest one", err)
 			}
 		default:
@@ -207,7 +211,8 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 
 // misfit returns the error for a tensor that does not match its declaration.
 func (c *Call) misfit(spec *tensor.Spec, got tensor.Tensor) error {
-	return fault.Invalid("input %q: expected %s, got %s %s%s", spec.Name, c.expected(spec), got.DType, got.Shape, cure(got.DType, spec.DType))
+	return fault.Invalid("input %q: expected %s, got %s %s%s", spec.Name, c.expected(spec), got.DType, got.Shape,
+		cure(got.DType, spec.DType))
 }
 
 // isDouble reports whether an input is of float64 where the model takes float32. numpy makes

@@ -59,7 +59,8 @@ func TestMatch(t *testing.T) {
 		{"by position", two, []tensor.Tensor{zeros("", tensor.Float32, 2, 4), zeros("", tensor.Int64, 2)}, Request{}, "2 false [2, 4] [2]"},
 		{"by name", two, []tensor.Tensor{zeros("y", tensor.Int64, 2), zeros("x", tensor.Float32, 2, 4)}, Request{}, "2 false [2, 4] [2]"},
 		{"a scalar row", two, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Int64)}, Request{}, "1 true [1, 4] [1]"},
-		{"one squeezed, one not", two, []tensor.Tensor{zeros("", tensor.Float32, 1, 4), zeros("", tensor.Int64)}, Request{}, "1 false [1, 4] [1]"},
+		{"one squeezed, one not", two, []tensor.Tensor{zeros("", tensor.Float32, 1, 4), zeros("", tensor.Int64)},
+			Request{}, "1 false [1, 4] [1]"},
 		{"no batch dimension", fixed, []tensor.Tensor{zeros("", tensor.Float32, 4)}, Request{}, "1 true [1, 4]"},
 		{"open dimensions", open, []tensor.Tensor{zeros("", tensor.Uint8, 7, 5, 3)}, Request{}, "1 true [1, 7, 5, 3]"},
 		{"text as bytes", text, []tensor.Tensor{zeros("", tensor.Uint8, 9)}, Request{}, "1 true [1]"},
@@ -68,7 +69,8 @@ func TestMatch(t *testing.T) {
 		{"a list of one", text, nil, Request{Texts: raw(`{"s":["a"]}`)}, "1 false [1]"},
 		{"texts of two dimensions", pairs, nil, Request{Texts: raw(`{"s":[["a","b"],["c","d"]]}`)}, "2 false [2, 2]"},
 		{"a row of texts", pairs, nil, Request{Texts: raw(`{"s":["a","b"]}`)}, "1 true [1, 2]"},
-		{"texts beside a tensor", mixed, []tensor.Tensor{zeros("", tensor.Float32, 2, 4)}, Request{Texts: raw(`{"t":["c","d"],"s":["a","b"]}`)}, "2 false [2] [2, 4] [2]"},
+		{"texts beside a tensor", mixed, []tensor.Tensor{zeros("", tensor.Float32, 2, 4)},
+			Request{Texts: raw(`{"t":["c","d"],"s":["a","b"]}`)}, "2 false [2] [2, 4] [2]"},
 
 		{"a scalar text", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Request{Texts: raw(`{"s":"hi"}`)}, "1 true [1]"},
 		{"two texts for a scalar", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Request{Texts: raw(`{"s":["a","b"]}`)}, "got bytes [2]"},
@@ -88,22 +90,26 @@ func TestMatch(t *testing.T) {
 
 		{"none", one, nil, Request{}, `expected 1 tensors ("x" float32 [-1, 4]), got 0`},
 		{"too many", one, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Float32, 4)}, Request{}, "expected 1 tensors"},
-		{"too few, one is optional", append(slices.Clone(two), optional("z")), []tensor.Tensor{zeros("", tensor.Float32, 4)}, Request{}, `expected 2 or 3 tensors ("x"`},
+		{"too few, one is optional", append(slices.Clone(two), optional("z")),
+			[]tensor.Tensor{zeros("", tensor.Float32, 4)}, Request{}, `expected 2 or 3 tensors ("x"`},
 		{"too few, two are optional", append(slices.Clone(one), optional("y"), optional("z")), nil, Request{}, "expected 1 to 3 tensors"},
-		{"too few before the last", append(append(slices.Clone(one), optional("z")), two[1]), []tensor.Tensor{zeros("", tensor.Float32, 4)}, Request{}, "expected 3 tensors"},
+		{"too few before the last", append(append(slices.Clone(one), optional("z")), two[1]),
+			[]tensor.Tensor{zeros("", tensor.Float32, 4)}, Request{}, "expected 3 tensors"},
 		{"dtype", one, []tensor.Tensor{zeros("", tensor.Int32, 4)}, Request{}, `input "x": expected float32 [-1, 4] (-1: any size) or one row [4], got int32 [4]`},
 		{"shape", one, []tensor.Tensor{zeros("", tensor.Float32, 5)}, Request{}, "got float32 [5]"},
 		{"rank", one, []tensor.Tensor{zeros("", tensor.Float32, 1, 1, 4)}, Request{}, "got float32 [1, 1, 4]"},
 		{"no rows", one, []tensor.Tensor{zeros("", tensor.Float32, 0, 4)}, Request{}, "0 false [0, 4]"},
 		{"rows disagree", two, []tensor.Tensor{zeros("", tensor.Float32, 2, 4), zeros("", tensor.Int64, 3)}, Request{}, `input "y" has 3 rows, but input "x" has 2`},
-		{"name missing", two, []tensor.Tensor{zeros("y", tensor.Int64, 2), zeros("z", tensor.Float32, 2, 4)}, Request{}, `"x" is missing`},
+		{"name missing", two, []tensor.Tensor{zeros("y", tensor.Int64, 2), zeros("z", tensor.Float32, 2, 4)}, Request{},
+			`"x" is missing`},
 		{"name unknown", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("z", tensor.Float32, 4)}, Request{}, `no input "z"`},
 		{"name twice", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("x", tensor.Float32, 4)}, Request{}, "given twice"},
 		{"fixed with rows", fixed, []tensor.Tensor{zeros("", tensor.Float32, 2, 4)}, Request{}, "expected float32 [4], got float32 [2, 4]"},
 		{"no text", text, nil, Request{Texts: raw(`{"s":[]}`)}, "0 false [0]"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := &Call{Target: &Target{ID: scheduler.ModelID{Name: "m", Version: "1"}, Spec: scheduler.Spec{Inputs: tc.specs}}}
+			c := &Call{Target: &Target{ID: scheduler.ModelID{Name: "m", Version: "1"},
+				Spec: scheduler.Spec{Inputs: tc.specs}}}
 			c.Inputs = c.inputs[:0]
 			p := tc.p
 			err := c.arrange(with(&p, tc.tensors), nil)
@@ -128,7 +134,8 @@ func TestMatch(t *testing.T) {
 }
 
 func TestMatchCasts(t *testing.T) {
-	c := &Call{Target: &Target{Cast: setting.CastExact, Spec: scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Uint8, -1, 2)}}}}
+	c := &Call{Target: &Target{Cast: setting.CastExact,
+		Spec: scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Uint8, -1, 2)}}}}
 	ask := func(values ...float32) error {
 		in, _ := tensor.FromSlice(tensor.Shape{2}, values)
 		c.Inputs = c.inputs[:0]
@@ -156,13 +163,20 @@ func TestMatchCures(t *testing.T) {
 		want  [3]string // for each rule: the element as JSON, or a part of the error
 	}{
 		{image, tensor.Float32, [3]string{`.astype("float32")), or have cast = true`, "0.039215688", "0.039215688"}},
-		{weights, tensor.Float16, [3]string{`.astype("float16")), or have cast = "nearest"`, `which no float16 is equal to; the setting cast = "nearest"`, "0.099975586"}},
-		{mask, tensor.Bool, [3]string{`.astype("bool")), or have cast = "nearest"`, `element 1 is the uint8 255, which no bool is equal to; the setting cast = "nearest"`, "false"}},
-		{pixels, tensor.Float32, [3]string{`got uint8 [2]; convert it before it is sent (numpy: .astype("float32")), or have cast = true`, "7", "7"}},
+		{weights, tensor.Float16,
+			[3]string{`.astype("float16")), or have cast = "nearest"`,
+				`which no float16 is equal to; the setting cast = "nearest"`, "0.099975586"}},
+		{mask, tensor.Bool,
+			[3]string{`.astype("bool")), or have cast = "nearest"`,
+				`element 1 is the uint8 255, which no bool is equal to; the setting cast = "nearest"`, "false"}},
+		{pixels, tensor.Float32,
+			[3]string{`got uint8 [2]; convert it before it is sent (numpy: .astype("float32")), or have cast = true`,
+				"7", "7"}},
 		{image, tensor.Uint8, [3]string{`.astype("uint8")), or have cast = true`, "which no uint8 is equal to", "which no uint8 is equal to"}},
 	} {
 		for rule, want := range c.want {
-			k := &Call{Target: &Target{Cast: setting.Cast(rule), Spec: scheduler.Spec{Inputs: []tensor.Spec{spec("x", c.dtype, -1, 2)}}}}
+			k := &Call{Target: &Target{Cast: setting.Cast(rule),
+				Spec: scheduler.Spec{Inputs: []tensor.Spec{spec("x", c.dtype, -1, 2)}}}}
 			k.Inputs = k.inputs[:0]
 			got := ""
 			if err := k.match([]tensor.Tensor{c.input}, nil, nil); err != nil {
@@ -184,7 +198,8 @@ func TestMatchTakesMemoryOfThePool(t *testing.T) {
 	cast := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Float64, -1)}}
 	text := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Bytes, -1)}}
 	bytes := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Uint8, -1, -1)}}
-	oldText, oldCast := containertest.OldSpec(tensor.Bytes, tensor.Bytes), containertest.OldSpec(tensor.Float64, tensor.Bytes)
+	oldText, oldCast := containertest.OldSpec(tensor.Bytes, tensor.Bytes),
+		containertest.OldSpec(tensor.Float64, tensor.Bytes)
 	large := []tensor.Tensor{zeros("", tensor.Uint8, 1<<20)}
 	long := strings.Repeat("a", 1<<20)
 	for name, tc := range map[string]struct {
@@ -235,8 +250,10 @@ func TestMatchAdapted(t *testing.T) {
 		{"any shape is a row", numbers, []tensor.Tensor{zeros("", tensor.Float64, 2, 3)}, Request{}, "1 true [1, 6]"},
 		{"a scalar is a row", numbers, []tensor.Tensor{zeros("", tensor.Float64)}, Request{}, "1 true [1, 1]"},
 		{"an empty row", numbers, []tensor.Tensor{zeros("", tensor.Float64, 0)}, Request{}, "1 true [1, 0]"},
-		{"batch", numbers, []tensor.Tensor{zeros("", tensor.Float64, 2, 3)}, Request{Values: parameter.Values{Batch: true}}, "2 false [2, 3]"},
-		{"batch of nothing", numbers, []tensor.Tensor{zeros("", tensor.Float64, 0, 3)}, Request{Values: parameter.Values{Batch: true}}, "0 false [0, 0]"},
+		{"batch", numbers, []tensor.Tensor{zeros("", tensor.Float64, 2, 3)},
+			Request{Values: parameter.Values{Batch: true}}, "2 false [2, 3]"},
+		{"batch of nothing", numbers, []tensor.Tensor{zeros("", tensor.Float64, 0, 3)},
+			Request{Values: parameter.Values{Batch: true}}, "0 false [0, 0]"},
 		{"two tensors", numbers, []tensor.Tensor{zeros("", tensor.Float64), zeros("", tensor.Float64)}, Request{}, "got 2"},
 		{"dtype", numbers, []tensor.Tensor{zeros("", tensor.Float32, 3)}, Request{}, "expected float64 [-1, -1] (-1: any size) or one row [-1], got float32 [3]"},
 		{"text", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Request{}, "1 true [1]"},

@@ -80,7 +80,9 @@ func (c *Call) keep() {
 		choice.Missing = slices.Clone(choice.Missing)
 		of.choice = &choice
 	}
-	n.Put(key, latest.Frame{Seq: f.Seq, Arrived: f.arrived, Captured: f.place.Captured, Skipped: f.Skipped, Version: c.Target.ID.Version, Of: of}, c.Outputs)
+	n.Put(key,
+		latest.Frame{Seq: f.Seq, Arrived: f.arrived, Captured: f.place.Captured, Skipped: f.Skipped,
+			Version: c.Target.ID.Version, Of: of}, c.Outputs)
 }
 
 // A Newest is the newest answer of a stream as its client would get it.
@@ -104,7 +106,8 @@ func (v View) NewestOf(name string, ofAll bool, most int) (list []Newest, all in
 	for _, a := range answers {
 		of := a.Of.(*kept)
 		c := Call{Target: of.target, Squeeze: of.squeeze, Outputs: a.Outputs}
-		n := Newest{Frame: a.Frame, Source: a.Source, Target: of.target, Choice: of.choice, Outputs: slices.Clone(a.Outputs)}
+		n := Newest{Frame: a.Frame, Source: a.Source, Target: of.target, Choice: of.choice,
+			Outputs: slices.Clone(a.Outputs)}
 		for i := range n.Outputs {
 			n.Outputs[i].Name, n.Outputs[i].Shape = of.target.Spec.Outputs[i].Name, c.Shown(i)
 		}
@@ -115,7 +118,8 @@ func (v View) NewestOf(name string, ofAll bool, most int) (list []Newest, all in
 
 // source identifies the frame's stream for those who ask for its newest answer.
 func (f *Frame) source() latest.Source {
-	key := latest.Source{Identity: f.identity, User: f.user, Client: f.machine, Stream: f.place.Stream, Connection: f.place.Connection}
+	key := latest.Source{Identity: f.identity, User: f.user, Client: f.machine, Stream: f.place.Stream,
+		Connection: f.place.Connection}
 	if f.user != "" && f.place.Connection == 0 {
 		key.Client = "" // it may send frames from any machine
 	}

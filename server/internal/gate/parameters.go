@@ -27,7 +27,8 @@ const (
 // checkParameters reports whether the JSON object can go to a container.
 func checkParameters(object []byte) error {
 	for key, value := range jsonscan.Members(object) {
-		if why := unfit(&jsonscan.Scanner{Text: value, Depth: maxParameterDepth - 1, Rules: jsonscan.KnownUTF8}); why != "" {
+		if why := unfit(&jsonscan.Scanner{Text: value, Depth: maxParameterDepth - 1, Rules: jsonscan.KnownUTF8}); why !=
+			"" {
 			return fault.Invalid("parameter %s: %s", fault.Cut(strconv.Quote(string(key)), 80), why)
 		}
 	}
@@ -59,7 +60,8 @@ func unfit(s *jsonscan.Scanner) (why string) {
 			return ""
 		}
 		if f, err := strconv.ParseFloat(string(number), 64); err != nil || math.IsInf(f, 0) {
-			return fmt.Sprintf("the number %s of %d characters is out of the range of FP64", fault.Cut(string(number), 20), len(number))
+			return fmt.Sprintf("the number %s of %d characters is out of the range of FP64",
+				fault.Cut(string(number), 20), len(number))
 		}
 	}
 	return why

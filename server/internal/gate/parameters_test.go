@@ -34,7 +34,8 @@ func TestCheckParameters(t *testing.T) {
 		`{"` + strings.Repeat("k", 1000) + `":1e999999}`:   `kkk…: the number 1e999999`,
 	} {
 		err := checkParameters([]byte(object))
-		if want == "" && err != nil || want != "" && (!errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), want)) {
+		if want == "" && err != nil || want != "" &&
+			(!errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%.60s: %v; want %q", object, err, want)
 		}
 	}

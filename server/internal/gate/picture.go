@@ -20,7 +20,8 @@ func holdsFiles(t *tensor.Tensor) bool {
 //
 // It reads the header of each file and decodes nothing. A decoder may then trust the size in the
 // header.
-func (c *Call) files(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (files tensor.Tensor, added bool, err error) {
+func (c *Call) files(t tensor.Tensor, spec *tensor.Spec,
+	pool *tensor.Pool) (files tensor.Tensor, added bool, err error) {
 	got := t
 	if t.DType == tensor.Uint8 {
 		if len(t.Shape) == 0 || len(t.Shape) == 2 && t.Shape[0] != 1 {
@@ -72,7 +73,8 @@ func (c *Call) look(file []byte, spec *tensor.Spec, row int) error {
 	case h.Animated:
 		return refuse("an animated %s: send one of its pictures", h.Format)
 	case h.Bits > 8:
-		return refuse("%s of %d bits per channel, expected 8: the conversion loses detail, so the client must do it", h.Format, h.Bits)
+		return refuse("%s of %d bits per channel, expected 8: the conversion loses detail, so the client must do it",
+			h.Format, h.Bits)
 	case h.Format == picture.JPEG && h.Channels == 4:
 		return refuse("JPEG in CMYK, expected RGB or gray")
 	case h.Format == picture.JPEG && h.Channels != 1 && h.Channels != 3:
@@ -86,8 +88,10 @@ func (c *Call) look(file []byte, spec *tensor.Spec, row int) error {
 		shape = shape[1:]
 	}
 	width, height := h.Upright()
-	if wantHeight, wantWidth := tensor.Sides(shape, spec.Format); wantHeight != -1 && wantHeight != height || wantWidth != -1 && wantWidth != width {
-		return refuse("%s of %d x %d pixels, expected %s: the model declares no resize", h.Format, width, height, sides(wantWidth, wantHeight))
+	if wantHeight, wantWidth := tensor.Sides(shape, spec.Format); wantHeight != -1 && wantHeight != height ||
+		wantWidth != -1 && wantWidth != width {
+		return refuse("%s of %d x %d pixels, expected %s: the model declares no resize", h.Format, width, height,
+			sides(wantWidth, wantHeight))
 	}
 	return nil
 }

@@ -69,7 +69,8 @@ func TestPictures(t *testing.T) {
 	rgb := &tensor.Image{Channels: tensor.ChannelsRGB}
 	boxed := &tensor.Image{Channels: tensor.ChannelsRGB, Resize: tensor.ResizeLetterbox, Height: 64, Width: 64}
 	input := func(i *tensor.Image, format string, shape ...int) scheduler.Spec {
-		return scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: shape, Format: format, Image: i}}}
+		return scheduler.Spec{
+			Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: shape, Format: format, Image: i}}}
 	}
 	rows := input(rgb, tensor.FormatNHWC, -1, 30, 40, 3)
 	planes := input(rgb, tensor.FormatNCHW, -1, 3, 30, 40)
@@ -156,8 +157,10 @@ func TestPictures(t *testing.T) {
 
 // A few bytes that decode to gigabytes are refused because of their header.
 func TestHugePictures(t *testing.T) {
-	spec := scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 3}, Format: tensor.FormatNHWC,
-		Image: &tensor.Image{Channels: tensor.ChannelsRGB, Resize: tensor.ResizeStretch, Height: 64, Width: 64}}}}
+	spec := scheduler.Spec{
+		Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 3},
+			Format: tensor.FormatNHWC,
+			Image:  &tensor.Image{Channels: tensor.ChannelsRGB, Resize: tensor.ResizeStretch, Height: 64, Width: 64}}}}
 	small := pngFile(t, pixel.NewGray(pixel.Rect(0, 0, 1, 1)))
 	for _, tc := range []struct {
 		width, height uint32
@@ -184,12 +187,15 @@ func TestPicturesAsTexts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 30, 40, 3}, Format: tensor.FormatNHWC,
-		Image: &tensor.Image{Channels: tensor.ChannelsRGB}}}}
+	spec := scheduler.Spec{
+		Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 30, 40, 3},
+			Format: tensor.FormatNHWC,
+			Image:  &tensor.Image{Channels: tensor.ChannelsRGB}}}}
 	for text, want := range map[string]string{string(texts): "", `{"x":"no file"}`: "expected a JPEG or PNG file"} {
 		c := &Call{Target: &Target{Spec: spec, Pixels: 1200}}
 		err := c.arrange(&Request{Texts: []byte(text)}, nil)
-		if want == "" && (err != nil || c.Rows != 2 || c.Inputs[0].DType != tensor.Bytes) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if want == "" && (err != nil || c.Rows != 2 || c.Inputs[0].DType != tensor.Bytes) ||
+			want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%.60s: %d rows, %v", text, c.Rows, err)
 		}
 		Released(c.owned)

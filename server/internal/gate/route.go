@@ -196,7 +196,8 @@ func choose(targets []*Target, configured string) *Target {
 
 func (g *Gate) target(m *scheduler.Model) *Target {
 	o := g.cfg.Options(m.ID().Name)
-	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Pixels: o.Pixels, Deadline: o.Deadline, Keep: o.Keep, Live: m.Replicas(), Learns: m.TakesFeedback(),
+	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Pixels: o.Pixels, Deadline: o.Deadline,
+		Keep: o.Keep, Live: m.Replicas(), Learns: m.TakesFeedback(),
 		Metrics: g.cfg.Metrics.Model(m.ID().Name, m.ID().Version)}
 	for _, in := range t.Spec.Inputs {
 		t.pictures, t.regions = t.pictures || in.Image != nil, t.regions || in.Regions != ""
@@ -375,7 +376,8 @@ func (v View) Asked(name, version string) (*Target, error) {
 // find finds a model among routes.
 func (t *Table) find(routes map[string]*Target, name, version string) (*Target, error) {
 	if strings.Contains(name, "/") {
-		return nil, fmt.Errorf("%w: no model %q: the name of a model has no slash; give the version separately", scheduler.ErrNotFound, name)
+		return nil, fmt.Errorf("%w: no model %q: the name of a model has no slash; give the version separately",
+			scheduler.ErrNotFound, name)
 	}
 	route := name
 	if version != "" {
@@ -439,21 +441,25 @@ func (t *Table) unknown(route string, w words) error {
 	name, rest, _ := strings.Cut(name, "/")
 	if _, ok := t.versions[name]; ok {
 		if rest == "update" {
-			return fmt.Errorf("%w: %q is a model and not an application: only applications take feedback", scheduler.ErrNotFound, name)
+			return fmt.Errorf("%w: %q is a model and not an application: only applications take feedback",
+				scheduler.ErrNotFound, name)
 		}
 		if !strings.HasPrefix(route, "v2/") {
 			return t.noVersion(name, rest)
 		}
-		return fmt.Errorf("%w: no route %q; under model %q there are infer, latest, ready, config, stats and versions/…", scheduler.ErrNotFound, route, name)
+		return fmt.Errorf("%w: no route %q; under model %q there are infer, latest, ready, config, stats and versions/…",
+			scheduler.ErrNotFound, route, name)
 	}
 	if composite := t.composites[name]; composite != nil {
 		if !strings.HasPrefix(route, "v2/") {
 			return composite.noVersion(rest)
 		}
-		return fmt.Errorf("%w: no route %q; under %s %q there are infer, latest, ready, config and stats", scheduler.ErrNotFound, route, composite.kind(), name)
+		return fmt.Errorf("%w: no route %q; under %s %q there are infer, latest, ready, config and stats",
+			scheduler.ErrNotFound, route, composite.kind(), name)
 	}
 	if t.unread {
-		return fmt.Errorf("%w: no model %q, and the applications are not known yet: the state store has not been reached since this server started", scheduler.ErrUnavailable, name)
+		return fmt.Errorf("%w: no model %q, and the applications are not known yet: the state store has not been reached since this server started",
+			scheduler.ErrUnavailable, name)
 	}
 	if err := t.absent(name); err != nil {
 		return err

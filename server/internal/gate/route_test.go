@@ -14,7 +14,8 @@ import (
 )
 
 func TestCompareVersions(t *testing.T) {
-	ascending := []string{"", "0", "01", "1", "1.2.0-alpha", "1.2.0-beta", "1.2.0-beta.2", "1.2.0-beta.11", "1.2.0", "1.2.0+b", "1.2.0.1",
+	ascending := []string{"", "0", "01", "1", "1.2.0-alpha", "1.2.0-beta", "1.2.0-beta.2", "1.2.0-beta.11", "1.2.0",
+		"1.2.0+b", "1.2.0.1",
 		"2", "10-rc", "10", "2026-10", "2026-10-07", "2026-10-30", "v1", "v1.2", "v1.2.9", "v1.10.0", "v2"}
 	for i, a := range ascending {
 		for j, b := range ascending {
@@ -51,10 +52,11 @@ func newGate(t *testing.T, options ModelOptions, models ...string) (*Gate, map[s
 	replicas := make(map[string]*scheduler.Replica)
 	for _, m := range models {
 		name, version, _ := strings.Cut(m, "/")
-		r, err := s.AddReplica(scheduler.ModelID{Name: name, Version: version}, image, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-			b.Fail(errors.New("not today"))
-			return nil
-		}), scheduler.ReplicaOptions{})
+		r, err := s.AddReplica(scheduler.ModelID{Name: name, Version: version}, image,
+			scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+				b.Fail(errors.New("not today"))
+				return nil
+			}), scheduler.ReplicaOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +141,8 @@ func TestControl(t *testing.T) {
 			t.Errorf("%s: expected %s, got %s (%v, %v)", route, want, got, ok, err)
 		}
 	}
-	for _, route := range []string{"digits", "digits/1", "v2/models/digits/infer", "v2/models/a/b", "v2/models/stats", "v2/models/digits/versions/1/config", "v2/nonsense", "v2x", ""} {
+	for _, route := range []string{"digits", "digits/1", "v2/models/digits/infer", "v2/models/a/b", "v2/models/stats",
+		"v2/models/digits/versions/1/config", "v2/nonsense", "v2x", ""} {
 		if got, ok, err := g.Control(route); ok || err != nil || got != nil {
 			t.Errorf("%q is not a control request, but was answered %s (%v)", route, got, err)
 		}

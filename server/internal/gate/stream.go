@@ -82,7 +82,8 @@ func (c *Call) Enter(r *Request) error {
 	}
 	f := &c.frame
 	*f = Frame{Seq: int64(r.Seq) - 1, arrived: r.Arrived, identity: r.Who.Name(), user: r.User, machine: r.Client}
-	f.place = scheduler.Frame{Client: r.streamer(), Stream: r.Stream, Seq: f.Seq, Keep: r.Keep, Captured: r.CapturedAt, Undated: r.Undated}
+	f.place = scheduler.Frame{Client: r.streamer(), Stream: r.Stream, Seq: f.Seq, Keep: r.Keep, Captured: r.CapturedAt,
+		Undated: r.Undated}
 	if f.place.Captured.IsZero() {
 		f.place.Captured = r.Arrived
 	}

@@ -34,12 +34,15 @@ func (a Access) check(r *http.Request) error {
 		return refuse(http.StatusForbidden, "the host %.200q is not a name of this door: use an IP address, localhost, or a name that admin.hosts lists", r.Host)
 	}
 	// Following a link changes nothing.
-	followed := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	followed := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
+		r.Header.Get("Sec-Fetch-Dest") == "document"
 	if followed && r.Header.Get("Origin") == "" {
 		return nil
 	}
 	err := listen.ForeignPage(r, func(origin *url.URL) bool {
-		return slices.ContainsFunc(a.Hosts, func(name string) bool { return strings.EqualFold(name, origin.Hostname()) })
+		return slices.ContainsFunc(a.Hosts, func(name string) bool {
+			return strings.EqualFold(name, origin.Hostname())
+		})
 	})
 	if err != nil {
 		return refuse(http.StatusForbidden, "%v; admin.hosts lists the names whose pages may use this door", err)
@@ -55,12 +58,14 @@ func (s Sources) profiles() []route {
 		"": profileLocks, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
 		"cmdline": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, os.Args[0]) },
 	} {
-		list = append(list, route{path: "/debug/pprof/" + name, early: true, timeout: longTimeout, methods: methods{"GET": func(*http.Request) (any, error) {
-			if !s.access().Profiling {
-				return nil, refuse(http.StatusNotFound, "profiling is off: admin.profiling = true switches it on")
-			}
-			return h, nil
-		}}})
+		list = append(list,
+			route{path: "/debug/pprof/" + name, early: true, timeout: longTimeout,
+				methods: methods{"GET": func(*http.Request) (any, error) {
+					if !s.access().Profiling {
+						return nil, refuse(http.StatusNotFound, "profiling is off: admin.profiling = true switches it on")
+					}
+					return h, nil
+				}}})
 	}
 	return list
 }

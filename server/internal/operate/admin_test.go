@@ -20,7 +20,8 @@ import (
 )
 
 func model(name, version string, ready, isDefault bool) admin.Model {
-	m := admin.Model{Name: name, Version: version, Ready: ready, Default: isDefault, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []admin.Tensor{}}
+	m := admin.Model{Name: name, Version: version, Ready: ready, Default: isDefault,
+		Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []admin.Tensor{}}
 	if ready {
 		m.Replicas = 1
 	}
@@ -61,7 +62,8 @@ func sources(state string) Sources { return newFake(state).sources() }
 
 func newFake(state string) *fake {
 	models := func() []admin.Model {
-		list := []admin.Model{model("a", "2", false, false), model("a", "1", true, true), model("b c", "x/y", true, true), model("gone", "1", true, true)}
+		list := []admin.Model{model("a", "2", false, false), model("a", "1", true, true),
+			model("b c", "x/y", true, true), model("gone", "1", true, true)}
 		list[2].Cache = &admin.Cache{Limit: 8192, Entries: 3, Bytes: 4096, Hits: 9}
 		list[3].Cache = &admin.Cache{Limit: 8192}
 		return list
@@ -169,8 +171,10 @@ func TestJudge(t *testing.T) {
 	}{
 		{admin.Serving, nil, admin.Readiness{Ready: true, State: admin.Serving}},
 		{admin.Serving, []string{"a", "a/1"}, admin.Readiness{Ready: true, State: admin.Serving}},
-		{admin.Serving, []string{"a/2", "b", "c"}, admin.Readiness{State: admin.Serving, Reason: "no live replica of a/2, b, c", Missing: []string{"a/2", "b", "c"}}},
-		{admin.Starting, []string{"b"}, admin.Readiness{State: admin.Starting, Reason: "the server is not serving yet", Missing: []string{"b"}}},
+		{admin.Serving, []string{"a/2", "b", "c"},
+			admin.Readiness{State: admin.Serving, Reason: "no live replica of a/2, b, c", Missing: []string{"a/2", "b", "c"}}},
+		{admin.Starting, []string{"b"},
+			admin.Readiness{State: admin.Starting, Reason: "the server is not serving yet", Missing: []string{"b"}}},
 		{admin.Draining, nil, admin.Readiness{State: admin.Draining, Reason: "the server is shutting down"}},
 	} {
 		if got := judge(c.state, c.required, models); !reflect.DeepEqual(got, c.want) {
@@ -263,7 +267,8 @@ func TestShutdownIsCutOff(t *testing.T) {
 
 func TestListenFails(t *testing.T) {
 	s := listenOn(t, http.NotFoundHandler())
-	if _, err := Listen(s.Addr().String(), unixsocket.Access{}, nil, nil, http.NotFoundHandler(), nil); err == nil || !strings.HasPrefix(err.Error(), "admin: listen: ") {
+	if _, err := Listen(s.Addr().String(), unixsocket.Access{}, nil, nil, http.NotFoundHandler(), nil); err == nil ||
+		!strings.HasPrefix(err.Error(), "admin: listen: ") {
 		t.Errorf("listening twice: %v", err)
 	}
 }

@@ -21,15 +21,16 @@ func (s Sources) applications() collection[admin.App] {
 
 // parseApp reads an application: see collection.parse.
 func parseApp(text []byte) (a admin.App, faults []string, whole bool) {
-	faults, whole = parseMembers(text, "an application", `{"name": "digits-app", "models": ["digits"]}`, map[string]member{
-		"name":    {&a.Name, "a string"},
-		"models":  {&a.Models, `a list of strings such as "digits", "digits/2" or "digits/*"`},
-		"policy":  {&a.Policy, "a string"},
-		"params":  {&a.Params, "an object"},
-		"slo":     {&a.SLO, `a string such as "50ms"`},
-		"keep":    {&a.Keep, setting.KeepValues},
-		"default": {&a.Default, `an object with the value of one row for each output, as {"label": -1}`},
-	})
+	faults, whole = parseMembers(text, "an application", `{"name": "digits-app", "models": ["digits"]}`,
+		map[string]member{
+			"name":    {&a.Name, "a string"},
+			"models":  {&a.Models, `a list of strings such as "digits", "digits/2" or "digits/*"`},
+			"policy":  {&a.Policy, "a string"},
+			"params":  {&a.Params, "an object"},
+			"slo":     {&a.SLO, `a string such as "50ms"`},
+			"keep":    {&a.Keep, setting.KeepValues},
+			"default": {&a.Default, `an object with the value of one row for each output, as {"label": -1}`},
+		})
 	return a, faults, whole
 }
 
@@ -57,7 +58,8 @@ func (s Sources) unlink(r *http.Request) (any, error) {
 	return s.applications().change(r, func(a admin.App) (admin.App, error) {
 		i := slices.Index(a.Models, model)
 		if i < 0 {
-			return a, refuse(http.StatusNotFound, "application %q does not link to %q; it links to %q", a.Name, model, a.Models)
+			return a, refuse(http.StatusNotFound, "application %q does not link to %q; it links to %q", a.Name, model,
+				a.Models)
 		}
 		a.Models = slices.Delete(slices.Clone(a.Models), i, i+1)
 		return a, nil
@@ -109,7 +111,8 @@ func (s Sources) policies(*http.Request) (any, error) {
 func (s Sources) feedback(r *http.Request, sent []byte) (any, error) {
 	var object map[string]json.RawMessage
 	if err := jsonscan.Unmarshal(sent, &object); err != nil || object == nil {
-		return nil, refuse(http.StatusBadRequest, `expected a JSON object such as {"id": 7, "user": "anna", "label": 3}%s`, errorSuffix(err))
+		return nil, refuse(http.StatusBadRequest,
+			`expected a JSON object such as {"id": 7, "user": "anna", "label": 3}%s`, errorSuffix(err))
 	}
 	return s.Learning.Feedback(r.Context(), r.PathValue("name"), sent)
 }

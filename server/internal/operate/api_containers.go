@@ -48,7 +48,8 @@ func (s Sources) findContainer(name string) (admin.Container, error) {
 		for _, c := range list {
 			names = append(names, fmt.Sprintf("%q", c.Name))
 		}
-		return admin.Container{}, refuse(http.StatusNotFound, "no container %q in the server's configuration, which has %s", name, cmp.Or(strings.Join(names, ", "), "none"))
+		return admin.Container{}, refuse(http.StatusNotFound,
+			"no container %q in the server's configuration, which has %s", name, cmp.Or(strings.Join(names, ", "), "none"))
 	}
 	return list[i], nil
 }

@@ -98,7 +98,8 @@ func (s Sources) losses(ctx context.Context, d admin.Document) error {
 	if n > most {
 		lost = append(lost, fmt.Sprintf("and %d more", n-most))
 	}
-	return refuse(http.StatusConflict, "nothing was imported, because the import would discard what policies have learned: %s; discard=true imports it anyway", strings.Join(lost, "; "))
+	return refuse(http.StatusConflict, "nothing was imported, because the import would discard what policies have learned: %s; discard=true imports it anyway",
+		strings.Join(lost, "; "))
 }
 
 func (s Sources) importState(r *http.Request) (any, error) {
@@ -109,7 +110,8 @@ func (s Sources) importState(r *http.Request) (any, error) {
 	}
 	sent, err := body(r)
 	if isStatus(err, http.StatusRequestEntityTooLarge) {
-		err = refuse(http.StatusRequestEntityTooLarge, "the document is larger than admin.import_bytes, %d bytes", s.access().ImportBytes)
+		err = refuse(http.StatusRequestEntityTooLarge, "the document is larger than admin.import_bytes, %d bytes",
+			s.access().ImportBytes)
 	}
 	if err != nil {
 		return nil, err
@@ -146,5 +148,6 @@ func (s Sources) auditImport(r *http.Request, changes []admin.Change) {
 		}
 		s.chronicle(r, c.What, c.Name, c.Before, c.After)
 	}
-	s.Trail.Add(access.Entry{Source: s.source(r), Action: "import", What: "state", After: access.AuditText(map[string]any{"changes": len(changes), "first": first})})
+	s.Trail.Add(access.Entry{Source: s.source(r), Action: "import", What: "state",
+		After: access.AuditText(map[string]any{"changes": len(changes), "first": first})})
 }

@@ -12,8 +12,9 @@ import (
 
 func (s Sources) pipelines() collection[admin.Pipeline] {
 	return collection[admin.Pipeline]{
-		Sources: s, of: s.Pipelines, what: "pipeline", path: "/v1/pipelines", part: `{"slo": "200ms"}`, parse: parsePipeline,
-		name: func(p *admin.Pipeline) *string { return &p.Name },
+		Sources: s, of: s.Pipelines, what: "pipeline", path: "/v1/pipelines", part: `{"slo": "200ms"}`,
+		parse: parsePipeline,
+		name:  func(p *admin.Pipeline) *string { return &p.Name },
 	}
 }
 

@@ -26,7 +26,9 @@ func (s Sources) try(r *http.Request, sent []byte) (any, error) {
 		Input   json.RawMessage `json:"input"`
 	}
 	if err := jsonscan.Unmarshal(sent, &body); err != nil || body.Input == nil {
-		return nil, refuse(http.StatusBadRequest, `expected {"input": [[5.1, 3.5, 1.4, 0.2]]}, or an object of values by the names of inputs%s`, errorSuffix(err))
+		return nil, refuse(http.StatusBadRequest,
+			`expected {"input": [[5.1, 3.5, 1.4, 0.2]]}, or an object of values by the names of inputs%s`,
+			errorSuffix(err))
 	}
 	return s.Try(r.Context(), Trial{Who: s.who(r), Name: r.PathValue("name"), Version: body.Version, Input: body.Input})
 }

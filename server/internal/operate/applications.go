@@ -38,7 +38,8 @@ func (as Applications) Create(ctx context.Context, a admin.App) (admin.App, erro
 }
 
 // Change modifies an application in one atomic step, which may call change several times.
-func (as Applications) Change(ctx context.Context, name string, change func(admin.App) (admin.App, error)) (admin.App, error) {
+func (as Applications) Change(ctx context.Context, name string,
+	change func(admin.App) (admin.App, error)) (admin.App, error) {
 	made, err := as.Store.Apps().Change(ctx, name, func(a *admin.App) (err error) {
 		*a, err = change(*a)
 		return err

@@ -33,7 +33,8 @@ func TestMergePatch(t *testing.T) {
 		{`{"a":9007199254740993}`, `{"b":0.1}`, `{"a":9007199254740993,"b":0.1}`},
 	} {
 		var target, patch any
-		if err := errors.Join(jsonscan.Unmarshal([]byte(c[0]), &target), jsonscan.Unmarshal([]byte(c[1]), &patch)); err != nil {
+		if err := errors.Join(jsonscan.Unmarshal([]byte(c[0]), &target),
+			jsonscan.Unmarshal([]byte(c[1]), &patch)); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := json.Marshal(merge(target, patch)); err != nil || string(got) != c[2] {
@@ -77,7 +78,8 @@ func TestChangesAreSentAsJSON(t *testing.T) {
 				continue
 			}
 			for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"} {
-				q := httptest.NewRequest(method, strings.NewReplacer("{", "", "}", "").Replace(r.path), strings.NewReader("{}"))
+				q := httptest.NewRequest(method, strings.NewReplacer("{", "", "}", "").Replace(r.path),
+					strings.NewReader("{}"))
 				q.Header.Set("Content-Type", kind)
 				w := httptest.NewRecorder()
 				if h.ServeHTTP(w, q); w.Code != http.StatusUnsupportedMediaType {
@@ -92,7 +94,8 @@ func TestBodiesAreBounded(t *testing.T) {
 	q := httptest.NewRequest("POST", "/v1/apps", strings.NewReader(strings.Repeat(" ", maxBody+1)))
 	q.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
-	if Handler(sources(admin.Serving)).ServeHTTP(w, q); w.Code != http.StatusRequestEntityTooLarge || !strings.Contains(w.Body.String(), "16777216") {
+	if Handler(sources(admin.Serving)).ServeHTTP(w, q); w.Code != http.StatusRequestEntityTooLarge ||
+		!strings.Contains(w.Body.String(), "16777216") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

@@ -168,13 +168,17 @@ func (p *process) replace(ctx context.Context, s Supervisor, cmd containers.Comm
 		return s.Become(ctx, cmd, func(since time.Time) bool { return p.fleet.registeredSince(p, since) > 0 })
 	}
 	old := p.current().versions
-	err := s.Supersede(ctx, cmd, func(since time.Time) bool { return p.fleet.registeredSince(p, since) >= max(1, p.count()) }, func() { p.leave(ctx, old) })
+	err := s.Supersede(ctx, cmd, func(since time.Time) bool {
+		return p.fleet.registeredSince(p, since) >= max(1, p.count())
+	}, func() { p.leave(ctx, old) })
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
 		p.lifecycle.versions = old
 	} else {
-		p.lifecycle.versions = slices.DeleteFunc(slices.Clone(p.lifecycle.versions), func(id scheduler.ModelID) bool { return slices.Contains(old, id) })
+		p.lifecycle.versions = slices.DeleteFunc(slices.Clone(p.lifecycle.versions), func(id scheduler.ModelID) bool {
+			return slices.Contains(old, id)
+		})
 	}
 	return err
 }

@@ -30,7 +30,8 @@ func (cs Containers) List() admin.Containers {
 		processes[p.Name] = append(processes[p.Name], p)
 	}
 	for _, c := range append(slices.Clip(cs.Settings.File().Supervised), cs.Processes.Guests()...) {
-		one := admin.Container{Name: c.Name, Model: cmp.Or(c.Model, c.Name), Address: c.Address, Processes: []admin.Process{}}
+		one := admin.Container{Name: c.Name, Model: cmp.Or(c.Model, c.Name), Address: c.Address,
+			Processes: []admin.Process{}}
 		var state predict.State
 		if model, s, why, ok := cs.Processes.Of(c.Name); ok {
 			one.Model, state, one.Reason = model, s, why
@@ -44,11 +45,14 @@ func (cs Containers) List() admin.Containers {
 		} else {
 			state, one.Reason = predict.Unavailable, "not connected"
 		}
-		if t, err := cs.Gate.Target(one.Model, ""); err == nil && t.Live > 0 && state != predict.Unavailable || connected(list.Sessions, c.Address) {
+		if t, err := cs.Gate.Target(one.Model, ""); err == nil && t.Live > 0 && state != predict.Unavailable ||
+			connected(list.Sessions, c.Address) {
 			state, one.Reason = predict.Ready, ""
 		}
 		one.State = string(state)
-		if i := slices.IndexFunc(list.Sessions, func(k admin.Session) bool { return k.Model == one.Model && k.State == "failing" }); i >= 0 && cs.failing(one.Model) {
+		if i := slices.IndexFunc(list.Sessions, func(k admin.Session) bool {
+			return k.Model == one.Model && k.State == "failing"
+		}); i >= 0 && cs.failing(one.Model) {
 			one.State, one.Reason = "FAILING", "every batch fails: "+list.Sessions[i].LastFailure
 		}
 		if fault := cs.Processes.Fault(c.Name); fault != "" {
@@ -72,7 +76,9 @@ func (cs Containers) failing(model string) bool {
 // connected reports whether there is an established session with the container dialed at an
 // address, rather than one that is being dialed or was told to leave.
 func connected(sessions []admin.Session, address string) bool {
-	return address != "" && slices.ContainsFunc(sessions, func(s admin.Session) bool { return s.Remote == address && s.State == "serving" })
+	return address != "" && slices.ContainsFunc(sessions, func(s admin.Session) bool {
+		return s.Remote == address && s.State == "serving"
+	})
 }
 
 // Start runs the processes of a container and waits until all have registered.

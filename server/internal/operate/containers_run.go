@@ -19,7 +19,8 @@ func (ps *Processes) lookup(container string) (*process, error) {
 			return p, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: this server dials container %q and does not run its processes: start and stop it where it runs", scheduler.ErrInvalidInput, container)
+	return nil, fmt.Errorf("%w: this server dials container %q and does not run its processes: start and stop it where it runs",
+		scheduler.ErrInvalidInput, container)
 }
 
 // Start runs the processes of one [[container]] and waits until all have registered.
@@ -29,7 +30,8 @@ func (ps *Processes) Start(ctx context.Context, container string) error {
 		return err
 	}
 	began := time.Now()
-	if at := p.current(); at.supervisor != nil && !slices.ContainsFunc(at.supervisor.Status(), func(i containers.ProcessInfo) bool { return i.State == "retired" }) {
+	if at := p.current(); at.supervisor != nil &&
+		!slices.ContainsFunc(at.supervisor.Status(), func(i containers.ProcessInfo) bool { return i.State == "retired" }) {
 		began = at.began // they run already
 	}
 	if err := p.start(); err != nil {
@@ -53,17 +55,23 @@ func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Tim
 			case i.Registers:
 				here++
 			case i.LastExit != "" && i.State != "stopped":
-				wrong = fmt.Sprintf("process %d ended with %s", i.Replica, access.Printable(strings.Join(append([]string{i.LastExit}, i.LastLines[max(0, len(i.LastLines)-3):]...), " | "), mostOutput))
+				wrong = fmt.Sprintf("process %d ended with %s", i.Replica,
+					access.Printable(
+						strings.Join(append([]string{i.LastExit}, i.LastLines[max(0, len(i.LastLines)-3):]...), " | "),
+						mostOutput))
 			}
 		}
 		switch {
 		case here == len(list) || ps.registeredSince(p, began) >= len(list):
-			ps.log.Info("container started", "container", p.table().Name, "registered", fmt.Sprint(p.current().versions))
+			ps.log.Info("container started", "container", p.table().Name, "registered",
+				fmt.Sprint(p.current().versions))
 			return true, nil
 		case wrong != "":
-			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered: %s", scheduler.ErrUnavailable, here, len(list), p.table().Name, wrong)
+			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered: %s",
+				scheduler.ErrUnavailable, here, len(list), p.table().Name, wrong)
 		case ctx.Err() != nil:
-			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered; the others are still starting", scheduler.ErrDeadlineExceeded, here, len(list), p.table().Name)
+			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered; the others are still starting",
+				scheduler.ErrDeadlineExceeded, here, len(list), p.table().Name)
 		}
 		return false, nil
 	}, ctx.Done())

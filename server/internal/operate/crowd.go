@@ -37,7 +37,9 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	}
 	k := &boundedConn{HTTPConn: &listen.HTTPConn{Conn: c}, listener: b}
 	k.host, k.peer = listen.PeerOf(c)
-	k.certificate = sync.OnceValue(func() *access.Certificate { return access.NewCertificate(listen.PeerCertificate(c)) })
+	k.certificate = sync.OnceValue(func() *access.Certificate {
+		return access.NewCertificate(listen.PeerCertificate(c))
+	})
 	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
 		k.address = at.Addr().Unmap()
 	}

@@ -48,7 +48,8 @@ type member struct {
 func parseMembers(text []byte, what, example string, members map[string]member) (faults []string, whole bool) {
 	var sent map[string]json.RawMessage
 	if err := jsonscan.Unmarshal(text, &sent); err != nil || sent == nil {
-		return []string{fmt.Sprintf("expected %s as a JSON object such as %s%s", what, example, errorSuffix(err))}, false
+		return []string{fmt.Sprintf("expected %s as a JSON object such as %s%s", what, example, errorSuffix(err))},
+			false
 	}
 	whole = true
 	for _, key := range slices.Sorted(maps.Keys(sent)) {
@@ -56,7 +57,8 @@ func parseMembers(text []byte, what, example string, members map[string]member) 
 		value := sent[key]
 		switch {
 		case !known:
-			faults = append(faults, fmt.Sprintf("%s: unknown member; %s has %s", key, what, strings.Join(slices.Sorted(maps.Keys(members)), ", ")))
+			faults = append(faults,
+				fmt.Sprintf("%s: unknown member; %s has %s", key, what, strings.Join(slices.Sorted(maps.Keys(members)), ", ")))
 		case string(value) == "null": // counts as absent
 		case json.Unmarshal(value, m.to) != nil:
 			faults = append(faults, fmt.Sprintf("%s: expected %s, got %.100s", key, m.wants, value))
@@ -79,7 +81,9 @@ func (c collection[D]) read(text []byte, name string) (D, error) {
 	d, faults, whole := c.parse(text)
 	if own := c.name(&d); name != "" {
 		if *own != "" && *own != name {
-			faults = append(faults, fmt.Sprintf("name: the path says %q and the body %q; %s cannot be renamed", name, *own, indefinite(c.what)))
+			faults = append(faults,
+				fmt.Sprintf("name: the path says %q and the body %q; %s cannot be renamed", name, *own,
+					indefinite(c.what)))
 		}
 		*own = name
 	}
@@ -183,7 +187,9 @@ func (c collection[D]) patch(r *http.Request, sent []byte) (any, error) {
 	var patch any
 	err := jsonscan.Unmarshal(sent, &patch)
 	if _, isObject := patch.(map[string]any); err != nil || !isObject {
-		return nil, refuse(http.StatusBadRequest, "expected a JSON object with the members to change, such as %s; null removes a member%s", c.part, errorSuffix(err))
+		return nil, refuse(http.StatusBadRequest,
+			"expected a JSON object with the members to change, such as %s; null removes a member%s", c.part,
+			errorSuffix(err))
 	}
 	return c.change(r, func(d D) (D, error) {
 		old, err := json.Marshal(d)

@@ -74,7 +74,8 @@ func NewDemand(store *Store, sched *scheduler.Scheduler, g *gate.Gate, log *slog
 // container shows what it is, and without one no request would ever count.
 func (d *Demand) Needed(model, version string) (int, error) {
 	if t, err := d.gate.Target(model, ""); err == nil && t.Composite != nil {
-		return 0, fmt.Errorf("%w: %q is an application or a pipeline: expected one of its models", scheduler.ErrInvalidInput, model)
+		return 0, fmt.Errorf("%w: %q is an application or a pipeline: expected one of its models",
+			scheduler.ErrInvalidInput, model)
 	}
 	sum, known := 0.0, false
 	add := func(id string, load float64) {
@@ -100,7 +101,8 @@ func (d *Demand) Needed(model, version string) (int, error) {
 	if !known {
 		if now := time.Now(); now.Sub(d.unknownLogged) >= time.Minute {
 			d.unknownLogged = now
-			d.log.Warn("a scaler asks for a model that no container has registered: one replica is needed to know it", "model", model, "version", version)
+			d.log.Warn("a scaler asks for a model that no container has registered: one replica is needed to know it",
+				"model", model, "version", version)
 		}
 		return 1, nil
 	}

@@ -34,13 +34,16 @@ type asking struct {
 
 func newAsking(t *testing.T, store state.Store, name string) *asking {
 	t.Helper()
-	g := gate.New(gate.Config{Metrics: metrics.New("test"), Options: func(string) gate.ModelOptions { return gate.ModelOptions{} }})
+	g := gate.New(gate.Config{Metrics: metrics.New("test"),
+		Options: func(string) gate.ModelOptions { return gate.ModelOptions{} }})
 	sched, err := scheduler.New(scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: g.ModelChanged}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	g.Attach(sched, gate.Server{})
-	at := NewStore(config.State{At: "redis://elsewhere"}, func(string, state.Options) (state.Store, error) { return sharedStore{store}, nil }, slog.New(slog.DiscardHandler))
+	at := NewStore(config.State{At: "redis://elsewhere"}, func(string, state.Options) (state.Store, error) {
+		return sharedStore{store}, nil
+	}, slog.New(slog.DiscardHandler))
 	if err := at.Open(g, nil, func() {}); err != nil {
 		t.Fatal(err)
 	}
@@ -77,10 +80,11 @@ func newPair(t *testing.T) (store state.Store, a, b *asking) {
 func (s *asking) add(t *testing.T) (stop func()) {
 	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1}}}
 	spec := scheduler.Spec{Inputs: x, Outputs: x, MaxBatch: 1}
-	r, err := s.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, spec, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-		time.AfterFunc(20*time.Millisecond, func() { b.Complete(b.Parts[0].Inputs, nil) })
-		return nil
-	}), scheduler.ReplicaOptions{Slots: 1})
+	r, err := s.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, spec,
+		scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			time.AfterFunc(20*time.Millisecond, func() { b.Complete(b.Parts[0].Inputs, nil) })
+			return nil
+		}), scheduler.ReplicaOptions{Slots: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +92,9 @@ func (s *asking) add(t *testing.T) (stop func()) {
 	go func() {
 		for ctx.Err() == nil {
 			in := []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 1}, Data: make([]byte, 1)}}
-			go s.sched.Infer(ctx, &scheduler.Request{Model: r.Model(), Inputs: in, Rows: 1, Deadline: time.Now().Add(200 * time.Millisecond)})
+			go s.sched.Infer(ctx,
+				&scheduler.Request{Model: r.Model(), Inputs: in, Rows: 1,
+					Deadline: time.Now().Add(200 * time.Millisecond)})
 			time.Sleep(time.Second / 55)
 		}
 	}()
@@ -136,7 +142,9 @@ func TestDemand(t *testing.T) {
 		if list := keys(); !slices.Equal(list, []string{"a"}) {
 			t.Errorf("stored: %v", list)
 		}
-		if _, err := store.Update(t.Context(), state.Key("demand", "died"), "", func([]byte) ([]byte, error) { return []byte(`{"m/1":5}`), nil }); err != nil {
+		if _, err := store.Update(t.Context(), state.Key("demand", "died"), "", func([]byte) ([]byte, error) {
+			return []byte(`{"m/1":5}`), nil
+		}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(demandLife - time.Second)
@@ -182,19 +190,20 @@ func TestDemandOfCallers(t *testing.T) {
 // its answers, until stop or the test's end.
 func (s *asking) loop(t *testing.T, clients int) (stop func()) {
 	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1}}}
-	r, err := s.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-		time.AfterFunc(20*time.Millisecond+time.Duration(b.Rows)*time.Millisecond, func() {
-			outs, err := tensor.FromSlice(tensor.Shape{b.Rows, 1}, make([]uint8, b.Rows))
-			outs.Name = "x"
-			if err == nil {
-				err = b.Complete([]tensor.Tensor{outs}, nil)
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		})
-		return nil
-	}), scheduler.ReplicaOptions{Slots: 1})
+	r, err := s.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x},
+		scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			time.AfterFunc(20*time.Millisecond+time.Duration(b.Rows)*time.Millisecond, func() {
+				outs, err := tensor.FromSlice(tensor.Shape{b.Rows, 1}, make([]uint8, b.Rows))
+				outs.Name = "x"
+				if err == nil {
+					err = b.Complete([]tensor.Tensor{outs}, nil)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			return nil
+		}), scheduler.ReplicaOptions{Slots: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +212,9 @@ func (s *asking) loop(t *testing.T, clients int) (stop func()) {
 		go func() {
 			in := []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 1}, Data: make([]byte, 1)}}
 			for ctx.Err() == nil {
-				_ = s.sched.Infer(ctx, &scheduler.Request{Model: r.Model(), Inputs: in, Rows: 1, Source: uint64(1 + i), Deadline: time.Now().Add(time.Second)})
+				_ = s.sched.Infer(ctx,
+					&scheduler.Request{Model: r.Model(), Inputs: in, Rows: 1, Source: uint64(1 + i),
+						Deadline: time.Now().Add(time.Second)})
 				time.Sleep(300 * time.Microsecond)
 			}
 		}()
@@ -222,19 +233,23 @@ func BenchmarkNeeded(b *testing.B) {
 		b.Fatal(err)
 	}
 	for i := range 1000 {
-		_, err := store.Update(b.Context(), state.Key("demand", fmt.Sprint("server-", i)), "", func([]byte) ([]byte, error) { return []byte(`{"m/1":4.2}`), nil })
+		_, err := store.Update(b.Context(), state.Key("demand", fmt.Sprint("server-", i)), "",
+			func([]byte) ([]byte, error) { return []byte(`{"m/1":4.2}`), nil })
 		if err != nil {
 			b.Fatal(err)
 		}
 	}
-	g := gate.New(gate.Config{Metrics: metrics.New("test"), Options: func(string) gate.ModelOptions { return gate.ModelOptions{} }})
+	g := gate.New(gate.Config{Metrics: metrics.New("test"),
+		Options: func(string) gate.ModelOptions { return gate.ModelOptions{} }})
 	sched, err := scheduler.New(scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: g.ModelChanged}})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer sched.Close()
 	g.Attach(sched, gate.Server{})
-	at := NewStore(config.State{At: "redis://elsewhere"}, func(string, state.Options) (state.Store, error) { return store, nil }, slog.New(slog.DiscardHandler))
+	at := NewStore(config.State{At: "redis://elsewhere"}, func(string, state.Options) (state.Store, error) {
+		return store, nil
+	}, slog.New(slog.DiscardHandler))
 	if err := at.Open(g, nil, func() {}); err != nil {
 		b.Fatal(err)
 	}

@@ -173,7 +173,8 @@ func (ds Documents) planPipelines(p *plan, list []admin.Pipeline) (faults []stri
 }
 
 // planSettings plans settings of models, which must be valid together with those of other models.
-func (ds Documents) planSettings(p *plan, store state.Store, settings map[string]map[string]string) (faults []string, err error) {
+func (ds Documents) planSettings(p *plan, store state.Store,
+	settings map[string]map[string]string) (faults []string, err error) {
 	all, err := storedSettings(store, func(state.Entry, error) {})
 	if err != nil {
 		return nil, refusal(err)

@@ -53,10 +53,13 @@ func drawPipeline(p admin.Pipeline, figures func(stage string) string) []byte {
 	d := arrange(p, figures)
 	width, height := d.place()
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" class="pipeline" role="img" aria-label="%s" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" font-family="ui-monospace, Menlo, Consolas, monospace" font-size="12">`+"\n",
+	fmt.Fprintf(&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" class="pipeline" role="img" aria-label="%s" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" font-family="ui-monospace, Menlo, Consolas, monospace" font-size="12">`+
+			"\n",
 		escaped("pipeline "+p.Name), width, height, width, height)
 	fmt.Fprintf(&b, "<title>%s</title>\n", escaped("pipeline "+p.Name))
-	b.WriteString(`<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" markerUnits="userSpaceOnUse" orient="auto"><path class="tip" fill="#555" d="M0 0L8 4L0 8z"/></marker></defs>` + "\n")
+	b.WriteString(`<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" markerUnits="userSpaceOnUse" orient="auto"><path class="tip" fill="#555" d="M0 0L8 4L0 8z"/></marker></defs>` +
+		"\n")
 	for _, a := range d.arrows {
 		a.draw(&b)
 	}
@@ -190,7 +193,9 @@ func (a arrow) draw(b *bytes.Buffer) {
 		class, thick, label = "arrow each", "2.6", "each "+a.label
 	}
 	middle := (x0 + x1) / 2
-	fmt.Fprintf(b, `<path class="%s" fill="none" stroke="#555" stroke-width="%s" marker-end="url(#tip)" d="M%.1f %.1fC%.1f %.1f %.1f %.1f %.1f %.1f"/>`+"\n",
+	fmt.Fprintf(b,
+		`<path class="%s" fill="none" stroke="#555" stroke-width="%s" marker-end="url(#tip)" d="M%.1f %.1fC%.1f %.1f %.1f %.1f %.1f %.1f"/>`+
+			"\n",
 		class, thick, x0, y0, middle, y0, middle, y1, x1, y1)
 	fmt.Fprintf(b, `<text class="label" fill="#555" font-size="10" text-anchor="middle" x="%.1f" y="%.1f">%s</text>`+"\n",
 		x1-drawnGap/2, y1-4+(y0-y1)/8, escaped(label))
@@ -206,7 +211,8 @@ func (one *box) draw(b *bytes.Buffer) {
 		class, fill, one.x, one.y, one.w, one.h)
 	y := one.y + drawnPad + 9
 	write := func(attributes, text string) {
-		fmt.Fprintf(b, `<text fill="#222" x="%.1f" y="%.1f"%s>%s</text>`+"\n", one.x+drawnPad, y, attributes, escaped(text))
+		fmt.Fprintf(b, `<text fill="#222" x="%.1f" y="%.1f"%s>%s</text>`+"\n", one.x+drawnPad, y, attributes,
+			escaped(text))
 		y += drawnLine
 	}
 	write(` font-weight="bold"`, one.name)

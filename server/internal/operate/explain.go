@@ -104,7 +104,9 @@ func (r *Report) absent(t *gate.Target) []string {
 	case t.Serves:
 		return []string{"No replica is live. The next request starts a process, and waits for it."}
 	case meant != "":
-		return []string{fmt.Sprintf("No replica of this version is live. Requests to %s are answered by version %s; only those that name %s are refused.", t.ID.Name, meant, t.ID)}
+		return []string{
+			fmt.Sprintf("No replica of this version is live. Requests to %s are answered by version %s; only those that name %s are refused.",
+				t.ID.Name, meant, t.ID)}
 	}
 	return []string{fmt.Sprintf("No live replica: every request is refused. Start a container of %s, or see in \"shivactl status\" why it does not register.", t.ID)}
 }
@@ -161,7 +163,8 @@ func sentences(s scheduler.Stats, crowded string) []string {
 		say("%s of the batches failed.%s", percent(n.BatchesFailed, n.BatchesDone), lastFailures(s))
 	}
 	if n.Suspected > 0 {
-		say("%d times a replica did not answer within execution_timeout, %v. Raise it if the model is meant to take so long.", n.Suspected, s.Config.ExecTimeout)
+		say("%d times a replica did not answer within execution_timeout, %v. Raise it if the model is meant to take so long.",
+			n.Suspected, s.Config.ExecTimeout)
 	}
 	return out
 }
@@ -181,7 +184,8 @@ func explainNeed(s scheduler.Stats, crowded string) []string {
 	}
 	text += fmt.Sprintf(". A replica is expected to answer four fifths of %.3g rows/s.", n.Worth)
 	if n.Callers > 0 {
-		text += fmt.Sprintf(" Besides, %d rows are in play of clients that ask again on each answer, whose rate is that of the answers; a replica answers %.3g of them within the objective.", n.Callers, n.Group)
+		text += fmt.Sprintf(" Besides, %d rows are in play of clients that ask again on each answer, whose rate is that of the answers; a replica answers %.3g of them within the objective.",
+			n.Callers, n.Group)
 	}
 	text += fmt.Sprintf(" Replicas needed: %d (%.2f); live: %d.", n.Replicas, n.Load, s.Live)
 	if crowded != "" {
@@ -290,7 +294,8 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 		return fmt.Sprintf("are as large as has been tried: sizes grow to double the largest one measured, which is %d rows.",
 			greatest(s, func(r scheduler.ReplicaStats) int { return r.Largest }))
 	case scheduler.CloseBytes:
-		return fmt.Sprintf("are bounded by batch_bytes, %d. Raise it, if the container takes larger messages.", c.BatchBytes)
+		return fmt.Sprintf("are bounded by batch_bytes, %d. Raise it, if the container takes larger messages.",
+			c.BatchBytes)
 	case scheduler.CloseFailures:
 		return "are small because larger ones fail; the other sentences name the errors."
 	case scheduler.CloseRate:
@@ -304,7 +309,8 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 	case scheduler.CloseStream:
 		return "end where all waiting frames belong to streams that are in the batch already: it takes one frame of each, in order. More streams fill it; keep = \"all\" lets a stream's frames share one."
 	case scheduler.CloseObjective:
-		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Raise objective, if latency allows it. Larger ones are tried now and then while rows wait, so that is measured, not guessed.", mostRows(s), c.Objective)
+		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Raise objective, if latency allows it. Larger ones are tried now and then while rows wait, so that is measured, not guessed.",
+			mostRows(s), c.Objective)
 	}
 	return "were closed because of " + r.String() + "."
 }
@@ -321,10 +327,14 @@ func throughput(s scheduler.Stats, crowded string) (out []string) {
 				name(r), r.GivenUp, round(r.OldestBatch), r.Slots))
 		}
 		if r.Ceiling > 0 && !s.Unbatched {
-			out = append(out, fmt.Sprintf("Replica %s fails on batches of more than %d rows; more are tried again now and then. Set max_batch if that is its limit.", name(r), r.Ceiling))
+			out = append(out,
+				fmt.Sprintf("Replica %s fails on batches of more than %d rows; more are tried again now and then. Set max_batch if that is its limit.",
+					name(r), r.Ceiling))
 		}
 		if r.Serial && r.Slots > 1 {
-			out = append(out, fmt.Sprintf("Replica %s should get one batch at a time, and slots gives it %d: its answers may be wrong. Set slots to 0.", name(r), r.Slots))
+			out = append(out,
+				fmt.Sprintf("Replica %s should get one batch at a time, and slots gives it %d: its answers may be wrong. Set slots to 0.",
+					name(r), r.Slots))
 		}
 		var best scheduler.ProfilePoint
 		for _, p := range r.Profile {
@@ -355,7 +365,8 @@ func throughput(s scheduler.Stats, crowded string) (out []string) {
 	if total > 0 {
 		text := fmt.Sprintf("Together the live replicas can answer about %.0f rows/s. ", total)
 		if crowded != "" {
-			text = fmt.Sprintf("One by one the live replicas were measured at %.0f rows/s in all, and together they answer less, since they share processors: %s. Give them fewer threads each (cpus, which sets OMP_NUM_THREADS and its like), have fewer replicas, or run some on another machine.", total, crowded)
+			text = fmt.Sprintf("One by one the live replicas were measured at %.0f rows/s in all, and together they answer less, since they share processors: %s. Give them fewer threads each (cpus, which sets OMP_NUM_THREADS and its like), have fewer replicas, or run some on another machine.",
+				total, crowded)
 		} else if by := bounds(s); by != nil {
 			text += "Before you add replicas, look at what bounds the present ones: " + strings.Join(by, "; ") + "."
 		} else {
@@ -401,11 +412,14 @@ func bounds(s scheduler.Stats) (by []string) {
 	for _, r := range s.Replicas {
 		switch {
 		case r.Concurrency < r.AtOnce:
-			return append(by, fmt.Sprintf("slots is %d, and replica %s could execute %d at once", r.Slots, name(r), r.AtOnce))
+			return append(by,
+				fmt.Sprintf("slots is %d, and replica %s could execute %d at once", r.Slots, name(r), r.AtOnce))
 		case r.Serial && r.Slots == 1:
 			return append(by, fmt.Sprintf("replica %s gets one batch at a time, as it may answer from one buffer; slots = 2 is for containers that copy their answers", name(r)))
 		case s.Config.Slots > 0 && r.Slots <= r.Concurrency && !r.Serial:
-			return append(by, fmt.Sprintf("slots is %d, so that no batch waits at replica %s when it has answered one", r.Slots, name(r)))
+			return append(by,
+				fmt.Sprintf("slots is %d, so that no batch waits at replica %s when it has answered one", r.Slots,
+					name(r)))
 		}
 	}
 	return by

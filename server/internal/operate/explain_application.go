@@ -27,10 +27,12 @@ func (r *Report) explainApplication(name string) (out []string) {
 		if h.SLO > 0 {
 			within = fmt.Sprintf(" within %v", h.SLO)
 		}
-		say("Of %d requests since the server started %s had a result of its models%s; those that clients withdrew or got wrong do not count.", judged, percent(h.InTime, judged), within)
+		say("Of %d requests since the server started %s had a result of its models%s; those that clients withdrew or got wrong do not count.",
+			judged, percent(h.InTime, judged), within)
 	}
 	if n := h.Ended[metrics.Default]; n > 0 {
-		say("%d requests (%s) were answered with its default, as its models gave no answer in time: see below, and \"default_explanation\" in those answers.", n, percent(n, all))
+		say("%d requests (%s) were answered with its default, as its models gave no answer in time: see below, and \"default_explanation\" in those answers.",
+			n, percent(n, all))
 	}
 	if h.Unheard > 0 {
 		say("%d answers (%s) lack the part of one of their models.", h.Unheard, percent(h.Unheard, all))
@@ -40,7 +42,8 @@ func (r *Report) explainApplication(name string) (out []string) {
 		model, version := apps.SplitLink(l)
 		live, found := 0, false
 		for _, m := range known {
-			if m.Name != model || version != "" && version != "*" && m.Version != version || version == "" && !m.Default {
+			if m.Name != model || version != "" && version != "*" && m.Version != version ||
+				version == "" && !m.Default {
 				continue
 			}
 			found = true
@@ -48,7 +51,8 @@ func (r *Report) explainApplication(name string) (out []string) {
 			if t, err := r.Gate.Target(m.Name, m.Version); err == nil {
 				out = append(out, explainMissing(t)...)
 				if stats := t.Model.Stats(); stats.Failing > 0 {
-					say("%d of the %d live replicas of %s fail on every batch: \"shivactl explain %s\" names them.", stats.Failing, stats.Live, t.ID, t.ID)
+					say("%d of the %d live replicas of %s fail on every batch: \"shivactl explain %s\" names them.",
+						stats.Failing, stats.Live, t.ID, t.ID)
 				}
 			}
 		}

@@ -38,7 +38,8 @@ func (r *Report) explainPipeline(name string) (out []string) {
 		if h.SLO > 0 {
 			within = fmt.Sprintf(" within %v", h.SLO)
 		}
-		say("Of %d requests since the server started %s had a result%s; those that clients withdrew or got wrong do not count.", judged, percent(h.InTime, judged), within)
+		say("Of %d requests since the server started %s had a result%s; those that clients withdrew or got wrong do not count.",
+			judged, percent(h.InTime, judged), within)
 	} else {
 		say("No request was sent to it since the server started.")
 	}
@@ -54,7 +55,8 @@ func explainStage(s admin.Stage, l admin.StageLoad) string {
 	if l.Requests == 0 {
 		return fmt.Sprintf("Stage %s had no requests in the last minute.", s.Name)
 	}
-	text := fmt.Sprintf("Stage %s had %d requests in the last minute, with %.3g rows each", s.Name, l.Requests, float64(l.Rows)/float64(l.Requests))
+	text := fmt.Sprintf("Stage %s had %d requests in the last minute, with %.3g rows each", s.Name, l.Requests,
+		float64(l.Rows)/float64(l.Requests))
 	if l.LeftOut > 0 {
 		text += fmt.Sprintf(" (keep left out %s of the elements)", percent(l.LeftOut, l.LeftOut+l.Rows))
 	}
@@ -91,7 +93,8 @@ func (r *Report) stageRemedies(d admin.Pipeline, loads []admin.StageLoad) (out [
 		}
 		switch {
 		case l.NotBegun > 0:
-			say("%d rows of stage %s were not begun, since they could not be in time: give the stages before it more replicas or faster models%s, or requests a later deadline.", l.NotBegun, s.Name, fewer)
+			say("%d rows of stage %s were not begun, since they could not be in time: give the stages before it more replicas or faster models%s, or requests a later deadline.",
+				l.NotBegun, s.Name, fewer)
 		case l.LostRows() > 0:
 			say("Why rows of stage %s are lost: \"shivactl explain %s\".", s.Name, s.Model)
 		}
@@ -110,9 +113,11 @@ func (r *Report) stageRemedies(d admin.Pipeline, loads []admin.StageLoad) (out [
 	}
 	l, s := loads[slowest], d.Stages[slowest]
 	if 2*l.Waited > l.Took {
-		say("Most of the time is spent at stage %s, and most of that in waiting: more replicas of %s shorten it. \"shivactl explain %s\" says what bounds the present ones.", s.Name, s.Model, s.Model)
+		say("Most of the time is spent at stage %s, and most of that in waiting: more replicas of %s shorten it. \"shivactl explain %s\" says what bounds the present ones.",
+			s.Name, s.Model, s.Model)
 	} else {
-		say("Most of the time is spent at stage %s, in execution: a faster %s shortens it. \"shivactl explain %s\" says how long its batches take.", s.Name, s.Model, s.Model)
+		say("Most of the time is spent at stage %s, in execution: a faster %s shortens it. \"shivactl explain %s\" says how long its batches take.",
+			s.Name, s.Model, s.Model)
 	}
 	return out
 }
@@ -133,7 +138,9 @@ func pipelineWarnings(all []admin.PipelineLoad) (out []string) {
 	for _, p := range all {
 		for _, l := range p.Stages {
 			if lost := l.LostRows(); lost >= fewAnswer && float64(lost) >= worrying*float64(l.Rows) {
-				out = append(out, fmt.Sprintf("stage %s of pipeline %s has lost %s of its rows in the last minute; \"shivactl explain %s\" says more", l.Stage, p.Name, percent(lost, l.Rows), p.Name))
+				out = append(out,
+					fmt.Sprintf("stage %s of pipeline %s has lost %s of its rows in the last minute; \"shivactl explain %s\" says more",
+						l.Stage, p.Name, percent(lost, l.Rows), p.Name))
 			}
 		}
 	}

@@ -90,7 +90,9 @@ func Command(c containers.Command) (Supervisor, error) {
 
 // NewFleet returns a fleet without containers.
 func NewFleet(cfg FleetConfig) (*Sessions, *Processes) {
-	ss, ps := newSessions(cfg), &Processes{gate: cfg.Gate, supervise: cfg.Supervise, log: cfg.Log, stopping: cfg.Stopping, Grace: 20 * time.Second, Idle: time.Minute, machine: machine()}
+	ss, ps := newSessions(cfg),
+		&Processes{gate: cfg.Gate, supervise: cfg.Supervise, log: cfg.Log, stopping: cfg.Stopping,
+			Grace: 20 * time.Second, Idle: time.Minute, machine: machine()}
 	ss.processes, ps.sessions = ps, ss
 	cfg.Arena.OnRetire(ss.RetireSegment)
 	return ss, ps

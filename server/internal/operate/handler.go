@@ -149,14 +149,22 @@ func (s Sources) health() []route {
 func (s Sources) routes() []route {
 	apps, pipelines := s.applications(), s.pipelines()
 	list := []route{
-		{path: "/metrics", methods: methods{"GET": always(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.Metrics.ServeHTTP(w, r) }))}},
+		{path: "/metrics",
+			methods: methods{
+				"GET": always(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					s.Metrics.ServeHTTP(w, r)
+				}))}},
 		{path: "/v1/apps", methods: methods{"GET": apps.list, "POST": withBody(apps.create)}},
-		{path: "/v1/apps/{name}", methods: methods{"GET": apps.show, "PUT": withBody(apps.put), "PATCH": withBody(apps.patch), "DELETE": apps.delete}},
+		{path: "/v1/apps/{name}",
+			methods: methods{"GET": apps.show, "PUT": withBody(apps.put), "PATCH": withBody(apps.patch),
+				"DELETE": apps.delete}},
 		{path: "/v1/apps/{name}/links", methods: methods{"POST": withBody(s.link), "DELETE": s.unlink}},
 		{path: "/v1/apps/{name}/policy", methods: methods{"GET": s.learned, "DELETE": s.forget}},
 		{path: "/v1/apps/{name}/feedback", unaudited: true, methods: methods{"POST": withBody(s.feedback)}},
 		{path: "/v1/pipelines", methods: methods{"GET": s.pipelineList, "POST": withBody(s.createPipeline)}},
-		{path: "/v1/pipelines/{name}", methods: methods{"GET": s.pipeline, "PUT": withBody(pipelines.put), "PATCH": withBody(pipelines.patch), "DELETE": pipelines.delete}},
+		{path: "/v1/pipelines/{name}",
+			methods: methods{"GET": s.pipeline, "PUT": withBody(pipelines.put), "PATCH": withBody(pipelines.patch),
+				"DELETE": pipelines.delete}},
 		{path: "/v1/pipelines/{name}/drawing", methods: methods{"GET": s.drawPipeline}},
 		{path: "/v1/policies", methods: methods{"GET": s.policies}},
 		{path: "/v1/models", methods: methods{"GET": s.models}},
@@ -169,21 +177,26 @@ func (s Sources) routes() []route {
 		{path: "/v1/models/{name}/versions", methods: methods{"GET": s.model}},
 		{path: "/v1/models/{name}/versions/{version}", methods: methods{"GET": s.version}},
 		{path: "/v1/models/{name}/load", need: needIdentity, methods: methods{"POST": s.load}, timeout: longTimeout},
-		{path: "/v1/models/{name}/unload", need: needIdentity, methods: methods{"POST": s.unload}, timeout: longTimeout},
+		{path: "/v1/models/{name}/unload", need: needIdentity, methods: methods{"POST": s.unload},
+			timeout: longTimeout},
 		{path: "/v1/models/{name}/try", need: needRead, methods: methods{"POST": withBody(s.try)}},
 		{path: "/v1/history/{name}", methods: methods{"GET": s.history}},
 		{path: "/v1/containers", methods: methods{"GET": s.containers}},
-		{path: "/v1/containers/{name}/start", methods: methods{"POST": s.operate(Operator.Start)}, timeout: longTimeout},
-		{path: "/v1/containers/{name}/restart", methods: methods{"POST": s.operate(Operator.Restart)}, timeout: longTimeout},
+		{path: "/v1/containers/{name}/start", methods: methods{"POST": s.operate(Operator.Start)},
+			timeout: longTimeout},
+		{path: "/v1/containers/{name}/restart", methods: methods{"POST": s.operate(Operator.Restart)},
+			timeout: longTimeout},
 		{path: "/v1/containers/{name}/stop", methods: methods{"POST": s.operate(Operator.Stop)}, timeout: longTimeout},
 		{path: "/v1/audit", methods: methods{"GET": s.trail}},
 		{path: "/v1/logs", methods: methods{"GET": s.logs}},
 		{path: "/v1/export", methods: methods{"GET": s.export}},
-		{path: "/v1/import", methods: methods{"POST": s.importState}, timeout: longTimeout, most: func() int64 { return s.access().ImportBytes }},
+		{path: "/v1/import", methods: methods{"POST": s.importState}, timeout: longTimeout,
+			most: func() int64 { return s.access().ImportBytes }},
 		{path: "/v1/status", methods: methods{"GET": s.status}},
 		{path: "/v1/config", methods: methods{"GET": s.config}},
 		{path: "/v1/config/reload", methods: methods{"POST": s.reload}, timeout: longTimeout},
-		{path: "/v1/whoami", early: true, need: needIdentity, methods: methods{"GET": func(r *http.Request) (any, error) { return s.who(r).Describe(), nil }}},
+		{path: "/v1/whoami", early: true, need: needIdentity,
+			methods: methods{"GET": func(r *http.Request) (any, error) { return s.who(r).Describe(), nil }}},
 		{path: "/v1/watch", methods: methods{"GET": newFeed(s).watch}},
 		{path: "/v1/openapi.json", need: needNothing, methods: methods{"GET": always(http.HandlerFunc(openAPI))}},
 	}
@@ -201,10 +214,13 @@ func Handler(s Sources) http.Handler {
 			paths = append(paths, t.path)
 		}
 	}
-	list := s.serve(route{early: true, methods: methods{"GET": always(map[string]any{"server": "shivad", "version": s.Version, "paths": paths})}})
+	list := s.serve(
+		route{early: true, methods: methods{"GET": always(map[string]any{"server": "shivad", "version": s.Version, "paths": paths})}})
 	mux.HandleFunc("/{$}", pageOr(list))
-	mux.Handle("/page/", s.serve(route{early: true, need: needNothing, methods: methods{"GET": always(http.HandlerFunc(servePage))}}))
-	mux.Handle(manualPath, s.serve(route{early: true, need: needNothing, methods: methods{"GET": always(http.HandlerFunc(serveManual))}}))
+	mux.Handle("/page/",
+		s.serve(route{early: true, need: needNothing, methods: methods{"GET": always(http.HandlerFunc(servePage))}}))
+	mux.Handle(manualPath,
+		s.serve(route{early: true, need: needNothing, methods: methods{"GET": always(http.HandlerFunc(serveManual))}}))
 	mux.HandleFunc("/", notFound)
 	return s.guard(mux)
 }
@@ -271,14 +287,16 @@ func (s Sources) serve(t route) http.HandlerFunc {
 		h := t.methods[method]
 		if h == nil {
 			w.Header().Set("Allow", strings.Join(allowed, ", "))
-			fail(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s takes %s, not %s", r.URL.Path, strings.Join(allowed, ", "), r.Method))
+			fail(w, http.StatusMethodNotAllowed,
+				fmt.Sprintf("%s takes %s, not %s", r.URL.Path, strings.Join(allowed, ", "), r.Method))
 			return
 		}
 		who := s.who(r)
 		r = r.WithContext(context.WithValue(r.Context(), whoKey{}, who))
 		if err := t.need.permit(who, method); err != nil {
 			if method != http.MethodGet && t.need == needRight && !t.unaudited {
-				s.Trail.Add(access.Entry{Source: s.source(r), Action: method, What: "path", Name: r.URL.Path, Refused: true, Error: err.Error()})
+				s.Trail.Add(access.Entry{Source: s.source(r), Action: method, What: "path", Name: r.URL.Path,
+					Refused: true, Error: err.Error()})
 			}
 			s.answer(w, r, nil, err)
 			return
@@ -343,7 +361,8 @@ const maxBody = 16 << 20
 func body(r *http.Request) ([]byte, error) {
 	b, err := io.ReadAll(r.Body)
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, refuse(http.StatusRequestEntityTooLarge, "the body has at least %d bytes: the limit of %s is %d", tooLarge.Limit+1, r.URL.Path, tooLarge.Limit)
+		return nil, refuse(http.StatusRequestEntityTooLarge, "the body has at least %d bytes: the limit of %s is %d",
+			tooLarge.Limit+1, r.URL.Path, tooLarge.Limit)
 	}
 	if err != nil {
 		return nil, refuse(http.StatusBadRequest, "the body cannot be read: %v", err)

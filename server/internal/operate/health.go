@@ -56,8 +56,10 @@ func requestHealth(name, version string, m *metrics.Model) admin.Health {
 		classes[i] = admin.DurationClass{Above: k.Above.Seconds(), UpTo: k.UpTo.Seconds(), Requests: k.Requests}
 	}
 	return admin.Health{
-		Name: name, Version: version, Requests: h.Answered(), SLO: h.SLO.Seconds(), InTime: h.InTime, Judged: h.Judged(), Failed: h.Failed(), Durations: classes,
-		Superseded: h.Ended[metrics.Superseded], Defaults: h.Ended[metrics.Default], MissingVoices: h.Unheard, NoMemory: h.Memory,
+		Name: name, Version: version, Requests: h.Answered(), SLO: h.SLO.Seconds(), InTime: h.InTime,
+		Judged: h.Judged(), Failed: h.Failed(), Durations: classes,
+		Superseded: h.Ended[metrics.Superseded], Defaults: h.Ended[metrics.Default], MissingVoices: h.Unheard,
+		NoMemory: h.Memory,
 	}
 }
 
@@ -104,7 +106,8 @@ func warnings(s admin.Status) []string {
 			if c.Oldest >= longBatch.Seconds() {
 				say("%s has not answered a batch for %.0fs", title(c), c.Oldest)
 			} else if c.ReplacedFor >= longBatch.Seconds() {
-				say("%s keeps %d bytes of shared memory that was replaced %.0fs ago: it should have unmapped its segment", title(c), c.Replaced, c.ReplacedFor)
+				say("%s keeps %d bytes of shared memory that was replaced %.0fs ago: it should have unmapped its segment",
+					title(c), c.Replaced, c.ReplacedFor)
 			}
 		}
 	}
@@ -123,10 +126,12 @@ func warnings(s admin.Status) []string {
 			continue
 		}
 		if share := float64(h.Defaults) / float64(h.Requests); share >= worrying {
-			say("application %s has answered %.0f %% of its requests with its default; \"shivactl explain %s\" says more", h.Name, 100*share, h.Name)
+			say("application %s has answered %.0f %% of its requests with its default; \"shivactl explain %s\" says more",
+				h.Name, 100*share, h.Name)
 		}
 		if share := float64(h.MissingVoices) / float64(h.Requests); share >= worrying {
-			say("application %s has answered %.0f %% of its requests without the answer of a model; \"shivactl explain %s\" says which", h.Name, 100*share, h.Name)
+			say("application %s has answered %.0f %% of its requests without the answer of a model; \"shivactl explain %s\" says which",
+				h.Name, 100*share, h.Name)
 		}
 	}
 	if s.Payload.Refused > 0 && s.Payload.Used > s.Payload.Limit/2 {
@@ -142,7 +147,9 @@ func expiring(doors map[string]time.Time) (out []string) {
 		if time.Until(doors[door]) <= 0 {
 			verb = "expired"
 		}
-		out = append(out, fmt.Sprintf("the certificate of %s %s on %s: replace its files, and \"shivactl reload\"", door, verb, doors[door].Format(time.RFC3339)))
+		out = append(out,
+			fmt.Sprintf("the certificate of %s %s on %s: replace its files, and \"shivactl reload\"", door, verb,
+				doors[door].Format(time.RFC3339)))
 	}
 	return out
 }

@@ -89,7 +89,8 @@ func (s servedVersions) equal(other servedVersions) bool {
 }
 
 // NewHistory returns the history of what the gate serves. Run writes it until stopping is closed.
-func NewHistory(store *Store, settings *Settings, g *gate.Gate, started time.Time, stopping <-chan struct{}, log *slog.Logger) *History {
+func NewHistory(store *Store, settings *Settings, g *gate.Gate, started time.Time, stopping <-chan struct{},
+	log *slog.Logger) *History {
 	return &History{store: store, settings: settings, gate: g, started: started, stopping: stopping, log: log,
 		poke: make(chan struct{}, 1), pending: map[string]*pending{}, written: map[string]servedVersions{}}
 }
@@ -152,7 +153,8 @@ func (h *History) Changed(by, what, name, detail string) {
 		return
 	}
 	const most = 1 << 10
-	h.addEvent(name, admin.Event{At: time.Now().UTC(), What: "changed", By: by, Detail: fault.Cut(what+": "+detail, most)})
+	h.addEvent(name,
+		admin.Event{At: time.Now().UTC(), What: "changed", By: by, Detail: fault.Cut(what+": "+detail, most)})
 }
 
 // Run writes the history until the server stops, and finally that nothing is served any more.
@@ -297,7 +299,8 @@ func (h *History) closeEarlier(events []admin.Event, began time.Time) {
 }
 
 // follow brings events up to what is served now.
-func (h *History) follow(events []admin.Event, now servedVersions, arrivals map[string]arrival, at time.Time) []admin.Event {
+func (h *History) follow(events []admin.Event, now servedVersions, arrivals map[string]arrival,
+	at time.Time) []admin.Event {
 	last := map[string]int{} // index of the last event of a version
 	standard := ""
 	for i := range events {
@@ -332,7 +335,8 @@ func (h *History) follow(events []admin.Event, now servedVersions, arrivals map[
 
 // ensureOpen makes sure that a version has an open event: its last one, or a new one if that has
 // ended for good. It returns the events and the index of the open one.
-func (h *History) ensureOpen(events []admin.Event, last map[string]int, version string, a arrival, at time.Time) ([]admin.Event, int) {
+func (h *History) ensureOpen(events []admin.Event, last map[string]int, version string, a arrival,
+	at time.Time) ([]admin.Event, int) {
 	i, known := last[version]
 	if known && events[i].Until != nil && (events[i].Detail != "" || at.Sub(*events[i].Until) > historyGap) {
 		known = false

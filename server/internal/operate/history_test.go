@@ -76,7 +76,9 @@ func TestHistoryIsBounded(t *testing.T) {
 			h.addEvent("one", admin.Event{What: "changed"})
 		}
 	}
-	if one := h.pending["one"]; len(h.pending) > maxHistories || len(one.changes) > maxEvents || len(one.arrivals) > maxEvents {
-		t.Errorf("of %d names, %d arrivals and %d changes of one wait", len(h.pending), len(one.arrivals), len(one.changes))
+	if one := h.pending["one"]; len(h.pending) > maxHistories || len(one.changes) > maxEvents ||
+		len(one.arrivals) > maxEvents {
+		t.Errorf("of %d names, %d arrivals and %d changes of one wait", len(h.pending), len(one.arrivals),
+			len(one.changes))
 	}
 }

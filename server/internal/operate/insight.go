@@ -17,7 +17,8 @@ func (r *Report) Batches() []admin.Batches {
 		s := target.Model.Stats()
 		n := &s.Recent
 		one := admin.Batches{
-			Name: target.ID.Name, Version: target.ID.Version, Span: s.Span.Seconds(), Ago: s.Ago.Seconds(), Batches: n.Batches, Rows: n.Rows, Failed: n.BatchesFailed,
+			Name: target.ID.Name, Version: target.ID.Version, Span: s.Span.Seconds(), Ago: s.Ago.Seconds(),
+			Batches: n.Batches, Rows: n.Rows, Failed: n.BatchesFailed,
 			Closed: map[string]uint64{}, Outcomes: map[string]uint64{},
 			Waits: n.Waits, WaitedRows: n.WaitedRows, WaitsInVain: n.WaitsInVain, LastWait: lastWait(s),
 		}
@@ -42,7 +43,9 @@ func (r *Report) Insights(name string) []admin.Insight {
 	}
 	for _, e := range r.Explain(name) {
 		v := streams[e.Version]
-		one := admin.Insight{Version: e.Version, Sentences: e.Sentences, Streams: append([]admin.Stream{}, v.Streams...), Known: v.Known, Replicas: []admin.Replica{}, Sent: []admin.Batch{}}
+		one := admin.Insight{Version: e.Version, Sentences: e.Sentences,
+			Streams: append([]admin.Stream{}, v.Streams...), Known: v.Known, Replicas: []admin.Replica{},
+			Sent: []admin.Batch{}}
 		if target, err := r.Gate.Target(name, e.Version); err == nil && e.Version != "" {
 			one.Replicas = replicas(target.Model.Stats())
 			one.Sent = sentBatches(target.Metrics.Sent())
@@ -56,7 +59,8 @@ func replicas(s scheduler.Stats) []admin.Replica {
 	all := []admin.Replica{}
 	for _, r := range s.Replicas {
 		one := admin.Replica{
-			Name: name(r), State: r.State, InFlight: r.InFlight, Slots: r.Slots, MostRows: r.Limit, Batches: r.Batches, Rows: r.Rows, Failed: r.Failed,
+			Name: name(r), State: r.State, InFlight: r.InFlight, Slots: r.Slots, MostRows: r.Limit, Batches: r.Batches,
+			Rows: r.Rows, Failed: r.Failed,
 			Measured: []admin.Measured{}, Fitted: []admin.Fitted{},
 		}
 		if r.LastError != nil {
@@ -66,7 +70,8 @@ func replicas(s scheduler.Stats) []admin.Replica {
 			one.Measured = append(one.Measured, admin.Measured{Rows: m.Rows, Took: m.Took.Seconds()})
 		}
 		for _, p := range r.Profile {
-			one.Fitted = append(one.Fitted, admin.Fitted{Rows: p.Rows, Typical: p.Typical.Seconds(), Planned: p.Planned.Seconds()})
+			one.Fitted = append(one.Fitted,
+				admin.Fitted{Rows: p.Rows, Typical: p.Typical.Seconds(), Planned: p.Planned.Seconds()})
 		}
 		all = append(all, one)
 	}

@@ -131,7 +131,9 @@ func (h *journalHandler) Handle(ctx context.Context, r slog.Record) error {
 		if attributes == nil {
 			attributes = []admin.LogAttribute{}
 		}
-		h.journal.add(logRecord{LogEntry: admin.LogEntry{At: r.Time.UTC(), Level: r.Level.String(), Message: access.Printable(r.Message, mostLogText), Attributes: attributes}, level: r.Level})
+		h.journal.add(
+			logRecord{LogEntry: admin.LogEntry{At: r.Time.UTC(), Level: r.Level.String(),
+				Message: access.Printable(r.Message, mostLogText), Attributes: attributes}, level: r.Level})
 	}
 	if !h.next.Enabled(ctx, r.Level) {
 		return nil
@@ -173,5 +175,7 @@ func flattenAttributes(list []admin.LogAttribute, prefix string, a slog.Attr) []
 	if a.Equal(slog.Attr{}) || len(list) >= mostAttributes {
 		return list
 	}
-	return append(list, admin.LogAttribute{Key: access.Printable(prefix+a.Key, mostKey), Value: access.Printable(value.String(), mostLogText)})
+	return append(list,
+		admin.LogAttribute{Key: access.Printable(prefix+a.Key, mostKey),
+			Value: access.Printable(value.String(), mostLogText)})
 }

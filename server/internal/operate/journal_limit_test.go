@@ -25,7 +25,8 @@ func TestLimit(t *testing.T) {
 				log.Debug("much")
 			}
 			log.Warn("rare")
-			for words, want := range map[string]int{`msg="closing a connection"`: LogLinesASecond, "msg=panic model=a": LogLinesASecond, "msg=panic model=b": LogLinesASecond, "msg=much": 100, "msg=rare": 1} {
+			for words, want := range map[string]int{`msg="closing a connection"`: LogLinesASecond,
+				"msg=panic model=a": LogLinesASecond, "msg=panic model=b": LogLinesASecond, "msg=much": 100, "msg=rare": 1} {
 				if got := count(words); got != second*want {
 					t.Errorf("second %d: %d lines with %s, expected %d", second, got, words, second*want)
 				}
@@ -86,7 +87,8 @@ func TestFloodLeavesOthers(t *testing.T) {
 			kinds = append(kinds, text)
 		}
 	}
-	if want := "[a process ended[] container output[{container quiet} {line loaded}] goes on[]]"; fmt.Sprint(kinds) != want {
+	if want := "[a process ended[] container output[{container quiet} {line loaded}] goes on[]]"; fmt.Sprint(kinds) !=
+		want {
 		t.Errorf("beside the flood are %v, expected %v", kinds, want)
 	}
 }

@@ -22,7 +22,8 @@ func TestKeepsWhatIsLogged(t *testing.T) {
 	log.Debug("one of many")
 	log.Info("begins", "port", 6174)
 	part := log.With("model", "digits").WithGroup("container").With("pid", 7)
-	part.Warn("ended", "status", slog.GroupValue(slog.Int("code", 1), slog.Duration("after", time.Second)), "error", fmt.Errorf("exit %d", 1))
+	part.Warn("ended", "status", slog.GroupValue(slog.Int("code", 1), slog.Duration("after", time.Second)), "error",
+		fmt.Errorf("exit %d", 1))
 	part.Error("and again")
 	log.Info("goes on")
 
@@ -100,7 +101,8 @@ func TestBounds(t *testing.T) {
 	for i := range 3 * mostEntries {
 		log.Info("line", "i", i)
 	}
-	if list := j.List(2*mostEntries, slog.LevelInfo, 0); len(list) != mostEntries || list[mostEntries-1].Attributes[0].Value != fmt.Sprint(3*mostEntries-1) {
+	if list := j.List(2*mostEntries, slog.LevelInfo, 0); len(list) != mostEntries ||
+		list[mostEntries-1].Attributes[0].Value != fmt.Sprint(3*mostEntries-1) {
 		t.Errorf("%d entries", len(list))
 	}
 	long := strings.Repeat("\x1b[2J\n", 1<<16)
@@ -126,7 +128,8 @@ func TestBounds(t *testing.T) {
 			t.Fatalf("%d attributes", len(e.Attributes))
 		}
 		for _, text := range []string{e.Message, e.Attributes[0].Key, e.Attributes[0].Value} {
-			if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) || len(text) > 5*mostLogText {
+			if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) ||
+				len(text) > 5*mostLogText {
 				t.Fatalf("%.100q, %d bytes", text, len(text))
 			}
 		}

@@ -31,7 +31,8 @@ func (l Learning) Learned(name, user string, every bool, most int) (admin.Learne
 	if a == nil {
 		return admin.Learned{}, refusal(r.Unknown(name))
 	}
-	out := admin.Learned{Application: name, Policy: a.Policy, Params: a.Selection.Params(), Users: []admin.LearnedUser{}}
+	out := admin.Learned{Application: name, Policy: a.Policy, Params: a.Selection.Params(),
+		Users: []admin.LearnedUser{}}
 	if !every {
 		one, ok, err := r.LearnedFor(a, user)
 		if ok {
@@ -68,7 +69,8 @@ func (l Learning) First(name string) (*admin.LearnedUser, error) {
 func learnedUser(l apps.Learned) admin.LearnedUser {
 	u := admin.LearnedUser{User: l.User, Rounds: l.State.Rounds, Models: []admin.LearnedModel{}}
 	for i, arm := range l.State.Models {
-		u.Models = append(u.Models, admin.LearnedModel{Model: arm.Model.String(), Share: l.Shares[i], Loss: arm.Loss, Count: arm.Count})
+		u.Models = append(u.Models,
+			admin.LearnedModel{Model: arm.Model.String(), Share: l.Shares[i], Loss: arm.Loss, Count: arm.Count})
 	}
 	return u
 }

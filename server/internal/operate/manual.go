@@ -87,7 +87,8 @@ func results(out *bytes.Buffer, query string) {
 	}
 	out.WriteString("<ol>\n")
 	for _, hit := range hits {
-		fmt.Fprintf(out, "<li><a href=\"%s%s#%s\">%s</a>", manualPath, hit.Page.Name, hit.Section.Anchor, html.EscapeString(hit.Page.Title))
+		fmt.Fprintf(out, "<li><a href=\"%s%s#%s\">%s</a>", manualPath, hit.Page.Name, hit.Section.Anchor,
+			html.EscapeString(hit.Page.Title))
 		if hit.Section.Heading != hit.Page.Title {
 			fmt.Fprintf(out, ": %s", html.EscapeString(hit.Section.Heading))
 		}
@@ -101,7 +102,8 @@ var markdown = goldmark.New(goldmark.WithExtensions(extension.Table),
 
 // render writes a page as HTML. HTML within it, of which the pages have only comments, is left out.
 func render(out *bytes.Buffer, p manual.Page) {
-	if err := markdown.Convert([]byte(manual.Uncommented(p.Text)), out, parser.WithContext(parser.NewContext(parser.WithIDs(anchors{})))); err != nil {
+	if err := markdown.Convert([]byte(manual.Uncommented(p.Text)), out,
+		parser.WithContext(parser.NewContext(parser.WithIDs(anchors{})))); err != nil {
 		panic(err) // cannot happen: a buffer takes everything
 	}
 }

@@ -33,7 +33,8 @@ func TestManual(t *testing.T) {
 			t.Fatalf("%s: %d, policy %q", path, w.Code, policy)
 		}
 		pages[path] = w.Body.String()
-		if p.Name != manual.Contents && !strings.Contains(pages[path], "<h1 id=") || strings.Contains(pages[path], "<img") || strings.Contains(pages[path], "words:") {
+		if p.Name != manual.Contents && !strings.Contains(pages[path], "<h1 id=") ||
+			strings.Contains(pages[path], "<img") || strings.Contains(pages[path], "words:") {
 			t.Errorf("%s: no heading, a picture, or a comment", path)
 		}
 	}
@@ -71,7 +72,8 @@ func TestManual(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/manual", "/manual/TLS", "/manual/tls.md", "/manual/tls/", "/manual/nothing"} {
-		if w := fetch(h, path); w.Code != http.StatusNotFound && w.Code != http.StatusTemporaryRedirect && w.Code != http.StatusMovedPermanently {
+		if w := fetch(h, path); w.Code != http.StatusNotFound && w.Code != http.StatusTemporaryRedirect &&
+			w.Code != http.StatusMovedPermanently {
 			t.Errorf("%s: %d", path, w.Code)
 		}
 	}
@@ -90,12 +92,14 @@ func TestManualSearch(t *testing.T) {
 			continue
 		}
 		w := fetch(h, manualPath+"?q="+url.QueryEscape(query))
-		if first := firstPage.FindStringSubmatch(w.Body.String()); w.Code != http.StatusOK || first == nil || first[1] != want {
+		if first := firstPage.FindStringSubmatch(w.Body.String()); w.Code != http.StatusOK || first == nil ||
+			first[1] != want {
 			t.Errorf("%s: expected %s first, got %d %v", query, want, w.Code, first)
 		}
 	}
 	w := fetch(h, manualPath+"?q="+url.QueryEscape(`"><script>x</script>`))
-	if body := w.Body.String(); strings.Contains(body, "<script") || !strings.Contains(body, "No page has these words") && !strings.Contains(body, "<ol>") {
+	if body := w.Body.String(); strings.Contains(body, "<script") ||
+		!strings.Contains(body, "No page has these words") && !strings.Contains(body, "<ol>") {
 		t.Errorf("a hostile query: %s", body)
 	}
 }

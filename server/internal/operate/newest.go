@@ -19,7 +19,8 @@ const (
 // newest counts the newest answers of streams.
 func (r *Report) newest() admin.Newest {
 	u := r.Gate.Newest().Usage()
-	return admin.Newest{Bytes: u.Bytes, Limit: u.Limit, Streams: u.Streams, Waiting: u.Waiting, Answered: u.Answered, Failed: u.Failed, Evicted: u.Evicted}
+	return admin.Newest{Bytes: u.Bytes, Limit: u.Limit, Streams: u.Streams, Waiting: u.Waiting, Answered: u.Answered,
+		Failed: u.Failed, Evicted: u.Evicted}
 }
 
 // seen lists streams: those of which the newest answers are kept, or waited for, and those that
@@ -43,8 +44,9 @@ func (r *Report) seen() []admin.Seen {
 	now := time.Now()
 	for _, s := range r.Gate.Newest().States(mostSeen) {
 		seen := admin.Seen{
-			Model: s.Name, Name: s.Stream, Connection: s.Connection != 0, Client: sender(s.Source.User, s.Client), Identity: s.Identity,
-			Known: s.Known, Waiting: s.Waiting, Askers: append([]string{}, s.Askers...),
+			Model: s.Name, Name: s.Stream, Connection: s.Connection != 0, Client: sender(s.Source.User, s.Client),
+			Identity: s.Identity,
+			Known:    s.Known, Waiting: s.Waiting, Askers: append([]string{}, s.Askers...),
 		}
 		if s.Kept {
 			age := max(0, now.Sub(s.Captured)).Seconds()
@@ -61,7 +63,8 @@ func (r *Report) seen() []admin.Seen {
 			continue
 		}
 		for _, s := range target.Model.Streams(mostSeen) {
-			seen := admin.Seen{Model: target.ID.Name, Name: s.Name, Connection: s.Connection != 0, Client: s.Client, Known: true, Askers: []string{}}
+			seen := admin.Seen{Model: target.ID.Name, Name: s.Name, Connection: s.Connection != 0, Client: s.Client,
+				Known: true, Askers: []string{}}
 			if s.Newest >= 0 {
 				age := s.Newest.Seconds()
 				seen.Age = &age
@@ -107,8 +110,9 @@ func (t Trials) Newest(who *access.Identity, name string, most int) (admin.Newes
 			return admin.NewestList{}, fmt.Errorf("stream %q: %w", a.Source.Stream, err)
 		}
 		out.Answers = append(out.Answers, admin.NewestAnswer{
-			Name: a.Source.Stream, Connection: a.Source.Connection != 0, Client: sender(a.Source.User, a.Source.Client), Identity: a.Source.Identity,
-			Seq: a.Seq, Age: max(0, now.Sub(a.Captured)).Seconds(), Skipped: a.Skipped,
+			Name: a.Source.Stream, Connection: a.Source.Connection != 0, Client: sender(a.Source.User, a.Source.Client),
+			Identity: a.Source.Identity,
+			Seq:      a.Seq, Age: max(0, now.Sub(a.Captured)).Seconds(), Skipped: a.Skipped,
 			Model: a.Target.ID.Name, Version: a.Target.ID.Version, Outputs: shown,
 		})
 	}

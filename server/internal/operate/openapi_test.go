@@ -61,7 +61,8 @@ func (d *description) fits(at string, s schema, v any) (faults []string) {
 			if !several {
 				kinds = []any{arg}
 			}
-			is := map[any]bool{"null": v == nil, "object": isObject, "array": isList, "number": isNumber, "integer": isNumber && number == float64(int64(number))}
+			is := map[any]bool{"null": v == nil, "object": isObject, "array": isList, "number": isNumber,
+				"integer": isNumber && number == float64(int64(number))}
 			_, is["string"] = v.(string)
 			_, is["boolean"] = v.(bool)
 			if !slices.ContainsFunc(kinds, func(k any) bool { return is[k] }) {
@@ -72,7 +73,9 @@ func (d *description) fits(at string, s schema, v any) (faults []string) {
 				add("expected one of %v, got %v", arg, v)
 			}
 		case "anyOf":
-			if !slices.ContainsFunc(arg.([]any), func(one any) bool { return d.fits(at, one.(map[string]any), v) == nil }) {
+			if !slices.ContainsFunc(arg.([]any), func(one any) bool {
+				return d.fits(at, one.(map[string]any), v) == nil
+			}) {
 				add("%v is none of %v", v, arg)
 			}
 		case "required":
@@ -111,7 +114,8 @@ func (d *description) fits(at string, s schema, v any) (faults []string) {
 			case isObject:
 				size = float64(len(object))
 			}
-			if limit := arg.(float64); strings.HasPrefix(keyword, "min") && size < limit || strings.HasPrefix(keyword, "max") && size > limit {
+			if limit := arg.(float64); strings.HasPrefix(keyword, "min") && size < limit ||
+				strings.HasPrefix(keyword, "max") && size > limit {
 				add("%s is %v, got %v", keyword, arg, size)
 			}
 		default:
@@ -122,18 +126,27 @@ func (d *description) fits(at string, s schema, v any) (faults []string) {
 }
 
 func door() http.Handler {
-	models := []admin.Model{{Name: "digits", Version: "1", Default: true, Ready: true, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1}}}, Outputs: []admin.Tensor{}, Cache: &admin.Cache{Limit: 1 << 20, Entries: 1}}}
+	models := []admin.Model{{Name: "digits", Version: "1", Default: true, Ready: true,
+		Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1}}}, Outputs: []admin.Tensor{},
+		Cache: &admin.Cache{Limit: 1 << 20, Entries: 1}}}
 	s := admintest.New(models, admin.Status{
-		Readiness: admin.Readiness{Ready: true, State: admin.Serving, Degraded: "a"}, State: admin.State{At: "redis://h/0", Error: "b"}, Doors: []admin.Door{{Name: "tcp"}},
-		Clients:  []admin.Client{{Name: "identity \"cam\"", Quotas: []admin.Quota{{Quota: "connections", Limit: 2, Used: 1, Refused: 1, Since: 1}}}},
-		Sessions: []admin.Session{{Model: "digits", Version: "1", RPC: "v4", Instance: "a", LastFailure: "b", Reason: "c", Arena: "inputs", Readable: 1, Outputs: 1, Replaced: 1, ReplacedFor: 1, Feedback: 1, FeedbackDropped: 1}},
+		Readiness: admin.Readiness{Ready: true, State: admin.Serving, Degraded: "a"},
+		State:     admin.State{At: "redis://h/0", Error: "b"}, Doors: []admin.Door{{Name: "tcp"}},
+		Clients: []admin.Client{{Name: "identity \"cam\"",
+			Quotas: []admin.Quota{{Quota: "connections", Limit: 2, Used: 1, Refused: 1, Since: 1}}}},
+		Sessions: []admin.Session{{Model: "digits", Version: "1", RPC: "v4", Instance: "a", LastFailure: "b",
+			Reason: "c", Arena: "inputs", Readable: 1, Outputs: 1, Replaced: 1, ReplacedFor: 1, Feedback: 1,
+			FeedbackDropped: 1}},
 		Warnings: []string{"look"}, Routes: []admin.Route{{Name: "robot", To: "digits/latest", Hides: "a model of this name"}},
-		Models:    []admin.Health{{Name: "digits", Version: "1", Durations: []admin.DurationClass{{Above: 0.005, UpTo: 0.01, Requests: 1}}}},
-		Streams:   []admin.Seen{{Model: "digits", Name: "cam", Askers: []string{"robot"}, Waiting: 1}, {Model: "digits", Name: "a", Known: true, Age: new(1.5), Askers: []string{}}},
+		Models: []admin.Health{{Name: "digits", Version: "1",
+			Durations: []admin.DurationClass{{Above: 0.005, UpTo: 0.01, Requests: 1}}}},
+		Streams: []admin.Seen{{Model: "digits", Name: "cam", Askers: []string{"robot"}, Waiting: 1},
+			{Model: "digits", Name: "a", Known: true, Age: new(1.5), Askers: []string{}}},
 		Processes: []admin.Process{{Name: "digits", PID: 1, State: "running", LastExit: "exit status 1", Log: []string{"line"}}},
 	}).Sources()
 	s.Trail = access.NewTrail(slog.New(slog.DiscardHandler))
-	s.Trail.Add(access.Entry{Source: access.Source{Identity: "a", Address: "b", Door: "rest"}, Action: "load", What: "model", Name: "c", Before: "1", After: "2", Refused: true, Error: "d"})
+	s.Trail.Add(access.Entry{Source: access.Source{Identity: "a", Address: "b", Door: "rest"}, Action: "load",
+		What: "model", Name: "c", Before: "1", After: "2", Refused: true, Error: "d"})
 	return operate.Handler(s)
 }
 
@@ -185,7 +198,8 @@ func TestEveryOperationIsDescribed(t *testing.T) {
 		for method, op := range methods {
 			described = append(described, path+" "+method)
 			if ids[op.OperationID] != "" || op.OperationID == "" {
-				t.Errorf("%s %s: the operation's id %q is also that of %s", method, path, op.OperationID, ids[op.OperationID])
+				t.Errorf("%s %s: the operation's id %q is also that of %s", method, path, op.OperationID,
+					ids[op.OperationID])
 			}
 			ids[op.OperationID] = path
 		}
@@ -388,12 +402,18 @@ func everyPathIsTried(t *testing.T, d *description, tried map[string]bool) {
 func TestTypesAreAsDescribed(t *testing.T) {
 	d := describedBy(t, door())
 	for _, v := range []any{
-		admin.Readiness{}, admin.App{}, admin.AppList{}, admin.LearnedModel{}, admin.LearnedUser{}, admin.Learned{}, admin.Parameter{}, admin.Policy{},
-		admin.PolicyList{}, admin.Tensor{}, admin.Model{}, admin.ModelList{}, admin.ModelVersions{}, admin.Explanation{}, admin.Explanations{},
-		admin.Process{}, admin.Session{}, admin.Container{}, admin.Containers{}, admin.PolicyState{}, admin.Document{}, admin.Change{},
-		admin.Imported{}, admin.Usage{}, admin.State{}, admin.Status{}, admin.Cache{}, admin.ModelCache{}, admin.Cleared{},
-		admin.BatchList{}, admin.Batches{}, admin.InsightList{}, admin.Insight{}, admin.Batch{}, admin.Replica{}, admin.Measured{}, admin.Fitted{},
-		admin.WatchedAppList{}, admin.Tried{}, admin.TriedOutput{}, admin.NewestList{}, admin.NewestAnswer{}, admin.History{}, admin.Event{}, admin.Audit{}, access.Entry{}, admin.Logs{}, admin.Reloaded{}, admin.Setting{},
+		admin.Readiness{}, admin.App{}, admin.AppList{}, admin.LearnedModel{}, admin.LearnedUser{}, admin.Learned{},
+		admin.Parameter{}, admin.Policy{},
+		admin.PolicyList{}, admin.Tensor{}, admin.Model{}, admin.ModelList{}, admin.ModelVersions{},
+		admin.Explanation{}, admin.Explanations{},
+		admin.Process{}, admin.Session{}, admin.Container{}, admin.Containers{}, admin.PolicyState{}, admin.Document{},
+		admin.Change{},
+		admin.Imported{}, admin.Usage{}, admin.State{}, admin.Status{}, admin.Cache{}, admin.ModelCache{},
+		admin.Cleared{},
+		admin.BatchList{}, admin.Batches{}, admin.InsightList{}, admin.Insight{}, admin.Batch{}, admin.Replica{},
+		admin.Measured{}, admin.Fitted{},
+		admin.WatchedAppList{}, admin.Tried{}, admin.TriedOutput{}, admin.NewestList{}, admin.NewestAnswer{},
+		admin.History{}, admin.Event{}, admin.Audit{}, access.Entry{}, admin.Logs{}, admin.Reloaded{}, admin.Setting{},
 	} {
 		typ := reflect.TypeOf(v)
 		s, ok := d.Components.Schemas[typ.Name()]

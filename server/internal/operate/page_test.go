@@ -27,18 +27,22 @@ func fetch(h http.Handler, path string, header ...string) *httptest.ResponseReco
 // runs no script that is not a file, and is sent only once.
 func TestPage(t *testing.T) {
 	h := Handler(sources(admin.Serving))
-	if w := fetch(h, "/", "Accept", "*/*"); w.Code != 200 || !strings.Contains(w.Body.String(), `"paths"`) || w.Header().Get("Content-Type") != "application/json" {
+	if w := fetch(h, "/", "Accept", "*/*"); w.Code != 200 || !strings.Contains(w.Body.String(), `"paths"`) ||
+		w.Header().Get("Content-Type") != "application/json" {
 		t.Errorf("a program gets %d %s", w.Code, w.Body)
 	}
 	w := fetch(h, "/", "Accept", "text/html,application/xhtml+xml,*/*;q=0.8")
-	if w.Code != 200 || !strings.Contains(w.Body.String(), "<title>shivad</title>") || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/html") {
+	if w.Code != 200 || !strings.Contains(w.Body.String(), "<title>shivad</title>") ||
+		!strings.HasPrefix(w.Header().Get("Content-Type"), "text/html") {
 		t.Fatalf("a browser gets %d %s", w.Code, w.Body)
 	}
-	if policy := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'self';") || strings.Contains(policy, "unsafe") {
+	if policy := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'self';") ||
+		strings.Contains(policy, "unsafe") {
 		t.Errorf("policy %q", policy)
 	}
 	tag := w.Header().Get("ETag")
-	if again := fetch(h, "/", "Accept", "text/html", "If-None-Match", tag); tag == "" || again.Code != http.StatusNotModified || again.Body.Len() > 0 {
+	if again := fetch(h, "/", "Accept", "text/html", "If-None-Match", tag); tag == "" ||
+		again.Code != http.StatusNotModified || again.Body.Len() > 0 {
 		t.Errorf("the same again: %d, %d bytes", again.Code, again.Body.Len())
 	}
 	outside := regexp.MustCompile(`(src|href)="[^/#"]|url\(|@import|https?://[a-z]`)
@@ -48,7 +52,8 @@ func TestPage(t *testing.T) {
 	for name, file := range files {
 		all += len(file.packed)
 		got := fetch(h, name, "Accept-Encoding", "gzip, br")
-		if got.Code != 200 || got.Header().Get("Content-Encoding") != "gzip" || !bytes.Equal(got.Body.Bytes(), file.packed) || got.Header().Get("Content-Type") != file.kind {
+		if got.Code != 200 || got.Header().Get("Content-Encoding") != "gzip" ||
+			!bytes.Equal(got.Body.Bytes(), file.packed) || got.Header().Get("Content-Type") != file.kind {
 			t.Errorf("%s: %d %v", name, got.Code, got.Header())
 		}
 		if strings.Contains(name, "/uplot/") || strings.HasSuffix(name, ".svg") {
@@ -79,7 +84,8 @@ func TestPageIsWhole(t *testing.T) {
 		if strings.Contains(name, "/uplot/") {
 			continue
 		}
-		for _, m := range regexp.MustCompile(`(?:src|href)="(/page/[^"]+)"|from '\.(/[^']+)'`).FindAllSubmatch(file.plain, -1) {
+		for _, m := range regexp.MustCompile(`(?:src|href)="(/page/[^"]+)"|from '\.(/[^']+)'`).
+			FindAllSubmatch(file.plain, -1) {
 			other := string(m[1])
 			if other == "" {
 				other = "/page" + string(m[2])

@@ -152,7 +152,9 @@ func (m *pastModel) since(h admin.Health, seconds float64) (values [measures]flo
 	}
 	took := slices.Clone(h.Durations)
 	for i := range took {
-		if k := slices.IndexFunc(m.before.Durations, func(b admin.DurationClass) bool { return b.Above == took[i].Above }); k >= 0 {
+		if k := slices.IndexFunc(m.before.Durations, func(b admin.DurationClass) bool {
+			return b.Above == took[i].Above
+		}); k >= 0 {
 			took[i].Requests -= m.before.Durations[k].Requests
 		}
 	}
@@ -203,7 +205,8 @@ func (p *Past) Since(at float64) admin.Past {
 	for from < len(p.times) && p.times[from] <= at {
 		from++
 	}
-	out := admin.Past{Times: append([]float64{}, p.times[from:]...), Models: []admin.PastModel{}, Applications: []admin.PastApplication{}}
+	out := admin.Past{Times: append([]float64{}, p.times[from:]...), Models: []admin.PastModel{},
+		Applications: []admin.PastApplication{}}
 	if len(out.Times) == 0 {
 		return out
 	}
@@ -211,7 +214,8 @@ func (p *Past) Since(at float64) admin.Past {
 	for key, m := range p.models {
 		s := &m.series
 		out.Models = append(out.Models, admin.PastModel{
-			Name: key.name, Version: key.version, Requests: after(s[measuredRequests]), Failed: after(s[measuredFailed]), InTime: after(s[measuredInTime]),
+			Name: key.name, Version: key.version, Requests: after(s[measuredRequests]),
+			Failed: after(s[measuredFailed]), InTime: after(s[measuredInTime]),
 			P50: after(s[measuredP50]), P99: after(s[measuredP99]), Waiting: after(s[measuredWaiting]),
 		})
 		if key.version != "" {

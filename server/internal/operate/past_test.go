@@ -53,14 +53,17 @@ func TestPast(t *testing.T) {
 		return math.Abs(float64(got)-want) < 1e-6*math.Max(1, math.Abs(want))
 	}
 	old := names["old"]
-	if at := 7; !near(old.Requests[at], 20) || !near(old.Failed[at], 2) || !near(old.InTime[at], 0.5) || !near(old.P50[at], 0.002) || !near(old.Waiting[at], 87) {
+	if at := 7; !near(old.Requests[at], 20) || !near(old.Failed[at], 2) || !near(old.InTime[at], 0.5) ||
+		!near(old.P50[at], 0.002) || !near(old.Waiting[at], 87) {
 		t.Errorf("at %d: %v", at, old)
 	}
-	if s := names["new"].Waiting; !math.IsNaN(float64(s[69])) || s[70] != 0 || names["gone"].Name != "" || len(names) != 3 {
+	if s := names["new"].Waiting; !math.IsNaN(float64(s[69])) || s[70] != 0 || names["gone"].Name != "" ||
+		len(names) != 3 {
 		t.Errorf("new %v, gone %+v", s, names["gone"])
 	}
 	shares := past.Applications[0].Shares
-	if len(past.Applications) != 1 || len(shares) != 2 || shares["old/1"][69] != 1 || shares["old/1"][70] != 0.25 || !math.IsNaN(float64(shares["new/1"][69])) || shares["new/1"][70] != 0.75 {
+	if len(past.Applications) != 1 || len(shares) != 2 || shares["old/1"][69] != 1 || shares["old/1"][70] != 0.25 ||
+		!math.IsNaN(float64(shares["new/1"][69])) || shares["new/1"][70] != 0.75 {
 		t.Errorf("shares %+v", past.Applications)
 	}
 
@@ -68,7 +71,9 @@ func TestPast(t *testing.T) {
 	// rate.
 	p.add(first+5*200, []admin.Health{{Name: "old", Version: "1", Requests: 3}}, nil)
 	past = p.Since(first + 5*199)
-	if text, err := json.Marshal(past); err != nil || string(text) != fmt.Sprintf(`{"times":[%d],"models":[{"name":"old","version":"1","requests":[null],"failed":[null],"in_time":[null],"p50":[null],"p99":[null],"waiting":[0]}],"applications":[]}`, first+5*200) {
+	if text, err := json.Marshal(past); err != nil ||
+		string(text) != fmt.Sprintf(`{"times":[%d],"models":[{"name":"old","version":"1","requests":[null],"failed":[null],"in_time":[null],"p50":[null],"p99":[null],"waiting":[0]}],"applications":[]}`,
+			first+5*200) {
 		t.Errorf("%s, %v", text, err)
 	}
 	if past := p.Since(first + 5*200); past.Times == nil || len(past.Times)+len(past.Models) > 0 {
@@ -78,7 +83,8 @@ func TestPast(t *testing.T) {
 
 // The page computes the same from counts while it is open (history.js).
 func TestQuantile(t *testing.T) {
-	classes := []admin.DurationClass{{Above: 0, UpTo: 0.001, Requests: 10}, {Above: 0.001, UpTo: 0.01, Requests: 80}, {Above: 0.01, Requests: 10}}
+	classes := []admin.DurationClass{{Above: 0, UpTo: 0.001, Requests: 10}, {Above: 0.001, UpTo: 0.01, Requests: 80},
+		{Above: 0.01, Requests: 10}}
 	got := []float32{quantile(classes, 0.05), quantile(classes, 0.5), quantile(classes, 0.99), quantile(nil, 0.5)}
 	want := []float64{0.0005 * math.Sqrt2, 0.001 * math.Sqrt(10), 0.01, math.NaN()}
 	if !slices.EqualFunc(got, want, func(a float32, b float64) bool {

@@ -34,7 +34,8 @@ func (ps Pipelines) Status() ([]admin.PipelineStatus, error) {
 	list, err := ps.List()
 	var all []admin.PipelineStatus
 	for _, d := range list {
-		one := admin.PipelineStatus{Pipeline: d, Origin: admin.OriginStore, Faults: []string{}, Load: ps.Report.stageLoads(d)}
+		one := admin.PipelineStatus{Pipeline: d, Origin: admin.OriginStore, Faults: []string{},
+			Load: ps.Report.stageLoads(d)}
 		if ps.Store.Pipelines().Fixed(d.Name) {
 			one.Origin = admin.OriginFile
 		}
@@ -65,7 +66,8 @@ func (ps Pipelines) Create(ctx context.Context, d admin.Pipeline) (admin.Pipelin
 }
 
 // Change modifies a pipeline in one atomic step, which may call change several times.
-func (ps Pipelines) Change(ctx context.Context, name string, change func(admin.Pipeline) (admin.Pipeline, error)) (admin.Pipeline, error) {
+func (ps Pipelines) Change(ctx context.Context, name string,
+	change func(admin.Pipeline) (admin.Pipeline, error)) (admin.Pipeline, error) {
 	made, err := ps.Store.Pipelines().Change(ctx, name, func(d *pipelines.Definition) (err error) {
 		*d, err = change(*d)
 		return err

@@ -261,7 +261,8 @@ func (p *process) state() predict.Condition {
 	switch {
 	case at.supervisor == nil && at.forced > 0:
 		return predict.Condition{State: predict.Unavailable, Reason: "unloaded",
-			Cause: fmt.Sprintf("unloaded; %d of its processes did not end within stop_timeout, %v, and were killed", at.forced, p.table().StopTimeout)}
+			Cause: fmt.Sprintf("unloaded; %d of its processes did not end within stop_timeout, %v, and were killed",
+				at.forced, p.table().StopTimeout)}
 	case at.supervisor == nil:
 		return predict.Condition{State: predict.Unavailable, Reason: "unloaded"}
 	case at.stopping:
@@ -274,9 +275,12 @@ func (p *process) state() predict.Condition {
 	for _, i := range list {
 		switch {
 		case i.State == "running" && i.Registers:
-			return predict.Condition{State: predict.Loading, Reason: "its process has registered other models or versions", Cause: fmt.Sprintf("its process has registered %v", at.versions)}
+			return predict.Condition{State: predict.Loading,
+				Reason: "its process has registered other models or versions",
+				Cause:  fmt.Sprintf("its process has registered %v", at.versions)}
 		case i.State == "running" && at.refusal != nil:
-			return predict.Condition{State: predict.Loading, Reason: "its process may not register what it serves", Cause: fmt.Sprintf("its process was refused: %v", at.refusal)}
+			return predict.Condition{State: predict.Loading, Reason: "its process may not register what it serves",
+				Cause: fmt.Sprintf("its process was refused: %v", at.refusal)}
 		case i.State == "running", i.State == "restarting" && i.LastExit == "":
 			return predict.Condition{State: predict.Loading, Reason: "its process has started and not registered yet"}
 		}
@@ -284,11 +288,13 @@ func (p *process) state() predict.Condition {
 	first := list[0]
 	if first.State == "retired" {
 		return predict.Condition{State: predict.Unavailable, Reason: "retired: a newer version has replaced it",
-			Cause: fmt.Sprintf("retired: a newer version has replaced it; \"shivactl containers start %s\" starts it again", p.table().Name)}
+			Cause: fmt.Sprintf("retired: a newer version has replaced it; \"shivactl containers start %s\" starts it again",
+				p.table().Name)}
 	}
 	cause := fmt.Sprintf("%s: its process ended with %s", first.State, first.LastExit)
 	if n := len(first.LastLines); n > 0 {
 		cause += ": " + access.Printable(strings.Join(first.LastLines[max(0, n-3):], " | "), mostOutput)
 	}
-	return predict.Condition{State: predict.Unavailable, Reason: first.State + ": its process has ended; the operators of this server see why", Cause: cause}
+	return predict.Condition{State: predict.Unavailable,
+		Reason: first.State + ": its process has ended; the operators of this server see why", Cause: cause}
 }

@@ -233,7 +233,9 @@ func (ps *Processes) mayServe(container string, id scheduler.ModelID) error {
 	}
 	c := p.table()
 	own := cmp.Or(c.Model, c.Name)
-	if id.Name == own || slices.ContainsFunc(c.Serve, func(pattern string) bool { return access.Serves(pattern, id.String()) }) {
+	if id.Name == own || slices.ContainsFunc(c.Serve, func(pattern string) bool {
+		return access.Serves(pattern, id.String())
+	}) {
 		return nil
 	}
 	err = fmt.Errorf("%w: a process of container %q may not serve %s: its [[container]] has model = %q and serve = %q; if it should, set model to %q, or add it to serve",

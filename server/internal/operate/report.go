@@ -62,7 +62,8 @@ func (r *Report) Ready() admin.Readiness {
 	}
 	if a.State == admin.Serving { // so the store is open
 		if k := r.Store.Health(); !k.Healthy {
-			a.Degraded = fmt.Sprintf("since %s changes of applications, pipelines, settings and policy state cannot be stored: %s", k.Since.Format(time.RFC3339), k.Error)
+			a.Degraded = fmt.Sprintf("since %s changes of applications, pipelines, settings and policy state cannot be stored: %s",
+				k.Since.Format(time.RFC3339), k.Error)
 		}
 		if dead := r.failingModels(); dead != "" {
 			a.Degraded = strings.TrimPrefix(a.Degraded+"; "+dead, "; ")
@@ -135,7 +136,8 @@ func maxBatch(s scheduler.Stats) int {
 func declared(specs []tensor.Spec) []admin.Tensor {
 	out := make([]admin.Tensor, len(specs))
 	for i, t := range specs {
-		out[i] = admin.Tensor{Name: t.Name, Datatype: t.DType.V2(), Shape: append([]int{}, t.Shape...), Optional: t.Optional, Ragged: t.Ragged}
+		out[i] = admin.Tensor{Name: t.Name, Datatype: t.DType.V2(), Shape: append([]int{}, t.Shape...),
+			Optional: t.Optional, Ragged: t.Ragged}
 		if t.Image != nil {
 			out[i].Image = t.Image.String()
 		}
@@ -170,7 +172,8 @@ func (r *Report) Status() admin.Status {
 	}{{"tcp", st.Listen.TCP}, {"rest", st.Listen.REST}, {"grpc", st.Listen.GRPC}, {"frigate", st.Listen.Frigate}} {
 		if len(door.listen) > 0 {
 			m := r.Metrics.Door(door.name)
-			st.Doors = append(st.Doors, admin.Door{Name: door.name, Connections: m.Connections(), InFlight: m.InFlight()})
+			st.Doors = append(st.Doors,
+				admin.Door{Name: door.name, Connections: m.Connections(), InFlight: m.InFlight()})
 		}
 	}
 	for _, stats := range r.Stats() {
@@ -197,7 +200,8 @@ func (r *Report) routes() []admin.Route {
 func (r *Report) shared() admin.Shared {
 	u := r.Arena()
 	return admin.Shared{
-		Inputs: u.Resident, Used: u.Used, Readable: r.Sessions.Readable(), Replaced: u.Replaced, Limit: u.Limit, Outputs: u.Outputs,
+		Inputs: u.Resident, Used: u.Used, Readable: r.Sessions.Readable(), Replaced: u.Replaced, Limit: u.Limit,
+		Outputs: u.Outputs,
 	}
 }
 

@@ -61,11 +61,14 @@ func (ps *Processes) ready(ctx context.Context, model string) error {
 		}
 		switch at := ps.State(model); {
 		case at.State == predict.Unavailable:
-			return false, fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, at.Detail())
+			return false, fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model,
+				at.Detail())
 		case errors.Is(ctx.Err(), context.Canceled):
-			return false, fmt.Errorf("%w: the client disconnected while model %q was loading", scheduler.ErrCanceled, model)
+			return false, fmt.Errorf("%w: the client disconnected while model %q was loading", scheduler.ErrCanceled,
+				model)
 		case ctx.Err() != nil:
-			return false, fmt.Errorf("%w: model %q is still loading: %s", scheduler.ErrDeadlineExceeded, model, at.Detail())
+			return false, fmt.Errorf("%w: model %q is still loading: %s", scheduler.ErrDeadlineExceeded, model,
+				at.Detail())
 		}
 		return false, nil
 	}, ctx.Done())
@@ -85,7 +88,8 @@ func (ps *Processes) registersOthers(model string) string {
 		if p.table().Model != "" && time.Since(at.since) < ps.Grace {
 			return ""
 		}
-		text = fmt.Sprintf("the processes of container %q have registered %v, and not %q: set model in its [[container]] to the model that it serves", p.table().Name, ids, model)
+		text = fmt.Sprintf("the processes of container %q have registered %v, and not %q: set model in its [[container]] to the model that it serves",
+			p.table().Name, ids, model)
 	}
 	return text
 }

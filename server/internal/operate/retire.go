@@ -102,7 +102,8 @@ func (ss *Sessions) Retire() {
 				}
 			}
 			if r.note(id, idle) || told > 0 {
-				ss.cfg.Trail.Add(access.Entry{Source: access.Source{Door: "server"}, Action: "retire", What: "model", Name: id.String(),
+				ss.cfg.Trail.Add(access.Entry{Source: access.Source{Door: "server"}, Action: "retire", What: "model",
+					Name:  id.String(),
 					After: fmt.Sprintf(`{"told_goodbye":%d,"stay_idle":%d}`, told, len(idle))})
 			}
 		}

@@ -175,8 +175,10 @@ func (p *process) follow(now time.Time, r reading) int {
 	p.mu.Unlock()
 	if wanted != before {
 		p.fleet.log.Info("container scaled", "container", p.table().Name, "from", before, "to", wanted, "why", why)
-		p.fleet.sessions.cfg.Trail.Add(access.Entry{Source: access.Source{Door: "server"}, Action: "scale", What: "container", Name: p.table().Name,
-			Before: access.AuditText(map[string]int{"processes": before}), After: access.AuditText(map[string]any{"processes": wanted, "why": why})})
+		p.fleet.sessions.cfg.Trail.Add(access.Entry{Source: access.Source{Door: "server"}, Action: "scale",
+			What: "container", Name: p.table().Name,
+			Before: access.AuditText(map[string]int{"processes": before}),
+			After:  access.AuditText(map[string]any{"processes": wanted, "why": why})})
 	}
 	return wanted
 }
@@ -233,7 +235,9 @@ func (ps *Processes) Scaled(container string) (s scaleState, ok bool) {
 // Containers returns the names of each [[container]] that serves a model.
 func (ps *Processes) Containers(model string) (names []string) {
 	for _, p := range ps.all() {
-		if p.hasName(model) || slices.ContainsFunc(p.current().versions, func(id scheduler.ModelID) bool { return id.Name == model }) {
+		if p.hasName(model) || slices.ContainsFunc(p.current().versions, func(id scheduler.ModelID) bool {
+			return id.Name == model
+		}) {
 			names = append(names, p.table().Name)
 		}
 	}

@@ -50,14 +50,19 @@ func TestScaling(t *testing.T) {
 			}
 			return 3
 		}, 2, map[int]int{9: 1, 10: 3, 99: 3, 159: 3, 161: 1}},
-		"more than max":               {bounds, 10, func(at time.Duration) int { return 9 }, 1, map[int]int{0: 4, 299: 4}},
+		"more than max": {bounds, 10, func(at time.Duration) int { return 9 }, 1,
+			map[int]int{0: 4, 299: 4}},
 		"more than there is room for": {bounds, 2, func(time.Duration) int { return 9 }, 1, map[int]int{0: 2, 299: 2}},
-		"less room than min":          {config.Replicas{Min: 2, Max: 4, DownAfter: time.Minute}, 1, func(time.Duration) int { return 9 }, 1, map[int]int{0: 2}},
-		"noise":                       {bounds, 10, func(at time.Duration) int { return 2 + int(at/(100*time.Millisecond))%2 }, 2, map[int]int{1: 3, 299: 3}},
+		"less room than min": {config.Replicas{Min: 2, Max: 4, DownAfter: time.Minute}, 1,
+			func(time.Duration) int { return 9 }, 1, map[int]int{0: 2}},
+		"noise": {bounds, 10, func(at time.Duration) int { return 2 + int(at/(100*time.Millisecond))%2 }, 2,
+			map[int]int{1: 3, 299: 3}},
 		// Up with each tooth, and never down: none is long enough.
-		"sawtooth": {bounds, 10, func(at time.Duration) int { return 1 + int(at/(10*time.Second))%4 }, 3, map[int]int{0: 1, 39: 4, 299: 4}},
+		"sawtooth": {bounds, 10, func(at time.Duration) int { return 1 + int(at/(10*time.Second))%4 }, 3,
+			map[int]int{0: 1, 39: 4, 299: 4}},
 		// The number falls to the highest need since then, not to the latest.
-		"down by steps": {bounds, 10, func(at time.Duration) int { return max(1, 4-int(at/(30*time.Second))) }, 3, map[int]int{0: 4, 89: 4, 91: 3, 149: 3, 151: 1, 299: 1}},
+		"down by steps": {bounds, 10, func(at time.Duration) int { return max(1, 4-int(at/(30*time.Second))) }, 3,
+			map[int]int{0: 4, 89: 4, 91: 3, 149: 3, 151: 1, 299: 1}},
 		"to zero": {config.Replicas{Min: 0, Max: 2, DownAfter: time.Minute}, 10, func(at time.Duration) int {
 			if at < time.Second || at > 200*time.Second {
 				return 1
@@ -77,13 +82,18 @@ func TestScaling(t *testing.T) {
 		}
 	}
 	s := &scaling{wanted: 4}
-	if n, why := s.decide(time.Now(), reading{bounds: config.Replicas{Min: 1, Max: 2, DownAfter: time.Minute}, needed: 4, room: math.MaxInt}); n != 2 || why != "max is 2" {
+	if n, why := s.decide(time.Now(),
+		reading{bounds: config.Replicas{Min: 1, Max: 2, DownAfter: time.Minute}, needed: 4, room: math.MaxInt}); n !=
+		2 || why != "max is 2" {
 		t.Errorf("after max was lowered: %d, %s", n, why)
 	}
-	if n, why := s.decide(time.Now(), reading{bounds: config.Replicas{Min: 3, Max: 4, DownAfter: time.Minute}, needed: 1, room: math.MaxInt}); n != 3 || why != "min is 3" {
+	if n, why := s.decide(time.Now(),
+		reading{bounds: config.Replicas{Min: 3, Max: 4, DownAfter: time.Minute}, needed: 1, room: math.MaxInt}); n !=
+		3 || why != "min is 3" {
 		t.Errorf("after min was raised: %d, %s", n, why)
 	}
-	if n, why := s.decide(time.Now(), reading{bounds: bounds, needed: 9, room: math.MaxInt, why: "m needs 9"}); n != 4 || !strings.Contains(why, "m needs 9; max is 4") {
+	if n, why := s.decide(time.Now(), reading{bounds: bounds, needed: 9, room: math.MaxInt, why: "m needs 9"}); n !=
+		4 || !strings.Contains(why, "m needs 9; max is 4") {
 		t.Errorf("above max: %d, %s", n, why)
 	}
 }

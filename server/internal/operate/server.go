@@ -27,7 +27,8 @@ type Server struct {
 // Listen opens the address, "host:port", "tls://host:port" or "unix:PATH", and begins to serve. The
 // caller ends it with Shutdown. A nil open is listen.Open. config returns the TLS configuration for
 // the next connection to a TLS address. A nil log is silent.
-func Listen(addr string, access unixsocket.Access, open listen.Opener, config func() *listen.TLS, h http.Handler, log *slog.Logger) (*Server, error) {
+func Listen(addr string, access unixsocket.Access, open listen.Opener, config func() *listen.TLS, h http.Handler,
+	log *slog.Logger) (*Server, error) {
 	if open == nil {
 		open = listen.Open
 	}

@@ -30,7 +30,8 @@ type Sessions struct {
 }
 
 func newSessions(cfg FleetConfig) *Sessions {
-	return &Sessions{cfg: cfg, retiring: retirement{poke: make(chan struct{}, 1), idle: make(map[scheduler.ModelID][]uint64)}}
+	return &Sessions{cfg: cfg,
+		retiring: retirement{poke: make(chan struct{}, 1), idle: make(map[scheduler.ModelID][]uint64)}}
 }
 
 // Listen opens the addresses that containers connect to.

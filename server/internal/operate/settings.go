@@ -93,7 +93,8 @@ func (s *Settings) Access() Access {
 // Set changes settings of a model, all of them or none. They take effect at once, for all versions;
 // the file is not written. nil reverts a setting to the file's value. Set returns the values in
 // effect before and after.
-func (s *Settings) Set(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
+func (s *Settings) Set(ctx context.Context, model string,
+	settings map[string]*string) (before, after map[string]any, err error) {
 	var faults []string
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
 		if settings[key] == nil { // the other settings are checked with their values
@@ -177,7 +178,8 @@ func (s *Settings) Read() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stored, err := storedSettings(s.store.State(), func(e state.Entry, err error) {
-		s.log.Error("settings of a model in the state store are unreadable; the file's settings apply", "key", e.Key, "settings", string(e.Value), "error", err)
+		s.log.Error("settings of a model in the state store are unreadable; the file's settings apply", "key", e.Key,
+			"settings", string(e.Value), "error", err)
 	})
 	if err != nil {
 		s.log.Warn("settings of models cannot be read from the state store; the settings in effect stay", "error", err)
@@ -185,7 +187,8 @@ func (s *Settings) Read() {
 	}
 	next, refused := s.File().Overlay(stored)
 	for _, model := range slices.Sorted(maps.Keys(refused)) {
-		s.log.Error("settings of a model in the state store are invalid with this server's file; the file's settings apply", "key", state.Key("settings", model), "settings", stored[model], "error", refused[model])
+		s.log.Error("settings of a model in the state store are invalid with this server's file; the file's settings apply",
+			"key", state.Key("settings", model), "settings", stored[model], "error", refused[model])
 	}
 	s.now.Store(&next)
 	if err := s.to.Scheduler.Reconfigure(next.Defaults.Scheduler(), next.SchedulerModels()); err != nil {
@@ -242,7 +245,8 @@ func (s *Settings) versionFaults(model, version string) []string {
 	if len(live) == 0 {
 		live = []string{"none"}
 	}
-	text := fmt.Sprintf("default_version: no container serves version %q of model %q; ready: %s", version, model, strings.Join(live, ", "))
+	text := fmt.Sprintf("default_version: no container serves version %q of model %q; ready: %s", version, model,
+		strings.Join(live, ", "))
 	if container := s.to.Processes.Starts(scheduler.ModelID{Name: model, Version: version}); container != "" {
 		text += fmt.Sprintf("; \"shivactl containers start %s\" starts it", container)
 	}

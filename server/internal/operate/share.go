@@ -65,7 +65,8 @@ func (ps *Processes) Crowded() string {
 	if wanted <= ps.machine.cores {
 		return ""
 	}
-	return fmt.Sprintf("the server's %d processes want %d processors, and it may use %d", count, wanted, ps.machine.cores)
+	return fmt.Sprintf("the server's %d processes want %d processors, and it may use %d", count, wanted,
+		ps.machine.cores)
 }
 
 // share returns the share of each process of a container.

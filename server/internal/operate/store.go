@@ -59,7 +59,8 @@ func NewStore(at config.State, open Opener, log *slog.Logger) *Store {
 // it, and of the pipelines of the configuration. changed is called when one of them has changed.
 func (s *Store) Open(g *gate.Gate, fixed []pipelines.Definition, changed func()) (err error) {
 	var o backend
-	if o.store, err = s.open(s.at.At, state.Options{Namespace: s.at.Namespace, Required: s.at.Required, Logger: s.log}); err != nil {
+	if o.store, err = s.open(s.at.At,
+		state.Options{Namespace: s.at.Namespace, Required: s.at.Required, Logger: s.log}); err != nil {
 		return err
 	}
 	relink := func() {
@@ -116,7 +117,8 @@ func (s *Store) Registry() (*apps.Registry, error) {
 // models as well: requests for the model would go there.
 func (s *Store) Admit(id scheduler.ModelID) error {
 	if a := s.Apps().App(id.Name); a != nil && !a.Only(id.Name) {
-		return fmt.Errorf("there is an application %q, which links to %q: give the model another name, or delete the application", a.Name, a.Models)
+		return fmt.Errorf("there is an application %q, which links to %q: give the model another name, or delete the application",
+			a.Name, a.Models)
 	}
 	if s.Pipelines().Find(id.Name) != nil {
 		return fmt.Errorf("there is a pipeline %q: give the model another name, or delete the pipeline", id.Name)

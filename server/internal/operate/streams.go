@@ -16,7 +16,8 @@ import (
 // is no such model.
 func (r *Report) Streams(model string, most int) (all []admin.VersionStreams) {
 	for _, target := range r.Gate.TargetsOf(model) {
-		v := admin.VersionStreams{Name: model, Version: target.ID.Version, Known: target.Model.Stats().Streams, Streams: []admin.Stream{}}
+		v := admin.VersionStreams{Name: model, Version: target.ID.Version, Known: target.Model.Stats().Streams,
+			Streams: []admin.Stream{}}
 		for _, s := range target.Model.Streams(most) {
 			v.Streams = append(v.Streams, admin.Stream{
 				Name: s.Name, Connection: s.Connection != 0, Keep: s.Keep, Waiting: s.Waiting, Span: s.Span.Seconds(),
@@ -52,7 +53,8 @@ func explainStreams(s scheduler.Stats, list []scheduler.StreamStats) (out []stri
 	for _, stream := range list[:min(namedStreams, len(list))] {
 		text := fmt.Sprintf("%s gets answers for frames %v old", source(stream), round(stream.Age))
 		if stream.Answered == 0 {
-			text = fmt.Sprintf("%s got no answers for its %d frames in the last %v", source(stream), stream.Frames, round(stream.Span))
+			text = fmt.Sprintf("%s got no answers for its %d frames in the last %v", source(stream), stream.Frames,
+				round(stream.Span))
 		}
 		if slow {
 			say("%s: the model answers %.3g frames a second, its streams send %.3g.", text, does, brings)
@@ -60,17 +62,20 @@ func explainStreams(s scheduler.Stats, list []scheduler.StreamStats) (out []stri
 			say("%s; the model answers all that its streams send, %.3g a second.", text, brings)
 		}
 		if stream.Late >= worthALook && stream.Late > stream.Age/2 {
-			say("Its frames were up to %v old when they arrived: the network is slow, or the clock that sets captured_at is behind.", round(stream.Late))
+			say("Its frames were up to %v old when they arrived: the network is slow, or the clock that sets captured_at is behind.",
+				round(stream.Late))
 		}
 	}
 	if slow {
 		say("%s", newerFrames(s, list[0], does))
 	}
 	if i := slices.IndexFunc(list, func(s scheduler.StreamStats) bool { return s.Undated > 0 }); i >= 0 {
-		say("%s has frames whose captured_at is before 1973: the clock of its client is not set, or counts seconds in place of milliseconds. The age of these frames counts from their arrival.", source(list[i]))
+		say("%s has frames whose captured_at is before 1973: the clock of its client is not set, or counts seconds in place of milliseconds. The age of these frames counts from their arrival.",
+			source(list[i]))
 	}
 	if n.Reordered > 0 {
-		say("%d frames had a seq that was not above that of the frame before. They are answered in the order in which they arrive; check whether two clients use one stream name.", n.Reordered)
+		say("%d frames had a seq that was not above that of the frame before. They are answered in the order in which they arrive; check whether two clients use one stream name.",
+			n.Reordered)
 	}
 	return out
 }
@@ -93,7 +98,8 @@ func newerFrames(s scheduler.Stats, worst scheduler.StreamStats, does float64) s
 		text := "More replicas, a faster model or fewer streams give answers for newer frames"
 		if does > 0 {
 			each := time.Duration(float64(s.Streams) / does * float64(time.Second))
-			text = fmt.Sprintf("The %d streams take turns, so each gets an answer about every %v. ", s.Streams, round(each)) + text
+			text = fmt.Sprintf("The %d streams take turns, so each gets an answer about every %v. ", s.Streams,
+				round(each)) + text
 		}
 		if s.Config.MaxBatch == 1 && !s.Unbatched {
 			text += "; so do batches, which have a frame of each stream: max_batch is 1"
@@ -101,7 +107,10 @@ func newerFrames(s scheduler.Stats, worst scheduler.StreamStats, does float64) s
 		if s.Config.StreamInterval == 0 {
 			return text + ". The number of replicas needed counts these streams only if stream_interval says how often they shall have an answer."
 		}
-		return text + fmt.Sprintf(". The number of replicas needed counts an answer for each of them every %v (stream_interval).", s.Config.StreamInterval)
+		return text +
+			fmt.Sprintf(". The number of replicas needed counts an answer for each of them every %v (stream_interval).",
+				s.Config.StreamInterval)
 	}
-	return fmt.Sprintf("With keep = %v a frame waits behind up to %d older ones; keep = \"latest\" answers newer ones.", worst.Keep, worst.Keep-1)
+	return fmt.Sprintf("With keep = %v a frame waits behind up to %d older ones; keep = \"latest\" answers newer ones.",
+		worst.Keep, worst.Keep-1)
 }

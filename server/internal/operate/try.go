@@ -54,7 +54,8 @@ func (t Trials) try(ctx context.Context, q Trial, arrived time.Time) (out admin.
 	defer cancel()
 	door := t.Door()
 	a, err := door.Infer(ctx, &gate.Request{
-		Model: q.Name, Version: q.Version, Inputs: inputs, Arrived: arrived, Source: door.NewSource(), Who: q.Who, Use: &use,
+		Model: q.Name, Version: q.Version, Inputs: inputs, Arrived: arrived, Source: door.NewSource(), Who: q.Who,
+		Use: &use,
 	}, nil)
 	if err != nil {
 		return out, err

@@ -45,18 +45,22 @@ func TestRefusalAfterTheBody(t *testing.T) {
 	open := sources(admin.Serving)
 	closed := sources(admin.Serving)
 	closed.Identities = new(access.Identities)
-	closed.Identities.Replace([]access.Declaration{{Name: "ops", Tokens: []string{strings.Repeat("a", 64)}, May: []string{"admin:write"}}})
+	closed.Identities.Replace([]access.Declaration{
+		{Name: "ops", Tokens: []string{strings.Repeat("a", 64)}, May: []string{"admin:write"}}})
 	const size = 32 << 20 // more than sockets hold
 	for name, c := range map[string]struct {
 		sources Sources
 		head    string
 		want    string
 	}{
-		"no token":          {closed, "PATCH /v1/models/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n", " 401 "},
-		"another site":      {open, "PATCH /v1/models/a HTTP/1.1\r\nHost: evil.example\r\nContent-Type: application/json\r\n", " 403 "},
-		"no such path":      {open, "POST /nosuch HTTP/1.1\r\nHost: localhost\r\n", " 404 "},
-		"not by POST":       {open, "POST /livez HTTP/1.1\r\nHost: localhost\r\n", " 405 "},
-		"too large":         {open, "PATCH /v1/models/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n", " 413 "},
+		"no token": {closed, "PATCH /v1/models/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n",
+			" 401 "},
+		"another site": {open, "PATCH /v1/models/a HTTP/1.1\r\nHost: evil.example\r\nContent-Type: application/json\r\n",
+			" 403 "},
+		"no such path": {open, "POST /nosuch HTTP/1.1\r\nHost: localhost\r\n", " 404 "},
+		"not by POST":  {open, "POST /livez HTTP/1.1\r\nHost: localhost\r\n", " 405 "},
+		"too large": {open, "PATCH /v1/models/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n",
+			" 413 "},
 		"not JSON":          {open, "PATCH /v1/models/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n", " 415 "},
 		"a body for health": {open, "GET /livez HTTP/1.1\r\nHost: localhost\r\n", " 200 "},
 	} {
@@ -101,7 +105,8 @@ func TestRefusalKeepsTheConnection(t *testing.T) {
 		_, _ = io.Copy(io.Discard, a.Body)
 	}
 	fmt.Fprint(c, "POST /livez HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n")
-	if text, err := io.ReadAll(in); err != nil || !strings.Contains(string(text), " 405 ") || strings.Contains(string(text), " 100 ") {
+	if text, err := io.ReadAll(in); err != nil || !strings.Contains(string(text), " 405 ") ||
+		strings.Contains(string(text), " 100 ") {
 		t.Errorf("it reads %q, %v", text, err)
 	}
 }

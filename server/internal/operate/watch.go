@@ -54,13 +54,19 @@ type feed struct {
 func newFeed(s Sources) *feed {
 	return &feed{sources: s, insights: map[string]*part{}, common: []*part{
 		{event: "status", every: 1, look: func() (any, error) { return s.Report.Status(), nil }},
-		{event: "batches", every: 1, look: func() (any, error) { return admin.BatchList{Models: s.Report.Batches()}, nil }},
+		{event: "batches", every: 1, look: func() (any, error) {
+			return admin.BatchList{Models: s.Report.Batches()}, nil
+		}},
 		{event: "containers", every: 2, look: func() (any, error) { return s.Containers.List(), nil }},
 		{event: "models", every: 2, look: func() (any, error) { return s.models(nil) }},
 		{event: "pipelines", every: 2, look: func() (any, error) { return s.pipelineList(nil) }},
 		{event: "applications", every: 5, look: s.learnedApps},
-		{event: "audit", every: 2, look: func() (any, error) { return admin.Audit{Entries: s.Trail.List(mostShown)}, nil }},
-		{event: "logs", every: 2, look: func() (any, error) { return admin.Logs{Entries: s.Journal.List(mostShown, slog.LevelInfo, 0)}, nil }},
+		{event: "audit", every: 2, look: func() (any, error) {
+			return admin.Audit{Entries: s.Trail.List(mostShown)}, nil
+		}},
+		{event: "logs", every: 2, look: func() (any, error) {
+			return admin.Logs{Entries: s.Journal.List(mostShown, slog.LevelInfo, 0)}, nil
+		}},
 	}}
 }
 
@@ -69,7 +75,8 @@ func (f *feed) enter(model string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.watches == MaxWatches {
-		return refuse(http.StatusTooManyRequests, "%d clients watch this server, which is the limit: close a page that is not in use", MaxWatches)
+		return refuse(http.StatusTooManyRequests,
+			"%d clients watch this server, which is the limit: close a page that is not in use", MaxWatches)
 	}
 	f.watches++
 	if model == "" {
@@ -145,7 +152,9 @@ func (f *feed) refresh(p *part, now int64) {
 // watch answers with the stream of events.
 func (f *feed) watch(r *http.Request) (any, error) {
 	if r.Method == http.MethodHead { // it has no body, and would not end
-		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", eventStream) }), nil
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", eventStream)
+		}), nil
 	}
 	from, wanted, err := since(r)
 	if err != nil {

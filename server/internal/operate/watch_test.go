@@ -120,7 +120,8 @@ func TestWatchEndsWithItsRight(t *testing.T) {
 		s.Identities = new(access.Identities)
 		token := strings.Repeat("t", 40)
 		declare := func(may ...string) {
-			s.Identities.Replace([]access.Declaration{{Name: "ann", Tokens: []string{fmt.Sprintf("%x", sha256.Sum256([]byte(token)))}, May: may}})
+			s.Identities.Replace([]access.Declaration{
+				{Name: "ann", Tokens: []string{fmt.Sprintf("%x", sha256.Sum256([]byte(token)))}, May: may}})
 		}
 		declare("admin:read")
 		a := newFeed(s).begin(t, "", "Authorization", "Bearer "+token)
@@ -135,7 +136,8 @@ func TestWatchEndsWithItsRight(t *testing.T) {
 		}
 		var told struct{ Error string }
 		_, last, _ := strings.Cut(a.Body.String(), "event: end\ndata: ")
-		if err := json.Unmarshal([]byte(last), &told); err != nil || !strings.Contains(told.Error, "admin:read") || strings.Count(a.Body.String(), "event: status\n") < 2 {
+		if err := json.Unmarshal([]byte(last), &told); err != nil || !strings.Contains(told.Error, "admin:read") ||
+			strings.Count(a.Body.String(), "event: status\n") < 2 {
 			t.Errorf("%v: %s", err, a.Body)
 		}
 	})
@@ -157,7 +159,8 @@ func TestShutdownEndsWatches(t *testing.T) {
 		defer r.Body.Close()
 		watches = append(watches, r)
 	}
-	if r, err := http.Get("http://" + l.Addr().String() + "/v1/watch"); err != nil || r.StatusCode != http.StatusTooManyRequests || r.Header.Get("Retry-After") == "" {
+	if r, err := http.Get("http://" + l.Addr().String() + "/v1/watch"); err != nil ||
+		r.StatusCode != http.StatusTooManyRequests || r.Header.Get("Retry-After") == "" {
 		t.Error(r, err)
 	}
 	if r, err := http.Get("http://" + l.Addr().String() + "/livez"); err != nil || r.StatusCode != 200 {

@@ -25,14 +25,16 @@ func Forward(object []byte, names []string, values func(name string) []string) [
 		if len(open) == 1 {
 			open = nil
 		}
-		object = append(jsonscan.AppendMember(open, name, jsonscan.AppendString(nil, strings.Join(given, between))), '}')
+		object = append(jsonscan.AppendMember(open, name, jsonscan.AppendString(nil, strings.Join(given, between))),
+			'}')
 	}
 	return object
 }
 
 // unforwarded are headers with a client's rights, and those that concern a connection or a body
 // instead of a request.
-var unforwarded = []string{"authorization", "proxy-authorization", "connection", "content-length", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
+var unforwarded = []string{"authorization", "proxy-authorization", "connection", "content-length", "host", "keep-alive",
+	"te", "trailer", "transfer-encoding", "upgrade"}
 
 // CheckForward says why a header cannot reach a container as a parameter; "" if it can. The name is
 // in lower case.

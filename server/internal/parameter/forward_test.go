@@ -6,7 +6,8 @@ import (
 )
 
 func TestForward(t *testing.T) {
-	headers := map[string][]string{"x-id": {"7"}, "x-two": {"a", `b"`}, "cookie": {"a=1", "b=2"}, "empty": {""}, "latin": {"\xe9"}}
+	headers := map[string][]string{"x-id": {"7"}, "x-two": {"a", `b"`}, "cookie": {"a=1", "b=2"}, "empty": {""},
+		"latin": {"\xe9"}}
 	for _, c := range []struct{ object, names, want string }{
 		{"", "", ""},
 		{"", "absent", ""},
@@ -31,8 +32,9 @@ func TestCheckForward(t *testing.T) {
 		"x-request-id": "", "cookie": "", "user-agent": "", "x_y": "",
 		"": "expected", "X-Id": "expected", "x id": "expected", ":path": "expected", "é": "expected",
 		"authorization": "rights", "proxy-authorization": "rights", "host": "connection", "content-length": "connection",
-		"grpc-timeout": "gRPC's own", "x-bin": "bytes", "priority": "the server has", "in_order": "the server has", "traceparent": "the server has",
-		"triton_x": "may not", "input_parameters": "may not", "headers": "may not",
+		"grpc-timeout": "gRPC's own", "x-bin": "bytes", "priority": "the server has", "in_order": "the server has",
+		"traceparent": "the server has",
+		"triton_x":    "may not", "input_parameters": "may not", "headers": "may not",
 	} {
 		if why := CheckForward(name); (why == "") != (word == "") || !strings.Contains(why, word) {
 			t.Errorf("%q: got %q, expected %q", name, why, word)

@@ -74,7 +74,8 @@ func TestTable(t *testing.T) {
 func TestOpenAPI(t *testing.T) {
 	for _, w := range Wires {
 		var properties map[string]struct{ Description string }
-		if err := json.Unmarshal(OpenAPI(fmt.Appendf(nil, `{"$parameters": %q}`, w.Name)), &properties); err != nil || len(properties) != len(w.Wire.Keys()) {
+		if err := json.Unmarshal(OpenAPI(fmt.Appendf(nil, `{"$parameters": %q}`, w.Name)), &properties); err != nil ||
+			len(properties) != len(w.Wire.Keys()) {
 			t.Errorf("%s: %v %v", w.Name, properties, err)
 		}
 		for name, p := range properties {
@@ -153,7 +154,8 @@ func TestErrors(t *testing.T) {
 		{HTTP, "timeout", JSON([]byte("1.5")), `scheduler: invalid input: parameter "timeout": expected a whole number of microseconds from 0 to 18446744073709551615, got 1.5`},
 		{GRPC, "timing", Typed(int64(1)), `scheduler: invalid input: parameter "timing": expected true or false, got int64 1`},
 		{GRPC, "salt", Typed(nil), `scheduler: invalid input: parameter "salt": expected a string, got no value`},
-		{HTTP, "salt", JSON([]byte(`["` + strings.Repeat("ä", 50) + `"]`)), `scheduler: invalid input: parameter "salt": expected a string, got ["` + strings.Repeat("ä", 29) + `…`},
+		{HTTP, "salt", JSON([]byte(`["` + strings.Repeat("ä", 50) + `"]`)),
+			`scheduler: invalid input: parameter "salt": expected a string, got ["` + strings.Repeat("ä", 29) + `…`},
 	} {
 		var v Values
 		err := c.wire.Keys()[c.key].Read(&v, c.value)

@@ -177,7 +177,8 @@ var Table = []Key{
 	{
 		Name: "max_age_ms", On: Latest,
 		kind: number("milliseconds", func(v *Values, ms float64) {
-			v.AskNewest().MaxAge = max(time.Duration(min(ms, float64(MaxTimeout/time.Millisecond))*float64(time.Millisecond)), 1)
+			v.AskNewest().
+				MaxAge = max(time.Duration(min(ms, float64(MaxTimeout/time.Millisecond))*float64(time.Millisecond)), 1)
 		}),
 		Default: "none",
 		Means:   "The oldest answer that will do. An older one is `Unavailable`, or with `wait` the next one is waited for.",

@@ -70,7 +70,8 @@ func Parse(value []byte) (*Pipeline, error) {
 func New(d Definition) (*Pipeline, error) {
 	c := check(d)
 	if c.faults != nil {
-		return nil, fault.Invalid("pipeline %q: %s", d.Name, gate.Join(c.faults, func(f setting.Fault) string { return f.Text }, "; "))
+		return nil, fault.Invalid("pipeline %q: %s", d.Name,
+			gate.Join(c.faults, func(f setting.Fault) string { return f.Text }, "; "))
 	}
 	return c.p, nil
 }
@@ -139,7 +140,8 @@ func (c *checker) head() {
 	}
 	c.p.slo = c.duration("slo", "slo", d.SLO)
 	if d.Keep != 0 && !d.Keep.Valid() {
-		c.add("keep", "keep: %d, expected %s, or 0 for the setting of the first stage's model", d.Keep, setting.KeepValues)
+		c.add("keep", "keep: %d, expected %s, or 0 for the setting of the first stage's model", d.Keep,
+			setting.KeepValues)
 	}
 }
 
@@ -200,7 +202,8 @@ func (c *checker) stage(i int) {
 		case k.Most < 0:
 			c.add(key+"keep.most", "%s: keep: most: %d, expected at least 0", in, k.Most)
 		case !(0 <= k.Smallest && k.Smallest <= 1):
-			c.add(key+"keep.smallest", "%s: keep: smallest: %v, expected 0 to 1, a part of the picture's side", in, k.Smallest)
+			c.add(key+"keep.smallest", "%s: keep: smallest: %v, expected 0 to 1, a part of the picture's side", in,
+				k.Smallest)
 		case k.Score != k.Score:
 			c.add(key+"keep.score", "%s: keep: score: not a number", in)
 		}
@@ -228,7 +231,8 @@ func (c *checker) references() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.d.Outputs)) {
 		if from := c.resolve("outputs."+name, "output "+strconv.Quote(name), c.d.Outputs[name]); from.stage == request {
-			c.add("outputs."+name, "output %q: %q is an input of the pipeline, expected STAGE.OUTPUT", name, c.d.Outputs[name])
+			c.add("outputs."+name, "output %q: %q is an input of the pipeline, expected STAGE.OUTPUT", name,
+				c.d.Outputs[name])
 		}
 	}
 }

@@ -59,7 +59,9 @@ func TestDefinitions(t *testing.T) {
 		{"margin", func(d *Definition) { d.Stages[1].Margin = -1 }, `stage "read": margin: -1`},
 		{"unit", func(d *Definition) { d.Stages[1].Boxes = "mm" }, `stage "read": boxes: "mm", expected "pixels" or "parts"`},
 		{"rows of another stage", func(d *Definition) {
-			d.Stages = append(d.Stages, admin.Stage{Name: "other", Model: "m", Each: "detect.boxes", Inputs: map[string]string{"x": "read.text", "y": "detect.boxes"}})
+			d.Stages = append(d.Stages,
+				admin.Stage{Name: "other", Model: "m", Each: "detect.boxes",
+					Inputs: map[string]string{"x": "read.text", "y": "detect.boxes"}})
 		}, `stage "other": input "x" reads "read.text", which has a value for each row of stage "read", and not for each row of the request, as "detect.boxes" has`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -103,7 +105,8 @@ func TestOrderOfStages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.stages[0].Name != "detect" || p.stages[1].each.stage != 0 || p.stages[1].scope != 1 || p.stages[0].scope != request {
+	if p.stages[0].Name != "detect" || p.stages[1].each.stage != 0 || p.stages[1].scope != 1 ||
+		p.stages[0].scope != request {
 		t.Errorf("%+v", p.stages)
 	}
 	if !p.stages[0].needed || p.stages[1].needed {

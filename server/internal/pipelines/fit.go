@@ -258,7 +258,8 @@ func (f *fitter) compare(s *step, fed *feed) {
 	if fed.element {
 		got, of = got[1:], "element"
 	}
-	if _, ok := meet(got, want); ok && (in.DType == out.DType || in.Takes(out.DType) || casts(s.target, out.DType, in.DType)) {
+	if _, ok := meet(got, want); ok &&
+		(in.DType == out.DType || in.Takes(out.DType) || casts(s.target, out.DType, in.DType)) {
 		return
 	}
 	hint := ""
@@ -321,7 +322,8 @@ func (f *fitter) elements(s *step) {
 // regions makes the elements regions of the picture that the stage reads.
 func (f *fitter) regions(s *step, out *tensor.Spec, element tensor.Shape) error {
 	if out.DType != tensor.Float32 || !element.Equal(tensor.Shape{4}) && !element.Equal(tensor.Shape{4, 2}) {
-		return fmt.Errorf("%q has elements of %s %s: expected boxes, FP32 [4] or [4, 2], or an input that gets them", s.Each, out.DType, element)
+		return fmt.Errorf("%q has elements of %s %s: expected boxes, FP32 [4] or [4, 2], or an input that gets them",
+			s.Each, out.DType, element)
 	}
 	specs := s.target.Spec.Inputs
 	for i := range s.feeds {
@@ -412,7 +414,8 @@ func (f *fitter) inputs() {
 			if first[fed.output] == nil {
 				first[fed.output], *into = s, in
 			} else if err := both(into, &in); err != nil {
-				f.add(s, "input %q: stage %q takes %s, this one %s: %v", in.Name, first[fed.output].Name, *into, in, err)
+				f.add(s, "input %q: stage %q takes %s, this one %s: %v", in.Name, first[fed.output].Name, *into, in,
+					err)
 			}
 		}
 	}
@@ -491,7 +494,8 @@ func (f *fitter) wanted(s *step) []string {
 		}
 		i := byName(specs, output)
 		if i < 0 {
-			f.add(s, "output %q of the pipeline: model %q makes no %q: its outputs are %s", name, s.Model, output, list(specs))
+			f.add(s, "output %q of the pipeline: model %q makes no %q: its outputs are %s", name, s.Model, output,
+				list(specs))
 			continue
 		}
 		if names[i] != "" {

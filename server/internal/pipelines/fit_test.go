@@ -20,7 +20,8 @@ func image() tensor.Spec {
 
 // regionsOf is what the server adds to the inputs of a model whose container cuts regions.
 func regionsOf(name string) tensor.Spec {
-	return tensor.Spec{Name: name + tensor.RegionsSuffix, DType: tensor.Float32, Shape: tensor.Shape{-1, 4}, Optional: true, Regions: name}
+	return tensor.Spec{Name: name + tensor.RegionsSuffix, DType: tensor.Float32, Shape: tensor.Shape{-1, 4},
+		Optional: true, Regions: name}
 }
 
 // declared are the models of plates.
@@ -80,20 +81,26 @@ func TestFit(t *testing.T) {
 		{"no elements", func(d *Definition, _ models) { d.Stages[1].Each = "detect.count" }, `each: "detect.count" has no elements`},
 		{"type", func(d *Definition, m models) {
 			d.Stages = append(d.Stages, admin.Stage{Name: "sort", Model: "sorter", Inputs: map[string]string{"text": "read.text"}})
-			m["sorter"] = &scheduler.Spec{Inputs: []tensor.Spec{{Name: "text", DType: tensor.Int64, Shape: tensor.Shape{-1}}}}
+			m["sorter"] = &scheduler.Spec{
+				Inputs: []tensor.Spec{{Name: "text", DType: tensor.Int64, Shape: tensor.Shape{-1}}}}
 		}, `stage "sort": input "text" of model "sorter": expected int64 [] for a row, got bytes [] for each row of "read.text"`},
 		{"shape", func(d *Definition, m models) {
 			d.Stages = append(d.Stages, admin.Stage{Name: "track", Model: "tracker", Inputs: map[string]string{"box": "detect.boxes"}})
-			m["tracker"] = &scheduler.Spec{Inputs: []tensor.Spec{{Name: "box", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}}}
+			m["tracker"] = &scheduler.Spec{
+				Inputs: []tensor.Spec{{Name: "box", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}}}
 		}, `stage "track": input "box" of model "tracker": expected float32 [4] for a row, got float32 [-1, 4] for each row of "detect.boxes" (each = "detect.boxes" would make a row of each)`},
 		{"list of a row", func(d *Definition, m models) {
 			d.Stages = append(d.Stages, admin.Stage{Name: "track", Model: "tracker", Inputs: map[string]string{"boxes": "detect.boxes"}})
-			m["tracker"] = &scheduler.Spec{Batching: scheduler.BatchingNone, Inputs: []tensor.Spec{{Name: "boxes", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}}}
+			m["tracker"] = &scheduler.Spec{Batching: scheduler.BatchingNone,
+				Inputs: []tensor.Spec{{Name: "boxes", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}}}
 		}, ""},
 		{"siblings", func(d *Definition, m models) {
-			d.Stages = append(d.Stages, admin.Stage{Name: "join", Model: "joiner", Each: "detect.boxes", Inputs: map[string]string{"score": "detect.scores", "box": "detect.boxes"}})
+			d.Stages = append(d.Stages,
+				admin.Stage{Name: "join", Model: "joiner", Each: "detect.boxes",
+					Inputs: map[string]string{"score": "detect.scores", "box": "detect.boxes"}})
 			m["joiner"] = &scheduler.Spec{Inputs: []tensor.Spec{
-				{Name: "score", DType: tensor.Float32, Shape: tensor.Shape{-1}}, {Name: "box", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}},
+				{Name: "score", DType: tensor.Float32, Shape: tensor.Shape{-1}},
+				{Name: "box", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}},
 			}}
 		}, ""},
 		{"filter by class", func(d *Definition, m models) {

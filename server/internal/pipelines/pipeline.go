@@ -72,7 +72,8 @@ func (r *Registry) link(g *gate.Gate, defined *Pipeline, find func(model string)
 			of := p.plan.stages[i].target
 			t.Live, t.Serves = min(t.Live, of.Live), t.Serves && of.Serves
 			t.Pixels = min(t.Pixels, of.Pixels)
-			p.askers = append(p.askers, &gate.Target{ID: scheduler.ModelID{Name: p.Name + "." + p.plan.stages[i].Name}, Composite: p})
+			p.askers = append(p.askers,
+				&gate.Target{ID: scheduler.ModelID{Name: p.Name + "." + p.plan.stages[i].Name}, Composite: p})
 		}
 		first := p.plan.stages[0].target
 		t.Model, t.Deadline, t.Keep = first.Model, cmp.Or(p.slo, first.Deadline), cmp.Or(p.Keep, first.Keep)
@@ -86,7 +87,8 @@ func (*pipeline) Kind() gate.Kind { return gate.Pipeline }
 
 // Status implements gate.Composite.
 func (p *pipeline) Status() gate.CompositeStatus {
-	s := gate.CompositeStatus{Kind: gate.Pipeline, Name: p.Name, Ready: p.target.Serves, Models: []string{}, Links: p.Models()}
+	s := gate.CompositeStatus{Kind: gate.Pipeline, Name: p.Name, Ready: p.target.Serves, Models: []string{},
+		Links: p.Models()}
 	if p.plan != nil {
 		for i := range p.plan.stages {
 			s.Models = append(s.Models, nameOf(p.plan.stages[i].target))
@@ -170,7 +172,9 @@ func fastest(t *gate.Target) time.Duration {
 func unknown(model string) error {
 	name, version, versioned := strings.Cut(model, "/")
 	if versioned {
-		return fmt.Errorf("%w: no container of version %q of model %q has registered yet", scheduler.ErrUnavailable, version, name)
+		return fmt.Errorf("%w: no container of version %q of model %q has registered yet", scheduler.ErrUnavailable,
+			version, name)
 	}
-	return fmt.Errorf("%w: no container of %q has registered yet, and no application or pipeline has the name", scheduler.ErrUnavailable, name)
+	return fmt.Errorf("%w: no container of %q has registered yet, and no application or pipeline has the name",
+		scheduler.ErrUnavailable, name)
 }

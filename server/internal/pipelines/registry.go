@@ -140,7 +140,8 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 	before := r.linking.Load()
 	for _, defined := range r.defined.All() {
 		p := r.linked(now, defined, nil)
-		if old := before.all[p.Name]; p.fault != nil && (old == nil || old.fault == nil || old.fault.Error() != p.fault.Error()) {
+		if old := before.all[p.Name]; p.fault != nil &&
+			(old == nil || old.fault == nil || old.fault.Error() != p.fault.Error()) {
 			r.cfg.Log.Warn("a pipeline cannot serve requests", "pipeline", p.Name, "error", p.fault)
 		}
 		targets = append(targets, p.target)

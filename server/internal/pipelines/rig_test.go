@@ -48,7 +48,8 @@ func newRig(t testing.TB) *rig {
 	}})
 	hooks := counts.Hooks()
 	hooks.ModelChanged = r.ModelChanged
-	s, err := scheduler.New(scheduler.Config{Hooks: hooks, Pool: r.pool, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	s, err := scheduler.New(scheduler.Config{Hooks: hooks, Pool: r.pool,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +168,8 @@ var finderOutputs = []tensor.Spec{
 
 // finder finds the things below a thing.
 var finder = kind{
-	scheduler.Spec{Batching: scheduler.BatchingRows, Inputs: []tensor.Spec{spec("x", tensor.Int64, "", 2)}, Outputs: finderOutputs},
+	scheduler.Spec{Batching: scheduler.BatchingRows, Inputs: []tensor.Spec{spec("x", tensor.Int64, "", 2)},
+		Outputs: finderOutputs},
 	func(p *scheduler.Part, row int) ([][]byte, string) {
 		v := rowOfInts(p, 0, row)
 		return things(v[0], v[1])
@@ -176,7 +178,8 @@ var finder = kind{
 
 // maker makes a value of a thing, and fails bad ones.
 var maker = kind{
-	scheduler.Spec{Batching: scheduler.BatchingRows, Inputs: []tensor.Spec{spec("x", tensor.Int64, "", 2)}, Outputs: []tensor.Spec{spec("y", tensor.Int64, "", 2), spec("text", tensor.Bytes, "")}},
+	scheduler.Spec{Batching: scheduler.BatchingRows, Inputs: []tensor.Spec{spec("x", tensor.Int64, "", 2)},
+		Outputs: []tensor.Spec{spec("y", tensor.Int64, "", 2), spec("text", tensor.Bytes, "")}},
 	func(p *scheduler.Part, row int) ([][]byte, string) {
 		v := rowOfInts(p, 0, row)
 		if bad(v[0]) {
@@ -188,7 +191,8 @@ var maker = kind{
 
 // lister takes all things of a row at once, and is not batched.
 var lister = kind{
-	scheduler.Spec{Batching: scheduler.BatchingNone, Inputs: []tensor.Spec{{Name: "list", DType: tensor.Int64, Shape: tensor.Shape{-1, 2}}},
+	scheduler.Spec{Batching: scheduler.BatchingNone,
+		Inputs:  []tensor.Spec{{Name: "list", DType: tensor.Int64, Shape: tensor.Shape{-1, 2}}},
 		Outputs: []tensor.Spec{{Name: "ids", DType: tensor.Int64, Shape: tensor.Shape{-1}}}},
 	func(p *scheduler.Part, row int) ([][]byte, string) {
 		values, err := tensor.Values[int64](p.Inputs[0])
@@ -213,14 +217,17 @@ func frame(id, boxes int) []byte {
 }
 
 func photo(regions bool) tensor.Spec {
-	return tensor.Spec{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 3}, Format: tensor.FormatNHWC,
-		Image: &tensor.Image{Channels: tensor.ChannelsRGB, Resize: tensor.ResizeStretch, Height: 8, Width: 8, Regions: regions}}
+	return tensor.Spec{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 3},
+		Format: tensor.FormatNHWC,
+		Image: &tensor.Image{Channels: tensor.ChannelsRGB, Resize: tensor.ResizeStretch, Height: 8, Width: 8,
+			Regions: regions}}
 }
 
 // spotter finds the boxes in a picture, in its pixels.
 var spotter = kind{
 	scheduler.Spec{Batching: scheduler.BatchingRows, Inputs: []tensor.Spec{photo(false)},
-		Outputs: []tensor.Spec{spec("boxes", tensor.Float32, "count", 4), spec("scores", tensor.Float32, "count"), spec("count", tensor.Int32, "")}},
+		Outputs: []tensor.Spec{spec("boxes", tensor.Float32, "count", 4), spec("scores", tensor.Float32, "count"),
+			spec("count", tensor.Int32, "")}},
 	func(p *scheduler.Part, row int) ([][]byte, string) {
 		t, _ := p.Inputs[0].RowSlice(row, row+1)
 		var boxes, scores []float32
@@ -234,7 +241,9 @@ var spotter = kind{
 
 // cutter says which picture it got, and which box of it.
 var cutter = kind{
-	scheduler.Spec{Batching: scheduler.BatchingRows, Inputs: []tensor.Spec{photo(true), {Name: "image_regions", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}, Optional: true, Regions: "image"}},
+	scheduler.Spec{Batching: scheduler.BatchingRows,
+		Inputs: []tensor.Spec{photo(true),
+			{Name: "image_regions", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}, Optional: true, Regions: "image"}},
 		Outputs: []tensor.Spec{spec("y", tensor.Int64, "", 2)}},
 	func(p *scheduler.Part, row int) ([][]byte, string) {
 		id := int64(p.Inputs[0].Data[0]) + int64(p.Inputs[0].Data[1])<<8
@@ -325,7 +334,8 @@ func (r *rig) serve(name string, k kind, w *schedtest.Worker) *scheduler.Replica
 	if w.Model == nil {
 		w.Model = k.answer(r.pool)
 	}
-	replica, err := r.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, k.spec, w, scheduler.ReplicaOptions{})
+	replica, err := r.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, k.spec, w,
+		scheduler.ReplicaOptions{})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -585,6 +585,7 @@ func (p *pipeline) panicked(what any) error {
 	if v, is := what.(tensor.Violation); is {
 		panic(v)
 	}
-	p.registry.cfg.Log.Error("panic in a request to a pipeline", "pipeline", p.Name, "panic", what, "stack", string(debug.Stack()))
+	p.registry.cfg.Log.Error("panic in a request to a pipeline", "pipeline", p.Name, "panic", what, "stack",
+		string(debug.Stack()))
 	return fmt.Errorf("%w: pipeline %q: %v", fault.ErrInternal, p.Name, what)
 }

@@ -70,9 +70,11 @@ func TestAnswers(t *testing.T) {
 			`things=[] find.count=[] y=[] text=[] make.rows=[] make.of=[] make.status=[]`},
 		{"required", func(d *Definition) { d.Stages[1].Required = new(true) }, thing(3, 2),
 			`scheduler: container failed on row 0: bad thing 395 (stage "make", row 1 of pipeline "p")`},
-		{"some are kept", func(d *Definition) { d.Stages[1].Keep = &admin.Filter{Classes: []string{"odd"}} }, thing(1, 4),
+		{"some are kept", func(d *Definition) { d.Stages[1].Keep = &admin.Filter{Classes: []string{"odd"}} },
+			thing(1, 4),
 			`things=[132 0 133 2 134 4 135 1] find.count=[4] y=[134 2 136 1] text=["133" "135"] make.rows=[2] make.of=[1 3] make.status=[0 0]`},
-		{"the best are kept", func(d *Definition) { d.Stages[1].Keep = &admin.Filter{Most: 2, Score: 0.5} }, thing(1, 4),
+		{"the best are kept", func(d *Definition) { d.Stages[1].Keep = &admin.Filter{Most: 2, Score: 0.5} },
+			thing(1, 4),
 			`things=[132 0 133 2 134 4 135 1] find.count=[4] y=[133 0 134 2] text=["132" "133"] make.rows=[2] make.of=[0 1] make.status=[0 0]`},
 		{"after one another", func(d *Definition) {
 			d.Outputs = map[string]string{"z": "again.y"}
@@ -81,7 +83,8 @@ func TestAnswers(t *testing.T) {
 		{"elements of elements", func(d *Definition) {
 			d.Outputs = map[string]string{"y": "make.y"}
 			d.Stages[1].Each, d.Stages[1].Inputs = "below.things", map[string]string{"x": "below.things"}
-			d.Stages = append(d.Stages, admin.Stage{Name: "below", Model: "finder", Each: "find.things", Inputs: map[string]string{"x": "find.things"}})
+			d.Stages = append(d.Stages,
+				admin.Stage{Name: "below", Model: "finder", Each: "find.things", Inputs: map[string]string{"x": "find.things"}})
 		}, thing(1, 3),
 			`below.rows=[3] below.of=[0 1 2] below.status=[0 0 0] y=[17425 4 17426 1 17556 2 17557 4 17558 1 17559 3] make.rows=[0 2 4] make.of=[0 1 2 3 4 5] make.status=[0 0 0 0 0 0]`},
 		{"a list at once", func(d *Definition) {
@@ -98,17 +101,22 @@ func TestAnswers(t *testing.T) {
 			`y=[7 0 7 1 7 2 9 0 9 1] cut.rows=[3 2] cut.of=[0 1 2 3 4] cut.status=[0 0 0 0 0]`},
 		{"regions with a margin", func(d *Definition) { *d = photos(); d.Stages[1].Margin = 1 }, picturesOf(7, 3),
 			`y=[7 0 7 0 7 1] cut.rows=[3] cut.of=[0 1 2] cut.status=[0 0 0]`},
-		{"boxes that are no parts", func(d *Definition) { *d = photos(); d.Stages[1].Boxes = admin.BoxParts }, picturesOf(7, 2),
+		{"boxes that are no parts", func(d *Definition) { *d = photos(); d.Stages[1].Boxes = admin.BoxParts },
+			picturesOf(7, 2),
 			`y=[0 0 0 0] cut.rows=[2] cut.of=[0 1] cut.status=[400 400]`},
-		{"small boxes", func(d *Definition) { *d = photos(); d.Stages[1].Keep = &admin.Filter{Smallest: 2.0 / pictureSide} }, picturesOf(7, 2),
+		{"small boxes",
+			func(d *Definition) { *d = photos(); d.Stages[1].Keep = &admin.Filter{Smallest: 2.0 / pictureSide} },
+			picturesOf(7, 2),
 			`y=[] cut.rows=[0] cut.of=[] cut.status=[]`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			onRig(t, func(r *rig) {
-				for name, k := range map[string]kind{"finder": finder, "maker": maker, "lister": lister, "spotter": spotter, "cutter": cutter} {
+				for name, k := range map[string]kind{"finder": finder, "maker": maker, "lister": lister,
+					"spotter": spotter, "cutter": cutter} {
 					r.serve(name, k, takes(5*time.Millisecond))
 				}
-				if _, err := r.apps.Put(r.t.Context(), apps.Definition{Name: "app", Models: []string{"maker"}}); err != nil {
+				if _, err := r.apps.Put(r.t.Context(), apps.Definition{Name: "app", Models: []string{"maker"}}); err !=
+					nil {
 					t.Fatal(err)
 				}
 				inner := twoStages()
@@ -169,7 +177,8 @@ func TestOneBatchForObjects(t *testing.T) {
 		var calls []*gate.Call
 		for i := range 3 {
 			a := &asker{done: make(chan struct{})}
-			q := &gate.Request{Model: "p", Inputs: []tensor.Tensor{thing(int64(i+1), 4)}, Arrived: time.Now(), Source: uint64(i)}
+			q := &gate.Request{Model: "p", Inputs: []tensor.Tensor{thing(int64(i+1), 4)}, Arrived: time.Now(),
+				Source: uint64(i)}
 			if err := r.Open(&a.Call, q); err != nil {
 				t.Fatal(err)
 			}
@@ -235,10 +244,13 @@ func TestEnds(t *testing.T) {
 		{"answer", time.Second, nil, nil, 45 * time.Millisecond, "make.status=[0 0 0]"},
 		{"cancel", time.Second, func(r *rig, a *asker, _ func()) { r.Cancel(&a.Call) }, nil, 7 * time.Millisecond, "the caller gave up"},
 		{"deadline at a later stage", 15 * time.Millisecond, nil, nil, 15 * time.Millisecond, "make.status=[504 504 504]"},
-		{"deadline at a required stage", 15 * time.Millisecond, nil, func(d *Definition) { d.Stages[1].Required = new(true) }, 15 * time.Millisecond, "scheduler: deadline exceeded"},
+		{"deadline at a required stage", 15 * time.Millisecond, nil,
+			func(d *Definition) { d.Stages[1].Required = new(true) }, 15 * time.Millisecond, "scheduler: deadline exceeded"},
 		{"deadline at the first stage", 3 * time.Millisecond, nil, nil, 3 * time.Millisecond, "scheduler: deadline exceeded"},
-		{"timeout of a stage", time.Second, nil, func(d *Definition) { d.Stages[1].Timeout = "10ms" }, 15 * time.Millisecond, "make.status=[504 504 504]"},
-		{"the container goes", 30 * time.Millisecond, func(_ *rig, _ *asker, kill func()) { kill() }, nil, 7 * time.Millisecond, "make.status=[500 503 503]"},
+		{"timeout of a stage", time.Second, nil, func(d *Definition) { d.Stages[1].Timeout = "10ms" },
+			15 * time.Millisecond, "make.status=[504 504 504]"},
+		{"the container goes", 30 * time.Millisecond, func(_ *rig, _ *asker, kill func()) { kill() }, nil,
+			7 * time.Millisecond, "make.status=[500 503 503]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			onRig(t, func(r *rig) {
@@ -304,7 +316,8 @@ func TestNotBegun(t *testing.T) {
 		}
 		began := time.Now()
 		err := ask(30 * time.Millisecond)
-		if !errors.Is(err, scheduler.ErrDeadlineExceeded) || !strings.Contains(fmt.Sprint(err), `stage "find" is not begun`) || time.Since(began) != 0 {
+		if !errors.Is(err, scheduler.ErrDeadlineExceeded) ||
+			!strings.Contains(fmt.Sprint(err), `stage "find" is not begun`) || time.Since(began) != 0 {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		exec = 5 * time.Millisecond // what is believed of it is wrong now
@@ -389,7 +402,8 @@ func TestDrain(t *testing.T) {
 		if <-a.done; a.Err != nil {
 			t.Error(a.Err)
 		}
-		if _, err := r.begin(&gate.Request{Model: "p", Inputs: []tensor.Tensor{thing(1, 3)}}); !errors.Is(err, scheduler.ErrDraining) {
+		if _, err := r.begin(&gate.Request{Model: "p", Inputs: []tensor.Tensor{thing(1, 3)}}); !errors.Is(err,
+			scheduler.ErrDraining) {
 			t.Errorf("a new request: %v", err)
 		}
 	})
@@ -400,7 +414,8 @@ func TestCirclesOfPipelines(t *testing.T) {
 	onRig(t, func(r *rig) {
 		r.serve("maker", maker, takes(time.Millisecond))
 		of := func(name, model string) Definition {
-			return Definition{Name: name, Inputs: []string{"x"}, Outputs: map[string]string{"y": "s.y"}, Stages: []admin.Stage{{Name: "s", Model: model, Inputs: map[string]string{"x": "x"}}}}
+			return Definition{Name: name, Inputs: []string{"x"}, Outputs: map[string]string{"y": "s.y"},
+				Stages: []admin.Stage{{Name: "s", Model: model, Inputs: map[string]string{"x": "x"}}}}
 		}
 		r.define(of("a", "maker"), of("b", "a"), of("c", "b"))
 		if _, err := r.reg.Put(r.t.Context(), of("a", "c")); err == nil || !strings.Contains(err.Error(), `pipelines "a" → "c" → "b" → "a" contain one another in a circle`) {
@@ -438,7 +453,8 @@ func TestDeadlineInLine(t *testing.T) {
 		began := time.Now()
 		<-frames[1].done
 		// Its answer would have to wait for that of the older frame.
-		if took := frames[1].at.Sub(began); took != 30*time.Millisecond || !errors.Is(frames[1].Err, scheduler.ErrDeadlineExceeded) {
+		if took := frames[1].at.Sub(began); took != 30*time.Millisecond ||
+			!errors.Is(frames[1].Err, scheduler.ErrDeadlineExceeded) {
 			t.Errorf("%v after %v", frames[1].Err, took)
 		}
 		<-frames[0].done

@@ -21,13 +21,18 @@ func classify(t tensor.Tensor, k int, labels []string) (tensor.Tensor, error) {
 	case tensor.KindInt:
 		return rank(t, tensor.Int64, k, labels, func(b []byte, v int64) []byte { return strconv.AppendInt(b, v, 10) })
 	case tensor.KindBool, tensor.KindUint:
-		return rank(t, tensor.Uint64, k, labels, func(b []byte, v uint64) []byte { return strconv.AppendUint(b, v, 10) })
+		return rank(t, tensor.Uint64, k, labels, func(b []byte, v uint64) []byte {
+			return strconv.AppendUint(b, v, 10)
+		})
 	}
-	return rank(t, tensor.Float64, k, labels, func(b []byte, v float64) []byte { return strconv.AppendFloat(b, v, 'f', 6, 64) })
+	return rank(t, tensor.Float64, k, labels, func(b []byte, v float64) []byte {
+		return strconv.AppendFloat(b, v, 'f', 6, 64)
+	})
 }
 
 // rank is classify for numbers that the dtype as, whose elements are T, holds exactly.
-func rank[T int64 | uint64 | float64](t tensor.Tensor, as tensor.DType, k int, labels []string, text func(b []byte, v T) []byte) (tensor.Tensor, error) {
+func rank[T int64 | uint64 | float64](t tensor.Tensor, as tensor.DType, k int, labels []string,
+	text func(b []byte, v T) []byte) (tensor.Tensor, error) {
 	rows := t.Rows()
 	wide, err := tensor.Cast(t, as, nil)
 	if err != nil {

@@ -120,7 +120,8 @@ func (m *ModelMetadata) Sole() *TensorMetadata {
 func metadata(specs []tensor.Spec) []TensorMetadata {
 	out := make([]TensorMetadata, len(specs))
 	for i, s := range specs {
-		out[i] = TensorMetadata{Name: s.Name, Datatype: s.DType.V2(), Shape: append([]int{}, s.Shape...), Optional: s.Optional, Ragged: s.Ragged}
+		out[i] = TensorMetadata{Name: s.Name, Datatype: s.DType.V2(), Shape: append([]int{}, s.Shape...),
+			Optional: s.Optional, Ragged: s.Ragged}
 		if s.Image != nil {
 			out[i].Image = s.Image.String()
 		}

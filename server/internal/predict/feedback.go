@@ -58,7 +58,8 @@ func (s *Service) Input(model string, value []byte) (tensor.Tensor, error) {
 	}
 	sole := tensor.Sole(target.Spec.Inputs)
 	if sole < 0 {
-		return tensor.Tensor{}, fault.Invalid("a single value is only for models with one input; model %q has %d", model, len(target.Spec.Inputs))
+		return tensor.Tensor{}, fault.Invalid("a single value is only for models with one input; model %q has %d",
+			model, len(target.Spec.Inputs))
 	}
 	spec := target.Spec.Inputs[sole]
 	t, err := input(value, spec.DType)

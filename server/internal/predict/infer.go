@@ -219,7 +219,8 @@ func (d *Door) infer(ctx context.Context, r *gate.Request, target *gate.Target, 
 		c.free()
 		return nil, Late(ctx, err)
 	}
-	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, Timing: c.gate.Timing, Choice: c.gate.Choice, Frame: c.gate.Frame, call: c}
+	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, Timing: c.gate.Timing,
+		Choice: c.gate.Choice, Frame: c.gate.Frame, call: c}
 	if c.gate.Target != target {
 		// The answer follows the declaration of the model that contributes most to it, whose
 		// outputs may differ from those of the application's first model; or of the version that
@@ -328,7 +329,8 @@ func choose(t *gate.Target, wanted []gate.Output) ([]int, error) {
 		return all, nil
 	}
 	if len(specs) == 0 {
-		return nil, fmt.Errorf("%w: the outputs of %q are not known until a container has registered", scheduler.ErrUnavailable, t.ID.Name)
+		return nil, fmt.Errorf("%w: the outputs of %q are not known until a container has registered",
+			scheduler.ErrUnavailable, t.ID.Name)
 	}
 	at := make([]int, len(wanted))
 	for i, w := range wanted {
@@ -344,7 +346,8 @@ func choose(t *gate.Target, wanted []gate.Output) ([]int, error) {
 			return nil, fault.Invalid("output %q: classification %d, expected 1 or more", w.Name, w.Classes)
 		}
 		if d := specs[at[i]].DType; w.Classes > 0 && !d.Ordered() {
-			return nil, fault.Invalid("output %q: classification is for real numbers, its datatype is %s", w.Name, d.V2())
+			return nil, fault.Invalid("output %q: classification is for real numbers, its datatype is %s", w.Name,
+				d.V2())
 		}
 	}
 	return at, nil

@@ -12,7 +12,8 @@ import (
 func TestDescribe(t *testing.T) {
 	r := newRig(t)
 	r.serve(t, "infer", "1", twoOutputs, &schedtest.Worker{Exec: instant, Model: firsts})
-	replica, err := r.behind.Sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, twoOutputs, &schedtest.Worker{Exec: instant, Model: firsts}, scheduler.ReplicaOptions{})
+	replica, err := r.behind.Sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, twoOutputs,
+		&schedtest.Worker{Exec: instant, Model: firsts}, scheduler.ReplicaOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +35,8 @@ func TestDescribe(t *testing.T) {
 			t.Errorf("%s: got %s, %v, %v, expected %s", path, got, ok, err, want)
 		}
 	}
-	for _, path := range []string{"", "m", "m/1", "v2x", "v2/nonsense", "v2/models/", "v2/models/m/infer", "v2/models/m/", "v2/models/m/versions/", "v2/models/m/versions/1/2",
+	for _, path := range []string{"", "m", "m/1", "v2x", "v2/nonsense", "v2/models/", "v2/models/m/infer",
+		"v2/models/m/", "v2/models/m/versions/", "v2/models/m/versions/1/2",
 		"v2/models/m/ready/config", "!live", "!models"} {
 		if got, ok, err := r.Describe(path, false); ok || got != nil || err != nil {
 			t.Errorf("%q is no path of the protocol, and is answered with %s (%v)", path, got, err)

@@ -43,7 +43,8 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) serve(t *testing.T, name, version string, spec scheduler.Spec, w *schedtest.Worker) {
 	t.Helper()
-	if _, err := r.behind.Sched.AddReplica(scheduler.ModelID{Name: name, Version: version}, spec, w, scheduler.ReplicaOptions{}); err != nil {
+	if _, err := r.behind.Sched.AddReplica(scheduler.ModelID{Name: name, Version: version}, spec, w,
+		scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -118,10 +119,12 @@ func TestInfer(t *testing.T) {
 	}{
 		{"all outputs", gate.Request{Model: "m", Inputs: rows()}, "y [2, 3] 1 5 3 7 2 7; z [2] 1 7"},
 		{"one row without its dimension", gate.Request{Model: "m", Version: "1", Inputs: one()}, "y [3] 1 5 3; z [] 1"},
-		{"in the order asked", gate.Request{Model: "m", Inputs: rows(), Outputs: []gate.Output{{Name: "z"}, {Name: "y"}}}, "z [2] 1 7; y [2, 3] 1 5 3 7 2 7"},
+		{"in the order asked", gate.Request{Model: "m", Inputs: rows(), Outputs: []gate.Output{{Name: "z"}, {Name: "y"}}},
+			"z [2] 1 7; y [2, 3] 1 5 3 7 2 7"},
 		{"one output", gate.Request{Model: "m", Inputs: rows(), Outputs: []gate.Output{{Name: "z"}}}, "z [2] 1 7"},
 		{"classes", gate.Request{Model: "m", Inputs: rows(), Outputs: []gate.Output{{Name: "y", Classes: 2}}}, "y [2, 2] 5.000000:1 3.000000:2 7.000000:0 7.000000:2"},
-		{"classes of one row", gate.Request{Model: "m", Inputs: one(), Outputs: []gate.Output{{Name: "y", Classes: 9}}}, "y [3] 5.000000:1 3.000000:2 1.000000:0"},
+		{"classes of one row", gate.Request{Model: "m", Inputs: one(), Outputs: []gate.Output{{Name: "y", Classes: 9}}},
+			"y [3] 5.000000:1 3.000000:2 1.000000:0"},
 		{"no such output", gate.Request{Model: "m", Inputs: one(), Outputs: []gate.Output{{Name: "w"}}}, `invalid input: no output "w"; model "m" has "y", "z"`},
 		{"an output twice", gate.Request{Model: "m", Inputs: one(), Outputs: []gate.Output{{Name: "y"}, {Name: "y"}}}, "requested twice"},
 		{"no such model", gate.Request{Model: "n", Inputs: one()}, `no model or application "n"`},
@@ -182,7 +185,8 @@ func TestInputsAreInfers(t *testing.T) {
 		}
 		clear(buf.Bytes())
 		in := tensor.Tensor{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{3}, Data: buf.Bytes(), Buf: buf}
-		a, err := r.door.Infer(t.Context(), &gate.Request{Model: model, Inputs: []tensor.Tensor{in}, Arrived: time.Now()}, nil)
+		a, err := r.door.Infer(t.Context(),
+			&gate.Request{Model: model, Inputs: []tensor.Tensor{in}, Arrived: time.Now()}, nil)
 		if (err == nil) != (model == "m") {
 			t.Errorf("model %s: error %v", model, err)
 		}
@@ -221,7 +225,8 @@ func TestEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t)
 				r.serve(t, "m", "1", twoOutputs, &schedtest.Worker{}) // never answers
-				q := &gate.Request{Model: "m", Inputs: []tensor.Tensor{floats("x", tensor.Shape{3}, 1, 2, 3)}, Arrived: time.Now()}
+				q := &gate.Request{Model: "m", Inputs: []tensor.Tensor{floats("x", tensor.Shape{3}, 1, 2, 3)},
+					Arrived: time.Now()}
 				ctx, cancel := tc.ask(t.Context(), q)
 				defer cancel()
 				begin := time.Now()
@@ -245,8 +250,11 @@ func TestPriority(t *testing.T) {
 	for v2, want := range map[uint64]int{0: 5, 1: 0, 2: 1, 10: 9, 1 << 40: 9} {
 		r := newRig(t)
 		var got int
-		r.serve(t, "m", "1", twoOutputs, &schedtest.Worker{Exec: instant, Model: firsts, Seen: func(b *scheduler.Batch) { got = b.Parts[0].Priority }})
-		q := gate.Request{Model: "m", Arrived: time.Now(), Inputs: []tensor.Tensor{floats("x", tensor.Shape{3}, 1, 2, 3)}}
+		r.serve(t, "m", "1", twoOutputs,
+			&schedtest.Worker{Exec: instant, Model: firsts,
+				Seen: func(b *scheduler.Batch) { got = b.Parts[0].Priority }})
+		q := gate.Request{Model: "m", Arrived: time.Now(),
+			Inputs: []tensor.Tensor{floats("x", tensor.Shape{3}, 1, 2, 3)}}
 		q.SetPriority(v2)
 		a, err := r.door.Infer(t.Context(), &q, nil)
 		if err != nil {
@@ -263,21 +271,23 @@ func TestPriority(t *testing.T) {
 func TestFlat(t *testing.T) {
 	flat := containertest.OldSpec(tensor.Float32, tensor.Bytes)
 	r := newRig(t)
-	r.serve(t, "m", "1", flat, &schedtest.Worker{Exec: instant, Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
-		var out []string
-		for _, p := range b.Parts {
-			values, err := tensor.Values[float32](p.Inputs[0])
-			if err != nil {
-				return nil, nil, err
-			}
-			each := len(values) / p.Rows
-			for r := range p.Rows {
-				out = append(out, fmt.Sprint(values[r*each:][:each]))
-			}
-		}
-		o, err := tensor.FromStrings(tensor.Shape{b.Rows}, out)
-		return []tensor.Tensor{o}, nil, err
-	}})
+	r.serve(t, "m", "1", flat,
+		&schedtest.Worker{Exec: instant,
+			Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+				var out []string
+				for _, p := range b.Parts {
+					values, err := tensor.Values[float32](p.Inputs[0])
+					if err != nil {
+						return nil, nil, err
+					}
+					each := len(values) / p.Rows
+					for r := range p.Rows {
+						out = append(out, fmt.Sprint(values[r*each:][:each]))
+					}
+				}
+				o, err := tensor.FromStrings(tensor.Shape{b.Rows}, out)
+				return []tensor.Tensor{o}, nil, err
+			}})
 	for _, tc := range []struct {
 		in   tensor.Tensor
 		want string
@@ -285,7 +295,8 @@ func TestFlat(t *testing.T) {
 		{floats("input", tensor.Shape{2, 2}, 1, 2, 3, 4), "output [2] [1 2] [3 4]"},
 		{floats("input", tensor.Shape{4}, 1, 2, 3, 4), "output [] [1 2 3 4]"},
 	} {
-		a, err := r.door.Infer(t.Context(), &gate.Request{Model: "m", Inputs: []tensor.Tensor{tc.in}, Arrived: time.Now()}, nil)
+		a, err := r.door.Infer(t.Context(),
+			&gate.Request{Model: "m", Inputs: []tensor.Tensor{tc.in}, Arrived: time.Now()}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -298,10 +309,12 @@ func TestFlat(t *testing.T) {
 
 func TestStatistics(t *testing.T) {
 	r := newRig(t)
-	r.serve(t, "m", "1", twoOutputs, &schedtest.Worker{Exec: func(int) time.Duration { return time.Millisecond }, Model: firsts})
+	r.serve(t, "m", "1", twoOutputs,
+		&schedtest.Worker{Exec: func(int) time.Duration { return time.Millisecond }, Model: firsts})
 	for _, shape := range []tensor.Shape{{2, 3}, {2, 3}, {1, 3}} {
 		values := make([]float32, shape[0]*3)
-		a, err := r.door.Infer(t.Context(), &gate.Request{Model: "m", Inputs: []tensor.Tensor{floats("x", shape, values...)}, Arrived: time.Now()}, nil)
+		a, err := r.door.Infer(t.Context(),
+			&gate.Request{Model: "m", Inputs: []tensor.Tensor{floats("x", shape, values...)}, Arrived: time.Now()}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -321,7 +334,8 @@ func TestStatistics(t *testing.T) {
 		batches += b.ComputeInfer.Count
 	}
 	if s.InferenceCount != 5 || rows != 5 || s.ExecutionCount != batches || batches < 3 {
-		t.Errorf("%d rows in %d batches, expected 5 in 3 or more: %+v", s.InferenceCount, s.ExecutionCount, s.BatchStats)
+		t.Errorf("%d rows in %d batches, expected 5 in 3 or more: %+v", s.InferenceCount, s.ExecutionCount,
+			s.BatchStats)
 	}
 	i := s.InferenceStats
 	if i.Success.Count != 3 || i.Fail.Count != 1 || i.Queue.Count != 3 || i.ComputeInfer.Count != 3 {
@@ -346,20 +360,26 @@ func TestDescriptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := fmt.Sprint(meta), "{m [12 1] test <nil> [{x FP32 [-1 3] false  }] [{y FP32 [-1 3] false  } {z FP32 [-1] false  }] <nil> map[note:text threshold:0.5]}"; got != want {
+	got, want := fmt.Sprint(meta),
+		"{m [12 1] test <nil> [{x FP32 [-1 3] false  }] [{y FP32 [-1 3] false  } {z FP32 [-1] false  }] <nil> map[note:text threshold:0.5]}"
+	if got != want {
 		t.Errorf("metadata %s, expected %s", got, want)
 	}
 	c, err := r.ModelConfig("m", "1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := fmt.Sprint(c.Input, c.Output, c.VersionPolicy.Specific.Versions, c.InstanceGroup), "[{x TYPE_FP32 [3] FORMAT_NONE false}] [{y TYPE_FP32 [3]  false} {z TYPE_FP32 []  false}] [12 1] [{m KIND_AUTO 1}]"; got != want {
+	got = fmt.Sprint(c.Input, c.Output, c.VersionPolicy.Specific.Versions, c.InstanceGroup)
+	want =
+		"[{x TYPE_FP32 [3] FORMAT_NONE false}] [{y TYPE_FP32 [3]  false} {z TYPE_FP32 []  false}] [12 1] [{m KIND_AUTO 1}]"
+	if got != want {
 		t.Errorf("configuration %s, expected %s", got, want)
 	}
 	if c.MaxBatchSize != 128 || c.Batching == nil || c.Batching.PriorityLevels != 10 {
 		t.Errorf("batching: %d rows, %+v", c.MaxBatchSize, c.Batching)
 	}
-	if c.Parameters["strategy"].StringValue != "deadline" || c.Parameters["note"].StringValue != "text" || c.Parameters["version"].StringValue != "1" {
+	if c.Parameters["strategy"].StringValue != "deadline" || c.Parameters["note"].StringValue != "text" ||
+		c.Parameters["version"].StringValue != "1" {
 		t.Errorf("parameters %v", c.Parameters)
 	}
 }
@@ -393,7 +413,8 @@ func TestRepository(t *testing.T) {
 			t.Errorf("%s: got %v, expected %q", tc.what, err, tc.want)
 		}
 	}
-	if err := r.Load(t.Context(), predict.Caller{}, "mine", []string{"config"}); !errors.Is(err, scheduler.ErrInvalidInput) {
+	if err := r.Load(t.Context(), predict.Caller{}, "mine", []string{"config"}); !errors.Is(err,
+		scheduler.ErrInvalidInput) {
 		t.Errorf("a load with parameters: %v", err)
 	}
 	if got := fmt.Sprint(r.repo.done); got != "[load mine unload mine]" {

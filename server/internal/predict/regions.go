@@ -30,7 +30,8 @@ func (s *Service) holdPlaces(r *gate.Request) (hs holds, err error) {
 		if hs == nil {
 			hs = make(holds, len(r.Outputs))
 		}
-		if hs[i], err = s.cfg.Regions.HoldOutput(regions.Client{Address: r.Client, Who: r.Who}, r.Outputs[i].Name, at); err != nil {
+		if hs[i], err = s.cfg.Regions.HoldOutput(regions.Client{Address: r.Client, Who: r.Who}, r.Outputs[i].Name,
+			at); err != nil {
 			hs.release()
 			return nil, err
 		}

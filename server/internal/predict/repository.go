@@ -53,7 +53,8 @@ func (s *Service) permit(c Caller) error {
 		return fmt.Errorf("%w: clients may not load or unload models through a door that other machines can reach (%s); server.repository = \"all\" allows all clients to, and the admin door (shivactl containers) always can",
 			fault.ErrPermissionDenied, c.Listener)
 	}
-	return fmt.Errorf("%w: clients may not load or unload models (server.repository = \"none\"); the admin door (shivactl containers) always can", fault.ErrPermissionDenied)
+	return fmt.Errorf("%w: clients may not load or unload models (server.repository = \"none\"); the admin door (shivactl containers) always can",
+		fault.ErrPermissionDenied)
 }
 
 // Permit returns the error for a caller who may not change a model; the refusal is recorded under
@@ -71,7 +72,8 @@ func (s *Service) Permit(c Caller, model, action string) error {
 
 // Refused records that a caller was refused a change for lack of a right.
 func (s *Service) Refused(by access.Source, action, what, name string, err error) {
-	s.cfg.Trail.Add(access.Entry{Source: by, Action: action, What: what, Name: name, Refused: true, Error: fault.Text(err)})
+	s.cfg.Trail.Add(access.Entry{Source: by, Action: action, What: what, Name: name, Refused: true,
+		Error: fault.Text(err)})
 }
 
 // Manages reports whether the server manages the processes of a model.
@@ -80,7 +82,9 @@ func (s *Service) Manages(model string) bool { return slices.Contains(s.managedN
 // managedNames lists the models whose processes the server manages, as far as the caller may see
 // them.
 func (s *Service) managedNames() []string {
-	return slices.DeleteFunc(slices.Clone(s.cfg.Repository.Models()), func(name string) bool { return !s.view.Who().Sees(name) })
+	return slices.DeleteFunc(slices.Clone(s.cfg.Repository.Models()), func(name string) bool {
+		return !s.view.Who().Sees(name)
+	})
 }
 
 // Local reports whether a listener can be reached only from this machine.
@@ -243,7 +247,8 @@ func (s *Service) managed(model, verb string) error {
 			model, verb)
 	}
 	if len(names) == 0 {
-		return fmt.Errorf("%w: no model %q: there is no [[container]] in the configuration that could be %s", scheduler.ErrNotFound, model, verb)
+		return fmt.Errorf("%w: no model %q: there is no [[container]] in the configuration that could be %s",
+			scheduler.ErrNotFound, model, verb)
 	}
 	return fmt.Errorf("%w: no model %q; those that can be %s: %q", scheduler.ErrNotFound, model, verb, names)
 }

@@ -74,7 +74,8 @@ func (c *call) load() error {
 func (c *call) unload() error {
 	names, err := c.parameters("unload_dependents")
 	if err == nil && len(names) > 0 {
-		err = fault.Invalid("unload of model %q with parameter %q: expected \"unload_dependents\" or none", c.model, names[0])
+		err = fault.Invalid("unload of model %q with parameter %q: expected \"unload_dependents\" or none", c.model,
+			names[0])
 	}
 	if err == nil {
 		err = c.service().Unload(c.caller(), c.model)

@@ -23,11 +23,14 @@ func question(shape tensor.Shape, inJSON bool) []byte {
 		if count > 4 {
 			data = imageText(32)
 		}
-		body := fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,%s],"data":%s}],"parameters":{"binary_data_output":true}}`, dims, data)
+		body := fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,%s],"data":%s}],"parameters":{"binary_data_output":true}}`,
+			dims, data)
 		return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", inferM, len(body), body)
 	}
-	head := fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,%s],"parameters":{"binary_data_size":%d}}],"parameters":{"binary_data_output":true}}`, dims, 4*count)
-	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n%s%s", inferM, len(head)+4*count, len(head), head, make([]byte, 4*count))
+	head := fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,%s],"parameters":{"binary_data_size":%d}}],"parameters":{"binary_data_output":true}}`,
+		dims, 4*count)
+	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n%s%s",
+		inferM, len(head)+4*count, len(head), head, make([]byte, 4*count))
 }
 
 // bare is a client that does as little as it can, with a model that answers at once with the
@@ -39,12 +42,13 @@ type bare struct {
 
 func (r *rig) bare(shape tensor.Shape) *bare {
 	r.T.Helper()
-	r.Model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: append(tensor.Shape{-1}, shape...)}), scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-		outputs := []tensor.Tensor{b.Parts[0].Inputs[0]}
-		outputs[0].Retain()
-		b.Complete(outputs, nil)
-		return nil
-	}))
+	r.Model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: append(tensor.Shape{-1}, shape...)}),
+		scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			outputs := []tensor.Tensor{b.Parts[0].Inputs[0]}
+			outputs[0].Retain()
+			b.Complete(outputs, nil)
+			return nil
+		}))
 	c, err := net.Dial("tcp", r.door.Addrs()[0].String())
 	if err != nil {
 		r.T.Fatal(err)
@@ -97,7 +101,8 @@ func BenchmarkInfer(b *testing.B) {
 				if form == "gzip" {
 					_, body, _ := bytes.Cut(request, []byte("\r\n\r\n"))
 					text := packed(b, "gzip", string(body))
-					request = fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s", inferM, len(text), text)
+					request = fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s",
+						inferM, len(text), text)
 				}
 				c := newRig(b, nil).bare(shape)
 				b.SetBytes(int64(len(request)))
@@ -141,8 +146,11 @@ func TestAllocations(t *testing.T) {
 			// A garbage collection in between empties the pools of buffers below 32 KiB, and thins
 			// out the others.
 			collected := uint64(after.NumGC-before.NumGC) * uint64(len(request)+4*3*224*224)
-			if n, b := (after.Mallocs-before.Mallocs)/rounds, (after.TotalAlloc-before.TotalAlloc-min(collected, after.TotalAlloc-before.TotalAlloc))/rounds; n > count || b > size {
-				t.Errorf("%s, JSON %v: %d allocations of %d bytes for each request, want at most %d of %d", shape, inJSON, n, b, count, size)
+			if n, b := (after.Mallocs-before.Mallocs)/rounds,
+				(after.TotalAlloc-before.TotalAlloc-min(collected,
+					after.TotalAlloc-before.TotalAlloc))/rounds; n > count || b > size {
+				t.Errorf("%s, JSON %v: %d allocations of %d bytes for each request, want at most %d of %d", shape,
+					inJSON, n, b, count, size)
 			}
 		}
 	}

@@ -42,7 +42,8 @@ func (c *call) arriving() *arrival {
 			c.in.err = io.EOF
 		} else {
 			c.settings.Memory.Room.Begin(&c.in.half, unfinished.Sender{
-				Payers: c.who.Payers(c.conn.Account()), Stranger: c.who.Enter() != nil, Whole: c.announced(), Reader: c.in,
+				Payers: c.who.Payers(c.conn.Account()), Stranger: c.who.Enter() != nil, Whole: c.announced(),
+				Reader: c.in,
 			})
 		}
 	}
@@ -185,7 +186,8 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	switch {
 	case b.got > b.limit || b.arrival.clock.Bytes > b.limit:
-		return 0, fault.TooLarge("the body has more than %d bytes, %d so far, %d before unpacking; %s is %d", b.limit, b.got, b.arrival.clock.Bytes, b.name, b.limit)
+		return 0, fault.TooLarge("the body has more than %d bytes, %d so far, %d before unpacking; %s is %d", b.limit,
+			b.got, b.arrival.clock.Bytes, b.name, b.limit)
 	case err == nil || err == io.EOF:
 		return n, err
 	case b.arrival.err != nil && b.arrival.err != io.EOF:

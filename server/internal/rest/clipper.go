@@ -132,7 +132,8 @@ func (c *call) clipperPredict() error {
 
 // each answers every part of a body, atOnce of them at a time; failed makes the answer of an error.
 // A panic is an error too: on a goroutine of its own it would end the process.
-func each[T any](c *call, parts []json.RawMessage, atOnce int, answer func(part json.RawMessage) (T, error), failed func(error) T) []T {
+func each[T any](c *call, parts []json.RawMessage, atOnce int, answer func(part json.RawMessage) (T, error),
+	failed func(error) T) []T {
 	answers := make([]T, len(parts))
 	places := make(chan struct{}, atOnce)
 	var all sync.WaitGroup
@@ -141,7 +142,8 @@ func each[T any](c *call, parts []json.RawMessage, atOnce int, answer func(part 
 		all.Go(func() {
 			defer func() {
 				if r := recover(); r != nil {
-					c.door.log.Error("panic while serving a part of a request", "path", c.r.URL.Path, "panic", r, "stack", string(debug.Stack()))
+					c.door.log.Error("panic while serving a part of a request", "path", c.r.URL.Path, "panic", r,
+						"stack", string(debug.Stack()))
 					answers[i] = failed(errBug)
 				}
 				<-places

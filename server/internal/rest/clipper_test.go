@@ -41,11 +41,14 @@ func TestClipper(t *testing.T) {
 	io := func(name string, d tensor.DType, shape ...int) []tensor.Spec {
 		return []tensor.Spec{{Name: name, DType: d, Shape: shape}}
 	}
-	r.Model("sum", scheduler.Spec{Inputs: io("x", tensor.Float64, -1, 3), Outputs: io("y", tensor.Float64, -1)}, scheduler.WorkerFunc(sum))
+	r.Model("sum", scheduler.Spec{Inputs: io("x", tensor.Float64, -1, 3), Outputs: io("y", tensor.Float64, -1)},
+		scheduler.WorkerFunc(sum))
 	for name, d := range map[string]tensor.DType{"bytes": tensor.Uint8, "texts": tensor.Bytes} {
-		r.Model(name, scheduler.Spec{Inputs: io("x", d, -1, -1), Outputs: io("x", d, -1, -1)}, scheduler.WorkerFunc(r.Echo))
+		r.Model(name, scheduler.Spec{Inputs: io("x", d, -1, -1), Outputs: io("x", d, -1, -1)},
+			scheduler.WorkerFunc(r.Echo))
 	}
-	r.Applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "epsilon-greedy", Params: map[string]any{"loss": "absolute"}})
+	r.Applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "epsilon-greedy",
+		Params: map[string]any{"loss": "absolute"}})
 
 	number := 0 // of the last answer
 	for _, tc := range []struct{ path, body, want string }{
@@ -114,11 +117,13 @@ func TestFeedbackByID(t *testing.T) {
 	}, scheduler.WorkerFunc(sum))
 	r.Applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3"})
 	a := r.ask("POST", "/v2/models/app/infer", `{"id":"q1","parameters":{"user":"u"},"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`)
-	if want := `{"model_name":"app","model_version":"sum/1","id":"q1","parameters":{"confidence":1},"outputs":[{"name":"y","datatype":"FP64","shape":[1],"data":[6]}]}`; strings.TrimSpace(string(a.body)) != want {
+	want := `{"model_name":"app","model_version":"sum/1","id":"q1","parameters":{"confidence":1},"outputs":[{"name":"y","datatype":"FP64","shape":[1],"data":[6]}]}`
+	if strings.TrimSpace(string(a.body)) != want {
 		t.Errorf("got %s, expected %s", a.body, want)
 	}
 	for i, want := range []string{`{"application":"app","learned":true,"rounds":1}`, `{"application":"app","learned":false,"rounds":1}`} {
-		if a := r.ask("POST", "/app/update", `{"id":"q1","user":"u","label":6}`); strings.TrimSpace(string(a.body)) != want {
+		if a := r.ask("POST", "/app/update", `{"id":"q1","user":"u","label":6}`); strings.TrimSpace(string(a.body)) !=
+			want {
 			t.Errorf("feedback %d: %s, expected %s", i, a.body, want)
 		}
 	}
@@ -136,7 +141,8 @@ func TestSeveralFeedbacks(t *testing.T) {
 	r.ask("POST", "/v2/models/app/infer", `{"id":"q1","parameters":{"user":"u"},"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`)
 	for _, c := range []struct{ body, want string }{
 		{`{"uid":"a","updates":[{"input":[1,2,3],"label":6}]}`, `{"updates":[{"application":"app","learned":true,"rounds":1}]}`},
-		{`{"uid":"b","updates":[{"id":"q1","user":"u","label":6},{"input":[1,2,3],"label":"x"},{"input":[1,2,3]},3,{"updates":[]}]}`, `{"updates":[{"application":"app","learned":true,"rounds":1},{"error":"`},
+		{`{"uid":"b","updates":[{"id":"q1","user":"u","label":6},{"input":[1,2,3],"label":"x"},{"input":[1,2,3]},3,{"updates":[]}]}`,
+			`{"updates":[{"application":"app","learned":true,"rounds":1},{"error":"`},
 		{`{"uid":"b","updates":[{"input":[1,2,3],"label":6},{"input":[1,2],"label":6}]}`, `{"updates":[{"application":"app","learned":true,"rounds":1},{"error":"`},
 		{`{"uid":"c","input_batch":[[1,2,3]],"labels":[6]}`, `{"updates":[{"application":"app","learned":true,"rounds":1}]}`},
 		{`{"uid":"c","input_batch":[],"labels":[]}`, `{"updates":[]}`},
@@ -161,13 +167,15 @@ func TestModelsWithOtherOutputs(t *testing.T) {
 		return specs
 	}
 	in := []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}}
-	r.Model("two", scheduler.Spec{Inputs: in, Outputs: ios("y", "z")}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-		y, err := tensor.FromSlice(tensor.Shape{b.Rows}, make([]float64, b.Rows))
-		b.Complete([]tensor.Tensor{y, y}, nil)
-		return err
-	}))
+	r.Model("two", scheduler.Spec{Inputs: in, Outputs: ios("y", "z")},
+		scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			y, err := tensor.FromSlice(tensor.Shape{b.Rows}, make([]float64, b.Rows))
+			b.Complete([]tensor.Tensor{y, y}, nil)
+			return err
+		}))
 	r.Model("one", scheduler.Spec{Inputs: in, Outputs: ios("sum")}, scheduler.WorkerFunc(sum))
-	r.Applications(apps.Definition{Name: "app", Models: []string{"two", "one"}, Policy: "split", Params: map[string]any{"weights": map[string]any{"one": 1, "two": 1}}})
+	r.Applications(apps.Definition{Name: "app", Models: []string{"two", "one"}, Policy: "split",
+		Params: map[string]any{"weights": map[string]any{"one": 1, "two": 1}}})
 	seen := map[string]bool{}
 	for user := 0; len(seen) < 2 && user < 1000; user++ {
 		body := fmt.Sprintf(`{"parameters":{"user":"%d"},"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`, user)
@@ -198,7 +206,8 @@ func TestApplicationsOverHTTP(t *testing.T) {
 	}, scheduler.WorkerFunc(sum))
 	r.Applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3", SLO: "1500ms"})
 	for range 3 {
-		if a := r.ask("POST", "/v2/models/app/infer", `{"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`); a.status != 200 {
+		if a := r.ask("POST", "/v2/models/app/infer",
+			`{"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`); a.status != 200 {
 			t.Fatal(a.status, string(a.body))
 		}
 	}

@@ -31,7 +31,8 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &conn{Conn: in, door: l.door, source: l.door.predict.NewSource(), client: gate.ClientOf(in.RemoteAddr().String()),
+		c := &conn{Conn: in, door: l.door, source: l.door.predict.NewSource(),
+			client:      gate.ClientOf(in.RemoteAddr().String()),
 			certificate: access.NewCertificate(in.PeerCertificate()), head: time.Now()}
 		if l.door.add(c) {
 			return &listen.HTTPConn{Conn: c}, nil

@@ -47,15 +47,20 @@ func TestDataForms(t *testing.T) {
 		{tensor.Int32, tensor.Shape{0, 5}, `[]`, []int32{}},
 		{tensor.Int8, tensor.Shape{3}, `[-128,127,-0]`, []int8{-128, 127, 0}},
 		{tensor.Int16, tensor.Shape{2}, `[-32768,32767]`, []int16{-32768, 32767}},
-		{tensor.Int64, tensor.Shape{2}, `[-9223372036854775808,9223372036854775807]`, []int64{math.MinInt64, math.MaxInt64}},
+		{tensor.Int64, tensor.Shape{2}, `[-9223372036854775808,9223372036854775807]`,
+			[]int64{math.MinInt64, math.MaxInt64}},
 		{tensor.Uint8, tensor.Shape{2}, `[0,255]`, []uint8{0, 255}},
 		{tensor.Uint16, tensor.Shape{1}, `[65535]`, []uint16{65535}},
 		{tensor.Uint32, tensor.Shape{1}, `[4294967295]`, []uint32{math.MaxUint32}},
-		{tensor.Uint64, tensor.Shape{2}, `[18446744073709551615, 10000000000000000000]`, []uint64{math.MaxUint64, 1e19}},
+		{tensor.Uint64, tensor.Shape{2}, `[18446744073709551615, 10000000000000000000]`,
+			[]uint64{math.MaxUint64, 1e19}},
 		{tensor.Bool, tensor.Shape{2}, `[true,false]`, []bool{true, false}},
-		{tensor.Float32, tensor.Shape{5}, `[1, -2.5, 1e3, 0.1, 3.4028235e38]`, []float32{1, -2.5, 1000, 0.1, math.MaxFloat32}},
-		{tensor.Float64, tensor.Shape{3}, `[0.1, 1e-400, -1.7976931348623157E+308]`, []float64{0.1, 0, -math.MaxFloat64}},
-		{tensor.Float16, tensor.Shape{4}, `[1, 65504, 65519.99, 5.960464477539063e-8]`, []uint16{0x3c00, 0x7bff, 0x7bff, 1}},
+		{tensor.Float32, tensor.Shape{5}, `[1, -2.5, 1e3, 0.1, 3.4028235e38]`,
+			[]float32{1, -2.5, 1000, 0.1, math.MaxFloat32}},
+		{tensor.Float64, tensor.Shape{3}, `[0.1, 1e-400, -1.7976931348623157E+308]`,
+			[]float64{0.1, 0, -math.MaxFloat64}},
+		{tensor.Float16, tensor.Shape{4}, `[1, 65504, 65519.99, 5.960464477539063e-8]`,
+			[]uint16{0x3c00, 0x7bff, 0x7bff, 1}},
 		{tensor.BFloat16, tensor.Shape{3}, `[1, -2, 0.1]`, []uint16{0x3f80, 0xc000, 0x3dcd}},
 		{tensor.Bytes, tensor.Shape{2, 2}, `[["a",""],["\u00e9\n","😀"]]`, "\x01\x00\x00\x00a\x00\x00\x00\x00\x03\x00\x00\x00é\n\x04\x00\x00\x00😀"},
 	} {
@@ -146,7 +151,8 @@ func TestDataRefusals(t *testing.T) {
 // FuzzData reads arrays as encoding/json does: the same texts, the same values, but for integers
 // that are written as 3.0 or 3e0.
 func FuzzData(f *testing.F) {
-	for _, seed := range []string{`[1,2,3]`, `[-0.5e+3 , 1E400]`, `[]`, `[[1],[2]]`, `[18446744073709551615,1.0,null]`, `["a\u0041"]`, `[1,]`, `[0.0, 12e-1, -3e2]`, "[0.000000000000000000000000000000000000001]"} {
+	for _, seed := range []string{`[1,2,3]`, `[-0.5e+3 , 1E400]`, `[]`, `[[1],[2]]`, `[18446744073709551615,1.0,null]`,
+		`["a\u0041"]`, `[1,]`, `[0.0, 12e-1, -3e2]`, "[0.000000000000000000000000000000000000001]"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, data string) {
@@ -162,7 +168,8 @@ func FuzzData(f *testing.F) {
 		for _, shape := range []tensor.Shape{{2, 2}, {1, 3, 1}, {0, 2}, {}} {
 			got, err := readData(t, tensor.Int32, shape, data)
 			if count, _ := shape.Elements(); err == nil {
-				flat, err := readData(t, tensor.Int32, tensor.Shape{count}, "["+strings.NewReplacer("[", "", "]", "").Replace(strings.ReplaceAll(data, "[]", ""))+"]")
+				flat, err := readData(t, tensor.Int32, tensor.Shape{count},
+					"["+strings.NewReplacer("[", "", "]", "").Replace(strings.ReplaceAll(data, "[]", ""))+"]")
 				if count > 0 && (err != nil || string(flat.Data) != string(got.Data)) {
 					t.Errorf("%q as %s: %x, flat %x %v", data, shape, got.Data, flat.Data, err)
 				}
@@ -251,7 +258,8 @@ func BenchmarkData(b *testing.B) {
 	}{{"shortest", 32}, {"python", 64}} {
 		b.Run(c.name, func(b *testing.B) {
 			data := imageText(c.bits)
-			in := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{3 * 224 * 224}, Data: make([]byte, 4*3*224*224)}
+			in := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{3 * 224 * 224},
+				Data: make([]byte, 4*3*224*224)}
 			slice := make([]float32, 3*224*224)
 			var theirs, ours time.Duration
 			b.SetBytes(int64(len(data)))

@@ -72,7 +72,8 @@ type Door struct {
 
 // Listen opens the door. It returns when clients can connect.
 func Listen(cfg Config) (*Door, error) {
-	d := &Door{predict: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(access.Identities)), log: cfg.Log, failed: make(chan error, 1), closing: make(chan struct{}), conns: make(map[*conn]struct{})}
+	d := &Door{predict: cfg.Predict.Door(cfg.Metrics), identities: cmp.Or(cfg.Identities, new(access.Identities)),
+		log: cfg.Log, failed: make(chan error, 1), closing: make(chan struct{}), conns: make(map[*conn]struct{})}
 	d.Configure(cfg.Settings)
 	var err error
 	if d.listener, err = listen.Listen(listen.Config{

@@ -19,7 +19,9 @@ import (
 // memory is returned. Accepted bodies are JSON to encoding/json as well.
 func FuzzBody(f *testing.F) {
 	r := newRig(f, nil)
-	r.Model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "input1", DType: tensor.Bytes, Shape: tensor.Shape{-1, 1}}),
+	r.Model("m",
+		spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}},
+			tensor.Spec{Name: "input1", DType: tensor.Bytes, Shape: tensor.Shape{-1, 1}}),
 		scheduler.WorkerFunc(r.Echo))
 	plain := `{"id":"a","parameters":{"timeout":1000000,"x":1.5},"inputs":[{"name":"input0","datatype":"FP32","shape":[1,2],"data":[1,2e1]},{"name":"input1","datatype":"BYTES","shape":[1,1],"data":["\u00e9"]}],"outputs":[{"name":"output0"}]}`
 	head := `{"inputs":[{"name":"input0","datatype":"FP32","shape":[2],"parameters":{"binary_data_size":8}},{"name":"input1","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":6}}],"parameters":{"binary_data_output":true}}`
@@ -45,7 +47,8 @@ func FuzzBody(f *testing.F) {
 			if length < 0 && coding == 0 && !json.Valid(body) {
 				t.Errorf("accepted, and no JSON: %q", body)
 			}
-		case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusGatewayTimeout, http.StatusTooManyRequests:
+		case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusGatewayTimeout,
+			http.StatusTooManyRequests:
 		default:
 			t.Errorf("status %d: %s", w.Code, w.Body)
 		}
@@ -78,7 +81,8 @@ func FuzzPath(f *testing.F) {
 		if found == nil {
 			return
 		}
-		if (strings.Contains(found.path, "{model}") || strings.Contains(found.path, "{region}")) == (model == "") || strings.Contains(found.path, "{version}") == (version == "") {
+		if (strings.Contains(found.path, "{model}") || strings.Contains(found.path, "{region}")) == (model == "") ||
+			strings.Contains(found.path, "{version}") == (version == "") {
 			t.Errorf("%q is %s with model %q, version %q", path, found.path, model, version)
 		}
 	})

@@ -24,7 +24,8 @@ func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
 			var all strings.Builder
 			for i := range n {
 				body := fmt.Sprintf(`{"id":"%d","inputs":[{"name":"input0","datatype":"FP32","shape":[1,4],"data":[1,2,3,%d]}]}`, i, i)
-				fmt.Fprintf(&all, "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+				fmt.Fprintf(&all, "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s",
+					len(body), body)
 			}
 			c := r.raw(all.String())
 			if err := c.(*net.TCPConn).CloseWrite(); err != nil {

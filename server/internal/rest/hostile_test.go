@@ -71,28 +71,34 @@ func TestContentCodings(t *testing.T) {
 	r.floats("m")
 	for range 2 { // the second time with unpackers that the first one left in the pools
 		for coding, header := range map[string]string{"gzip": "gzip", "deflate": "deflate", "bare": "deflate"} {
-			if a := r.ask("POST", inferM, packed(t, coding, fp32(2, "")), "Content-Encoding: "+header); a.status != 200 || string(a.body) != echoed(2, "") || a.header.Get("Content-Encoding") != "" {
+			if a := r.ask("POST", inferM, packed(t, coding, fp32(2, "")),
+				"Content-Encoding: "+header); a.status != 200 || string(a.body) != echoed(2, "") ||
+				a.header.Get("Content-Encoding") != "" {
 				t.Errorf("%s: %v", coding, a)
 			}
 			// The length of the head is that of the plain text; all of it is compressed.
 			head := `{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}}],"parameters":{"binary_data_output":true}}`
 			data := memory([]float32{1, 2, 3, 4.5})
-			a := r.ask("POST", inferM, packed(t, coding, head+data), "Content-Encoding: "+header, "Accept-Encoding: "+header, "Inference-Header-Content-Length: "+strconv.Itoa(len(head)))
+			a := r.ask("POST", inferM, packed(t, coding, head+data), "Content-Encoding: "+header,
+				"Accept-Encoding: "+header, "Inference-Header-Content-Length: "+strconv.Itoa(len(head)))
 			if a.status != 200 || a.header.Get("Content-Encoding") != header {
 				t.Fatalf("%s: %v %v", coding, a, a.header)
 			}
 			plain := unpacked(t, header, a.body)
-			if n, _ := strconv.Atoi(a.header.Get("Inference-Header-Content-Length")); plain[n:] != data || !strings.HasSuffix(plain[:n], "]}") {
+			if n, _ := strconv.Atoi(a.header.Get("Inference-Header-Content-Length")); plain[n:] != data ||
+				!strings.HasSuffix(plain[:n], "]}") {
 				t.Errorf("%s: %q after %d", coding, plain, n)
 			}
 		}
 	}
 	for accept, want := range map[string]string{
-		"": "", "identity": "", "*": "", "br": "", "gzip": "gzip", "deflate": "deflate", "deflate, gzip": "gzip", "GZIP;q=0.5, deflate;q=0.8": "deflate",
-		"gzip;q=0": "", "gzip; q=0.0, deflate": "deflate", "gzip;q=x": "", "br;q=1, gzip;q=0.1": "gzip",
+		"": "", "identity": "", "*": "", "br": "", "gzip": "gzip", "deflate": "deflate", "deflate, gzip": "gzip",
+		"GZIP;q=0.5, deflate;q=0.8": "deflate",
+		"gzip;q=0":                  "", "gzip; q=0.0, deflate": "deflate", "gzip;q=x": "", "br;q=1, gzip;q=0.1": "gzip",
 	} {
 		a := r.ask("POST", inferM, fp32(2, ""), "Accept-Encoding: "+accept)
-		if got := a.header.Get("Content-Encoding"); got != want || strings.TrimSpace(unpacked(t, got, a.body)) != echoed(2, "") {
+		if got := a.header.Get("Content-Encoding"); got != want ||
+			strings.TrimSpace(unpacked(t, got, a.body)) != echoed(2, "") {
 			t.Errorf("Accept-Encoding %q: %q", accept, got)
 		}
 		if a := r.ask("POST", inferM, "{", "Accept-Encoding: "+accept); a.header.Get("Content-Encoding") != "" {
@@ -174,17 +180,23 @@ func TestClaims(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
 	const size = 16 << 20
-	head := fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[%d,4],"parameters":{"binary_data_size":%d}}]}`, (size-1024)/16, size-1024)
+	head := fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[%d,4],"parameters":{"binary_data_size":%d}}]}`,
+		(size-1024)/16, size-1024)
 	var conns []net.Conn
 	const clients = 40
 	for i := range clients {
 		switch i % 4 {
 		case 0: // binary
-			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n%sx", inferM, len(head)+size-1024, len(head), head)))
+			conns = append(conns,
+				r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n%sx",
+					inferM, len(head)+size-1024, len(head), head)))
 		case 1: // JSON
-			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{", inferM, size)))
+			conns = append(conns,
+				r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{", inferM, size)))
 		case 2: // the head of a binary request
-			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n{", inferM, size, size)))
+			conns = append(conns,
+				r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n{",
+					inferM, size, size)))
 		case 3: // no announced length
 			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n100000\r\n{", inferM)))
 		}
@@ -244,14 +256,16 @@ func TestPanicWhileReading(t *testing.T) {
 	})
 	r.floats("m")
 	big := fp32(20_000, "") // long enough for a warning once it has been read
-	two := strings.Replace(big, `"inputs":[`, `"inputs":[{"name":"first","datatype":"FP32","shape":[20,1000],"data":[`+strings.Repeat("1,", 19_999)+`1]},`, 1)
+	two := strings.Replace(big, `"inputs":[`,
+		`"inputs":[{"name":"first","datatype":"FP32","shape":[20,1000],"data":[`+strings.Repeat("1,", 19_999)+`1]},`, 1)
 	head := `{"inputs":[{"name":"input0","datatype":"FP32","shape":[25000,4],"parameters":{"binary_data_size":400000}}]}`
 	for name, c := range map[string]struct {
 		body   string
 		length int // length of the JSON before it; -1: JSON alone
 	}{
 		"body": {big[:len(big)/2], -1}, "unknown length": {big[:len(big)/2], -1}, "data": {big, -1}, "second input": {two, -1},
-		"head": {head[:20], len(head)}, "binary": {head + strings.Repeat("x", 100_000), len(head)}, "raw": {strings.Repeat("x", 100_000), 0},
+		"head": {head[:20], len(head)}, "binary": {head + strings.Repeat("x", 100_000), len(head)},
+		"raw": {strings.Repeat("x", 100_000), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := httptest.NewRequest("POST", inferM, breaks{strings.NewReader(c.body)})
@@ -344,12 +358,17 @@ func TestStalledReader(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.StallTimeout = 100 * time.Millisecond; c.Limits.MessageBytes = 64 << 20 })
 	r.Model("m", wide, scheduler.WorkerFunc(r.Echo))
 	const size = 32 << 20
-	c := r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: 0\r\n\r\n", inferM, size))
+	c := r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: 0\r\n\r\n",
+		inferM, size))
 	if _, err := c.Write(make([]byte, size)); err != nil {
 		t.Fatal(err)
 	}
-	budgettest.Until(t, "the answer to begin", func() bool { return r.Metrics.Model("m", "1").Totals().Succeeded.Count == 1 })
-	budgettest.Until(t, "the answer to be given up", func() bool { return r.Pool.InUse() == 0 && r.Metrics.Door("rest").Connections() == 0 })
+	budgettest.Until(t, "the answer to begin", func() bool {
+		return r.Metrics.Model("m", "1").Totals().Succeeded.Count == 1
+	})
+	budgettest.Until(t, "the answer to be given up", func() bool {
+		return r.Pool.InUse() == 0 && r.Metrics.Door("rest").Connections() == 0
+	})
 	if n, err := io.Copy(io.Discard, c); n >= size || n == 0 {
 		t.Errorf("read %d bytes of an answer that was given up: %v", n, err)
 	}
@@ -382,7 +401,8 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 		r.answerOn(r.raw(ask))
 	}
 	r.refused(r.answerOn(r.raw(ask)), 429, "rest.connections_per_address = 2")
-	other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", r.door.Addrs()[0].String())
+	other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).
+		Dial("tcp", r.door.Addrs()[0].String())
 	if err != nil {
 		t.Fatal(err)
 	}

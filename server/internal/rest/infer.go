@@ -35,7 +35,8 @@ func (c *call) run(q *request, read func(*request) error) error {
 	if err != nil {
 		return c.countRefusal(err, q.Arrived)
 	}
-	q.Model, q.Version, q.Source, q.Client, q.Who, q.Parameters = c.model, c.version, c.conn.source, c.conn.client, c.who, q.pass.end()
+	q.Model, q.Version, q.Source, q.Client, q.Who, q.Parameters = c.model, c.version, c.conn.source, c.conn.client,
+		c.who, q.pass.end()
 	q.Parameters = parameter.Forward(q.Parameters, c.settings.Forward, c.r.Header.Values)
 	q.Use = &c.use
 	c.parent(&q.Values)
@@ -96,7 +97,8 @@ func (q *request) read() error {
 	// Where a proxy has taken the header away, the binary data reads as malformed JSON.
 	for i := range q.inputs {
 		if in := &q.inputs[i]; in.size >= 0 {
-			return fault.Invalid("input %q: it has binary_data_size, but the header %s is missing; it gives the length of the JSON before the binary data", in.Name, headLength)
+			return fault.Invalid("input %q: it has binary_data_size, but the header %s is missing; it gives the length of the JSON before the binary data",
+				in.Name, headLength)
 		}
 	}
 	if err != nil {
@@ -174,16 +176,20 @@ func (q *request) addUp(b *body, sum int64) error {
 		case err != nil:
 			return err
 		case in.DType == tensor.Bytes && in.size < int64(size):
-			return fault.Invalid("%s: %d elements of shape %s take at least 4 bytes each, binary_data_size is %d", in.what(), count, in.Shape, in.size)
+			return fault.Invalid("%s: %d elements of shape %s take at least 4 bytes each, binary_data_size is %d",
+				in.what(), count, in.Shape, in.size)
 		case in.DType != tensor.Bytes && in.size != int64(size):
-			return fault.Invalid("%s: %s of shape %s takes %d bytes, binary_data_size is %d", in.what(), in.DType.V2(), in.Shape, size, in.size)
+			return fault.Invalid("%s: %s of shape %s takes %d bytes, binary_data_size is %d", in.what(), in.DType.V2(),
+				in.Shape, size, in.size)
 		case in.size > b.limit-sum:
-			return fault.TooLarge("the body has more than %d bytes up to the end of %s; limits.message_bytes is %d", b.limit, in.what(), b.limit)
+			return fault.TooLarge("the body has more than %d bytes up to the end of %s; limits.message_bytes is %d",
+				b.limit, in.what(), b.limit)
 		}
 		sum += in.size
 	}
 	if b.length >= 0 && sum != b.length {
-		return fault.Invalid("the JSON and the inputs' binary_data_size add up to %d bytes, but the body has %d", sum, b.length)
+		return fault.Invalid("the JSON and the inputs' binary_data_size add up to %d bytes, but the body has %d", sum,
+			b.length)
 	}
 	return nil
 }
@@ -192,7 +198,8 @@ func (q *request) addUp(b *body, sum int64) error {
 func (in *input) read(b *body) error {
 	buf, err := b.take(int(in.size))
 	if short := (*shortBody)(nil); errors.As(err, &short) {
-		return fault.Invalid("%s: binary_data_size is %d, but the body ends after %d bytes of it", in.what(), in.size, short.have)
+		return fault.Invalid("%s: binary_data_size is %d, but the body ends after %d bytes of it", in.what(), in.size,
+			short.have)
 	}
 	if err != nil {
 		return err
@@ -215,7 +222,8 @@ func (q *request) readRaw(b *body) error {
 	}
 	spec := m.Sole()
 	if spec == nil {
-		return fault.Invalid("a body without JSON (%s: 0) is for models with one input; model %q has %d", headLength, m.Name, len(m.Inputs))
+		return fault.Invalid("a body without JSON (%s: 0) is for models with one input; model %q has %d", headLength,
+			m.Name, len(m.Inputs))
 	}
 	if q.Values.Form = parameter.Bytes; strings.Contains(c.r.Header.Get("Accept"), "application/json") {
 		q.Values.Form = parameter.Elements
@@ -252,7 +260,8 @@ func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Sh
 		case open == 0:
 			shape[0], open = 1, i
 		case open > 0:
-			return nil, fault.Invalid("input %q: its shape %s has more dimensions of -1 than the size of a body without JSON (%s: 0) determines", spec.Name, tensor.Shape(spec.Shape), headLength)
+			return nil, fault.Invalid("input %q: its shape %s has more dimensions of -1 than the size of a body without JSON (%s: 0) determines",
+				spec.Name, tensor.Shape(spec.Shape), headLength)
 		default:
 			open = i
 		}
@@ -268,5 +277,6 @@ func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Sh
 	case open < 0 && size == each*unit:
 		return shape, nil
 	}
-	return nil, fault.Invalid("input %q: %d %s do not make a tensor of %s %s: expected %d or, with a dimension of -1, a multiple of that", spec.Name, size, have, spec.Datatype, tensor.Shape(spec.Shape), each*unit)
+	return nil, fault.Invalid("input %q: %d %s do not make a tensor of %s %s: expected %d or, with a dimension of -1, a multiple of that",
+		spec.Name, size, have, spec.Datatype, tensor.Shape(spec.Shape), each*unit)
 }

@@ -32,7 +32,8 @@ func (t *text) end() error {
 	case e.Reason == jsonscan.TooDeep:
 		return fault.Malformed("JSON: nested deeper than limits.json_depth allows, at byte %d", e.Offset)
 	case e.Reason == jsonscan.TooLong:
-		return fault.TooLarge("the JSON has at least %d bytes without the tensors' data; limits.metadata_bytes is %d", e.Offset-t.apart, t.Limit-t.apart)
+		return fault.TooLarge("the JSON has at least %d bytes without the tensors' data; limits.metadata_bytes is %d",
+			e.Offset-t.apart, t.Limit-t.apart)
 	}
 	return fault.Malformed("JSON: %v", e)
 }

@@ -76,5 +76,6 @@ func (q *request) query() error {
 
 // unknown refuses a parameter: a robot that mistypes max_age_ms must not get an answer of any age.
 func (q *request) unknown(what string) error {
-	return fault.Invalid("%s: expected the parameters version, %s", what, strings.Join(slices.Sorted(maps.Keys(q.keys)), ", "))
+	return fault.Invalid("%s: expected the parameters version, %s", what,
+		strings.Join(slices.Sorted(maps.Keys(q.keys)), ", "))
 }

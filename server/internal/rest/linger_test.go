@@ -122,11 +122,13 @@ func TestRefusalInsteadOfContinue(t *testing.T) {
 				}
 				defer c.Close()
 				began := time.Now()
-				if _, err := io.WriteString(c, head+" HTTP/1.1\r\nHost: server\r\nExpect: 100-continue\r\n"+length+"\r\n\r\n"); err != nil {
+				if _, err := io.WriteString(c, head+" HTTP/1.1\r\nHost: server\r\nExpect: 100-continue\r\n"+length+
+					"\r\n\r\n"); err != nil {
 					t.Fatal(err)
 				}
 				text, err := io.ReadAll(c)
-				if err != nil || !strings.Contains(string(text), "Connection: close\r\n") || strings.Contains(string(text), " 100 ") || time.Since(began) > 0 {
+				if err != nil || !strings.Contains(string(text), "Connection: close\r\n") ||
+					strings.Contains(string(text), " 100 ") || time.Since(began) > 0 {
 					t.Errorf("%s, %s: after %v it reads %q, %v", head, length, time.Since(began), text, err)
 				}
 			})

@@ -64,11 +64,14 @@ func newMutants(t testing.TB) *mutants {
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
 	}, scheduler.WorkerFunc(sum))
-	m.Model("camera", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}), scheduler.WorkerFunc(m.Slowly))
-	m.Applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3"}, apps.Definition{Name: "cameras", Models: []string{"camera"}, Policy: "exp3"})
+	m.Model("camera", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}),
+		scheduler.WorkerFunc(m.Slowly))
+	m.Applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3"},
+		apps.Definition{Name: "cameras", Models: []string{"camera"}, Policy: "exp3"})
 
 	add := func(method, path, body, following string) {
-		s := sample{method: method, path: path, binary: strings.Contains(body, "binary_data_size"), following: following}
+		s := sample{method: method, path: path, binary: strings.Contains(body, "binary_data_size"),
+			following: following}
 		if body != "" {
 			s.json = jsontest.Parse(t, body)
 		}
@@ -76,27 +79,34 @@ func newMutants(t testing.TB) *mutants {
 	}
 	var all []string
 	for _, s := range every {
-		all = append(all, fmt.Sprintf(`{"name":%q,"datatype":%q,"shape":[1,2],"data":[[%s]]}`, s.Name, s.DType.V2(), everyJSON[s.DType]))
+		all = append(all,
+			fmt.Sprintf(`{"name":%q,"datatype":%q,"shape":[1,2],"data":[[%s]]}`, s.Name, s.DType.V2(),
+				everyJSON[s.DType]))
 	}
 	infer := func(model, inputs, more, following string) {
 		add("POST", "/v2/models/"+model+"/infer", `{"inputs":[`+inputs+`]`+more+`}`, following)
 	}
 	infer("floats", `{"name":"input0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4.5]}`, ``, "")
 	infer("floats", `{"data":[[1,2e0,3,4.5],[0,-0.5,1e-3,7]],"shape":[2,4],"datatype":"FP32","name":"input0"}`,
-		`,"id":"7","parameters":{"priority":1,"timeout":9000000,"timing":true,"other":{"x":1},"user":"u"},"outputs":[{"name":"output0","parameters":{"classification":2}}]`, "")
+		`,"id":"7","parameters":{"priority":1,"timeout":9000000,"timing":true,"other":{"x":1},"user":"u"},"outputs":[{"name":"output0","parameters":{"classification":2}}]`,
+		"")
 	for _, route := range []string{"camera", "camera/versions/1", "cameras"} {
 		infer(route, `{"name":"input0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4.5]}`, ``, "")
 	}
 	m.cameras = m.samples[len(m.samples)-3:]
-	infer("every", strings.Join(all, ","), `,"outputs":[{"name":"output_FP32"},{"name":"output_BYTES","parameters":{"binary_data":true}},{"name":"output_BOOL"}]`, "")
+	infer("every", strings.Join(all, ","), `,"outputs":[{"name":"output_FP32"},{"name":"output_BYTES","parameters":{"binary_data":true}},{"name":"output_BOOL"}]`,
+		"")
 	infer("every", strings.Join(all, ","), ``, "")
-	infer("floats", `{"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}}`, `,"parameters":{"binary_data_output":true}`, memory([]float32{1, 2, 3, 4}))
+	infer("floats", `{"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}}`,
+		`,"parameters":{"binary_data_output":true}`, memory([]float32{1, 2, 3, 4}))
 	infer("texts", `{"name":"input0","datatype":"BYTES","shape":[1,2],"parameters":{"binary_data_size":10}}`, ``, "\x02\x00\x00\x00ab\x00\x00\x00\x00")
 	infer("texts", `{"name":"input0","datatype":"BYTES","shape":[2,1],"data":["\u00e9","b"]}`, ``, "")
-	infer("free", `{"name":"input0","datatype":"UINT8","shape":[2,3],"data":[[1,2,3],[4,5,6]]}`, `,"outputs":[{"name":"output0"}]`, "")
+	infer("free", `{"name":"input0","datatype":"UINT8","shape":[2,3],"data":[[1,2,3],[4,5,6]]}`,
+		`,"outputs":[{"name":"output0"}]`, "")
 	infer("vectors", `{"name":"input0","datatype":"INT64","shape":[3],"data":[1,-2,9007199254740993]}`, ``, "")
 	infer("unbatched", `{"name":"input0","datatype":"INT32","shape":[2,2],"data":[1,2,3,4]}`, ``, "")
-	infer("app", `{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}`, `,"id":"q1","parameters":{"user":"u","candidate_models":["sum","sum/1"],"cache":false,"salt":"s"}`, "")
+	infer("app", `{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}`,
+		`,"id":"q1","parameters":{"user":"u","candidate_models":["sum","sum/1"],"cache":false,"salt":"s"}`, "")
 	add("POST", "/sum/predict", `{"uid":"u","input":[1,2,3]}`, "")
 	add("POST", "/sum/predict", `{"input_batch":[[1,2,3],[4,5,6]]}`, "")
 	add("POST", "/app/predict", `{"uid":7,"input":[1,2,3]}`, "")
@@ -167,7 +177,9 @@ func (m *mutants) make(c *jsontest.Choices, samples []sample) *mutant {
 		q.body = append(q.body, "xyz"[:change().N(4)]...)
 	case 18:
 		paths := jsontest.One(change(), routes).path
-		q.path = strings.NewReplacer("{model}", jsontest.One(c, []string{"floats", "free", "app", "none", "%2F", "sum", "texts", "managed"}), "{version}", jsontest.One(c, []string{"1", "2"})).Replace(paths)
+		q.path = strings.NewReplacer("{model}",
+			jsontest.One(c, []string{"floats", "free", "app", "none", "%2F", "sum", "texts", "managed"}), "{version}",
+			jsontest.One(c, []string{"1", "2"})).Replace(paths)
 	case 19:
 		q.method = jsontest.One(change(), []string{"GET", "POST", "HEAD", "PUT", "OPTIONS"})
 	}
@@ -258,7 +270,8 @@ func (m *mutants) judgeFrame(q *mutant, a answer, frames []*jsontest.Frame) {
 	}
 	p := answered.Parameters
 	switch {
-	case a.status == 200 && !q.frame.Stray && (!q.frame.Right || string(p.Seq) != q.frame.Value("seq") || p.Skipped == nil),
+	case a.status == 200 && !q.frame.Stray &&
+		(!q.frame.Right || string(p.Seq) != q.frame.Value("seq") || p.Skipped == nil),
 		a.status == 409 && !q.frame.By(string(p.By), frames):
 		m.T.Fatalf("of %v\nframe %v is answered %v", frames, q, a)
 	}
@@ -402,7 +415,8 @@ func echoes(request, reply []byte) error {
 	}
 	for _, in := range sent.Inputs {
 		for _, out := range answered.Outputs {
-			if out.Name != strings.Replace(in.Name, "input", "output", 1) || out.Datatype != in.Datatype || in.Data == nil || out.Data == nil {
+			if out.Name != strings.Replace(in.Name, "input", "output", 1) || out.Datatype != in.Datatype ||
+				in.Data == nil || out.Data == nil {
 				continue
 			}
 			want, got := flatten(nil, in.Data), flatten(nil, out.Data)

@@ -183,9 +183,12 @@ func TestOpenAPIAnswers(t *testing.T) {
 	r.Applications(apps.Definition{Name: "taught", Models: []string{"one"}, Policy: "exp3"})
 	var inputs []string
 	for _, s := range every {
-		inputs = append(inputs, fmt.Sprintf(`{"name":%q,"datatype":%q,"shape":[1,2],"data":[[%s]]}`, s.Name, s.DType.V2(), everyJSON[s.DType]))
+		inputs = append(inputs,
+			fmt.Sprintf(`{"name":%q,"datatype":%q,"shape":[1,2],"data":[[%s]]}`, s.Name, s.DType.V2(),
+				everyJSON[s.DType]))
 	}
-	infer := `{"id":"7","parameters":{"priority":1,"timeout":9000000,"timing":true,"other":{"x":1}},"inputs":[` + strings.Join(inputs, ",") + `],
+	infer := `{"id":"7","parameters":{"priority":1,"timeout":9000000,"timing":true,"other":{"x":1}},"inputs":[` +
+		strings.Join(inputs, ",") + `],
 		"outputs":[{"name":"output_FP32","parameters":{"classification":1}},{"name":"output_BOOL"},{"name":"output_BYTES"},{"name":"output_FP64","parameters":{"binary_data":false}}]}`
 	// A stream of which somebody has asked for the newest answer.
 	r.ask("GET", "/v2/models/m/latest", "")
@@ -262,8 +265,10 @@ func TestOpenAPIAnswers(t *testing.T) {
 func TestOpenAPIValidator(t *testing.T) {
 	d := readDocument(t)
 	for text, name := range map[string]string{
-		`{"error":5}`: "Error", `{}`: "Error", `{"error":"x","more":1}`: "Error", `{"name":"x","datatype":"FP31","shape":[]}`: "TensorMetadata",
-		`{"name":"x","datatype":"FP32","shape":[-2]}`: "TensorMetadata", `{"name":"x","datatype":"FP32","shape":[1.5]}`: "TensorMetadata", `[{}]`: "TensorData", `[[1],[{}]]`: "TensorData",
+		`{"error":5}`: "Error", `{}`: "Error", `{"error":"x","more":1}`: "Error",
+		`{"name":"x","datatype":"FP31","shape":[]}`:    "TensorMetadata",
+		`{"name":"x","datatype":"FP32","shape":[-2]}`:  "TensorMetadata",
+		`{"name":"x","datatype":"FP32","shape":[1.5]}`: "TensorMetadata", `[{}]`: "TensorData", `[[1],[{}]]`: "TensorData",
 	} {
 		var v any
 		if err := json.NewDecoder(strings.NewReader(text)).Decode(&v); err != nil && err != io.EOF {

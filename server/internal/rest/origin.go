@@ -77,7 +77,9 @@ func (c *call) byProgram() error {
 		// No form sends octet-stream, and a script of another origin needs a preflight for it.
 		kind := c.r.Header.Get("Content-Type")
 		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" && media != "application/octet-stream" {
-			return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%s requires Content-Type: application/json, got %.100q, which a form on any page can send", c.r.URL.Path, kind)}
+			return &refusal{http.StatusUnsupportedMediaType,
+				fmt.Errorf("%s requires Content-Type: application/json, got %.100q, which a form on any page can send",
+					c.r.URL.Path, kind)}
 		}
 	}
 	return c.ownPage()

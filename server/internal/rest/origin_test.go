@@ -44,7 +44,8 @@ func TestOrigins(t *testing.T) {
 				if got := a.header.Get("Access-Control-Allow-Origin"); got != c.allowed {
 					t.Errorf("%s: allowed %q, want %q", name, got, c.allowed)
 				}
-				if got := a.header.Get("Access-Control-Expose-Headers"); strings.Contains(got, headLength) != (c.allowed != "") {
+				if got := a.header.Get("Access-Control-Expose-Headers"); strings.Contains(got,
+					headLength) != (c.allowed != "") {
 					t.Errorf("%s: exposed %q", name, got)
 				}
 				if got := slices.Contains(a.header.Values("Vary"), "Origin"); got != c.vary {
@@ -64,8 +65,10 @@ func TestOrigins(t *testing.T) {
 			case c.allowed == "":
 				r.refused(a, http.StatusForbidden, c.origin, "rest.cors_origins")
 			default:
-				if a.status != http.StatusNoContent || a.header.Get("Access-Control-Allow-Origin") != c.allowed || a.header.Get("Access-Control-Allow-Methods") != "POST" ||
-					a.header.Get("Access-Control-Allow-Headers") != "content-type,inference-header-content-length" || a.header.Get("Access-Control-Max-Age") == "" {
+				if a.status != http.StatusNoContent || a.header.Get("Access-Control-Allow-Origin") != c.allowed ||
+					a.header.Get("Access-Control-Allow-Methods") != "POST" ||
+					a.header.Get("Access-Control-Allow-Headers") != "content-type,inference-header-content-length" ||
+					a.header.Get("Access-Control-Max-Age") == "" {
 					t.Errorf("a browser that asks: %v %v", a, a.header)
 				}
 			}
@@ -93,7 +96,8 @@ func TestRepositoryByPages(t *testing.T) {
 		{"a program by name", []string{"Host", "shivad.example"}, 200},
 		{"a form", []string{"Content-Type", "application/x-www-form-urlencoded", "Origin", "https://evil.example"}, 415},
 		{"a form, by a program, as libcurl has it", []string{"Content-Type", "application/x-www-form-urlencoded"}, 200},
-		{"a form by a page of the server", []string{"Content-Type", "application/x-www-form-urlencoded", "Origin", "http://" + addr, "Sec-Fetch-Site", "same-origin"}, 415},
+		{"a form by a page of the server",
+			[]string{"Content-Type", "application/x-www-form-urlencoded", "Origin", "http://" + addr, "Sec-Fetch-Site", "same-origin"}, 415},
 		{"a form without an origin", []string{"Content-Type", "application/x-www-form-urlencoded", "Sec-Fetch-Site", "cross-site"}, 415},
 		{"a form of text", []string{"Content-Type", "text/plain", "Origin", "null"}, 415},
 		{"a form with parts", []string{"Content-Type", "multipart/form-data; boundary=x", "Origin", "https://evil.example"}, 415},
@@ -101,10 +105,14 @@ func TestRepositoryByPages(t *testing.T) {
 		{"a script without a type or origin", []string{"Sec-Fetch-Site", "cross-site"}, 415},
 		{"a script with JSON", []string{"Content-Type", "application/json", "Origin", "https://evil.example"}, 403},
 		{"no origin, JSON", []string{"Content-Type", "application/json", "Sec-Fetch-Site", "cross-site"}, 403},
-		{"a rebound name", []string{"Content-Type", "application/json", "Origin", "http://evil.example:8000", "Host", "evil.example:8000", "Sec-Fetch-Site", "same-origin"}, 403},
+		{"a rebound name",
+			[]string{"Content-Type", "application/json", "Origin", "http://evil.example:8000", "Host",
+				"evil.example:8000", "Sec-Fetch-Site", "same-origin"}, 403},
 		{"an own page", []string{"Content-Type", "application/json", "Origin", "http://" + addr, "Sec-Fetch-Site", "same-origin"}, 200},
-		{"a listed page", []string{"Content-Type", "application/json", "Origin", "https://ops.example", "Sec-Fetch-Site", "cross-site"}, 200},
-		{"a listed page, by name", []string{"Content-Type", "application/json", "Origin", "https://ops.example", "Host", "ops.example"}, 200},
+		{"a listed page",
+			[]string{"Content-Type", "application/json", "Origin", "https://ops.example", "Sec-Fetch-Site", "cross-site"}, 200},
+		{"a listed page, by name",
+			[]string{"Content-Type", "application/json", "Origin", "https://ops.example", "Host", "ops.example"}, 200},
 	} {
 		for _, verb := range []string{"load", "unload"} {
 			q, err := http.NewRequest("POST", "http://"+addr+"/v2/repository/models/managed/"+verb, strings.NewReader("{}"))

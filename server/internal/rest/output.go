@@ -108,7 +108,10 @@ func (q *request) pack() (to io.Writer, end func()) {
 // timing adds the header that says where the time was spent, if the client wants to know.
 func (q *request) timing(a *predict.Answer) {
 	if q.Values.Timing {
-		q.call.w.Header().Set("Server-Timing", fmt.Sprintf("queue;dur=%.3f, execute;dur=%.3f", milliseconds(a.Timing.Queue), milliseconds(a.Timing.Exec)))
+		q.call.w.Header().
+			Set("Server-Timing",
+				fmt.Sprintf("queue;dur=%.3f, execute;dur=%.3f", milliseconds(a.Timing.Queue),
+					milliseconds(a.Timing.Exec)))
 	}
 }
 
@@ -118,14 +121,16 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 func writable(t *tensor.Tensor) error {
 	if t.DType != tensor.Bytes {
 		if !jsontensor.Has(t.DType) {
-			return fault.Invalid("output %q: datatype %s cannot be written as JSON; ask for it with the parameter binary_data", t.Name, t.DType.V2())
+			return fault.Invalid("output %q: datatype %s cannot be written as JSON; ask for it with the parameter binary_data",
+				t.Name, t.DType.V2())
 		}
 		return nil
 	}
 	for rest, at := t.Data, 0; len(rest) > 0; at++ {
 		var elem []byte
 		if elem, rest = element(rest); !utf8.Valid(elem) {
-			return fault.Invalid("output %q: element %d is not UTF-8, and cannot be written as JSON; ask for it with the parameter binary_data", t.Name, at)
+			return fault.Invalid("output %q: element %d is not UTF-8, and cannot be written as JSON; ask for it with the parameter binary_data",
+				t.Name, at)
 		}
 	}
 	return nil

@@ -18,7 +18,8 @@ import (
 func TestHealth(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
-	gone := r.Model("gone", spec(tensor.Spec{Name: "input0", DType: tensor.Int8, Shape: tensor.Shape{-1}}), scheduler.WorkerFunc(r.Echo))
+	gone := r.Model("gone", spec(tensor.Spec{Name: "input0", DType: tensor.Int8, Shape: tensor.Shape{-1}}),
+		scheduler.WorkerFunc(r.Echo))
 	gone.Remove(nil)
 	for _, c := range []struct {
 		path   string
@@ -41,7 +42,8 @@ func TestHealth(t *testing.T) {
 	if a := r.ask("GET", "/v2/health/ready", ""); a.status != 503 || strings.TrimSpace(string(a.body)) != `{"ready":false,"error":"no reason"}` {
 		t.Errorf("not ready: %v", a)
 	}
-	if a := r.ask("HEAD", "/v2/health/live", ""); a.status != 200 || len(a.body) != 0 || a.header.Get("Content-Length") == "" {
+	if a := r.ask("HEAD", "/v2/health/live", ""); a.status != 200 || len(a.body) != 0 ||
+		a.header.Get("Content-Length") == "" {
 		t.Errorf("HEAD: %v", a)
 	}
 }
@@ -103,11 +105,14 @@ func TestModels(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	for _, q := range []struct{ method, path, body string }{
-		{"POST", "/v2/models/quite-another/infer", fp32(1, "")}, {"GET", "/v2/models/quite-another", ""}, {"GET", "/v2/models/quite-another/versions/1/stats", ""},
+		{"POST", "/v2/models/quite-another/infer", fp32(1, "")}, {"GET", "/v2/models/quite-another", ""},
+		{"GET", "/v2/models/quite-another/versions/1/stats", ""},
 		{"POST", "/quite-another/predict", `{"input":[1]}`}, {"POST", "/quite-another/update", `{"id":"x","label":1}`},
 	} {
 		a := r.ask(q.method, q.path, q.body)
-		if r.refused(a, 404, `no model or application "quite-another"; the repository index lists all of them`); strings.ContainsAny(string(a.body), "!") {
+		if r.refused(a, 404,
+			`no model or application "quite-another"; the repository index lists all of them`); strings.ContainsAny(
+			string(a.body), "!") {
 			t.Errorf("%s: %v", q.path, a)
 		}
 	}
@@ -125,7 +130,8 @@ func TestRepository(t *testing.T) {
 	}
 	m := `{"name":"m","version":"1","state":"READY","reason":""}`
 	all := `[` + m + `,{"name":"managed","state":"UNAVAILABLE","reason":"unloaded"}]`
-	for body, want := range map[string]string{"": all, "{}": all, `{"ready":false}`: all, `{"ready":null}`: all, `{"ready":true, "more": [1]}`: `[` + m + `]`} {
+	for body, want := range map[string]string{"": all, "{}": all, `{"ready":false}`: all, `{"ready":null}`: all,
+		`{"ready":true, "more": [1]}`: `[` + m + `]`} {
 		if got := index(body); got != want {
 			t.Errorf("index %s: %s, want %s", body, got, want)
 		}
@@ -136,14 +142,16 @@ func TestRepository(t *testing.T) {
 		t.Errorf("index without a length: %v", a)
 	}
 	for _, body := range []string{"", "{}", `{"parameters":{}}`, `{"parameters":null}`, `{"parameters":{"config":null}}`} {
-		if a := r.ask("POST", "/v2/repository/models/managed/load", body); a.status != 200 || strings.TrimSpace(string(a.body)) != "{}" {
+		if a := r.ask("POST", "/v2/repository/models/managed/load", body); a.status != 200 ||
+			strings.TrimSpace(string(a.body)) != "{}" {
 			t.Errorf("load %s: %v", body, a)
 		}
 	}
 	if got := index(""); !strings.Contains(got, `{"name":"managed","state":"READY","reason":""}`) {
 		t.Errorf("after load: %s", got)
 	}
-	if a := r.ask("POST", "/v2/repository/models/managed/unload", `{"parameters":{"unload_dependents":true}}`); a.status != 200 {
+	if a := r.ask("POST", "/v2/repository/models/managed/unload",
+		`{"parameters":{"unload_dependents":true}}`); a.status != 200 {
 		t.Errorf("unload: %v", a)
 	}
 	if got := index(""); got != all {
@@ -175,7 +183,8 @@ func TestRepository(t *testing.T) {
 // The limit on such a body also holds for one without an announced length.
 func TestRepositoryBodyOfUnknownLength(t *testing.T) {
 	r := newRig(t, nil)
-	a, err := r.try("POST", "/v2/repository/index", io.MultiReader(strings.NewReader(`{"a":"`), strings.NewReader(strings.Repeat("x", 70<<10)), strings.NewReader(`"}`)))
+	a, err := r.try("POST", "/v2/repository/index",
+		io.MultiReader(strings.NewReader(`{"a":"`), strings.NewReader(strings.Repeat("x", 70<<10)), strings.NewReader(`"}`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +195,8 @@ func TestRepositoryBodyOfUnknownLength(t *testing.T) {
 func TestRouter(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
-	for _, path := range []string{"/", "//", "/v2//", "/v1", "/v2/models//", "/v2/models//infer", "/v2/models/m/", "/v2/models/m/infer/x", "/v2/../v2", "/v2/models/m/versions", "/v2/logging",
+	for _, path := range []string{"/", "//", "/v2//", "/v1", "/v2/models//", "/v2/models//infer", "/v2/models/m/",
+		"/v2/models/m/infer/x", "/v2/../v2", "/v2/models/m/versions", "/v2/logging",
 		"/v2/a/b/c/d/e/f/g/h/i/j/k/l"} {
 		if path == "/v2/models/m/" {
 			continue // that path exists
@@ -239,7 +249,8 @@ func TestErrorsOfTheHead(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, a := range []answer{r.answerOn(k), r.answerOn(r.raw(c.text))} {
-			if a.status != c.status || a.header.Get("Connection") != "close" || !strings.Contains(string(a.body), c.words) || len(a.body) > 200 {
+			if a.status != c.status || a.header.Get("Connection") != "close" ||
+				!strings.Contains(string(a.body), c.words) || len(a.body) > 200 {
 				t.Errorf("%.40q: %v, expected %d with %q, and Connection: close", c.text, a, c.status, c.words)
 			}
 			if kind := a.header.Get("Content-Type"); c.words != "" && !strings.HasPrefix(kind, "text/plain") {

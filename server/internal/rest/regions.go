@@ -38,7 +38,8 @@ func (q *request) fetch(b *body) error {
 		if err := q.call.use.More(min(in.place.Size, left), time.Now()); err != nil {
 			return err
 		}
-		if err := q.call.door.predict.Regions().Fetch(q.call.sharer(), &in.Tensor, in.place, left, memory.Get); err != nil {
+		if err := q.call.door.predict.Regions().
+			Fetch(q.call.sharer(), &in.Tensor, in.place, left, memory.Get); err != nil {
 			return err
 		}
 		left -= in.place.Size

@@ -37,7 +37,8 @@ func (r *rig) shared(content []byte) (name, path string) {
 // register registers a file as a region of that name.
 func (r *rig) register(name, file string, size int) {
 	r.T.Helper()
-	if a := r.ask("POST", "/v2/systemsharedmemory/region/"+name+"/register", fmt.Sprintf(`{"key":"/%s","offset":0,"byte_size":%d}`, file, size)); a.status != 200 {
+	if a := r.ask("POST", "/v2/systemsharedmemory/region/"+name+"/register",
+		fmt.Sprintf(`{"key":"/%s","offset":0,"byte_size":%d}`, file, size)); a.status != 200 {
 		r.T.Fatal(a)
 	}
 }
@@ -53,7 +54,8 @@ func floats(values ...float32) (b []byte) {
 func TestRegions(t *testing.T) {
 	r := newRig(t, nil)
 	const base = "/v2/systemsharedmemory"
-	for _, path := range []string{"GET " + base + "/status", "POST " + base + "/region/a/register", "POST " + base + "/unregister", "POST " + base + "/region/a/unregister"} {
+	for _, path := range []string{"GET " + base + "/status", "POST " + base + "/region/a/register",
+		"POST " + base + "/unregister", "POST " + base + "/region/a/unregister"} {
 		method, path, _ := strings.Cut(path, " ")
 		if a := r.ask(method, path, ""); a.status != 404 || !strings.Contains(string(a.body), "shared_memory.directory") {
 			t.Errorf("%s where it is not offered: %v", path, a)
@@ -79,8 +81,10 @@ func TestRegions(t *testing.T) {
 		{"POST", base + "/region/a/register", `{"key":"/` + file + `","offset":0,"byte_size":8}`, 400, "shared memory region 'a' already in manager"},
 		{"POST", base + "/region/b/register", `{"key":"` + file + `","byte_size":8}`, 200, "{}"},
 		{"POST", base + "/region/c/register", `{"key":"/` + file + `","offset":16,"byte_size":49}`, 400, "failed to register shared memory region 'c': invalid args"},
-		{"POST", base + "/region/c/register", `{"key":"/` + file + `","offset":9223372036854775807,"byte_size":9223372036854775807}`, 413, "shared_memory.region_bytes"},
-		{"POST", base + "/region/c/register", `{"key":"/` + file + `","offset":9223372036854775807,"byte_size":1}`, 400, "invalid args"},
+		{"POST", base + "/region/c/register", `{"key":"/` + file + `","offset":9223372036854775807,"byte_size":9223372036854775807}`,
+			413, "shared_memory.region_bytes"},
+		{"POST", base + "/region/c/register", `{"key":"/` + file + `","offset":9223372036854775807,"byte_size":1}`, 400,
+			"invalid args"},
 		{"POST", base + "/region/c/register", `{"key":"/` + file + `","offset":0,"byte_size":0}`, 400, "invalid args"},
 		{"POST", base + "/region/c/register", `{"key":"/none","byte_size":8}`, 404, "Unable to open shared memory region: '/none': "},
 		{"POST", base + "/region/c/register", `{"key":"/../` + file + `","byte_size":8}`, 400, "Unable to open shared memory region: '/../"},
@@ -90,7 +94,8 @@ func TestRegions(t *testing.T) {
 		{"POST", base + "/region/c/register", `{"key":"/` + file + `.link","byte_size":8}`, 400, "a symbolic link"},
 		{"POST", base + "/region/c/register", `{"key":7,"byte_size":8}`, 400, `region c: \"key\"`},
 		{"GET", base + "/region/a/status", "", 200, `[{"name":"a","key":"/` + file + `","offset":16,"byte_size":48}]`},
-		{"GET", base + "/status", "", 200, `[{"name":"a","key":"/` + file + `","offset":16,"byte_size":48},{"name":"b","key":"` + file + `","offset":0,"byte_size":8}]`},
+		{"GET", base + "/status", "", 200, `[{"name":"a","key":"/` + file +
+			`","offset":16,"byte_size":48},{"name":"b","key":"` + file + `","offset":0,"byte_size":8}]`},
 		{"GET", base + "/region/c/status", "", 404, "Unable to find system shared memory region: 'c'"},
 		{"POST", base + "/region/c/unregister", "", 200, "{}"},
 		{"POST", base + "/region/a/unregister", "", 200, "{}"},
@@ -109,7 +114,8 @@ func TestNoCudaRegions(t *testing.T) {
 	r := newRig(t, nil)
 	for path, want := range map[string]string{"GET status": "[]", "POST unregister": "{}", "POST region/x/unregister": "{}"} {
 		method, path, _ := strings.Cut(path, " ")
-		if a := r.ask(method, "/v2/cudasharedmemory/"+path, ""); a.status != 200 || strings.TrimSpace(string(a.body)) != want {
+		if a := r.ask(method, "/v2/cudasharedmemory/"+path, ""); a.status != 200 ||
+			strings.TrimSpace(string(a.body)) != want {
 			t.Errorf("%s: %v, expected %s", path, a, want)
 		}
 	}
@@ -120,14 +126,16 @@ func TestNoCudaRegions(t *testing.T) {
 func TestRegionsAreForPrograms(t *testing.T) {
 	r := newRig(t, nil)
 	file, _ := r.shared(make([]byte, 8))
-	if a := r.ask("POST", "/v2/systemsharedmemory/region/a/register", "{}", "Content-Type: application/json", "Origin: https://example.org"); a.status != 403 {
+	if a := r.ask("POST", "/v2/systemsharedmemory/region/a/register", "{}", "Content-Type: application/json",
+		"Origin: https://example.org"); a.status != 403 {
 		t.Error(a)
 	}
 	// Triton's C++ client leaves the type to libcurl.
 	body := fmt.Sprintf(`{"key":"/%s","offset":0,"byte_size":8}`, file)
 	for _, ask := range [][2]string{{"region/c/register", body}, {"region/c/unregister", ""}} {
 		path, body := ask[0], ask[1]
-		c := r.raw(fmt.Sprintf("POST /v2/systemsharedmemory/%s HTTP/1.1\r\nHost: localhost:8000\r\nUser-Agent: libcurl-agent/1.0\r\nAccept: */*\r\nContent-Length: %d\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\n%s", path, len(body), body))
+		c := r.raw(fmt.Sprintf("POST /v2/systemsharedmemory/%s HTTP/1.1\r\nHost: localhost:8000\r\nUser-Agent: libcurl-agent/1.0\r\nAccept: */*\r\nContent-Length: %d\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\n%s",
+			path, len(body), body))
 		if a := r.answerOn(c); a.status != 200 {
 			t.Errorf("%s as libcurl sends it: %v", path, a)
 		}
@@ -135,12 +143,15 @@ func TestRegionsAreForPrograms(t *testing.T) {
 	r.floats("m")
 	r.register("a", file, 8)
 	use := fp32(1, `,"outputs":[{"name":"output0","parameters":{"shared_memory_region":"a","shared_memory_byte_size":8}}]`)
-	if a := r.ask("POST", inferM, use, "Content-Type: application/json", "Origin: https://example.org"); a.status != 403 {
+	if a := r.ask("POST", inferM, use, "Content-Type: application/json",
+		"Origin: https://example.org"); a.status != 403 {
 		t.Error(a)
 	}
-	for client, ok := range map[string]bool{"127.0.0.1": true, "10.1.2.3": false, "2001:db8::/64": false, "/run/x.sock": true, "": true} {
+	for client, ok := range map[string]bool{"127.0.0.1": true, "10.1.2.3": false, "2001:db8::/64": false,
+		"/run/x.sock": true, "": true} {
 		_ = r.Regions.Unregister(regions.Client{}, "")
-		if err := r.Regions.Register(regions.Client{Address: client}, regions.Region{Name: "a", Key: file, Size: 8}); (err == nil) != ok {
+		if err := r.Regions.Register(regions.Client{Address: client},
+			regions.Region{Name: "a", Key: file, Size: 8}); (err == nil) != ok {
 			t.Errorf("%q: %v", client, err)
 		}
 	}
@@ -161,13 +172,16 @@ func TestInferInRegions(t *testing.T) {
 		t.Errorf("got %v, expected %s", a, want)
 	}
 	got, err := os.ReadFile(path)
-	if expected := append(append(make([]byte, 4), floats(1, 2, 3, 4.5)...), make([]byte, 12)...); err != nil || string(got) != string(expected) {
+	if expected := append(append(make([]byte, 4), floats(1, 2, 3, 4.5)...), make([]byte, 12)...); err != nil ||
+		string(got) != string(expected) {
 		t.Errorf("the file has %v, %v, expected %v", got, err, expected)
 	}
 	if a := r.ask("POST", inferM, `{"inputs":[`+input+`]}`); a.status != 200 || string(a.body) != echoed(1, "") {
 		t.Errorf("an output in the answer: %v", a)
 	}
-	if a := r.ask("POST", inferM, fp32(1, `,"outputs":[{"name":"output0","parameters":{"binary_data":true,"shared_memory_region":"out","shared_memory_byte_size":16}}]`)); a.status != 200 || !json.Valid(a.body) {
+	a = r.ask("POST", inferM, fp32(1,
+		`,"outputs":[{"name":"output0","parameters":{"binary_data":true,"shared_memory_region":"out","shared_memory_byte_size":16}}]`))
+	if a.status != 200 || !json.Valid(a.body) {
 		t.Errorf("an input in the request: %v", a)
 	}
 }
@@ -181,7 +195,8 @@ func TestWrongPlaces(t *testing.T) {
 	file, path := r.shared(make([]byte, 4<<10))
 	r.register("r", file, 2<<10)
 	at := func(region string, offset, size int) string {
-		return fmt.Sprintf(`"parameters":{"shared_memory_region":%q,"shared_memory_offset":%d,"shared_memory_byte_size":%d}`, region, offset, size)
+		return fmt.Sprintf(`"parameters":{"shared_memory_region":%q,"shared_memory_offset":%d,"shared_memory_byte_size":%d}`,
+			region, offset, size)
 	}
 	input := func(parameters string) string {
 		return `{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,4],` + parameters + `}]}`
@@ -209,18 +224,22 @@ func TestWrongPlaces(t *testing.T) {
 		{"m", input(at("r", 0, 16) + `,"data":[1,2,3,4]`), 400, "expected one of them"},
 		{"m", strings.Replace(input(at("r", 0, 1008)), "[1,4]", "[63,4]", 1), 413, "limits.message_bytes"},
 		{"m", strings.Replace(input(at("r", 0, 16)), "[1,4]", "[4611686018427387904,4]", 1), 400, "more bytes than can be counted"},
-		{"words", `{"inputs":[{"name":"w","datatype":"BYTES","shape":[2],"data":["abc","defgh"]}],"outputs":[{"name":"w",` + at("r", 0, 15) + `}]}`, 400, "(15 bytes) should be at least 16 bytes"},
+		{"words",
+			`{"inputs":[{"name":"w","datatype":"BYTES","shape":[2],"data":["abc","defgh"]}],"outputs":[{"name":"w",` +
+				at("r", 0, 15) + `}]}`, 400, "(15 bytes) should be at least 16 bytes"},
 		{"words", `{"inputs":[{"name":"w","datatype":"BYTES","shape":[3],` + at("r", 0, 8) + `}]}`, 400, `input \"w\", in shared memory region 'r'`},
 		{"words", `{"inputs":[{"name":"w","datatype":"BYTES","shape":[2],` + at("r", 0, 8) + `}]}`, 200, `"data":["",""]`},
 	} {
-		if a := r.ask("POST", "/v2/models/"+c.model+"/infer", c.body); a.status != c.status || !strings.Contains(string(a.body), c.want) {
+		if a := r.ask("POST", "/v2/models/"+c.model+"/infer", c.body); a.status != c.status ||
+			!strings.Contains(string(a.body), c.want) {
 			t.Errorf("%s: %v, expected %d %s", c.body, a, c.status, c.want)
 		}
 	}
 	if err := os.Truncate(path, 20); err != nil {
 		t.Fatal(err)
 	}
-	for body, ok := range map[string]bool{input(at("r", 4, 16)): true, output(at("r", 4, 16)): true, input(at("r", 8, 16)): false, output(at("r", 8, 16)): false} {
+	for body, ok := range map[string]bool{input(at("r", 4, 16)): true, output(at("r", 4, 16)): true,
+		input(at("r", 8, 16)): false, output(at("r", 8, 16)): false} {
 		a := r.ask("POST", inferM, body)
 		if ok && a.status != 200 || !ok && (a.status != 400 || !strings.Contains(string(a.body), "the file ends at 20: it has become shorter")) {
 			t.Errorf("a file of 20 bytes: %s: %v", body, a)
@@ -251,10 +270,13 @@ func BenchmarkRegions(b *testing.B) {
 				file, _ := r.shared(make([]byte, 8*count))
 				r.register("r", file, 8*count)
 				at := func(offset int) string {
-					return fmt.Sprintf(`"parameters":{"shared_memory_region":"r","shared_memory_offset":%d,"shared_memory_byte_size":%d}`, offset, 4*count)
+					return fmt.Sprintf(`"parameters":{"shared_memory_region":"r","shared_memory_offset":%d,"shared_memory_byte_size":%d}`,
+						offset, 4*count)
 				}
-				body := fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,1080,1440],%s}],"outputs":[{"name":"output0",%s}]}`, at(0), at(4*count))
-				request = fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", inferM, len(body), body)
+				body := fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,1080,1440],%s}],"outputs":[{"name":"output0",%s}]}`,
+					at(0), at(4*count))
+				request = fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", inferM,
+					len(body), body)
 			}
 			b.SetBytes(int64(8 * count))
 			for b.Loop() {

@@ -158,7 +158,8 @@ func (t *text) place(what func() string, name []byte, p *parameter.Place) bool {
 	}
 	if value := t.Raw(); value != nil {
 		if expected := p.Read(key, parameter.JSON(value)); expected != "" {
-			t.Fail(fault.Invalid("%s: parameter %q: expected %s, got %s", what(), name, expected, parameter.JSON(value)))
+			t.Fail(fault.Invalid("%s: parameter %q: expected %s, got %s", what(), name, expected,
+				parameter.JSON(value)))
 		}
 	}
 	return true
@@ -226,9 +227,11 @@ func (q *request) input(t *text, i int) {
 	}
 	switch has, placed := in.Data != nil, in.place.Region != ""; {
 	case in.place.Lacks() != "":
-		t.Fail(fault.Invalid("%s: the parameter %s is missing, which its other shared memory parameters require", what(), in.place.Lacks()))
+		t.Fail(fault.Invalid("%s: the parameter %s is missing, which its other shared memory parameters require",
+			what(), in.place.Lacks()))
 	case placed && (has || in.size >= 0):
-		t.Fail(fault.Invalid("%s: it is in shared memory region '%s', and has data or binary_data_size; expected one of them", what(), in.place.Region))
+		t.Fail(fault.Invalid("%s: it is in shared memory region '%s', and has data or binary_data_size; expected one of them",
+			what(), in.place.Region))
 	case has && in.size >= 0:
 		t.Fail(fault.Invalid("%s: it has both data and binary_data_size; expected one of them", what()))
 	case !has && in.size < 0 && !placed:
@@ -289,13 +292,15 @@ func (q *request) bytes(in *input) (count, size int, err error) {
 	count, ok := in.Shape.Elements()
 	each := max(in.DType.Size(), 4) // of Bytes the length; small dtypes are rounded up
 	if !ok || int64(count) > math.MaxInt64/int64(each) {
-		return 0, 0, fault.TooLarge("%s: shape %s has more elements than can be counted in bytes; limits.message_bytes is %d", in.what(), in.Shape, limit)
+		return 0, 0, fault.TooLarge("%s: shape %s has more elements than can be counted in bytes; limits.message_bytes is %d",
+			in.what(), in.Shape, limit)
 	}
 	if in.DType != tensor.Bytes {
 		each = in.DType.Size()
 	}
 	if size = count * each; int64(size) > limit {
-		return 0, 0, fault.TooLarge("%s: %s of shape %s takes %d bytes; limits.message_bytes is %d", in.what(), in.DType.V2(), in.Shape, size, limit)
+		return 0, 0, fault.TooLarge("%s: %s of shape %s takes %d bytes; limits.message_bytes is %d", in.what(),
+			in.DType.V2(), in.Shape, size, limit)
 	}
 	return count, size, nil
 }
@@ -303,7 +308,8 @@ func (q *request) bytes(in *input) (count, size int, err error) {
 // data reads an input's data into memory of the pool.
 func (q *request) data(t *text, in *input) {
 	if !jsontensor.Has(in.DType) {
-		t.Fail(fault.Invalid("%s: datatype %s cannot be written as JSON; send its bytes, see binary_data_size", in.what(), in.DType.V2()))
+		t.Fail(fault.Invalid("%s: datatype %s cannot be written as JSON; send its bytes, see binary_data_size",
+			in.what(), in.DType.V2()))
 		return
 	}
 	count, size, err := q.bytes(in)
@@ -394,7 +400,8 @@ func (q *request) output(t *text, i int) {
 		t.Fail(fault.Invalid("%s: expected \"name\", which is missing or empty", what()))
 	}
 	if lacks := out.Place.Lacks(); lacks != "" {
-		t.Fail(fault.Invalid("%s: the parameter %s is missing, which its other shared memory parameters require", what(), lacks))
+		t.Fail(fault.Invalid("%s: the parameter %s is missing, which its other shared memory parameters require",
+			what(), lacks))
 	}
 	if p := pass.end(); p != nil {
 		q.outputPass.add([]byte(out.Name), p)

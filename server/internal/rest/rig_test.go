@@ -38,9 +38,11 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 		Entrance: r.Entrance("rest"),
 		Predict:  r.Predict(r.repo),
 		Settings: Settings{
-			Settings:      listen.Settings{Connections: 100, Bounds: listen.Bounds{MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second}},
+			Settings: listen.Settings{Connections: 100,
+				Bounds: listen.Bounds{MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second}},
 			HeaderTimeout: 10 * time.Second,
-			Limits:        gate.Limits{MessageBytes: 16 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8, JSONDepth: 32}, Memory: gate.Memory{Pool: r.Pool},
+			Limits: gate.Limits{MessageBytes: 16 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8,
+				JSONDepth: 32}, Memory: gate.Memory{Pool: r.Pool},
 		},
 	}
 	if change != nil {

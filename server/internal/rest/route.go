@@ -83,7 +83,9 @@ var routes = func() []route {
 		list[i].steps = strings.Split(list[i].path[1:], "/")
 	}
 	for _, p := range predict.Paths {
-		list = append(list, route{method: "GET", path: "/" + strings.Join(p.Steps, "/"), serve: func(c *call) error { return c.tell(p) }, open: p.Open, steps: p.Steps})
+		list = append(list,
+			route{method: "GET", path: "/" + strings.Join(p.Steps, "/"),
+				serve: func(c *call) error { return c.tell(p) }, open: p.Open, steps: p.Steps})
 	}
 	return list
 }()
@@ -138,11 +140,13 @@ func (c *call) admit(found *route) error {
 		}
 	}
 	if found == nil {
-		return &refusal{status: http.StatusNotFound, err: fmt.Errorf("no such path: %s; /v2/docs/openapi.json lists all paths", c.r.URL.Path)}
+		return &refusal{status: http.StatusNotFound,
+			err: fmt.Errorf("no such path: %s; /v2/docs/openapi.json lists all paths", c.r.URL.Path)}
 	}
 	if methods := found.methods(); !slices.Contains(methods, c.r.Method) {
 		c.w.Header().Set("Allow", strings.Join(methods, ", "))
-		return &refusal{status: http.StatusMethodNotAllowed, err: fmt.Errorf("%s takes %s, not %s", c.r.URL.Path, methods[0], c.r.Method)}
+		return &refusal{status: http.StatusMethodNotAllowed,
+			err: fmt.Errorf("%s takes %s, not %s", c.r.URL.Path, methods[0], c.r.Method)}
 	}
 	if found.open {
 		return found.serve(c)
@@ -203,7 +207,8 @@ func (c *call) rescue() {
 	case http.ErrAbortHandler:
 		panic(p)
 	default:
-		c.door.log.Error("panic while serving a request", "path", c.r.URL.Path, "panic", p, "stack", string(bytes.TrimSpace(debug.Stack())))
+		c.door.log.Error("panic while serving a request", "path", c.r.URL.Path, "panic", p, "stack",
+			string(bytes.TrimSpace(debug.Stack())))
 		if c.begun {
 			panic(http.ErrAbortHandler)
 		}

@@ -20,7 +20,8 @@ import (
 
 // megabytes returns rows of a megabyte each, in JSON of half that size.
 func megabytes(rows int) string {
-	return fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[%d,262144],"data":[%s1]}]}`, rows, strings.Repeat("1,", rows<<18-1))
+	return fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[%d,262144],"data":[%s1]}]}`, rows,
+		strings.Repeat("1,", rows<<18-1))
 }
 
 var megabyteSpec = spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 1 << 18}})
@@ -53,8 +54,12 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	bomb := halfSent(t, 3<<19)
 	var conns []net.Conn
 	for len(conns) < 7 { // one after the other: together they would keep each other from growing
-		conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", inferM, len(bomb), bomb)))
-		budgettest.Until(t, "a client to have the memory of its body", func() bool { return part.InUse() == int64(len(conns))<<21 })
+		conns = append(conns,
+			r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n",
+				inferM, len(bomb), bomb)))
+		budgettest.Until(t, "a client to have the memory of its body", func() bool {
+			return part.InUse() == int64(len(conns))<<21
+		})
 	}
 	// Admitted requests keep their memory until they end.
 	if used, most := pool.InUse(), part.Budget()+int64(len(conns))*(128<<10); used > most {
@@ -68,8 +73,10 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	rnd := rand.NewChaCha8([32]byte{})
 	noise := make([]byte, 4<<20)
 	_, _ = io.ReadFull(rnd, noise)
-	head := fmt.Sprintf(`{"parameters":{"binary_data_output":true},"inputs":[{"name":"input0","datatype":"FP32","shape":[%d,262144],"parameters":{"binary_data_size":%d}}]}`, len(noise)>>20, len(noise))
-	if a := r.ask("POST", inferM, packed(t, "gzip", head+string(noise)), "Content-Encoding: gzip", fmt.Sprintf("Inference-Header-Content-Length: %d", len(head))); a.status != 200 {
+	head := fmt.Sprintf(`{"parameters":{"binary_data_output":true},"inputs":[{"name":"input0","datatype":"FP32","shape":[%d,262144],"parameters":{"binary_data_size":%d}}]}`,
+		len(noise)>>20, len(noise))
+	if a := r.ask("POST", inferM, packed(t, "gzip", head+string(noise)), "Content-Encoding: gzip",
+		fmt.Sprintf("Inference-Header-Content-Length: %d", len(head))); a.status != 200 {
 		t.Errorf("a compressed request that unpacks to little more: %.300v", a)
 	}
 	for _, c := range conns {
@@ -108,11 +115,14 @@ func TestUnpackersCount(t *testing.T) {
 	var conns []net.Conn
 	const clients = 20
 	for range clients {
-		conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\na\r\n%s\r\n", inferM, halfSent(t, 1)[:10])))
+		conns = append(conns,
+			r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\na\r\n%s\r\n",
+				inferM, halfSent(t, 1)[:10])))
 	}
 	budgettest.Until(t, "all to have begun", func() bool { return r.Pool.InUse() >= clients*(64<<10) })
 	began := time.Now()
-	if a := r.ask("POST", inferM, packed(t, "gzip", fp32(1, "")), "Content-Encoding: gzip"); a.status != 200 || time.Since(began) > 5*time.Second {
+	if a := r.ask("POST", inferM, packed(t, "gzip", fp32(1, "")), "Content-Encoding: gzip"); a.status != 200 ||
+		time.Since(began) > 5*time.Second {
 		t.Errorf("after %v beside %d that stand still: %v", time.Since(began), clients, a)
 	}
 	for _, c := range conns {

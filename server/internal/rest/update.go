@@ -54,7 +54,8 @@ func (q *clipperBody) several() ([]json.RawMessage, error) {
 		return q.Updates, nil
 	}
 	if len(q.Labels) != len(q.Batch) {
-		return nil, fault.Invalid(`labels: expected one for each of the %d inputs of "input_batch", got %d; "updates" also allows losses and ids`, len(q.Batch), len(q.Labels))
+		return nil, fault.Invalid(`labels: expected one for each of the %d inputs of "input_batch", got %d; "updates" also allows losses and ids`,
+			len(q.Batch), len(q.Labels))
 	}
 	updates := make([]json.RawMessage, len(q.Batch))
 	for i, input := range q.Batch {
