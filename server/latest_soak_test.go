@@ -52,7 +52,8 @@ func TestPollersSoak(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 		for i := range n {
-			s := &station{plant: p, name: fmt.Sprint("cam-", i), home: i % 2, moves: i%10 == 0, random: rand.New(rand.NewPCG(1, uint64(i)))}
+			s := &station{plant: p, name: fmt.Sprint("cam-", i), home: i % 2, moves: i%10 == 0,
+				random: rand.New(rand.NewPCG(1, uint64(i)))}
 			all.Go(s.film)
 			all.Go(func() {
 				ask, hangUp := newestAsker(s.inProcess), func() {}
@@ -128,7 +129,8 @@ func (p *plant) versions(s *Server, seed uint64) {
 			return nil
 		})
 		id := scheduler.ModelID{Name: "m", Version: fmt.Sprint(version)}
-		r, err := s.Scheduler().AddReplica(id, scheduler.Spec{Inputs: x, Outputs: x}, worker, scheduler.ReplicaOptions{})
+		r, err := s.Scheduler().AddReplica(id, scheduler.Spec{Inputs: x, Outputs: x}, worker,
+			scheduler.ReplicaOptions{})
 		if err != nil {
 			p.t.Error(err)
 			return
@@ -195,14 +197,16 @@ func (s *station) film() {
 			return
 		}
 		parameters, _ := json.Marshal(map[string]any{"stream": s.name, "seq": seq})
-		a, err := s.scenes[s.at()].server.Infer(context.Background(), &Request{Name: "m", Inputs: []tensor.Tensor{x}, Parameters: parameters})
+		a, err := s.scenes[s.at()].server.Infer(context.Background(),
+			&Request{Name: "m", Inputs: []tensor.Tensor{x}, Parameters: parameters})
 		switch {
 		case err == nil:
 			a.Release()
 			s.mu.Lock()
 			s.last = seq
 			s.mu.Unlock()
-		case !errors.Is(err, scheduler.ErrContainerFailed) && !errors.Is(err, scheduler.ErrUnavailable) && !errors.Is(err, scheduler.ErrContainerLost):
+		case !errors.Is(err, scheduler.ErrContainerFailed) && !errors.Is(err, scheduler.ErrUnavailable) &&
+			!errors.Is(err, scheduler.ErrContainerLost):
 			s.t.Errorf("%s, frame %d: %v", s.name, seq, err)
 		}
 	}
@@ -249,7 +253,8 @@ func (s *station) overShiva() (ask newestAsker, closeAll func()) {
 		defer cancel()
 		at := s.at()
 		if clients[at] == nil {
-			if clients[at], err = shiva.Dial(ctx, doorAddrs["tcp"], shiva.WithDialer(s.scenes[at].net.Dial)); err != nil {
+			if clients[at], err = shiva.Dial(ctx, doorAddrs["tcp"],
+				shiva.WithDialer(s.scenes[at].net.Dial)); err != nil {
 				return 0, 0, err
 			}
 		}
@@ -305,7 +310,8 @@ func (s *station) follow(ask newestAsker, random *rand.Rand) {
 		case int64(value) != seq:
 			s.t.Errorf("%s: frame %d has the outputs of %d", s.name, seq, value)
 		case !done && seq <= seen, done && seq != newest:
-			s.t.Errorf("%s: frame %d after %d, and the newest is %d (the camera has ended: %v)", s.name, seq, seen, newest, done)
+			s.t.Errorf("%s: frame %d after %d, and the newest is %d (the camera has ended: %v)", s.name, seq, seen,
+				newest, done)
 		}
 		if err != nil {
 			s.errors.Add(1)
