@@ -37,7 +37,7 @@ const pipelinesAtOnce = 4
 func TestRandomPipelines(t *testing.T) {
 	n := *pipelinesInAll
 	if n == 0 {
-		n = max(200, budgettest.Rounds(2000))
+		n = max(100, budgettest.Rounds(2000))
 	}
 	total := outcomes{}
 	for round := range (n + pipelinesAtOnce - 1) / pipelinesAtOnce {
