@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"os"
@@ -185,5 +186,24 @@ func TestLoadOfWhatRegistersOthers(t *testing.T) {
 	}
 	if err := s.predict.Load(ctx, predict.Caller{}, "another", nil); err != nil {
 		t.Errorf("load by the name that it has registered: %v", err)
+	}
+}
+
+// The lists in the status of a server that has nothing to list are empty, as the page and the
+// description of the API have them, and not null.
+func TestStatusOfNothing(t *testing.T) {
+	s := start(t, nil)
+	status, err := json.Marshal(s.report.Status())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(status, &members); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"warnings", "routes", "streams", "models", "doors"} {
+		if !strings.HasPrefix(string(members[name]), "[") {
+			t.Errorf("%s is %.40s, expected a list", name, members[name])
+		}
 	}
 }

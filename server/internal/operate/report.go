@@ -184,6 +184,9 @@ func (r *Report) Status() admin.Status {
 	}
 	st.Newest, st.Streams = r.newest(), r.seen()
 	st.Warnings = slices.Concat(warnings(st), pipelineWarnings(st.Pipelines), expiring(r.Expiring()), r.Files.Faults())
+	if st.Warnings == nil {
+		st.Warnings = []string{} // clients want a list
+	}
 	return st
 }
 
