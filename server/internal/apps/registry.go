@@ -113,6 +113,9 @@ func (r *Registry) Check(d Definition) (*App, error) {
 		return nil, err
 	}
 	t := r.linking.Load().table
+	if c := t.Composites()[d.Name]; c != nil && c.Composite.Kind() != gate.Application {
+		return nil, fault.Invalid("application %q: there is a %s of that name", d.Name, c.Composite.Kind())
+	}
 	if t.Versions(d.Name) != nil && !a.Only(d.Name) {
 		return nil, fault.Invalid("application %q: there is a model of that name, but the application does not link to that model alone", d.Name)
 	}
