@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/shiva"
@@ -73,7 +74,7 @@ func TestDashboards(t *testing.T) {
 		cached := c.Model("echo")
 		cached.Cache = 1 << 20
 		c.Models["echo"] = cached
-		c.Admin.MetricsTriton = true
+		c.Admin.MetricsTriton, c.Pipelines["line"] = true, admin.Pipeline{Inputs: []string{"x"}, Stages: []admin.Stage{{Name: "only", Model: "slow", Inputs: map[string]string{"x": "x"}}}}
 		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
 	})
 	awaitProcess(t, s)
@@ -105,6 +106,7 @@ func TestDashboards(t *testing.T) {
 		{"default", `{}`},
 		{"patient", `{"user":"u","id":"%d"}`},
 		{"patient/update", `{"user":"u","id":"%d","label":7}`},
+		{"line", `{}`},
 		{"nobody", `{}`},
 	} {
 		load.Go(func() { // ends with ctx

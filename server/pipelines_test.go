@@ -97,7 +97,7 @@ func TestPipelinesOfOperators(t *testing.T) {
 		}
 	}
 	for body, want := range map[string]string{
-		`{"parameters":{"nested":true,"binary_data_output":true},` + flat: "has no binary data",
+		`{"parameters":{"nested":true,"binary_data_output":true},` + flat:                                        "has no binary data",
 		`{"parameters":{"nested":true},"outputs":[{"name":"add.sum","parameters":{"classification":1}}],` + flat: "neither classifications",
 	} {
 		if status, answer := inferREST(t, s, "made", body); status != 400 || !strings.Contains(answer, want) {
