@@ -44,7 +44,8 @@ const addedJSON = `"inputs":["image"],"stages":[{"name":"find","model":"detector
 // inferREST sends a request over HTTP, and returns the status and the answer.
 func inferREST(t *testing.T, s *Server, model, body string) (int, string) {
 	t.Helper()
-	answer, err := http.Post("http://"+s.Addrs().REST[0].String()+"/v2/models/"+model+"/infer", "application/json", strings.NewReader(body))
+	url := "http://" + s.Addrs().REST[0].String() + "/v2/models/" + model + "/infer"
+	answer, err := http.Post(url, "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,11 +78,13 @@ func TestPipelinesOfOperators(t *testing.T) {
 	o.expect("GET", "/v1/pipelines/fixed", "", 200, `"faults":[]`)
 
 	o.expect("POST", "/v1/pipelines?dry_run=true", `{"name":"made",`+addedJSON, 200, `"faults":[]`)
-	o.expect("POST", "/v1/pipelines?dry_run=true", `{"name":"made",`+strings.Replace(addedJSON, `"adder"`, `"detector"`, 1), 200, `"faults":["`, `has no input`)
+	unfit := `{"name":"made",` + strings.Replace(addedJSON, `"adder"`, `"detector"`, 1)
+	o.expect("POST", "/v1/pipelines?dry_run=true", unfit, 200, `"faults":["`, `has no input`)
 	o.expect("GET", "/v1/pipelines/made", "", 404)
 	o.expect("POST", "/v1/pipelines", `{"name":"made",`+addedJSON, 201)
 	o.expect("POST", "/v1/pipelines", `{"name":"made",`+addedJSON, 409, "exists already")
-	o.expect("POST", "/v1/pipelines", `{"name":"bad",`+strings.Replace(addedJSON, "find.boxes", "find.bxes", 2), 400, `makes no`, `bxes`)
+	misspelled := strings.Replace(addedJSON, "find.boxes", "find.bxes", 2)
+	o.expect("POST", "/v1/pipelines", `{"name":"bad",`+misspelled, 400, `makes no`, `bxes`)
 	o.expect("PATCH", "/v1/pipelines/made", `{"slo":"2s"}`, 200, `"slo":"2s"`)
 	for _, change := range []string{"PUT", "PATCH", "DELETE"} {
 		body := map[string]string{"PUT": "{" + addedJSON, "PATCH": `{"slo":"2s"}`}[change]
@@ -92,7 +95,8 @@ func TestPipelinesOfOperators(t *testing.T) {
 	const flat = `"inputs":[{"name":"image","datatype":"INT64","shape":[2,2],"data":[2,7,1,9]}]}`
 	for _, name := range []string{"fixed", "made"} {
 		status, answer := inferREST(t, s, name, `{"parameters":{"nested":true},`+flat)
-		if want := `"rows":[{"find":{"objects":[{"boxes":[2,7],"add":{"sum":9}},{"boxes":[2,7],"add":{"sum":9}}]}},{"find":{"objects":[{"boxes":[1,9],"add":{"sum":10}}]}}]}`; status != 200 || !strings.HasSuffix(answer, want) {
+		want := `"rows":[{"find":{"objects":[{"boxes":[2,7],"add":{"sum":9}},{"boxes":[2,7],"add":{"sum":9}}]}},{"find":{"objects":[{"boxes":[1,9],"add":{"sum":10}}]}}]}`
+		if status != 200 || !strings.HasSuffix(answer, want) {
 			t.Errorf("%s: %d %s\nexpected %s", name, status, answer, want)
 		}
 	}
@@ -104,7 +108,8 @@ func TestPipelinesOfOperators(t *testing.T) {
 			t.Errorf("%s: %d %s", body, status, answer)
 		}
 	}
-	if status, answer := inferREST(t, s, "detector", `{"parameters":{"nested":true},`+flat); status != 400 || !strings.Contains(answer, "nested is for pipelines") {
+	status, answer := inferREST(t, s, "detector", `{"parameters":{"nested":true},`+flat)
+	if status != 400 || !strings.Contains(answer, "nested is for pipelines") {
 		t.Errorf("a model: %d %s", status, answer)
 	}
 

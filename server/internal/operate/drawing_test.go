@@ -16,7 +16,10 @@ func TestDrawing(t *testing.T) {
 	p := admin.Pipeline{
 		Name: "a<b>&\x01\"", Inputs: []string{"image"}, Outputs: map[string]string{"<text>": "read.text", "boxes": "find.boxes"},
 		Stages: []admin.Stage{
-			{Name: "read", Model: "r", Each: "find.boxes", Inputs: map[string]string{"image": "image"}, Keep: &admin.Filter{Classes: []string{"<i>"}}},
+			{
+				Name: "read", Model: "r", Each: "find.boxes", Inputs: map[string]string{"image": "image"},
+				Keep: &admin.Filter{Classes: []string{"<i>"}},
+			},
 			{Name: "find", Model: "f", Inputs: map[string]string{"image": "image"}},
 		},
 	}
