@@ -39,7 +39,11 @@ type Call struct {
 	Deadline time.Time
 	Squeeze  bool // one row sent without its batch dimension: the answer has none either
 	Bridge   bool // request and answer are in bridge form
-	cut      bool // its rows are regions
+
+	cut        bool // its rows are regions
+	unforeseen bool // the size of the answer was not known in advance
+	step       step
+	Alone      bool // set before Complete: no other call completes with it, so do not wait for more
 
 	Fanout Fanout // set by a composite's Open, and submitted instead; nil for a model
 
@@ -50,10 +54,6 @@ type Call struct {
 	Timing  scheduler.Timing
 	Choice  *Choice // how an application answered; nil for a model
 	Frame   *Frame  // what the answer says about its stream; nil: the call is not a frame
-	Alone   bool    // no other call completes with it: no reason to wait for more
-
-	unforeseen bool // the size of the answer was not known in advance
-	step       step
 
 	form      *form // of a question in bridge form; nil: no output depends on it
 	frame     Frame
