@@ -25,7 +25,8 @@ func silent(name string, batched bool) containertest.Model {
 		shape = tensor.Shape{-1, 2}
 	}
 	return containertest.Model{
-		Name: name, Batched: &batched, Feedback: true, Outputs: []tensor.Spec{{Name: "y", DType: tensor.Int64, Shape: shape}},
+		Name: name, Batched: &batched, Feedback: true,
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Int64, Shape: shape}},
 		Answer: func(b *containertest.Batch) containertest.Reply {
 			var values []int64
 			for i := range b.Rows {
@@ -66,7 +67,8 @@ func TestWithoutInputsThroughEveryDoor(t *testing.T) {
 				t.Errorf("%s: without its input: %v", ask.name, err)
 			}
 		}
-		if _, err := tcp.client.Infer(t.Context(), name, ints(tensor.Shape{1}, 1)); err == nil || !strings.Contains(err.Error(), "takes no tensors, got 1") {
+		if _, err := tcp.client.Infer(t.Context(), name, ints(tensor.Shape{1}, 1)); err == nil ||
+			!strings.Contains(err.Error(), "takes no tensors, got 1") {
 			t.Errorf("%s: a tensor without a name: %v", name, err)
 		}
 
@@ -135,14 +137,21 @@ func TestWithoutInputsThroughEveryDoor(t *testing.T) {
 				t.Errorf("%s %s: %s, %v", name, door, got, err)
 			}
 		}
-		for _, b := range c.Batches() {
-			if len(b.Inputs) != 0 || !batched && b.Rows != 1 {
-				t.Errorf("%s: the container saw %d inputs and %d rows", name, len(b.Inputs), b.Rows)
-			}
-		}
+		sawNoInputs(t, c.Batches(), batched)
 	}
-	if err := web.call(http.MethodPost, "/v2/models/echo1/infer", `{"parameters":{"n":5}}`, nil); err == nil || !strings.Contains(err.Error(), `expected "inputs", which is missing`) {
+	err := web.call(http.MethodPost, "/v2/models/echo1/infer", `{"parameters":{"n":5}}`, nil)
+	if err == nil || !strings.Contains(err.Error(), `expected "inputs", which is missing`) {
 		t.Errorf("a model with inputs: %v", err)
+	}
+}
+
+// sawNoInputs checks the batches of a container without inputs.
+func sawNoInputs(t *testing.T, seen []*containertest.Batch, batched bool) {
+	t.Helper()
+	for _, b := range seen {
+		if len(b.Inputs) != 0 || !batched && b.Rows != 1 {
+			t.Errorf("batched %t: the container saw %d inputs and %d rows", batched, len(b.Inputs), b.Rows)
+		}
 	}
 }
 
@@ -173,10 +182,12 @@ func TestWithoutInputsIsDescribed(t *testing.T) {
 		}
 	}
 	trials := operate.Trials{Gate: s.gate, Door: s.library}
-	if tried, err := trials.Try(t.Context(), operate.Trial{Name: "silent", Input: []byte("{}")}); err != nil || len(tried.Outputs) != 1 || tried.Outputs[0].Elements != 2 {
+	if tried, err := trials.Try(t.Context(), operate.Trial{Name: "silent", Input: []byte("{}")}); err != nil ||
+		len(tried.Outputs) != 1 || tried.Outputs[0].Elements != 2 {
 		t.Errorf("tried: %+v, %v", tried, err)
 	}
-	if _, err := trials.Try(t.Context(), operate.Trial{Name: "silent", Input: []byte("[[1]]")}); err == nil || !strings.Contains(err.Error(), "expected {}") {
+	if _, err := trials.Try(t.Context(), operate.Trial{Name: "silent", Input: []byte("[[1]]")}); err == nil ||
+		!strings.Contains(err.Error(), "expected {}") {
 		t.Errorf("tried with an input: %v", err)
 	}
 }
@@ -238,7 +249,8 @@ func TestWithoutInputsInAnApplication(t *testing.T) {
 	connect(t, s, silent("a", true))
 	connect(t, s, silent("b", true))
 	for name, policy := range map[string]string{"app": "exp3", "all": "ensemble"} {
-		if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: name, Models: []string{"a", "b"}, Policy: policy}); err != nil {
+		if _, err := registry(t, s).Create(t.Context(),
+			apps.Definition{Name: name, Models: []string{"a", "b"}, Policy: policy}); err != nil {
 			t.Fatal(err)
 		}
 		for _, ask := range callers(t, s) {
@@ -248,7 +260,8 @@ func TestWithoutInputsInAnApplication(t *testing.T) {
 		}
 	}
 	client := dial(t, s)
-	for _, m := range []shiva.Message{{Namespace: "app", Metadata: []byte(`{"id":"q","n":3}`)}, {Namespace: "app/update", Metadata: []byte(`{"id":"q","loss":0.5}`)}} {
+	for _, m := range []shiva.Message{{Namespace: "app", Metadata: []byte(`{"id":"q","n":3}`)},
+		{Namespace: "app/update", Metadata: []byte(`{"id":"q","loss":0.5}`)}} {
 		a, err := client.Do(t.Context(), &m)
 		if err != nil {
 			t.Fatalf("%s: %v", m.Namespace, err)

@@ -79,8 +79,10 @@ func askers(t *testing.T, s *Server, name string) []asker {
 			return spell(reply["timing"]), nil
 		}},
 		{parameter.HTTP, true, func(parameters map[string]any) (string, error) {
-			body := `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}],"parameters":` + object(parameters, "") + `}`
-			resp, err := web.client.Post(web.base+"/v2/models/"+name+"/infer", "application/json", strings.NewReader(body))
+			body := `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}],"parameters":` +
+				object(parameters, "") + `}`
+			resp, err := web.client.Post(web.base+"/v2/models/"+name+"/infer", "application/json",
+				strings.NewReader(body))
 			if err != nil {
 				return "", err
 			}
@@ -117,7 +119,8 @@ func askers(t *testing.T, s *Server, name string) []asker {
 		{parameter.Feedback, false, feedback(web, "/"+name+"/update")},
 		{parameter.Feedback, false, feedback(manage, "/v1/apps/"+name+"/feedback")},
 		{parameter.Library, true, func(parameters map[string]any) (string, error) {
-			a, err := s.Infer(t.Context(), &Request{Name: name, Inputs: []tensor.Tensor{x}, Parameters: []byte(object(parameters, ""))})
+			a, err := s.Infer(t.Context(),
+				&Request{Name: name, Inputs: []tensor.Tensor{x}, Parameters: []byte(object(parameters, ""))})
 			if err != nil {
 				return "", err
 			}
@@ -177,7 +180,8 @@ func values(t *testing.T, k *parameter.Key) (right, wrong, outside []any) {
 	case "stream":
 		return []any{"cam-3", strings.Repeat("n", 256), int64(7)}, []any{true}, []any{""}
 	case "keep":
-		return []any{"all", "latest", int64(1), int64(1 << 10)}, []any{"newest", true}, []any{int64(0), int64(-1), 1.5, int64(1<<10 + 1)}
+		return []any{"all", "latest", int64(1), int64(1 << 10)}, []any{"newest", true}, []any{int64(0), int64(-1), 1.5,
+			int64(1<<10 + 1)}
 	}
 	switch schema.Type {
 	case "boolean":
@@ -217,6 +221,23 @@ type sight struct {
 	timing     string        // of the answer
 }
 
+// addTraced adds the model traced and an application of it, app.
+func addTraced(t *testing.T, s *Server, spec scheduler.Spec, worker scheduler.Worker) {
+	t.Helper()
+	traced := scheduler.ModelID{Name: "traced", Version: "1"}
+	if _, err := s.Scheduler().AddReplica(traced, spec, worker, scheduler.ReplicaOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	app := apps.Definition{Name: "app", Models: []string{"traced"}, Policy: "split"}
+	if _, err := registry(t, s).Create(t.Context(), app); err != nil {
+		t.Fatal(err)
+	}
+	budgettest.Until(t, "the application", func() bool {
+		target, err := s.gate.Target("app", "")
+		return err == nil && target.Live > 0
+	})
+}
+
 // Every door uses the table: a parameter with a row is read and checked as the row says, and one
 // without a row on a wire goes to the container there.
 func TestParametersThroughEveryDoor(t *testing.T) {
@@ -225,17 +246,11 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 	traces := make(chan sight, 64)
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	worker := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
-		traces <- sight{parameters: string(b.Parts[0].Parameters), priority: b.Parts[0].Priority, left: time.Until(b.Deadline)}
+		traces <- sight{parameters: string(b.Parts[0].Parameters), priority: b.Parts[0].Priority,
+			left: time.Until(b.Deadline)}
 		return echo(b)
 	})
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "traced", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x, User: true},
-		worker, scheduler.ReplicaOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []string{"traced"}, Policy: "split"}); err != nil {
-		t.Fatal(err)
-	}
-	budgettest.Until(t, "the application", func() bool { target, err := s.gate.Target("app", ""); return err == nil && target.Live > 0 })
+	addTraced(t, s, scheduler.Spec{Inputs: x, Outputs: x, User: true}, worker)
 	all := askers(t, s, "app")
 	for _, w := range parameter.Wires {
 		// Questions for newest answers reach no model: see TestLatestThroughEveryDoor.
@@ -262,7 +277,8 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 				return seen
 			}
 			plain := tell("", nil)
-			if plain.priority != 5 || plain.parameters != "" || plain.left < 20*time.Second || plain.left > 30*time.Second || plain.timing != "" {
+			if plain.priority != 5 || plain.parameters != "" || plain.left < 20*time.Second ||
+				plain.left > 30*time.Second || plain.timing != "" {
 				t.Fatalf("a request without parameters: %+v", plain)
 			}
 			for _, name := range names {
@@ -283,7 +299,8 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 					if a.forwards {
 						want = `{"` + name + `":"x"}`
 					}
-					if got := tell(name, "x"); got.parameters != want || got.priority != plain.priority || got.timing != "" {
+					if got := tell(name, "x"); got.parameters != want || got.priority != plain.priority ||
+						got.timing != "" {
 						t.Errorf("%s means nothing on this wire, and the model is told %+v", name, got)
 					}
 					continue
@@ -296,12 +313,16 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 				}
 				for _, value := range slices.Concat(wrong, outside) {
 					_, err := a.ask(with(name, value))
-					if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), k.Expected()) || !strings.Contains(err.Error(), fmt.Sprint(value)) {
-						t.Errorf("%s = %#v: got %v, expected words on the key, %q and the value", name, value, err, k.Expected())
+					if err == nil || !strings.Contains(err.Error(), name) ||
+						!strings.Contains(err.Error(), k.Expected()) ||
+						!strings.Contains(err.Error(), fmt.Sprint(value)) {
+						t.Errorf("%s = %#v: got %v, expected words on the key, %q and the value", name, value, err,
+							k.Expected())
 					}
 				}
 				if json.Valid([]byte(k.Default)) {
-					if got := tell(name, json.RawMessage(k.Default)); got.priority != plain.priority || got.parameters != "" || got.left < 20*time.Second || got.timing != "" {
+					if got := tell(name, json.RawMessage(k.Default)); got.priority != plain.priority ||
+						got.parameters != "" || got.left < 20*time.Second || got.timing != "" {
 						t.Errorf("the default of %s is not what a request has without it: %+v", name, got)
 					}
 				}
@@ -324,15 +345,18 @@ func TestMetadataReachesModels(t *testing.T) {
 			seen <- string(b.Parts[0].Parameters) + " " + string(b.Parts[0].Metadata)
 			return echo(b)
 		})
-		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x, Metadata: asks},
+		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"},
+			scheduler.Spec{Inputs: x, Outputs: x, Metadata: asks},
 			worker, scheduler.ReplicaOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		for metadata, want := range map[string][2]string{
-			`{"seq":5,"keep":null,"captured_at":12.5,"other":[1],"parameters":{"k":2}}`:                               {`{"other":[1],"k":2}`, `{"seq":5,"keep":null,"captured_at":12.5}`},
-			`{"id":{"a":[1]},"version":1,"user":5,"timing":false,"cache":true,"batch":false,"stream":7,"inputs":[1]}`: {"", `{"id":{"a":[1]},"version":1,"timing":false,"cache":true,"batch":false,"stream":7}`},
-			`{"__tensors__":["x"],"__texts__":null,"parameters":null,"version":null}`:                                 {"", `{"version":null}`},
-			`{"id":` + strings.Repeat("[", 80) + strings.Repeat("]", 80) + `}`:                                        {"", ""},
+			`{"seq":5,"keep":null,"captured_at":12.5,"other":[1],"parameters":{"k":2}}`: {
+				`{"other":[1],"k":2}`, `{"seq":5,"keep":null,"captured_at":12.5}`},
+			`{"id":{"a":[1]},"version":1,"user":5,"timing":false,"cache":true,"batch":false,"stream":7,"inputs":[1]}`: {
+				"", `{"id":{"a":[1]},"version":1,"timing":false,"cache":true,"batch":false,"stream":7}`},
+			`{"__tensors__":["x"],"__texts__":null,"parameters":null,"version":null}`: {"", `{"version":null}`},
+			`{"id":` + strings.Repeat("[", 80) + strings.Repeat("]", 80) + `}`:        {"", ""},
 			// The answer to a request is the next request: its keys are not returned twice.
 			`{"other":1,"model_name":"x","model_version":"1","__tensors__":["x"],"age_ms":1,"skipped":0}`: {
 				`{"other":1,"model_name":"x","model_version":"1","age_ms":1,"skipped":0}`, ""},
@@ -348,7 +372,8 @@ func TestMetadataReachesModels(t *testing.T) {
 			}
 			var asked map[string]any
 			_ = json.Unmarshal([]byte(metadata), &asked)
-			if fmt.Sprint(reply["other"]) != fmt.Sprint(asked["other"]) || reply["k"] != nil || fmt.Sprint(reply["id"]) != fmt.Sprint(asked["id"]) || reply["version"] != nil {
+			if fmt.Sprint(reply["other"]) != fmt.Sprint(asked["other"]) || reply["k"] != nil ||
+				fmt.Sprint(reply["id"]) != fmt.Sprint(asked["id"]) || reply["version"] != nil {
 				t.Errorf("%s is answered %v", metadata, reply)
 			}
 			if got := <-seen; got != want[0]+" "+want[1] {

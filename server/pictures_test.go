@@ -26,6 +26,31 @@ func saysFiles(t *testing.T, s *Server, model string) {
 	}
 }
 
+// corners answers with the first pixel of each picture, or of each file of a picture.
+func corners(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+	corners := make([]byte, b.Rows)
+	if b.Inputs[0].DType == tensor.Bytes {
+		files, err := tensor.BytesElems(b.Inputs[0])
+		if err != nil {
+			return nil, err
+		}
+		for row, file := range files {
+			m, _, err := image.Decode(bytes.NewReader(file))
+			if err != nil {
+				b.Refuse(row, err)
+				continue
+			}
+			corners[row] = m.(*image.Gray).Pix[0]
+		}
+	} else {
+		for row := range corners {
+			corners[row] = b.Inputs[0].Data[row*30*40]
+		}
+	}
+	y, err := tensor.FromSlice(tensor.Shape{b.Rows, 1}, corners)
+	return []tensor.Tensor{y}, err
+}
+
 // A container in Go gets picture files unchanged, and refuses one that it cannot decode. A reload
 // can change their maximum size.
 func TestPictures(t *testing.T) {
@@ -35,32 +60,11 @@ func TestPictures(t *testing.T) {
 	go func() {
 		left <- container.Serve(ctx, container.Model{
 			Name: "bright", Version: "1", Log: slog.New(slog.DiscardHandler),
-			Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 30, 40, 1}, Format: tensor.FormatNHWC,
-				Image: &tensor.Image{Channels: tensor.ChannelsGray}}},
+			Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 30, 40, 1},
+				Format: tensor.FormatNHWC,
+				Image:  &tensor.Image{Channels: tensor.ChannelsGray}}},
 			Outputs: []tensor.Spec{{Name: "corner", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1}}},
-			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
-				corners := make([]byte, b.Rows)
-				if b.Inputs[0].DType == tensor.Bytes {
-					files, err := tensor.BytesElems(b.Inputs[0])
-					if err != nil {
-						return nil, err
-					}
-					for row, file := range files {
-						m, _, err := image.Decode(bytes.NewReader(file))
-						if err != nil {
-							b.Refuse(row, err)
-							continue
-						}
-						corners[row] = m.(*image.Gray).Pix[0]
-					}
-				} else {
-					for row := range corners {
-						corners[row] = b.Inputs[0].Data[row*30*40]
-					}
-				}
-				y, err := tensor.FromSlice(tensor.Shape{b.Rows, 1}, corners)
-				return []tensor.Tensor{y}, err
-			},
+			Predict: corners,
 		}, s.Addrs().Containers[0].String())
 	}()
 	defer func() {
@@ -116,7 +120,8 @@ func TestPictures(t *testing.T) {
 		}
 	}
 	err = newHTTP(t, s.Addrs().REST[0]).call("GET", "/v2/models/bright/config", "", &config)
-	if err != nil || config.Input[0].Format != tensor.FormatNHWC || config.Input[0].Type != "TYPE_UINT8" || config.Parameters["image.x"].Text != "gray pictures" {
+	if err != nil || config.Input[0].Format != tensor.FormatNHWC || config.Input[0].Type != "TYPE_UINT8" ||
+		config.Parameters["image.x"].Text != "gray pictures" {
 		t.Errorf("its configuration: %+v, %v", config, err)
 	}
 

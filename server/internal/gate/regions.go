@@ -18,7 +18,9 @@ const cornerBytes = 4 * 2 * 4
 func (c *Call) listed(r *Request, pool *tensor.Pool) (lists []tensor.Tensor, err error) {
 	specs := c.Target.Spec.Inputs
 	for key, value := range jsonscan.Members(r.Parameters) {
-		i := slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Image != nil && string(key) == s.Name+tensor.RegionsSuffix })
+		i := slices.IndexFunc(specs, func(s tensor.Spec) bool {
+			return s.Image != nil && string(key) == s.Name+tensor.RegionsSuffix
+		})
 		if i < 0 {
 			continue
 		}
@@ -45,7 +47,9 @@ func (t *Target) withoutRegions(object []byte) []byte {
 		return object
 	}
 	isRegions := func(key []byte) bool {
-		return slices.ContainsFunc(t.Spec.Inputs, func(s tensor.Spec) bool { return s.Regions != "" && s.Name == string(key) })
+		return slices.ContainsFunc(t.Spec.Inputs, func(s tensor.Spec) bool {
+			return s.Regions != "" && s.Name == string(key)
+		})
 	}
 	var rest []byte
 	found := false
@@ -73,7 +77,8 @@ func (c *Call) noRegions(name string) error {
 
 // corners makes the input of regions from boxes or corners, clipped to the picture. added reports
 // whether the client sent one region without a dimension for rows.
-func (c *Call) corners(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (corners tensor.Tensor, added bool, err error) {
+func (c *Call) corners(t tensor.Tensor, spec *tensor.Spec,
+	pool *tensor.Pool) (corners tensor.Tensor, added bool, err error) {
 	rank := len(t.Shape)
 	box := 1 <= rank && rank <= 2 && t.Shape[rank-1] == 4
 	quad := 2 <= rank && rank <= 3 && t.Shape[rank-1] == 2 && t.Shape[rank-2] == 4
@@ -101,7 +106,8 @@ func (c *Call) corners(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (c
 	if err != nil {
 		return t, false, inputError(spec, err)
 	}
-	made := tensor.Tensor{Name: spec.Name, DType: tensor.Float32, Shape: tensor.Shape{n, 4, 2}, Data: buf.Bytes(), Buf: buf}
+	made := tensor.Tensor{Name: spec.Name, DType: tensor.Float32, Shape: tensor.Shape{n, 4, 2}, Data: buf.Bytes(),
+		Buf: buf}
 	c.Own(made)
 	into, err := tensor.Values[float32](made)
 	if err != nil {
@@ -129,7 +135,9 @@ func (c *Call) corners(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (c
 
 // isOfPictures reports whether a name is that of regions of an input of pictures.
 func (c *Call) isOfPictures(name string) bool {
-	return slices.ContainsFunc(c.Target.Spec.Inputs, func(s tensor.Spec) bool { return s.Image != nil && name == s.Name+tensor.RegionsSuffix })
+	return slices.ContainsFunc(c.Target.Spec.Inputs, func(s tensor.Spec) bool {
+		return s.Image != nil && name == s.Name+tensor.RegionsSuffix
+	})
 }
 
 // regionsOf returns the regions of input i; nil if there are none.
