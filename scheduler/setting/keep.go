@@ -8,7 +8,7 @@ import (
 
 // Keep is how many frames of a stream may wait for a model, of which the newest stay. Where several
 // rooms may set it, the zero value leaves it to the next one.
-type Keep int
+type Keep int32
 
 const (
 	KeepAll    Keep = -1 // any number

@@ -56,7 +56,7 @@ func walk(t *testing.T, table string, v reflect.Value, number func(key string, v
 	for f := range fieldsOf(v) {
 		key := joinKey(table, f.key)
 		switch f.value.Kind() {
-		case reflect.Int, reflect.Int64:
+		case reflect.Int, reflect.Int32, reflect.Int64:
 			number(key, f.value)
 		case reflect.Struct:
 			walk(t, key, f.value, number)

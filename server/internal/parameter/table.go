@@ -18,10 +18,10 @@ type Values struct {
 	Stream     string        // the request is a frame of it; "" = none
 	Seq        uint64        // the client's number of the frame, plus 1; 0 = none
 	CapturedAt time.Time     // when the frame was taken; zero = when the request arrived
-	Keep       setting.Keep  // how many frames of the stream may wait; 0 = as configured
 	TraceState string        // tracestate of Parent's trace; "" = none
 	Newest     *Newest       // it asks for the newest answer of a stream, and brings no tensors
 	Parent     trace.Context // the client's span, parent of the request's; zero = none
+	Keep       setting.Keep  // how many frames of the stream may wait; 0 = as configured
 	Priority   uint8         // 1, the highest, to Priorities; 0 = DefaultPriority
 	Form       Form          // of outputs for which the request gives no form
 	Fresh      bool          // the caches are neither read nor filled
