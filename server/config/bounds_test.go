@@ -24,8 +24,12 @@ func TestEveryNumberHasBounds(t *testing.T) {
 		p.Name, p.Command = "p", []string{"x"}
 		file, folder := NewModelFile("f.onnx"), NewModelFolder("models")
 		try := func(key string, v reflect.Value) {
+			extreme := extreme
 			numbers++
 			old := v.Int()
+			if v.OverflowInt(extreme) {
+				extreme >>= 32
+			}
 			v.SetInt(extreme)
 			defer v.SetInt(old)
 			c.Models = map[string]Model{"m": m}
