@@ -24,8 +24,8 @@ import (
 
 var pollersFlag = flag.Int("pollers", 0, "TestPollersSoak has so many streams, each with a poller; 0: two hundred, or fewer where a change is tried")
 
-// A plant is two servers with the same model, whose cameras and pollers are on virtual time.
-type plant struct {
+// A factory is two servers with the same model, whose cameras and pollers are on virtual time.
+type factory struct {
 	t      *testing.T
 	scenes [2]*scene
 	end    time.Time // of the cameras
@@ -43,7 +43,7 @@ func TestPollersSoak(t *testing.T) {
 		n = 20 + budgettest.Rounds(180)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		p := &plant{t: t, end: time.Now().Add(time.Minute)}
+		p := &factory{t: t, end: time.Now().Add(time.Minute)}
 		var all sync.WaitGroup
 		for i := range p.scenes {
 			p.scenes[i] = p.startScene()
@@ -52,7 +52,7 @@ func TestPollersSoak(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 		for i := range n {
-			s := &station{plant: p, name: fmt.Sprint("cam-", i), home: i % 2, moves: i%10 == 0,
+			s := &station{factory: p, name: fmt.Sprint("cam-", i), home: i % 2, moves: i%10 == 0,
 				random: rand.New(rand.NewPCG(1, uint64(i)))}
 			all.Go(s.film)
 			all.Go(func() {
@@ -85,7 +85,7 @@ func TestPollersSoak(t *testing.T) {
 	})
 }
 
-func (p *plant) startScene() *scene {
+func (p *factory) startScene() *scene {
 	c := config.Default()
 	c.TCP.Listen, c.REST.Listen, c.GRPC.Listen, c.Admin.Listen = config.Addrs{doorAddrs["tcp"]}, nil, nil, ""
 	c.Containers.Listen, c.Containers.Arena = nil, false
@@ -109,7 +109,7 @@ var errKilled = errors.New("the container was killed")
 
 // versions replaces the version of the model every ten seconds, and now and then a replica with a
 // batch is killed.
-func (p *plant) versions(s *Server, seed uint64) {
+func (p *factory) versions(s *Server, seed uint64) {
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
 	var before *scheduler.Replica
 	for version := 1; time.Now().Before(p.end); version++ {
@@ -144,7 +144,7 @@ func (p *plant) versions(s *Server, seed uint64) {
 }
 
 // reloads changes how answers are kept, and how many. For the last seconds all are kept.
-func (p *plant) reloads(s *scene, seed uint64) {
+func (p *factory) reloads(s *scene, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 7))
 	for {
 		left := time.Until(p.end)
@@ -169,7 +169,7 @@ func (p *plant) reloads(s *scene, seed uint64) {
 
 // A station is a camera and who asks for its newest answer.
 type station struct {
-	*plant
+	*factory
 	name   string
 	home   int  // the server that the camera sends to at first
 	moves  bool // it goes over to the other one half-way

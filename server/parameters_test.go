@@ -289,6 +289,11 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 						t.Errorf("%s: %v", name, err)
 					}
 					continue
+				case k != nil && name == "nested":
+					if _, err := a.ask(with(name, true)); err == nil || !strings.Contains(err.Error(), "nested is for pipelines") {
+						t.Errorf("%s: %v", name, err)
+					}
+					continue
 				case k == nil && a.wire == parameter.HTTP && strings.HasPrefix(name, "triton_"):
 					if _, err := a.ask(with(name, "x")); err == nil || !strings.Contains(err.Error(), "reserved") {
 						t.Errorf("%s: %v", name, err)
