@@ -37,6 +37,7 @@ type application struct {
 
 // A linking is the state of the models at the time the applications were linked to them.
 type linking struct {
+	gate  *gate.Gate // nil before the first
 	table *gate.Table
 	apps  map[string]*application
 }
@@ -48,7 +49,7 @@ func (r *Registry) Names() (names []string, known bool) { return r.apps.Names() 
 // with the inputs and outputs of its first candidate.
 func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 	before := r.linking.Load()
-	now := &linking{table: t, apps: make(map[string]*application)}
+	now := &linking{gate: g, table: t, apps: make(map[string]*application)}
 	for _, defined := range r.Apps() {
 		a := &application{App: defined, registry: r, gate: g}
 		for target := range linkedTargets(t, defined) {

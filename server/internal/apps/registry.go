@@ -112,9 +112,12 @@ func (r *Registry) Check(d Definition) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := r.linking.Load().table
-	if c := t.Composites()[d.Name]; c != nil && c.Composite.Kind() != gate.Application {
-		return nil, fault.Invalid("application %q: there is a %s of that name", d.Name, c.Composite.Kind())
+	now := r.linking.Load()
+	t := now.table
+	if now.gate != nil {
+		if kind := now.gate.KindOf(d.Name); kind != "" && kind != gate.Application {
+			return nil, fault.Invalid("application %q: there is a %s of that name", d.Name, kind)
+		}
 	}
 	if t.Versions(d.Name) != nil && !a.Only(d.Name) {
 		return nil, fault.Invalid("application %q: there is a model of that name, but the application does not link to that model alone", d.Name)

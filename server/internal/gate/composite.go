@@ -237,8 +237,9 @@ func (g *Gate) link(t *Table, rows map[scheduler.ModelID]*atomic.Int64) {
 // kind is what a target without a model of its own is.
 func (t *Target) kind() Kind { return t.Composite.Kind() }
 
-// Composites returns the targets of composites, by name, as far as they are linked. The map does
-// not change, and callers must not change it.
+// Composites returns the targets of the kinds that are linked before the caller, by name. It is for
+// Link alone: the table is not complete before all kinds are linked. The map does not change, and
+// callers must not change it.
 func (t *Table) Composites() map[string]*Target { return t.composites }
 
 // Counted returns the metrics that count the request: once, under the name that it was sent to. It

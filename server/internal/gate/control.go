@@ -111,6 +111,14 @@ func (v View) Composites() []CompositeStatus {
 		func(a, b CompositeStatus) int { return strings.Compare(a.Name, b.Name) })
 }
 
+// KindOf returns the kind of the composite of that name; "" if there is none.
+func (v View) KindOf(name string) Kind {
+	if c := v.table().composites[name]; c != nil {
+		return c.kind()
+	}
+	return ""
+}
+
 // all lists the composites of a kind by name.
 func (t *Table) all(kind Kind) []CompositeStatus {
 	var out []CompositeStatus
