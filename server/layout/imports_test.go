@@ -144,6 +144,7 @@ bench/frames:               bench/load bench/internal/figure bench/internal/proc
 bench/callers:              bench/load bench/internal/figure bench/internal/process shiva/tensor
 bench/streams:              bench/load bench/internal/process bench/internal/table shiva shiva/tensor
 bench/newest:                bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
+bench/pipelines:             bench/internal/process bench/internal/ratio bench/internal/table bench/load shiva/tensor
 bench/soak:                 bench/load bench/internal/process containers/container scheduler shiva shiva/tensor
 bench/reliability:          bench/internal/process
 `
