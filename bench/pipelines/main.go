@@ -201,7 +201,8 @@ func turnRows(rounds []round) (rows [][]string) {
 				if way == "calls" {
 					t = r.calls[n]
 				}
-				rate, processor, batch = append(rate, t.rate), append(processor, 1e3*t.processor), append(batch, t.batch)
+				rate, batch = append(rate, t.rate), append(batch, t.batch)
+				processor = append(processor, 1e3*t.processor)
 			}
 			rows = append(rows, []string{way, fmt.Sprint(n), fmt.Sprintf("%.1f", ratio.Median(rate)),
 				fmt.Sprintf("%.1f", ratio.Median(processor)), fmt.Sprintf("%.1f", ratio.Median(batch))})

@@ -121,7 +121,8 @@ func chain(n int) string {
 	fmt.Fprintf(&text, "[pipeline.chain%d]\ninputs = [\"x\"]\noutputs = { x = \"s%d.x\" }\n", n, n-1)
 	from := "x"
 	for i := range n {
-		fmt.Fprintf(&text, "[[pipeline.chain%d.stage]]\nname = \"s%d\"\nmodel = \"echo\"\ninputs = { x = %q }\n", n, i, from)
+		fmt.Fprintf(&text, "[[pipeline.chain%d.stage]]\nname = \"s%d\"\nmodel = \"echo\"\n", n, i)
+		fmt.Fprintf(&text, "inputs = { x = %q }\n", from)
 		from = fmt.Sprintf("s%d.x", i)
 	}
 	return text.String()
@@ -135,7 +136,8 @@ func (b *bench) stage(ctx context.Context) (time.Duration, error) {
 	}
 	x.Name = "x"
 	median := func(n int) (time.Duration, error) {
-		frame, _, err := (&load.Request{Model: fmt.Sprintf("chain%d", n), Inputs: []tensor.Tensor{x}}).Encode(load.Shiva)
+		request := load.Request{Model: fmt.Sprintf("chain%d", n), Inputs: []tensor.Tensor{x}}
+		frame, _, err := request.Encode(load.Shiva)
 		if err != nil {
 			return 0, err
 		}
@@ -145,7 +147,8 @@ func (b *bench) stage(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		if r.Failed+r.Lost > 0 {
-			return 0, fmt.Errorf("a chain of %d stages: %d requests failed, %d were not answered: %s", n, r.Failed, r.Lost, r.Failure)
+			return 0, fmt.Errorf("a chain of %d stages: %d requests failed, %d were not answered: %s",
+				n, r.Failed, r.Lost, r.Failure)
 		}
 		return r.Latency.Quantile(0.5), nil
 	}
