@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -119,7 +120,15 @@ func (p *factory) versions(s *Server, seed uint64) {
 			mu.Lock()
 			took, killed := time.Duration(1+random.IntN(20))*time.Millisecond, random.IntN(300) == 0
 			mu.Unlock()
+			var held []tensor.Tensor // the batch may be taken away meanwhile, and its inputs with it
+			for i := range b.Parts {
+				for _, input := range b.Parts[i].Inputs {
+					input.Retain()
+					held = append(held, input)
+				}
+			}
 			time.AfterFunc(took, func() {
+				defer gate.Released(held)
 				if killed {
 					b.Fail(errKilled)
 				} else if err := echo(b); err != nil {
