@@ -74,6 +74,7 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 			first := a.targets[0]
 			a.target.Model, a.target.Spec, a.target.Cast, a.target.Deadline = first.Model, first.Spec, first.Cast,
 				first.Deadline
+			a.target.Keep = cmp.Or(a.Keep, first.Keep)
 		} else if a.HasDefault() {
 			a.target.Spec.Outputs = a.DefaultSpecs()
 		}
@@ -84,6 +85,7 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 		for _, target := range a.targets {
 			a.target.Live += target.Live
 			a.target.Serves = a.target.Serves || target.Serves
+			a.target.Pixels = max(a.target.Pixels, target.Pixels)
 		}
 		a.asker.Target = a.target
 		targets = append(targets, a.target)

@@ -34,7 +34,7 @@ func (r *Registry) Problems(d Definition) (list []string) {
 		return list
 	}
 	now := r.linking.Load()
-	trial := &linking{gate: now.gate, table: now.table, all: make(map[string]*pipeline)}
+	trial := &linking{gate: now.gate, table: now.table, other: now.other, all: make(map[string]*pipeline)}
 	_, err := c.p.Fit(func(model string) (*gate.Target, error) { return r.find(trial, model, []string{d.Name}) })
 	if err != nil {
 		list = append(list, fault.Text(err))

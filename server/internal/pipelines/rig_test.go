@@ -255,8 +255,25 @@ var cutter = kind{
 	},
 }
 
+// seen returns a part as a container sees it, which gets each picture once and keeps it by its
+// number.
+func seen(known map[uint64][]byte, b *scheduler.Batch, i int) *scheduler.Part {
+	p := b.Parts[i]
+	if len(b.Pictures) == 0 {
+		return &p
+	}
+	number := b.Pictures[p.Picture]
+	if known[number] == nil {
+		known[number] = slices.Clone(p.Inputs[0].Data)
+	}
+	p.Inputs = slices.Clone(p.Inputs)
+	p.Inputs[0].Data = known[number]
+	return &p
+}
+
 // answer is the Model of a worker.
 func (k *kind) answer(pool *tensor.Pool) schedtest.Model {
+	known := make(map[uint64][]byte)
 	return func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
 		outputs := k.spec.Outputs
 		data := make([][]byte, len(outputs))
@@ -264,8 +281,9 @@ func (k *kind) answer(pool *tensor.Pool) schedtest.Model {
 		var faults []scheduler.RowError
 		at := 0
 		for i := range b.Parts {
-			for row := range b.Parts[i].Rows {
-				out, fault := k.rows(&b.Parts[i], row)
+			part := seen(known, b, i)
+			for row := range part.Rows {
+				out, fault := k.rows(part, row)
 				if fault != "" {
 					faults = append(faults, scheduler.RowError{Row: at, Message: fault})
 					out, _ = k.empty()

@@ -130,6 +130,7 @@ func (r *run) scopeOf(from int) int {
 func (r *run) openRow(i, k int, q *gate.Request) error {
 	s, o := &r.p.plan.stages[i], &r.stages[i].rows[k]
 	spec := &s.target.Spec
+	r.asker.Picture = 0 // of regions that come as an input: a picture that has no number yet
 	inputs := make([]tensor.Tensor, 0, len(s.feeds)+1)
 	for n := range s.feeds {
 		fed := &s.feeds[n]

@@ -126,6 +126,9 @@ func TestAnswers(t *testing.T) {
 					tt.define(&d)
 				}
 				r.define(inner, d)
+				if wrong := r.reg.Problems(d); wrong != nil {
+					t.Errorf("it serves, and is said to have the faults %q", wrong)
+				}
 				a := r.ask(&gate.Request{Model: "p", Inputs: []tensor.Tensor{tt.in}})
 				defer a.Close()
 				if got := a.text(); got != tt.want {
