@@ -58,10 +58,9 @@ func (cs *certificates) requiresClientCertificate(a net.Addr, door string) bool 
 // expiring returns, by door, the expiry dates of certificates that expire within two weeks or have
 // expired.
 func (cs *certificates) expiring() map[string]time.Time {
-	const soon = 14 * 24 * time.Hour
 	doors := map[string]time.Time{}
 	for door, now := range cs.configs() {
-		if now.Until.Sub(cs.wallClock()) < soon {
+		if now.Expiring(cs.wallClock()) {
 			doors[door] = now.Until.UTC()
 		}
 	}

@@ -122,7 +122,7 @@ type configuration struct {
 
 // Config returns the configuration in effect, without passwords.
 func (c configuration) Config() any {
-	return c.server.share.Load().apply(c.Now().Redacted())
+	return c.server.share.Load().Apply(c.Now().Redacted())
 }
 
 // Reload is Server.reload.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 
 	"github.com/shivad/shivad/server/admin"
@@ -49,7 +50,7 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	}
 	var c config.Config
 	var done admin.Reloaded
-	var connections share
+	var connections config.Share
 	if err == nil {
 		c, done, err = adopt(*s.settings.File(), next)
 	}
@@ -71,7 +72,7 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	s.expect("was reloaded")
 	s.containers.Review()
 	s.share.Store(&connections)
-	s.configure(connections.apply(c))
+	s.configure(connections.Apply(c))
 	s.models.Configure(c)
 	s.store.Pipelines().Configure(c.PipelineDefinitions())
 	err = s.processes.Supervise(c.Supervised)
@@ -86,6 +87,19 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	}
 	s.log.Info("configuration reloaded", "changed", keys(done.Changed), "wait for a restart", keys(done.Waiting))
 	return done, nil
+}
+
+// split divides the process's descriptors among the connections that a configuration allows, and
+// logs if there are fewer.
+func split(c config.Config, log *slog.Logger) (config.Share, error) {
+	got, all, err := c.Share()
+	if err == nil && !all {
+		log.Info("the limit of open files allows fewer connections or regions than configured",
+			"tcp.connections", got.TCP, "rest.connections", got.REST, "grpc.connections", got.GRPC,
+			"frigate.connections", got.Frigate, "containers.sessions", got.Containers, "shared_memory.regions",
+			got.Regions)
+	}
+	return got, err
 }
 
 // adopt returns the present configuration with those settings of the next one, which has been

@@ -79,9 +79,9 @@ type Server struct {
 	doors  []door                   // the open ones
 	tcp    atomic.Pointer[tcp.Door] // one of doors, for the scheduler's hook
 
-	share    atomic.Pointer[share]       // of the process's descriptors
-	phase    atomic.Pointer[string]      // admin.Starting, Serving, Draining
-	expected atomic.Pointer[expectation] // nil: before Start
+	share    atomic.Pointer[config.Share] // of the process's descriptors
+	phase    atomic.Pointer[string]       // admin.Starting, Serving, Draining
+	expected atomic.Pointer[expectation]  // nil: before Start
 	failed   chan error
 
 	logLost atomic.Pointer[func() uint64] // set by CountLogLosses
@@ -314,7 +314,7 @@ func (s *Server) Start() (err error) {
 	s.settings.Read()
 	s.watching.Go(func() { s.settings.Follow(s.stopping) })
 	s.expect(hasStarted)
-	if err := s.openDoors(connections.apply(s.cfg)); err != nil {
+	if err := s.openDoors(connections.Apply(s.cfg)); err != nil {
 		return err
 	}
 	if err := s.containers.Call(s.cfg.Supervised, s.cfg.Containers.WriteTimeout); err != nil {

@@ -351,19 +351,6 @@ func TestRESTDoor(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-func TestDescriptorsAreDivided(t *testing.T) {
-	wanted := share{tcp: 65536, rest: 4096, grpc: 1024, containers: 1024}
-	got, err := divide(wanted, 2)
-	if err != nil || min(got.tcp, got.rest, got.grpc, got.containers) < 1 || got.containers > wanted.containers ||
-		got.rest > wanted.rest || got.grpc > wanted.grpc || got.tcp > wanted.tcp {
-		t.Errorf("%+v (%v)", got, err)
-	}
-	if _, err := divide(share{tcp: 100, rest: 100, grpc: 100, containers: 100}, 1<<28); err == nil ||
-		!strings.Contains(err.Error(), "ulimit -n") {
-		t.Errorf("too many processes: expected advice, got %v", err)
-	}
-}
-
 // A container that is stuck with a batch, whose client has its answer, does not keep the server
 // from a clean stop.
 func TestStopWithStuckContainer(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 // Exit codes; the help names them.
 const (
 	exitOK          = 0
-	exitRefused     = 1 // the server answered with a refusal
+	exitRefused     = 1 // the server answered with a refusal, or doctor found a fault
 	exitUsage       = 2 // wrong arguments or files
 	exitUnreachable = 3 // no server, or no answer in time
 )

@@ -59,3 +59,16 @@ func TestFit(t *testing.T) {
 		}
 	}
 }
+
+func TestDescriptorsAreDivided(t *testing.T) {
+	wanted := Share{TCP: 65536, REST: 4096, GRPC: 1024, Containers: 1024}
+	got, err := divide(wanted, 2)
+	if err != nil || min(got.TCP, got.REST, got.GRPC, got.Containers) < 1 || got.Containers > wanted.Containers ||
+		got.REST > wanted.REST || got.GRPC > wanted.GRPC || got.TCP > wanted.TCP {
+		t.Errorf("%+v (%v)", got, err)
+	}
+	if _, err := divide(Share{TCP: 100, REST: 100, GRPC: 100, Containers: 100}, 1<<28); err == nil ||
+		!strings.Contains(err.Error(), "ulimit -n") {
+		t.Errorf("too many processes: expected advice, got %v", err)
+	}
+}

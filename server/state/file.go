@@ -69,7 +69,7 @@ type fileUpdate struct {
 func openFile(path string, opts Options) (Store, error) {
 	info, statErr := os.Stat(path)
 	if statErr == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("state: file %s: %w; %s", path, errIrregular, fileRemedy(path, errIrregular))
+		return nil, &OpenError{fmt.Errorf("state: file %s: %w", path, errIrregular), fileRemedy(path, errIrregular)}
 	}
 	s := &file{
 		mirror: newMirror(nil), opts: opts, path: path,
@@ -106,7 +106,7 @@ func openFile(path string, opts Options) (Store, error) {
 			// Half of a new file would be taken for a damaged one at the next start.
 			_ = os.Remove(path)
 		}
-		return nil, fmt.Errorf("state: file %s: %w; %s", path, fileError(err), fileRemedy(path, err))
+		return nil, &OpenError{fmt.Errorf("state: file %s: %w", path, fileError(err)), fileRemedy(path, err)}
 	}
 	s.writer.Go(s.run)
 	return s, nil

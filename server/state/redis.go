@@ -90,7 +90,7 @@ func openRedis(ctx context.Context, target string, opts Options) (Store, error) 
 	}
 	if err := s.Health().Err; err != nil && opts.Required {
 		_ = s.Close()
-		return nil, fmt.Errorf("%w; %s", err, redisRemedy(err))
+		return nil, &OpenError{err, redisRemedy(err)}
 	}
 	return s, nil
 }

@@ -228,6 +228,15 @@ func Open(ctx context.Context, target string, opts Options) (Store, error) {
 	return openFile(target, opts)
 }
 
+// An OpenError is why a store cannot be opened, and what mends it.
+type OpenError struct {
+	Err    error
+	Remedy string
+}
+
+func (e *OpenError) Error() string { return fmt.Sprintf("%v; %s", e.Err, e.Remedy) }
+func (e *OpenError) Unwrap() error { return e.Err }
+
 // Key joins segments with slashes. It escapes special characters in segments, so that different
 // segments never make the same key.
 func Key(segments ...string) string {

@@ -50,6 +50,12 @@ type TLS struct {
 	Sum   [sha256.Size]byte // of the settings and files that it was made from
 }
 
+// soon is how long before its expiry a certificate should be replaced.
+const soon = 14 * 24 * time.Hour
+
+// Expiring reports whether a certificate expires within two weeks, or has expired.
+func (t *TLS) Expiring(now time.Time) bool { return t.Until.Sub(now) < soon }
+
 // Load reads the files. If nothing has changed since old, it returns old, so that clients can still
 // resume their sessions. It does so even if the certificate has expired meanwhile: refusing files
 // in use would not end their use, but would keep a reload from changing anything else, such as

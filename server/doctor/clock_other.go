@@ -1,0 +1,6 @@
+//go:build !linux
+
+package doctor
+
+// synchronized cannot be told here.
+func synchronized() bool { return true }
