@@ -13,12 +13,12 @@ import (
 func (c *cli) doctorCommand() *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "find what keeps shivad from serving here",
-		Long: `Examines this machine as a start of shivad would: the configuration, whether its ports are free, the limits of descriptors, memory
+		Use: "doctor", Short: "find what keeps a server here from serving",
+		Long: `Examines this machine as a start of the server would: the configuration, whether its ports are free, the limits of descriptors, memory
 and processors, the clock, certificates, the state's file or Redis, containers, model files with the Python and packages that read them, and
-GPUs. Each fault has the line that mends it. A shivad may run meanwhile: its own ports are no fault.
+GPUs. Each fault has the line that mends it. A server may run meanwhile: its own ports are no fault.
 
-Run it as the user, and in the container, that shivad has: limits and permissions are those of this process, such as by
+Run it as the user, and in the container, of the server: limits and permissions are those of this process, such as by
   sudo -u shivad shivactl doctor
 
 The exit status is 1 if anything is wrong.
@@ -30,7 +30,7 @@ With --json: {"config", "wrong", "findings": [{"check", "verdict", "text", "reme
 		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.asks(func(c *cli, _ []string) error { return c.doctor(file) }),
 	}
-	cmd.Flags().StringVar(&file, "config", "", "the `FILE` that shivad reads (default "+doctor.DefaultFile+", or none)")
+	cmd.Flags().StringVar(&file, "config", "", "the `FILE` that the server reads (default "+doctor.DefaultFile+", or none)")
 	return c.patient(cmd, loading)
 }
 
