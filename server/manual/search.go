@@ -17,9 +17,9 @@ type Hit struct {
 }
 
 // Search returns the pages that have words of the query, the best first, at most twenty. A page
-// that names the query among its words comes first; otherwise a word counts more in the words and
-// the title of a page than in its headings, and there more than in its text, and the more the fewer
-// pages have it.
+// that names the query among its words comes first, then one whose text has it as it is, if it is
+// the name of a setting or a metric. Otherwise a word counts more in the words and the title of a
+// page than in its headings, and there more than in its text, and the more the fewer pages have it.
 func Search(query string) []Hit {
 	terms := stems(query)
 	if len(terms) == 0 {
@@ -45,6 +45,9 @@ func Search(query string) []Hit {
 		}
 		share := float64(found) / float64(len(terms))
 		score *= share * share
+		if strings.Contains(query, "_") && strings.Contains(p.Text, query) {
+			score += 1e3
+		}
 		if slices.ContainsFunc(p.named, func(name []string) bool { return slices.Equal(name, terms) }) {
 			score += 1e6
 		}
