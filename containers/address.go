@@ -43,7 +43,9 @@ func (l tlsListener) Addr() net.Addr { return tlsAddr{l.Listener.Addr().(*net.TC
 
 // Open listens on an address as [Listen] does, and serves nobody there: to find out whether it can
 // be opened.
-func Open(addr string, access unixsocket.Access) (net.Listener, error) { return listen(addr, access, net.Listen) }
+func Open(addr string, access unixsocket.Access) (net.Listener, error) {
+	return listen(addr, access, net.Listen)
+}
 
 // listen opens one address; open listens on TCP. It replaces a socket file that a killed server
 // left behind, but not one on which a server listens.
