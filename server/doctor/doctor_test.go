@@ -57,7 +57,11 @@ func (p *patient) encrypted(listen string, change func(*x509.Certificate)) {
 // python makes a program that stands for Python: it has the package shiva-container, and says why
 // it has not what else is imported.
 func (p *patient) python(lacks string) {
-	p.write("python", "#!/bin/sh\ncase \"$2\" in \"import shiva_container.files\") exit 0;; esac\necho \""+lacks+"\" >&2\nexit 1\n", 0o700)
+	p.write("python", `#!/bin/sh
+case "$2" in "import shiva_container.files") exit 0;; esac
+echo "`+lacks+`" >&2
+exit 1
+`, 0o700)
 	p.write("m.onnx", "", 0o600)
 }
 
@@ -78,106 +82,112 @@ func newPatient(t *testing.T) *patient {
 	return &patient{t, t.TempDir(), machine{t.TempDir(), time.Now}, closed}
 }
 
-// A planted fault is found by its check alone, and the remedy names what mends it.
-func TestFaults(t *testing.T) {
-	dead := func(p *patient) string { // an address at which nobody listens
+// dead returns an address at which nobody listens.
+func (p *patient) dead() string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		p.Fatal(err)
+	}
+	l.Close()
+	return l.Addr().String()
+}
+
+// plants are faults, the check that finds each, and a part of what it says and of the remedy.
+var plants = map[string]struct {
+	plant               func(p *patient)
+	check, text, remedy string
+}{
+	"a misspelled setting": {func(p *patient) { p.add("tcp.conections = 5") },
+		"configuration", "shivad.toml:6:5: tcp.conections", "--check"},
+	"a port that another program has": {func(p *patient) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			p.Fatal(err)
 		}
-		l.Close()
-		return l.Addr().String()
-	}
-	for name, c := range map[string]struct {
-		plant               func(p *patient)
-		check, text, remedy string
-	}{
-		"a misspelled setting": {func(p *patient) { p.add("tcp.conections = 5") },
-			"configuration", "shivad.toml:6:5: tcp.conections", "--check"},
-		"a port that another program has": {func(p *patient) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				p.Fatal(err)
-			}
-			p.Cleanup(func() { l.Close() })
-			p.machine.root = "/"
-			p.add("[frigate]\nlisten = \"" + l.Addr().String() + "\"")
-		}, "ports", "address already in use", "(process "},
-		"an address of another machine": {func(p *patient) { p.add("[frigate]\nlisten = \"192.0.2.1:7777\"") },
-			"ports", "cannot assign", `frigate.listen = ":7777"`},
-		"a socket without a folder": {func(p *patient) { p.add("[frigate]\nlisten = \"unix:DIR/no/s\"") },
-			"ports", "no such file", "install -d"},
-		"too few descriptors": {func(p *patient) {
-			var was unix.Rlimit
-			if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-				p.Fatal(err)
-			}
-			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 80, Max: was.Max}); err != nil {
-				p.Fatal(err)
-			}
-			p.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &was) })
-		}, "descriptors", "limit of 80 open files", "LimitNOFILE="},
-		"too little memory": {func(p *patient) {
-			was := debug.SetMemoryLimit(512 << 20)
-			p.Cleanup(func() { debug.SetMemoryLimit(was) })
-			p.Setenv("GOMEMLIMIT", "512MiB")
-			p.add("limits = { payload_bytes = \"1GiB\", message_bytes = \"1GiB\" }")
-		}, "memory", "GOMEMLIMIT", "MemoryMax="},
-		"a clock that was never set": {func(p *patient) { p.machine.now = func() time.Time { return time.Unix(9, 0) } },
-			"clock", "1970-01-01", "timedatectl"},
-		"an expired certificate": {func(p *patient) {
-			p.encrypted("tls://127.0.0.1:0", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) })
-		}, "certificates", "expired on", "replace the file"},
-		"a certificate that soon expires": {func(p *patient) {
-			p.encrypted("tls://127.0.0.1:0", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(time.Hour) })
-		}, "certificates", "tcp: it expires on", "renew"},
-		"the key of another certificate": {func(p *patient) {
-			p.encrypted("tls://127.0.0.1:0", nil)
-			certtest.Write(p, p.dir, "key.pem", certtest.New(p, "other").Server(nil).Key)
-		}, "certificates", "does not fit", "replace the file"},
-		"a certificate for another host": {func(p *patient) { p.encrypted("tls://127.0.0.2:0", nil) },
-			"certificates", "127.0.0.2", "with that name"},
-		"a certificate without names": {func(p *patient) {
-			p.encrypted("tls://127.0.0.1:0", func(c *x509.Certificate) { c.DNSNames, c.IPAddresses = nil, nil })
-		}, "certificates", "no names", "subjectAltName=DNS:"},
-		"a Redis that does not run": {func(p *patient) { p.add("state.at = \"redis://" + dead(p) + "/0\"") },
-			"state", "connection refused", "check the address in state.at"},
-		"a state without a folder": {func(p *patient) { p.add("state.at = \"DIR/no/state.db\"") },
-			"state", "no such file", "install -d"},
-		"a state that is something else": {func(p *patient) {
-			p.write("state.db", strings.Repeat("no", 1<<15), 0o600)
-			p.add("state.at = \"DIR/state.db\"")
-		}, "state", "state.db", "move it away"},
-		"a program that is not there": {func(p *patient) {
-			p.add("[[container]]\nname = \"a\"\ncommand = [\"./nobody\"]")
-		}, "containers", "nobody", "install it"},
-		"a container that does not run": {func(p *patient) {
-			p.add("[[container]]\nname = \"a\"\nrpc = \"v0\"\nmodel = \"a\"\nversion = \"1\"\ninput = \"doubles\"\naddress = \"tcp://" + dead(p) + "\"")
-		}, "containers", "refused", "start it"},
-		"a model file that is not there": {func(p *patient) { p.add("[[model_file]]\npath = \"no.onnx\"") },
-			"model files", "no such file", "model_file[0]"},
-		"a Python without the package": {func(p *patient) {
-			p.write("python", "#!/bin/sh\necho No module named shiva_container >&2\nexit 1\n", 0o700)
-			p.write("m.onnx", "", 0o600)
-			p.add("[[model_file]]\npath = \"m.onnx\"\npython = \"DIR/python\"")
-		}, "model files", "No module named", "python -m pip install 'shiva-container[onnx]'"},
-		"a Python without what reads the file": {func(p *patient) {
-			p.python("No module named onnxruntime")
-			p.add("[[model_file]]\npath = \"m.onnx\"\npython = \"DIR/python\"")
-		}, "model files", "onnxruntime", "python -m pip install 'shiva-container[onnx]'"},
-		"a GPU that is not there": {func(p *patient) {
-			p.gpu()
-			p.add("[[model_file]]\npath = \"m.onnx\"\npython = \"DIR/good\"\ndevice = \"cuda:0\"")
-		}, "gpu", "no GPU", "--gpus all"},
-		"a GPU that is hidden": {func(p *patient) {
-			p.gpu("proc/driver/nvidia/gpus/0")
-			p.add("[[model_file]]\npath = \"m.onnx\"\npython = \"DIR/good\"\ndevice = \"cuda:0\"")
-		}, "gpu", "nvidiactl", "PrivateDevices=no"},
-		"a GPU too many": {func(p *patient) {
-			p.gpu("proc/driver/nvidia/gpus/0", "dev/nvidiactl")
-			p.add("[[model_file]]\npath = \"m.onnx\"\npython = \"DIR/good\"\ndevice = [\"cuda:0\", \"cuda:1\"]")
-		}, "gpu", `"cuda:1"`, "cuda:0"},
-	} {
+		p.Cleanup(func() { l.Close() })
+		p.machine.root = "/"
+		p.add("[frigate]\nlisten = \"" + l.Addr().String() + "\"")
+	}, "ports", "address already in use", "(process "},
+	"an address of another machine": {func(p *patient) { p.add("[frigate]\nlisten = \"192.0.2.1:7777\"") },
+		"ports", "cannot assign", `frigate.listen = ":7777"`},
+	"a socket without a folder": {func(p *patient) { p.add("[frigate]\nlisten = \"unix:DIR/no/s\"") },
+		"ports", "no such file", "install -d"},
+	"too few descriptors": {func(p *patient) {
+		var was unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			p.Fatal(err)
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 80, Max: was.Max}); err != nil {
+			p.Fatal(err)
+		}
+		p.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &was) })
+	}, "descriptors", "limit of 80 open files", "LimitNOFILE="},
+	"too little memory": {func(p *patient) {
+		was := debug.SetMemoryLimit(512 << 20)
+		p.Cleanup(func() { debug.SetMemoryLimit(was) })
+		p.Setenv("GOMEMLIMIT", "512MiB")
+		p.add("limits = { payload_bytes = \"1GiB\", message_bytes = \"1GiB\" }")
+	}, "memory", "GOMEMLIMIT", "MemoryMax="},
+	"a clock that was never set": {func(p *patient) { p.machine.now = func() time.Time { return time.Unix(9, 0) } },
+		"clock", "1970-01-01", "timedatectl"},
+	"an expired certificate": {func(p *patient) {
+		p.encrypted("tls://127.0.0.1:0", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) })
+	}, "certificates", "expired on", "replace the file"},
+	"a certificate that soon expires": {func(p *patient) {
+		p.encrypted("tls://127.0.0.1:0", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(time.Hour) })
+	}, "certificates", "tcp: it expires on", "renew"},
+	"the key of another certificate": {func(p *patient) {
+		p.encrypted("tls://127.0.0.1:0", nil)
+		certtest.Write(p, p.dir, "key.pem", certtest.New(p, "other").Server(nil).Key)
+	}, "certificates", "does not fit", "replace the file"},
+	"a certificate for another host": {func(p *patient) { p.encrypted("tls://127.0.0.2:0", nil) },
+		"certificates", "127.0.0.2", "with that name"},
+	"a certificate without names": {func(p *patient) {
+		p.encrypted("tls://127.0.0.1:0", func(c *x509.Certificate) { c.DNSNames, c.IPAddresses = nil, nil })
+	}, "certificates", "no names", "subjectAltName=DNS:"},
+	"a Redis that does not run": {func(p *patient) { p.add("state.at = \"redis://" + p.dead() + "/0\"") },
+		"state", "connection refused", "check the address in state.at"},
+	"a state without a folder": {func(p *patient) { p.add("state.at = \"DIR/no/state.db\"") },
+		"state", "no such file", "install -d"},
+	"a state that is something else": {func(p *patient) {
+		p.write("state.db", strings.Repeat("no", 1<<15), 0o600)
+		p.add("state.at = \"DIR/state.db\"")
+	}, "state", "state.db", "move it away"},
+	"a program that is not there": {func(p *patient) {
+		p.add("[[container]]\nname = \"a\"\ncommand = [\"./nobody\"]")
+	}, "containers", "nobody", "install it"},
+	"a container that does not run": {func(p *patient) {
+		p.add("[[container]]\nname = \"a\"\nrpc = \"v0\"\nmodel = \"a\"\nversion = \"1\"\ninput = \"doubles\"")
+		p.add("address = \"tcp://" + p.dead() + "\"")
+	}, "containers", "refused", "start it"},
+	"a model file that is not there": {func(p *patient) { p.add("[[model_file]]\npath = \"no.onnx\"") },
+		"model files", "no such file", "model_file[0]"},
+	"a Python without the package": {func(p *patient) {
+		p.write("python", "#!/bin/sh\necho No module named shiva_container >&2\nexit 1\n", 0o700)
+		p.write("m.onnx", "", 0o600)
+		p.add("[[model_file]]\npath = \"m.onnx\"\npython = \"DIR/python\"")
+	}, "model files", "No module named", "python -m pip install 'shiva-container[onnx]'"},
+	"a Python without what reads the file": {func(p *patient) {
+		p.python("No module named onnxruntime")
+		p.add("[[model_file]]\npath = \"m.onnx\"\npython = \"DIR/python\"")
+	}, "model files", "onnxruntime", "python -m pip install 'shiva-container[onnx]'"},
+	"a GPU that is not there": {func(p *patient) {
+		p.gpu()
+		p.add("[[model_file]]\npath = \"m.onnx\"\npython = \"DIR/good\"\ndevice = \"cuda:0\"")
+	}, "gpu", "no GPU", "--gpus all"},
+	"a GPU that is hidden": {func(p *patient) {
+		p.gpu("proc/driver/nvidia/gpus/0")
+		p.add("[[model_file]]\npath = \"m.onnx\"\npython = \"DIR/good\"\ndevice = \"cuda:0\"")
+	}, "gpu", "nvidiactl", "PrivateDevices=no"},
+	"a GPU too many": {func(p *patient) {
+		p.gpu("proc/driver/nvidia/gpus/0", "dev/nvidiactl")
+		p.add("[[model_file]]\npath = \"m.onnx\"\npython = \"DIR/good\"\ndevice = [\"cuda:0\", \"cuda:1\"]")
+	}, "gpu", `"cuda:1"`, "cuda:0"},
+}
+
+// A planted fault is found by its check alone, and the remedy names what mends it.
+func TestFaults(t *testing.T) {
+	for name, c := range plants {
 		t.Run(name, func(t *testing.T) {
 			p := newPatient(t)
 			c.plant(p)

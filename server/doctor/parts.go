@@ -58,14 +58,14 @@ func (e *examination) certificate(door string, t *listen.TLS) {
 	for _, a := range e.addresses() {
 		hostport, encrypted := listen.CutTLS(a.addr)
 		host, _, err := net.SplitHostPort(hostport)
-		if !encrypted || err != nil || !strings.HasPrefix(a.key, door+".") || host == "" || host == "*" || len(names) == 0 {
-			continue
-		}
-		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		ip := net.ParseIP(host)
+		every := host == "" || host == "*" || ip != nil && ip.IsUnspecified()
+		if !encrypted || err != nil || !strings.HasPrefix(a.key, door+".") || every || len(names) == 0 {
 			continue
 		}
 		if err := leaf.VerifyHostname(host); err != nil {
-			e.wrong("issue one with that name, too, unless clients use another name for it", "%s: %s: %v", door, a.addr, err)
+			e.wrong("issue one with that name, too, unless clients use another name for it", "%s: %s: %v", door, a.addr,
+				err)
 		}
 	}
 	if len(e.found) == faults {
@@ -142,7 +142,9 @@ func (e *examination) containers() {
 			hostport = addr
 		}
 		host, port, err := net.SplitHostPort(hostport)
-		if ip := net.ParseIP(host); own == 0 && inside && err == nil && (host == "localhost" || ip != nil && ip.IsLoopback()) {
+		ip := net.ParseIP(host)
+		loopback := err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+		if loopback && own == 0 && inside {
 			e.note(`containers.listen = "0.0.0.0:`+port+`"`,
 				"only processes inside this Docker container can connect to %s, and the configuration starts none", addr)
 		}

@@ -146,7 +146,8 @@ func (e *examination) running() bool {
 	}
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // nothing is told, and one bit believed
+		// Nothing is told, and one bit believed.
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			network, address := unixsocket.Target(addr)
 			return new(net.Dialer).DialContext(ctx, network, address)
