@@ -60,8 +60,8 @@ build: ## build bin/shivad, bin/shivactl, their licences, and the examples
 	@.ci/notice >bin/NOTICE
 
 # exec: a signal to make reaches the program itself, which then stops the processes that it started.
-run: build ## an example: EXAMPLE=digits, selection (learns which of three models to trust) or ocr; RUNFLAGS=-help
-	@exec $(if $(filter ocr,$(EXAMPLE)),examples/ocr/run,bin/$(EXAMPLE)-run) $(RUNFLAGS)
+run: build ## an example: EXAMPLE=digits, selection (learns which of three models to trust), ocr or faces; RUNFLAGS=-help
+	@exec $(if $(filter ocr faces,$(EXAMPLE)),examples/run $(EXAMPLE),bin/$(EXAMPLE)-run) $(RUNFLAGS)
 
 test: ## what a change needs, and CI runs: the parts below down to e2e
 	+@$(call each,$(TEST))
