@@ -34,9 +34,7 @@ var readingFlags = []struct{ flag, value, help string }{
 // serveHelp is the part of the help for "shivad serve".
 func serveHelp() string {
 	text := ""
-	line := func(flag, value, help string) {
-		text += fmt.Sprintf("  %-28s %s\n", strings.TrimSuffix("--"+flag+" "+value, " "), help)
-	}
+	line := func(flag, value, help string) { text += entry("--"+flag+" "+value, help) }
 	line("models", "DIR", "serve the models in a directory, and follow its changes")
 	line("python", "PROGRAM", "the Python that has the package shiva-container (default: see below)")
 	line("replicas", "N", "processes for each file (default 1)")

@@ -26,22 +26,22 @@ type override struct{ flag, key, value string }
 
 // settings are the flags that override the file. A flag without a value sets true.
 var settings = []struct{ flag, key, value, help string }{
-	{"tcp", "tcp.listen", "HOST:PORT,...", "door for clients that speak Shiva"},
-	{"rest", "rest.listen", "HOST:PORT,...", "door for the Predict Protocol V2 over HTTP"},
-	{"grpc", "grpc.listen", "HOST:PORT,...", "door for clients that speak the Predict Protocol V2 over gRPC"},
-	{"frigate", "frigate.listen", "HOST:PORT,...", "door for object detectors of Frigate, over ZeroMQ"},
+	{"tcp", "tcp.listen", "HOST:PORT,...", "endpoint of the Shiva protocol"},
+	{"rest", "rest.listen", "HOST:PORT,...", "endpoint of the Predict Protocol V2 over HTTP"},
+	{"grpc", "grpc.listen", "HOST:PORT,...", "endpoint of the Predict Protocol V2 over gRPC"},
+	{"frigate", "frigate.listen", "HOST:PORT,...", "endpoint of the object detectors of Frigate, over ZeroMQ"},
 	{"containers", "containers.listen", "HOST:PORT,...", "where model containers connect; also ipc://PATH"},
 	{"containers-v2", "containers.listen_v2", "HOST:PORT,...", "where containers of RPC v2 connect"},
 	{"state", "state.at", "PATH|redis://...", "file or Redis that keeps applications and what they learn"},
-	{"admin", "admin.listen", "HOST:PORT", "health, metrics and state over HTTP"},
+	{"admin", "admin.listen", "HOST:PORT", "admin API, with health and metrics, over HTTP"},
 	{"health", "admin.health", "HOST:PORT", "/livez and /readyz alone, for probes from elsewhere"},
 	{"tls-cert", "tls.cert", "FILE", "certificate of the addresses tls://HOST:PORT, in PEM"},
 	{"tls-key", "tls.key", "FILE", "its key"},
 	{"tls-client-ca", "tls.client_ca", "FILE", "CA certificates that sign those of clients"},
 	{"tls-client-auth", "tls.client_auth", "WORD", "none, optional or required"},
-	{"profiling", "admin.profiling", "", "profiles of the process on the admin door"},
+	{"profiling", "admin.profiling", "", "profiles of the process in the admin API"},
 	{"traces", "traces.endpoint", "URL", "collector that takes traces as OTLP over HTTP"},
-	{"metrics-triton", "admin.metrics_triton", "", "metrics by Triton's names, too"},
+	{"metrics-triton", "admin.metrics_triton", "", "metrics by the names of Triton, too"},
 	{"log-level", "log.level", "LEVEL", "debug, info, warn or error"},
 	{"log-format", "log.format", "FORMAT", "text or json"},
 }
@@ -51,34 +51,34 @@ const help = `shivad serves machine-learning models to clients that stream tenso
 Usage: shivad [flags]
        shivad serve FILE... [--models DIR] [flags]
 
-  --config FILE                read settings from a TOML file; flags override it
-%s
-  --check                      check flags and file, print all settings in effect as TOML, and exit
-  --version                    print the version and exit
-  -h, --help                   print this and exit
-
-"shivad serve yolo11n.onnx" serves model files until Ctrl-C: of ONNX, OpenVINO, TensorFlow Lite,
-scikit-learn, XGBoost and LightGBM, and Python files with models. It takes the flags above, and these:
+%s%s%s
+"shivad serve yolo11n.onnx" serves model files until Ctrl-C: ONNX, OpenVINO,
+TensorFlow Lite, scikit-learn, XGBoost and LightGBM, and Python programs with
+models. It takes the flags above, and these:
 
 %s
-A Python with the package shiva-container reads them: that of --python or $SHIVAD_PYTHON, or else the first
-that has it of .venv beside the file, $VIRTUAL_ENV, the one beside shivad, and python3.
+A Python with the package shiva-container reads the files: that of --python or
+$SHIVAD_PYTHON, or else the first that has it of .venv beside the file,
+$VIRTUAL_ENV, the one beside shivad, and python3.
 
-An address has the form host:port, tls://host:port, or unix:PATH for a socket on this machine; the doors of
-clients take several, separated by commas. Port 0 takes a free one, and the log says which; an empty address
-leaves the door out. All other settings are in the file: see cmd/shivad/shivad.toml, or --check.
+An address has the form host:port, tls://host:port, or unix:PATH for a socket on
+this machine; the endpoints of clients take several, separated by commas. Port 0
+takes a free one, and the log says which; an empty address leaves the endpoint
+out. All other settings are in the file: shivactl manual settings.
 
-SIGTERM or Ctrl-C drains: the server takes no new requests and answers those in flight (server.drain, 30s
-by default). A second signal ends the process at once. SIGHUP reads the file again: what can change while
-the server runs does, certificates too, and the log names what waits for a restart; a wrong file changes
-nothing.
+SIGTERM or Ctrl-C drains: the server refuses new requests and answers those in
+flight (server.drain, 30s by default). A second signal ends the process at once.
+SIGHUP reloads the file and certificates. The log names the settings that wait
+for a restart; an invalid file changes nothing.
 
-Exit code: 0 stopped as asked, 1 could not start, failed or was cut short, 2 wrong flags or file.
+Exit code: 0 stopped as asked, 1 could not start, failed or was cut short,
+2 wrong flags or file.
 
 Try it:  shivad, then in another shell:  shivactl status
+         shivactl doctor says why it does not start
 
-Manual:  shivactl manual, or ` + manual.Address + ` while it runs; such as
-         shivactl manual tutorial, configuration, tls, authentication, troubleshooting
+Manual:  ` + manual.Address + ` while it runs, or
+         shivactl manual tutorial, configuration, tls, troubleshooting
 `
 
 // parseFlags reads the command line. Help goes to stdout, and the error is then flag.ErrHelp.
@@ -115,7 +115,8 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 	}
 	switch {
 	case err == flag.ErrHelp:
-		fmt.Fprintf(stdout, help, settingsHelp(), serveHelp())
+		fmt.Fprintf(stdout, help, entry("--config FILE", "read settings from a TOML file; flags override it"),
+			settingsHelp(), ownHelp(), serveHelp())
 		return o, err
 	case err != nil:
 		return o, fmt.Errorf("%w; shivad -h lists the flags", err)
@@ -138,14 +139,34 @@ func settingsHelp() string {
 		"log-level": d.Log.Level, "log-format": d.Log.Format,
 	}
 	text := ""
-	for i, s := range settings {
-		if i > 0 {
-			text += "\n"
-		}
-		text += fmt.Sprintf("  %-28s %s (default %s)", strings.TrimSuffix("--"+s.flag+" "+s.value, " "), s.help,
-			defaults[s.flag])
+	for _, s := range settings {
+		text += entry("--"+s.flag+" "+s.value, fmt.Sprintf("%s (default %s)", s.help, defaults[s.flag]))
 	}
 	return text
+}
+
+// ownHelp is the help text for the flags that are no settings.
+func ownHelp() string {
+	return entry("--check", "check flags and file, print all settings in effect as TOML, and exit") +
+		entry("--version", "print the version and exit") + entry("-h, --help", "print this and exit")
+}
+
+// helpColumns is the width of the help, and helpIndent where a flag's meaning begins.
+const helpColumns, helpIndent = 80, 31
+
+// entry is a flag in the help, with its meaning wrapped beside it.
+func entry(flag, meaning string) string {
+	text := fmt.Sprintf("  %-*s", helpIndent-3, strings.TrimSpace(flag))
+	column := len(text)
+	for word := range strings.FieldsSeq(meaning) {
+		if column+1+len(word) > helpColumns {
+			text += "\n" + strings.Repeat(" ", helpIndent-1)
+			column = helpIndent - 1
+		}
+		text += " " + word
+		column += 1 + len(word)
+	}
+	return text + "\n"
 }
 
 // load combines defaults, file and flags, checks the result, and fits it into the memory limit of

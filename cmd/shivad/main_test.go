@@ -48,10 +48,10 @@ func TestHelp(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	for _, want := range []string{
-		"  --tcp HOST:PORT,...          door for clients that speak Shiva (default :6174)\n",
-		"  --rest HOST:PORT,...         door for the Predict Protocol V2 over HTTP (default :8000)\n",
-		"  --containers HOST:PORT,...   where model containers connect; also ipc://PATH (default 127.0.0.1:7000)\n",
-		"  --admin HOST:PORT            health, metrics and state over HTTP (default 127.0.0.1:8002)\n",
+		"  --tcp HOST:PORT,...          endpoint of the Shiva protocol (default :6174)\n",
+		"  --rest HOST:PORT,...         endpoint of the Predict Protocol V2 over HTTP\n                               (default :8000)\n",
+		"  --containers HOST:PORT,...   where model containers connect; also ipc://PATH\n                               (default 127.0.0.1:7000)\n",
+		"  --admin HOST:PORT            admin API, with health and metrics, over HTTP\n                               (default 127.0.0.1:8002)\n",
 		"Exit code: 0 stopped as asked",
 	} {
 		if !strings.Contains(out.String(), want) {
@@ -59,7 +59,7 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	for line := range strings.Lines(out.String()) {
-		if len(line) > 110 {
+		if len(line) > helpColumns+1 {
 			t.Errorf("too long: %s", line)
 		}
 	}
@@ -73,8 +73,9 @@ func TestManual(t *testing.T) {
 	}
 	type option struct{ name, help string }
 	var options []option
+	unwrapped := regexp.MustCompile(`\n {31}`).ReplaceAllString(out.String(), " ")
 	known := regexp.MustCompile(`(?m)^  (?:-h, )?--([\w-]+)(?: (?:[A-Z]|auto|raw)\S*)? +(\S.*)$`)
-	for _, found := range known.FindAllStringSubmatch(out.String(), -1) {
+	for _, found := range known.FindAllStringSubmatch(unwrapped, -1) {
 		options = append(options, option{found[1], found[2]})
 	}
 	if len(options) != len(settings)+len(readingFlags)+7 {
