@@ -78,7 +78,7 @@ func (c *cli) call(method, path string, send []byte, v any) error {
 	shown := show(r, c.token)
 	notOurs := func(got any) error {
 		return &failure{"protocol", fmt.Sprintf("%s does not answer %s as a shivad does: %v", c.admin, path, got),
-			"is that the admin door? check --admin " + c.admin, exitUnreachable}
+			"is that the admin API? check --admin " + c.admin, exitUnreachable}
 	}
 	resp, err := client.Do(r)
 	if e, ok := errors.AsType[*url.Error](err); ok {

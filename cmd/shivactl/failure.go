@@ -73,10 +73,10 @@ func explain(err error, flag, addr string) *failure {
 	case errors.Is(err, context.DeadlineExceeded):
 		return &failure{"timeout", "no answer from " + addr + " in time", "shivactl status shows whether the server is busy, and its addresses; --timeout waits longer", exitUnreachable}
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return &failure{"unreachable", addr + " closed the connection", "is that the right door of a shivad? check " + where + "; does it speak TLS? then say tls://", exitUnreachable}
+		return &failure{"unreachable", addr + " closed the connection", "is that the right endpoint of a shivad? check " + where + "; does it speak TLS? then say tls://", exitUnreachable}
 	}
 	if _, ok := errors.AsType[*shiva.DecodeError](err); ok {
-		return &failure{"protocol", addr + " does not answer in Shiva: " + err.Error(), "is that the TCP door of a shivad? check " + where + "; does it speak TLS? then say tls://", exitUnreachable}
+		return &failure{"protocol", addr + " does not answer in Shiva: " + err.Error(), "is that the TCP endpoint of a shivad? check " + where + "; does it speak TLS? then say tls://", exitUnreachable}
 	}
 	return &failure{"unreachable", err.Error(), "check " + where, exitUnreachable}
 }

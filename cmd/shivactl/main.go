@@ -133,8 +133,8 @@ func (c *cli) root() *cobra.Command {
 // as after it.
 func (c *cli) register(f *pflag.FlagSet) {
 	f.BoolP("help", "h", false, "more about a command")
-	f.Var(address{&c.addr}, "addr", "the server's TCP door, as `HOST:PORT`, tls://HOST:PORT or unix:PATH")
-	f.Var(address{&c.admin}, "admin", "its admin door, as `HOST:PORT`, tls://HOST:PORT or unix:PATH")
+	f.Var(address{&c.addr}, "addr", "the server's TCP endpoint, as `HOST:PORT`, tls://HOST:PORT or unix:PATH")
+	f.Var(address{&c.admin}, "admin", "its admin API, as `HOST:PORT`, tls://HOST:PORT or unix:PATH")
 	f.StringVar(&c.profile, "profile", c.profile, "the server that is called `NAME` in the file of profiles: shivactl help profiles")
 	c.tls.register(f)
 	f.Var(timeoutFlag{c}, "timeout", "how long to wait for all that is asked, as a `TIME` with a unit")

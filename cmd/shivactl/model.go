@@ -61,7 +61,7 @@ func (c *cli) describe(client *shiva.Client, route string) (model, error) {
 	if err := json.Unmarshal(answer.Metadata, &d); err != nil || d.Name == "" {
 		return m, &failure{"protocol",
 			fmt.Sprintf("%s says nothing usable of %s: %.200s", c.addr, route, answer.Metadata),
-			"is that the TCP door of a shivad? check --addr " + c.addr, exitUnreachable}
+			"is that the TCP endpoint of a shivad? check --addr " + c.addr, exitUnreachable}
 	}
 	return d.model(route)
 }

@@ -122,7 +122,7 @@ func writeSecret(path, secret string) error {
 func (c *cli) whoamiCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "whoami", Short: "show your identity and its rights",
-		Long: `The server is asked at its TCP door, or at its admin door if --admin is given without --addr, by the token in SHIVA_TOKEN or
+		Long: `The server is asked at its TCP endpoint, or at its admin API if --admin is given without --addr, by the token in SHIVA_TOKEN or
 in the file that SHIVA_TOKEN_FILE names.
 
 With --json: {"identity" (absent where the server declares no identities), "may"}.

@@ -141,7 +141,7 @@ func sentences(s scheduler.Stats, crowded string) []string {
 	out = append(out, explainCulprits(s)...)
 	out = append(out, explainNeed(s, crowded)...)
 	if s.Ago > 0 {
-		say("Nothing has happened for %v: what follows is of the time before.", s.Ago.Round(time.Second))
+		say("Nothing has happened for %v: what follows describes the time before.", s.Ago.Round(time.Second))
 	}
 	if n.Batches == 0 {
 		say("No batch was sent in the last %v%s, so there is little to explain.", span(s), before(s))
@@ -152,8 +152,8 @@ func sentences(s scheduler.Stats, crowded string) []string {
 	if s.Unbatched {
 		say("%s %d were sent to replicas, one by one.", accepted, n.Batches)
 	} else {
-		say("%s %d batches were sent, of %.1f rows on average; with the strategy %s a batch may have up to %d rows now.",
-			accepted, n.Batches, float64(n.Rows)/float64(n.Batches), s.Config.Strategy, mostRows(s))
+		say("%s %d batches were sent, of %.1f rows on average; the current batch limit is %d rows (strategy %s).",
+			accepted, n.Batches, float64(n.Rows)/float64(n.Batches), mostRows(s), s.Config.Strategy)
 		out = append(out, explainSizes(s)...)
 		out = append(out, explainWaits(s)...)
 	}
@@ -176,15 +176,15 @@ func explainNeed(s scheduler.Stats, crowded string) []string {
 	case n.Replicas == 0:
 		return []string{"No replica is needed: nothing has arrived for a minute, and nothing waits."}
 	case n.Worth == 0:
-		return []string{"The number of replicas needed is not known: no replica has answered enough requests to show its rate. One is a guess."}
+		return []string{"The number of replicas needed is not known: no replica has answered enough requests to show its rate. One is assumed."}
 	}
 	text := fmt.Sprintf("About %.3g rows/s arrive, including refused ones", n.Arriving)
 	if n.Waiting > 0 {
 		text += fmt.Sprintf(", and %d rows wait beyond the next batches", n.Waiting)
 	}
-	text += fmt.Sprintf(". A replica is expected to answer four fifths of %.3g rows/s.", n.Worth)
+	text += fmt.Sprintf(". A replica has a capacity of %.3g rows/s, of which it should carry at most 80 %%.", n.Worth)
 	if n.Callers > 0 {
-		text += fmt.Sprintf(" Besides, %d rows are in play of clients that ask again on each answer, whose rate is that of the answers; a replica answers %.3g of them within the objective.",
+		text += fmt.Sprintf(" Clients that send the next request on each answer have %d more rows in flight; a replica answers %.3g of these within the objective.",
 			n.Callers, n.Group)
 	}
 	text += fmt.Sprintf(" Replicas needed: %d (%.2f); live: %d.", n.Replicas, n.Load, s.Live)
@@ -275,7 +275,7 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 	case scheduler.CloseIdle:
 		text := "took all waiting rows (idle): they are small because the load is light, not because of a setting."
 		if s.Busy() > mostlyBusy {
-			text = "took all waiting rows (idle), although the replicas are busy nearly all the time: what waits are requests that were sent after the batch before."
+			text = "took all waiting rows (idle), although the replicas are busy nearly all the time: the waiting requests arrived after the previous batch was sent."
 		}
 		if s.Recent.Peak <= 1 {
 			return text + " There was never more than one request unanswered: the client waits for each reply. Let it send ahead, or ask from several connections."
@@ -303,7 +303,7 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 	case scheduler.CloseTrial:
 		return "try a size other than the best known one, to measure it. Such trials get little time unless they pay off."
 	case scheduler.CloseTogether:
-		return "waited for clients that ask again on each answer, or left some of them to a replica that has fewer, so that all answer equally many."
+		return "waited for clients that send the next request on each answer, or left some of them to another replica, so that all replicas serve equally many."
 	case scheduler.CloseRetry:
 		return "repeat rows of failed batches, or probe a replica that did not answer."
 	case scheduler.CloseStream:

@@ -40,8 +40,8 @@ func TestSentences(t *testing.T) {
 		want   string
 	}{
 		{func(s *scheduler.Stats) { s.Recent.Batches = 0 }, "No batch was sent in the last 1m0s"},
-		{func(s *scheduler.Stats) { s.Ago = 23 * time.Minute }, "Nothing has happened for 23m0s: what follows is of the time before.\nIn the last 1m0s of it, the time that these figures cover, 120 requests were accepted, 2.0 a second."},
-		{func(s *scheduler.Stats) {}, "In the last 1m0s, the time that these figures cover, 120 requests were accepted, 2.0 a second. 50 batches were sent, of 2.0 rows on average"},
+		{func(s *scheduler.Stats) { s.Ago = 23 * time.Minute }, "Nothing has happened for 23m0s: what follows describes the time before.\nIn the last 1m0s of it, the time that these figures cover, 120 requests were accepted, 2.0 a second."},
+		{func(s *scheduler.Stats) {}, "In the last 1m0s, the time that these figures cover, 120 requests were accepted, 2.0 a second. 50 batches were sent, of 2.0 rows on average; the current batch limit is 30 rows (strategy deadline)."},
 		{func(s *scheduler.Stats) { s.Recent.Closed[scheduler.CloseIdle] = 50; s.Recent.Peak = 1 }, "the client waits for each reply"},
 		{closed(scheduler.CloseIdle), "At most 7 requests were unanswered"},
 		{closed(scheduler.CloseFull), "90 % of the batches were full (30 rows): neither the container nor max_batch declares the largest batch"},
@@ -188,9 +188,9 @@ func TestSentencesOfNeed(t *testing.T) {
 		want string
 	}{
 		{scheduler.Need{}, "No replica is needed: nothing has arrived for a minute, and nothing waits."},
-		{scheduler.Need{Replicas: 1, Arriving: 3}, "The number of replicas needed is not known: no replica has answered enough requests to show its rate. One is a guess."},
+		{scheduler.Need{Replicas: 1, Arriving: 3}, "The number of replicas needed is not known: no replica has answered enough requests to show its rate. One is assumed."},
 		{scheduler.Need{Replicas: 2, Load: 1.5, Worth: 100, Arriving: 120, Waiting: 7},
-			"About 120 rows/s arrive, including refused ones, and 7 rows wait beyond the next batches. A replica is expected to answer four fifths of 100 rows/s. Replicas needed: 2 (1.50); live: 1."},
+			"About 120 rows/s arrive, including refused ones, and 7 rows wait beyond the next batches. A replica has a capacity of 100 rows/s, of which it should carry at most 80 %. Replicas needed: 2 (1.50); live: 1."},
 	} {
 		if got := explainNeed(scheduler.Stats{Live: 1, Need: c.need}, ""); len(got) != 1 || got[0] != c.want {
 			t.Errorf("%+v: %q, want %q", c.need, got, c.want)
