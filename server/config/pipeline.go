@@ -3,6 +3,7 @@ package config
 import (
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/server/admin"
@@ -29,6 +30,35 @@ func (c Config) validatePipelines(fs *faults) {
 			continue
 		}
 		fs.of(key, pipelines.Faults(p))
+	}
+	c.circles(fs)
+}
+
+// circles finds pipelines of the file that contain one another. Each circle is said once, with the
+// first of its pipelines by name.
+func (c Config) circles(fs *faults) {
+	left := make(map[string]bool) // all that it asks is known
+	var visit func(name string, within []string)
+	visit = func(name string, within []string) {
+		if i := slices.Index(within, name); i >= 0 {
+			circle := ""
+			for _, one := range within[i:] {
+				circle += strconv.Quote(one) + " → "
+			}
+			fs.Add(joinKey("pipeline", name)+".stage", "pipelines %s%q contain one another in a circle", circle, name)
+			return
+		}
+		p, is := c.Pipelines[name]
+		if !is || left[name] {
+			return
+		}
+		for i := range p.Stages {
+			visit(p.Stages[i].Model, append(within, name))
+		}
+		left[name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Pipelines)) {
+		visit(name, nil)
 	}
 }
 

@@ -34,6 +34,44 @@ inputs = { i = "x.o" }
 			`x.toml:15:11: pipeline."a/b": "a/b" has a '/', which separates model and version in a route`,
 			`x.toml:16:19: pipeline.circle.stage: stages "x" → "x" read one another in a circle`,
 		}},
+		{"circles of pipelines", `[pipeline.c]
+inputs = ["x"]
+[[pipeline.c.stage]]
+name = "s"
+model = "b"
+inputs = { x = "x" }
+[pipeline.a]
+inputs = ["x"]
+[[pipeline.a.stage]]
+name = "s"
+model = "c"
+inputs = { x = "x" }
+[[pipeline.a.stage]]
+name = "model"
+model = "m"
+inputs = { x = "x" }
+[pipeline.b]
+inputs = ["x"]
+[[pipeline.b.stage]]
+name = "s"
+model = "a"
+inputs = { x = "x" }
+[pipeline.itself]
+inputs = ["x"]
+[[pipeline.itself.stage]]
+name = "s"
+model = "itself"
+inputs = { x = "x" }
+[pipeline.outside]
+inputs = ["x"]
+[[pipeline.outside.stage]]
+name = "s"
+model = "a"
+inputs = { x = "x" }
+`, []string{
+			`x.toml:9:14: pipeline.a.stage: pipelines "a" → "c" → "b" → "a" contain one another in a circle`,
+			`x.toml:25:19: pipeline.itself.stage: pipelines "itself" → "itself" contain one another in a circle`,
+		}},
 		{"references of pipelines", `[pipeline.plates]
 inputs = ["image"]
 outputs = { text = "find.text" }
