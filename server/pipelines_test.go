@@ -9,6 +9,7 @@ import (
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -159,3 +160,43 @@ func TestRightsOfPipelines(t *testing.T) {
 		t.Errorf("a model of it: %d %s", status, answer)
 	}
 }
+
+// TestPipelinesAreChargedOnce: on every door, a request to a pipeline of two stages takes of the
+// quotas what one to a model takes: its stages charge nobody.
+func TestPipelinesAreChargedOnce(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		c.Server.LimitLoopback = true
+		c.Pipelines["line"] = admin.Pipeline{Inputs: []string{"x"}, Outputs: map[string]string{"x": "then.x"},
+			Stages: []admin.Stage{
+				{Name: "first", Model: "echo", Inputs: map[string]string{"x": "x"}},
+				{Name: "then", Model: "echo", Inputs: map[string]string{"x": "first.x"}},
+			}}
+		anonymous := config.Identity{Name: "anonymous", May: []string{"infer"}}
+		anonymous.Quota.Quota = config.Quota{RequestsPerSecond: 1e6, BytesPerSecond: 1 << 40, RequestsInFlight: 1}
+		c.Identities = []config.Identity{anonymous}
+	})
+	for _, d := range payingDoors {
+		var took [2]access.Usage
+		for i, asked := range []string{"echo", "line"} {
+			budgettest.Until(t, "nothing is taken", func() bool { return takenOf(s) == "" })
+			before := s.identities.Usage()["anonymous"]
+			c := d.dial(t, s, "", "127.0.0.1")
+			for range 3 {
+				budgettest.Until(t, "nothing is taken", func() bool { return inFlight(s) == 0 })
+				if err := c.ask(t.Context(), asked, manyRows); err != nil {
+					t.Errorf("%s: %s: %v", d.name, asked, err)
+				}
+			}
+			c.close()
+			after := s.identities.Usage()["anonymous"]
+			took[i] = access.Usage{Requests: after.Requests - before.Requests, Bytes: after.Bytes - before.Bytes}
+		}
+		if took[0] != took[1] || took[0].Requests != 3 {
+			t.Errorf("%s: a model takes %d requests and %d bytes, a pipeline %d and %d", d.name,
+				took[0].Requests, took[0].Bytes, took[1].Requests, took[1].Bytes)
+		}
+	}
+}
+
+// inFlight counts the requests of clients that are not answered.
+func inFlight(s *Server) int64 { return s.identities.Usage()["anonymous"].Has[access.RequestsInFlight] }
