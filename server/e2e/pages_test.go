@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"net"
@@ -48,6 +49,10 @@ var exempt = map[string]string{
 }
 
 var onePage = flag.String("page", "", "run this page alone")
+
+// patience is how long the commands of a block may take: one that waits for what never comes fails
+// with what it printed.
+const patience = 3 * time.Minute
 
 // pages finds the pages in the tree, so that a new one cannot escape the test.
 func pages(t *testing.T) (list []string) {
@@ -261,10 +266,13 @@ func (p *page) command(script string) string {
   command bin/shivad "$@"
 }
 `, s.tcp, s.rest, s.grpc, s.admin, s.containers)
-	cmd := exec.Command("bash", "-e", "-o", "pipefail", "-c", prelude+p.here(script))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-e", "-o", "pipefail", "-c", prelude+p.here(script))
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Dir = p.dir
 	path := grpcurlDir(p.t) + ":" + filepath.Dir(python(p.t)) + ":" + os.Getenv("PATH")
-	if *onePage != "" { // GStreamer takes python3 from there, and it has to be the system's
+	if strings.Contains(p.name, "gstreamer") { // it takes python3 from there, and that has to be the system's
 		path = "/usr/bin:" + path
 	}
 	cmd.Env = append(p.server.env(), "GOFLAGS=-trimpath", "GOWORK=off", "PATH="+path)
