@@ -3,6 +3,7 @@ package pipelines
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -501,4 +502,42 @@ func TestGivenUp(t *testing.T) {
 			t.Errorf("%d bytes are held", n)
 		}
 	})
+}
+
+// TestManyObjectsBesideOne: a frame with one object does not wait for all forty of the frame of
+// another client that came before, unless that has the higher priority, which its stages have, too.
+func TestManyObjectsBesideOne(t *testing.T) {
+	for _, tt := range []struct {
+		priority uint64 // of the forty; 0: that of the one
+		least    time.Duration
+	}{{0, 60 * time.Millisecond}, {1, math.MinInt64}} {
+		onRig(t, func(r *rig) {
+			r.serve("finder", finder, takes(time.Millisecond))
+			few := maker
+			few.spec.MaxBatch = 4
+			r.serve("maker", few, takes(10*time.Millisecond))
+			r.define(twoStages())
+			var frames []*asker
+			for i, objects := range []int64{40, 1} {
+				q := &gate.Request{Model: "p", Inputs: []tensor.Tensor{thing(int64(i+1), objects)}, Source: uint64(i + 1)}
+				if i == 0 {
+					q.SetPriority(tt.priority)
+				}
+				a, err := r.begin(q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer a.Close()
+				frames = append(frames, a)
+				time.Sleep(2 * time.Millisecond) // the forty wait already
+			}
+			<-frames[0].done
+			<-frames[1].done
+			ahead := frames[0].at.Sub(frames[1].at)
+			if frames[1].Err != nil || ahead < tt.least || tt.priority == 1 && ahead > 0 {
+				t.Errorf("priority %d: the frame with one object was answered %v before that with forty, %v",
+					tt.priority, ahead, frames[1].Err)
+			}
+		})
+	}
 }
