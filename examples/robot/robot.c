@@ -21,9 +21,9 @@ static void take(int server, void *bytes, size_t n) {
     if (n > 0 && recv(server, bytes, n, MSG_WAITALL) != (ssize_t)n) exit(1);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     unsigned char head[12], tensor[10] = {0}, row[26 * 4], text[65536];
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(6174)};
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(argc > 1 ? atoi(argv[1]) : 6174)};
     inet_pton(AF_INET, "127.0.0.1", &addr.sin_addr);
     int server = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(server, (void *)&addr, sizeof addr)) return 1;

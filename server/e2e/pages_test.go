@@ -154,7 +154,7 @@ func (p *page) reserve() {
 var block = regexp.MustCompile("(?m)(?:^<!-- (\\w+) (\\S+) -->\n)?^( *)```(\\w*)\n((?s:.*?))^ *```$")
 
 // commandLine matches a line that a reader would type into a shell.
-var commandLine = regexp.MustCompile(`(?m)^ *(\$ |(go|make|bin/\w+|curl|pip|python3?|grpcurl|cc|docker|export|kill) )`)
+var commandLine = regexp.MustCompile(`(?m)^ *(\$ |(go|make|bin/\w+|curl|pip|python3?|grpcurl|cc|docker|kill) |export \w+=)`)
 
 // run runs or compares each block. A block that is neither run nor compared is a mistake, and so
 // are commands in a block or an indented paragraph that is not run.
@@ -248,7 +248,7 @@ func (p *page) here(text string) string {
 		if err != nil {
 			continue // this door has no address
 		}
-		text = regexp.MustCompile(`((?:localhost|127\.0\.0\.1)(?::|", )|htons\()`+port+`\b`).ReplaceAllString(text, "${1}"+mine)
+		text = regexp.MustCompile(`((?:localhost|127\.0\.0\.1)(?::|", )|htons\(|\./\w+ )`+port+`\b`).ReplaceAllString(text, "${1}"+mine)
 	}
 	return text
 }
