@@ -248,7 +248,8 @@ func (p *page) here(text string) string {
 		if err != nil {
 			continue // this door has no address
 		}
-		text = regexp.MustCompile(`((?:localhost|127\.0\.0\.1)(?::|", )|htons\(|\./\w+ )`+port+`\b`).ReplaceAllString(text, "${1}"+mine)
+		before := `((?:localhost|127\.0\.0\.1)(?::|", )|htons\(|\./\w+ )`
+		text = regexp.MustCompile(before+port+`\b`).ReplaceAllString(text, "${1}"+mine)
 	}
 	return text
 }
