@@ -8,7 +8,7 @@
 // does, and counts each latency from the intended send time, not from the actual one: no
 // coordinated omission. The achieved rate is reported next to the offered one.
 //
-//	   arrivals ──> conn.due ──> write(2) ──> server ──> read(2) ──> answers ──> Histogram
+//	   arrivals --> conn.due --> write(2) --> server --> read(2) --> answers --> Histogram
 //	(open: schedule,   requests due,  one frame each,      split by lengths,   from the intended
 //	 closed: answers)  by time        or all at once       a sample in full    send time
 //

@@ -6,7 +6,7 @@
 // executions leave no time for N executions one after the other. So an execution takes rows of all
 // servers:
 //
-//	offer: rows wait here ──► grant: send now ──► batch, or the grant back ──► execution of all
+//	offer: rows wait here --> grant: send now --> batch, or the grant back --> execution of all
 //
 // A round begins when the container can execute and has been offered rows, or a little later where
 // servers are about to offer some (see callers.go): every server that has offered some is granted a

@@ -3,11 +3,11 @@
 // state, for one key (application, user), in any store.
 //
 //	        state, random number             state                      state
-//	                 │                         │                          │
-//	request ──► Policy.Select ─► Plan ─► Policy.Combine ─► Answer   Policy.Feedback ─► new state
-//	                              │            │                      ▲      ▲
-//	                              │            └── Predictions ───────┘      │
-//	                              └── Asks, with probabilities       Outcome: truth or losses
+//	                 |                         |                          |
+//	request --> Policy.Select -> Plan -> Policy.Combine -> Answer   Policy.Feedback -> new state
+//	                              |            |                      ^      ^
+//	                              |            +-- Predictions -------+      |
+//	                              +-- Asks, with probabilities       Outcome: truth or losses
 //
 // # Policies
 //

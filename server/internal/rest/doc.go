@@ -6,7 +6,7 @@
 //	POST /v2/models/M[/versions/V]/infer
 //	POST /v2/repository/index, /v2/repository/models/M/load, …/unload
 //
-//	net/http ─► route ─► body ─► request ─► predict.Door.Infer ─► output ─► net/http
+//	net/http -> route -> body -> request -> predict.Door.Infer -> output -> net/http
 //	                     limits, unpacking,      the gate's way in   from the answer's
 //	                     JSON and bytes into                         memory
 //	                     the pool's memory

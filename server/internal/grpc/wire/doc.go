@@ -1,7 +1,7 @@
 // Package wire reads the messages of the gRPC door while they arrive. It alone knows how grpc-go
 // and protocol buffers lay them out.
 //
-//	grpc-go's transport ─frames─► Stream.Receive ─pieces, unpacked─► Message ─fields─► door
+//	grpc-go's transport -frames-> Stream.Receive -pieces, unpacked-> Message -fields-> door
 //
 // grpc-go's own RecvMsg takes a whole message into memory before the door sees it, so no budget
 // counts that memory; the documentation of package grpc says what else was tried. Here a limit
