@@ -62,10 +62,23 @@ type move struct {
 	err   error // nil: it enters the stage; else it is superseded
 }
 
-// join puts a run at the end of a line.
-func (ls *lines) join(key lineKey, e *entry) {
+// join puts a run, whose mutex is held, at the end of the lines of all its stages in one step: two
+// frames are in the same order in all lines that they share, so they never wait for each other.
+func (ls *lines) join(r *run) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	for i := range r.stages {
+		if w := &r.stages[i]; w.lined {
+			key := lineKey{r.p.Name, r.p.stages[i].Name, r.call.Frame.Stream()}
+			l := ls.line(key)
+			w.entry.line, w.entry.state = l, coming
+			l.entries = append(l.entries, &w.entry)
+		}
+	}
+}
+
+// line returns the line of a key, which may refer to reused memory.
+func (ls *lines) line(key lineKey) *line {
 	l := ls.open[key]
 	if l == nil {
 		key.stream.Client, key.stream.Name = strings.Clone(key.stream.Client), strings.Clone(key.stream.Name)
@@ -74,8 +87,7 @@ func (ls *lines) join(key lineKey, e *entry) {
 		}
 		ls.open[key] = l
 	}
-	e.line, e.state = l, coming
-	l.entries = append(l.entries, e)
+	return l
 }
 
 // arrive notes that the inputs of an entry's stage are there. Its run has a unit of work pending

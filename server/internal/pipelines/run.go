@@ -162,11 +162,11 @@ func (r *run) Start(calls []*gate.Call) []*gate.Call {
 	r.mu.Lock()
 	r.waiter = g.order.Join(r.call, r.call, r)
 	r.started, r.pending = true, 1
+	if r.call.Frame != nil {
+		g.lines.join(r)
+	}
 	for i := range r.stages {
 		w := &r.stages[i]
-		if w.lined {
-			g.lines.join(lineKey{r.p.Name, r.p.stages[i].Name, r.call.Frame.Stream()}, &w.entry)
-		}
 		for k := range w.rows {
 			if o := &w.rows[k]; !o.done && r.err == nil {
 				r.pending++
