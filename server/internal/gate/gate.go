@@ -254,7 +254,8 @@ func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {
 	}
 	if a := target.Composite; a != nil {
 		if err = a.Open(c, r); err == nil {
-			c.metrics, c.trace, c.Use, c.newest = target.Metrics, r.Trace, r.Use, target.newest
+			c.metrics, c.trace, c.Use = target.Metrics, r.Trace, r.Use
+			c.keepIn(target.newest, r)
 		}
 		return err
 	}
@@ -286,9 +287,7 @@ func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {
 	if r.Own != nil {
 		r.Own.noteModel(g.sched, target.Model)
 	}
-	if r.Asker == nil {
-		c.newest = target.newest
-	}
+	c.keepIn(target.newest, r)
 	// A cached answer would overtake the answers to older frames.
 	if !r.Fresh && c.Frame == nil {
 		c.cacheCall.Version, c.cacheCall.Salt = target.cache, r.Salt

@@ -63,6 +63,13 @@ type kept struct {
 	choice  *Choice
 }
 
+// keepIn has the answer to a frame kept there, unless it is part of another answer.
+func (c *Call) keepIn(n *latest.Name, r *Request) {
+	if r.Asker == nil {
+		c.newest = n
+	}
+}
+
 // keep makes the answer of a frame the newest of its stream, if anybody wants to know.
 func (c *Call) keep() {
 	f, n := c.Frame, c.newest

@@ -43,7 +43,7 @@ func onRig(t *testing.T, f func(r *rig)) {
 func newRig(t testing.TB) *rig {
 	r := &rig{t: t, pool: tensor.NewPool(64 << 20)}
 	counts := metrics.New("test")
-	r.Gate = gate.New(gate.Config{Pool: r.pool, Metrics: counts, Options: func(string) gate.ModelOptions {
+	r.Gate = gate.New(gate.Config{Pool: r.pool, Latest: 1 << 20, Metrics: counts, Options: func(string) gate.ModelOptions {
 		return gate.ModelOptions{Deadline: 10 * time.Second, Pixels: 1 << 20}
 	}})
 	hooks := counts.Hooks()

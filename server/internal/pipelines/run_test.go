@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -384,6 +386,88 @@ func TestStreams(t *testing.T) {
 			t.Errorf("%d shown, %d superseded", shown, superseded)
 		}
 	})
+}
+
+// TestNewestOfInner: the newest answer of a stream is that of what its client asks. What pipelines
+// and applications answer to another pipeline is part of that.
+func TestNewestOfInner(t *testing.T) {
+	onRig(t, func(r *rig) {
+		r.serve("maker", maker, takes(time.Millisecond))
+		if _, err := r.apps.Put(r.t.Context(), apps.Definition{Name: "app", Models: []string{"maker"}}); err != nil {
+			t.Fatal(err)
+		}
+		of := func(name, model string) Definition {
+			return Definition{Name: name, Inputs: []string{"x"}, Outputs: map[string]string{"y": "s.y"},
+				Stages: []admin.Stage{{Name: "s", Model: model, Inputs: map[string]string{"x": "x"}}}}
+		}
+		r.define(of("inner", "app"), of("outer", "inner"))
+		kept := func(name string) (all int) {
+			_, all, release, err := r.NewestOf(name, true, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			release()
+			return all
+		}
+		names := []string{"outer", "inner", "app", "maker"}
+		for _, name := range names {
+			kept(name) // from now on they are
+		}
+		time.Sleep(time.Millisecond)
+		q := &gate.Request{Model: "outer", Inputs: []tensor.Tensor{thing(1, 0)}}
+		q.Stream = "camera"
+		a := r.ask(q)
+		defer a.Close()
+		for i, name := range names {
+			if all := kept(name); a.Err != nil || all != [...]int{1, 0, 0, 0}[i] {
+				t.Errorf("%s: %d newest answers, %v", name, all, a.Err)
+			}
+		}
+	})
+}
+
+// TestSameOrderInAllLines: frames of one stream that arrive at the same moment are in one order in
+// the lines of all stages, whatever the order of these in their definitions: else one could wait
+// for the other here, and the other for it there.
+func TestSameOrderInAllLines(t *testing.T) {
+	of := func(stages ...string) *run {
+		r := &run{p: &pipeline{Pipeline: &Pipeline{}}, call: &gate.Call{Frame: new(gate.Frame)},
+			stages: make([]work, len(stages))}
+		for i, name := range stages {
+			r.p.stages = append(r.p.stages, stage{Stage: admin.Stage{Name: name}})
+			r.stages[i].lined, r.stages[i].entry = true, entry{run: r, stage: i}
+		}
+		return r
+	}
+	names := strings.Fields("a b c d e f g h")
+	back := slices.Clone(names)
+	slices.Reverse(back)
+	for range 500 {
+		var ls lines
+		var wg sync.WaitGroup
+		start := make(chan struct{})
+		for i := range 16 {
+			r := of([][]string{names, back}[i%2]...)
+			wg.Go(func() {
+				<-start
+				ls.join(r)
+			})
+		}
+		close(start)
+		wg.Wait()
+		var want []*run
+		for _, l := range ls.open {
+			var got []*run
+			for _, e := range l.entries {
+				got = append(got, e.run)
+			}
+			if want == nil {
+				want = got
+			} else if !slices.Equal(got, want) {
+				t.Fatal("frames are in another order in another line")
+			}
+		}
+	}
 }
 
 // TestDrain: a request that has begun goes on, through all of its stages.
