@@ -225,6 +225,13 @@ func (g *Gate) link(t *Table, rows map[scheduler.ModelID]*atomic.Int64) {
 			g.fanning.Store(true)
 			target.Metrics = g.cfg.Metrics.Model(target.ID.Name, "")
 			target.Metrics.SetSLO(target.Deadline)
+			if target.Nested != nil {
+				var names []string
+				for _, s := range target.Nested.Stages {
+					names = append(names, s.Name)
+				}
+				target.Stages = target.Metrics.Stages(names...)
+			}
 			target.setRow(rows)
 			g.rows[target.ID] = target.rowSeen
 			target.compose()

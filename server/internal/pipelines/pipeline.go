@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
@@ -27,21 +25,6 @@ type pipeline struct {
 	plan     *Plan          // nil: it cannot serve
 	fault    error          // why it cannot
 	askers   []*gate.Target // by stage: who asks, as streams distinguish it
-
-	counting sync.Once
-	counts   []*metrics.Stage // by stage, set by counting: the target gets its metrics later
-}
-
-// counted returns the counts of the stages; none if they are not counted.
-func (p *pipeline) counted() []*metrics.Stage {
-	p.counting.Do(func() {
-		var names []string
-		for i := range p.plan.stages {
-			names = append(names, p.plan.stages[i].Name)
-		}
-		p.counts = p.target.Metrics.Stages(names...)
-	})
-	return p.counts
 }
 
 // shared is what outlives a change of the models or of the definition.

@@ -140,14 +140,23 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 	before := r.linking.Load()
 	for _, defined := range r.defined.All() {
 		p := r.linked(now, defined, nil)
-		if old := before.all[p.Name]; p.fault != nil &&
-			(old == nil || old.fault == nil || old.fault.Error() != p.fault.Error()) {
+		if p.fault != nil && p.news(before.all[p.Name]) {
 			r.cfg.Log.Warn("a pipeline cannot serve requests", "pipeline", p.Name, "error", p.fault)
 		}
 		targets = append(targets, p.target)
 	}
 	r.linking.Store(now)
 	return targets
+}
+
+// news reports whether the log has not told yet why p cannot serve; before is what p was, or nil.
+// Models that are not there yet are no news: their containers register one after the other.
+func (p *pipeline) news(before *pipeline) bool {
+	if before != nil && before.fault == nil {
+		return true
+	}
+	missing := fault.Of(p.fault).Err == scheduler.ErrUnavailable
+	return !missing && (before == nil || before.fault.Error() != p.fault.Error())
 }
 
 // linked links a pipeline, after those that its stages name. within are the names of pipelines that

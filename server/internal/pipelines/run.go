@@ -264,10 +264,6 @@ func (r *run) giveBack(u use) {
 
 // count counts a stage that is done.
 func (r *run) count(i int) {
-	stages := r.p.counted()
-	if i >= len(stages) {
-		return
-	}
 	w := &r.stages[i]
 	ran := metrics.StageRun{LeftOut: uint64(w.leftOut), NotBegun: uint64(w.notBegun), Took: time.Since(w.since)}
 	ran.Whole = r.call.Deadline.Sub(r.request.Arrived)
@@ -275,7 +271,7 @@ func (r *run) count(i int) {
 	for k := range w.rows {
 		ran.Rows[fault.Outcome(w.rows[k].err)]++
 	}
-	stages[i].Ran(&ran)
+	r.p.target.Stages[i].Ran(&ran)
 }
 
 // advance begins what can begin now, cancels what an error made useless, and ends a unit of pending

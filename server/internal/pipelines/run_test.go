@@ -3,6 +3,7 @@ package pipelines
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -421,6 +422,76 @@ func TestNewestOfInner(t *testing.T) {
 		for i, name := range names {
 			if all := kept(name); a.Err != nil || all != [...]int{1, 0, 0, 0}[i] {
 				t.Errorf("%s: %d newest answers, %v", name, all, a.Err)
+			}
+		}
+	})
+}
+
+// TestLogOfLinks: the log tells what in a pipeline does not fit, once, and not which containers have
+// yet to register.
+func TestLogOfLinks(t *testing.T) {
+	onRig(t, func(r *rig) {
+		var log strings.Builder
+		r.reg.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		tells := func(what string, want ...string) {
+			t.Helper()
+			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+			if log.Reset(); len(want) == 0 {
+				want = []string{""}
+			}
+			if !slices.EqualFunc(lines, want, strings.Contains) {
+				t.Errorf("%s: the log has %q, expected %q", what, lines, want)
+			}
+		}
+		wrong := twoStages()
+		wrong.Name, wrong.Stages[0].Each = "wrong", "make.nothing"
+		wrong.Stages[1] = admin.Stage{Name: "make", Model: "maker", Inputs: map[string]string{"x": "x"}}
+		r.define(twoStages(), wrong)
+		tells("no container")
+		r.serve("finder", finder, takes(time.Millisecond))
+		tells("one of two")
+		last := r.serve("maker", maker, takes(time.Millisecond))
+		tells("all", `makes no \"nothing\"`)
+		r.Changed()
+		tells("nothing new")
+		last.Remove(errors.New("gone"))
+		r.Changed()
+		tells("a container that is gone")
+	})
+}
+
+// TestStagesOfBefore: a request that goes by an earlier definition is counted by it, and does not
+// take the counts away from stages that have been added since.
+func TestStagesOfBefore(t *testing.T) {
+	onRig(t, func(r *rig) {
+		r.serve("finder", finder, takes(10*time.Millisecond))
+		r.serve("maker", maker, takes(time.Millisecond))
+		open := func() *asker {
+			a := &asker{done: make(chan struct{})}
+			q := &gate.Request{Model: "p", Inputs: []tensor.Tensor{thing(1, 2)}, Arrived: time.Now()}
+			if err := r.Open(&a.Call, q); err != nil {
+				t.Fatal(err)
+			}
+			a.Owner = a
+			return a
+		}
+		r.define(twoStages())
+		before := open()
+		d := twoStages()
+		d.Stages = append(d.Stages, admin.Stage{Name: "again", Model: "maker", Inputs: map[string]string{"x": "make.y"}})
+		d.Outputs["z"] = "again.y"
+		r.define(d)
+		after, later := open(), open()
+		counts := after.Target.Metrics
+		for _, a := range []*asker{after, before, later} {
+			r.Submit(&a.Call)
+			<-a.done
+			a.Close()
+		}
+		for name, want := range map[string]uint64{"find": 3, "make": 3, "again": 2} {
+			all, _ := counts.Stage(name).Counts()
+			if all.Requests != want {
+				t.Errorf("stage %s: %d requests, expected %d", name, all.Requests, want)
 			}
 		}
 	})
