@@ -39,7 +39,7 @@ type Target struct {
 
 	Composite Composite        // nil for a model; else this is how the composite looks to clients
 	Nested    *nested.Pipeline // of a pipeline: how its answer becomes objects; nil otherwise
-	Stages    []*metrics.Stage // of a pipeline: the counts of its stages, parallel to those of Nested
+	Stages    []*metrics.Stage // of a pipeline: the counts of those of Nested
 	Learns    bool             // some replica asks for feedback
 
 	pictures bool           // some input takes pictures

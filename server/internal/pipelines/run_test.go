@@ -427,8 +427,8 @@ func TestNewestOfInner(t *testing.T) {
 	})
 }
 
-// TestLogOfLinks: the log tells what in a pipeline does not fit, once, and not which containers have
-// yet to register.
+// TestLogOfLinks: the log tells what in a pipeline does not fit, once, and not which containers
+// have yet to register.
 func TestLogOfLinks(t *testing.T) {
 	onRig(t, func(r *rig) {
 		var log strings.Builder
