@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/shiva/jsonscan"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // Composites are names that each stand for several models: all applications, or all pipelines. The
@@ -232,6 +234,8 @@ func (g *Gate) link(t *Table, rows map[scheduler.ModelID]*atomic.Int64) {
 				}
 				target.Stages = target.Metrics.Stages(names...)
 			}
+			target.pictures = slices.ContainsFunc(target.Spec.Inputs,
+				func(in tensor.Spec) bool { return in.Image != nil })
 			target.setRow(rows)
 			g.rows[target.ID] = target.rowSeen
 			target.compose()

@@ -175,6 +175,7 @@ type Request struct {
 	Own *OwnStream
 
 	Asker *Asker       // what makes the call in place of a client; nil: nothing does
+	Plain bool         // Inputs are all of its inputs: no parameter is one
 	Trace *trace.Trace // from Follow; nil: the request is not traced
 }
 

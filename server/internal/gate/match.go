@@ -19,7 +19,7 @@ import (
 func (c *Call) arrange(r *Request, pool *tensor.Pool) (err error) {
 	tensors, adapter := r.Inputs, c.Target.Spec.Adapter
 	// Without tensors, fields may hold the whole request.
-	silent := len(tensors) == 0 && r.Texts == nil && (r.Legacy == nil || adapter == nil)
+	silent := len(tensors) == 0 && r.Texts == nil && (r.Legacy == nil || adapter == nil) && !r.Plain
 	if r.Bridge || silent && (r.Parameters != nil || r.Legacy != nil) {
 		var named []tensor.Tensor
 		if named, c.Bridge, err = c.cross(r, pool); err != nil {
@@ -59,7 +59,7 @@ func (c *Call) arrange(r *Request, pool *tensor.Pool) (err error) {
 	if err = checkParameters(r.Parameters); err != nil {
 		return err
 	}
-	if c.Target.pictures && r.Parameters != nil && !c.Bridge {
+	if c.Target.pictures && r.Parameters != nil && !c.Bridge && !r.Plain {
 		regions, err := c.listed(r, pool)
 		if err != nil {
 			return err

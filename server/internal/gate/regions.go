@@ -69,8 +69,12 @@ func (t *Target) withoutRegions(object []byte) []byte {
 	return append(rest, '}')
 }
 
-// noRegions refuses regions for a model that cannot cut them.
+// noRegions refuses regions for what takes whole pictures.
 func (c *Call) noRegions(name string) error {
+	if c.Target.Composite != nil {
+		return fault.Invalid("%q: %s %q takes whole pictures only: its definition says which of its stages get regions of them",
+			name, c.Target.kind(), c.Target.ID.Name)
+	}
 	return fault.Invalid("%q: model %q takes whole pictures only: its container does not cut regions; have it declare them (Python: Image(..., regions=True), Go: tensor.Image{Regions: true})",
 		name, c.Target.ID.Name)
 }

@@ -171,3 +171,57 @@ func TestRegionsOfAnotherPicture(t *testing.T) {
 		}
 	})
 }
+
+// TestRegionsInParameters: lists of regions in the parameters are refused for a picture of the
+// pipeline, and are no regions, nor any other input, of its stages.
+func TestRegionsInParameters(t *testing.T) {
+	const lists = `_regions":[[0,0,0.5,1],[0.5,0,1,1]]}`
+	whole := photos() // whose stage takes regions, and is asked about whole pictures
+	whole.Stages = []admin.Stage{{Name: "cut", Model: "app", Inputs: map[string]string{"image": "photo"}}}
+	bare := photos() // whose last stage reads nothing
+	bare.Stages = append(bare.Stages, admin.Stage{Name: "note", Model: "noter"})
+	bare.Outputs["n"] = "note.n"
+	const refused = `scheduler: invalid input: "photo_regions": pipeline "p" takes whole pictures only: ` +
+		`its definition says which of its stages get regions of them`
+	for _, tt := range []struct {
+		what       string
+		pipeline   Definition
+		parameters string
+		want       string
+	}{
+		{"of the pipeline's picture", photos(), `{"photo` + lists, refused},
+		{"of a stage's picture", photos(), `{"image` + lists,
+			`y=[7 0 7 1] cut.rows=[2] cut.of=[0 1] cut.status=[0 0]`},
+		{"of a stage about whole pictures", whole, `{"image` + lists, `y=[7 -1]`},
+		{"an input of a stage", bare, `{"note":[4]}`, `y=[7 0 7 1] cut.rows=[2] cut.of=[0 1] cut.status=[0 0] n.rows=[1] n=[0]`},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			onRig(t, func(r *rig) {
+				for name, k := range map[string]kind{"spotter": spotter, "cutter": cutter, "noter": noter} {
+					r.serve(name, k, takes(time.Millisecond))
+				}
+				app := apps.Definition{Name: "app", Models: []string{"cutter"}}
+				if _, err := r.apps.Put(r.t.Context(), app); err != nil {
+					t.Fatal(err)
+				}
+				r.define(tt.pipeline)
+				a := r.ask(&gate.Request{Model: "p", Inputs: []tensor.Tensor{picturesOf(7, 2)},
+					Parameters: []byte(tt.parameters)})
+				defer a.Close()
+				if got := a.text(); got != tt.want {
+					t.Errorf("got  %s\nwant %s", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// noter counts the elements of an input that requests may omit.
+var noter = kind{
+	scheduler.Spec{Batching: scheduler.BatchingNone,
+		Inputs:  []tensor.Spec{{Name: "note", DType: tensor.Int64, Shape: tensor.Shape{-1}, Optional: true}},
+		Outputs: []tensor.Spec{{Name: "n", DType: tensor.Int64, Shape: tensor.Shape{-1}}}},
+	func(p *scheduler.Part, row int) ([][]byte, string) {
+		return [][]byte{ints(int64(len(p.Inputs[0].Data) / 8))}, ""
+	},
+}

@@ -239,6 +239,21 @@ var spotter = kind{
 	},
 }
 
+// inParts is a spotter that also answers the boxes in parts of the picture.
+var inParts = func() kind {
+	k := spotter
+	k.spec.Outputs = append(slices.Clone(k.spec.Outputs), spec("parts", tensor.Float32, "count", 4))
+	k.rows = func(p *scheduler.Part, row int) ([][]byte, string) {
+		out, fault := spotter.rows(p, row)
+		parts, _ := floats(tensor.Tensor{Data: out[0]}, nil)
+		for i := range parts {
+			parts[i] /= pictureSide
+		}
+		return append(out, floatsOf(parts...)), fault
+	}
+	return k
+}()
+
 // cutter says which picture it got, and which box of it.
 var cutter = kind{
 	scheduler.Spec{Batching: scheduler.BatchingRows,
@@ -247,6 +262,9 @@ var cutter = kind{
 		Outputs: []tensor.Spec{spec("y", tensor.Int64, "", 2)}},
 	func(p *scheduler.Part, row int) ([][]byte, string) {
 		id := int64(p.Inputs[0].Data[0]) + int64(p.Inputs[0].Data[1])<<8
+		if len(p.Inputs[1].Shape) == 0 { // of a whole picture
+			return [][]byte{ints(id, -1)}, ""
+		}
 		v, err := floats(p.Inputs[1].RowSlice(row, row+1))
 		if err != nil {
 			panic(err)

@@ -102,7 +102,7 @@ func (p *pipeline) open(c *gate.Call, q *gate.Request) (*run, error) {
 	r.asking = p.plan.asked
 	a := &r.request
 	a.Model, a.Version, a.Outputs, a.Texts, a.Legacy, a.Bridge = "", "", nil, nil, nil, false
-	a.Candidates, a.Use, a.Inputs = nil, nil, nil
+	a.Candidates, a.Use, a.Inputs, a.Plain = nil, nil, nil, true
 	a.Keep = cmp.Or(a.Keep, p.Keep)
 	a.Asker = &r.asker
 	r.trial = p.shared.tries(time.Now())
