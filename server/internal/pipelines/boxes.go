@@ -189,7 +189,8 @@ func (r *run) box(i, parent, k int) (region picture.Region, err error) {
 	if s.Boxes == admin.BoxParts {
 		return region, nil
 	}
-	p, err := r.picture(i, r.above(r.p.parent(i), parent, r.scopeOf(s.feeds[s.boxes].from)))
+	of := &s.feeds[s.boxes]
+	p, err := r.picture(i, of, r.above(r.p.parent(i), parent, r.scopeOf(of.from)))
 	if err != nil {
 		return region, err
 	}
@@ -201,28 +202,22 @@ func (r *run) box(i, parent, k int) (region picture.Region, err error) {
 }
 
 // region makes the input with the region that a row asks about.
-func (r *run) region(i, k int) (t tensor.Tensor, number uint64, err error) {
+func (r *run) region(i, k int) (t tensor.Tensor, err error) {
 	s, o := &r.p.plan.stages[i], &r.stages[i].rows[k]
 	region, err := r.box(i, int(o.parent), int(o.element))
 	if err != nil {
-		return t, 0, err
+		return t, err
 	}
 	if region, err = widened(region, float32(s.Margin)).Clip(); err != nil {
-		return t, 0, fault.Invalid("%q: box %d: %w", s.Each, o.of, err)
+		return t, fault.Invalid("%q: box %d: %w", s.Each, o.of, err)
 	}
 	values := make([]float32, 0, 8)
 	for _, corner := range region {
 		values = append(values, corner[:]...)
 	}
 	t, err = tensor.FromSlice(tensor.Shape{1, 4, 2}, values)
-	if t.Name = s.feeds[s.boxes].regions; err != nil {
-		return t, 0, err
-	}
-	p, err := r.picture(i, r.above(i, k, r.scopeOf(s.feeds[s.boxes].from)))
-	if err != nil {
-		return t, 0, err
-	}
-	return t, p.number, nil
+	t.Name = s.feeds[s.boxes].regions
+	return t, err
 }
 
 // widened moves each corner away from the middle by that part of a side.
@@ -240,11 +235,9 @@ func widened(g picture.Region, margin float32) picture.Region {
 	return g
 }
 
-// picture returns what is known of the picture whose regions a stage asks about; row is that of its
+// picture returns what is known of a picture whose regions a stage asks about; row is that of its
 // scope.
-func (r *run) picture(i, row int) (pictured, error) {
-	s := &r.p.plan.stages[i]
-	fed := &s.feeds[s.boxes]
+func (r *run) picture(i int, fed *feed, row int) (pictured, error) {
 	key := pictureKey{fed.from, fed.output, row}
 	if p, ok := r.pictures[key]; ok {
 		return p, nil
@@ -253,7 +246,7 @@ func (r *run) picture(i, row int) (pictured, error) {
 	if err != nil {
 		return pictured{}, err
 	}
-	width, height, err := sides(&t, s.target.Spec.Inputs[fed.input].Format)
+	width, height, err := sides(&t, r.p.plan.stages[i].target.Spec.Inputs[fed.input].Format)
 	if err != nil {
 		return pictured{}, err
 	}
@@ -282,6 +275,9 @@ func sides(t *tensor.Tensor, format string) (width, height int, err error) {
 		files, err := tensor.BytesElems(*t)
 		if err != nil {
 			return 0, 0, err
+		}
+		if len(files) != 1 {
+			return 0, 0, fault.Invalid("expected one picture to cut regions out of, got %s %s", t.DType, t.Shape)
 		}
 		h, err := picture.Read(files[0])
 		if err != nil {

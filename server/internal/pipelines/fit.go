@@ -30,6 +30,7 @@ type step struct {
 	feeds  []feed
 	each   int // index of the output of Each, of the model of that stage; -1: none
 	boxes  int // index into feeds of the picture whose regions the elements are; -1: they are rows
+	cuts   int // index into feeds of the one picture that regions are of; -1: each row has its own
 	filter siblings
 
 	first   bool   // it reads nothing but the request
@@ -91,11 +92,12 @@ func (p *Pipeline) Fit(find func(model string) (*gate.Target, error)) (*Plan, er
 		if err != nil {
 			return nil, fmt.Errorf("pipeline %q: stage %q: %w", p.Name, s.Name, err)
 		}
-		f.stages[i] = step{stage: s, target: target, each: -1, boxes: -1, filter: siblings{-1, -1, -1}}
+		f.stages[i] = step{stage: s, target: target, each: -1, boxes: -1, cuts: -1, filter: siblings{-1, -1, -1}}
 	}
 	for i := range f.stages {
 		f.feed(&f.stages[i])
 		f.elements(&f.stages[i])
+		f.stages[i].findCuts()
 	}
 	if f.faults == nil {
 		f.inputs()
@@ -347,6 +349,24 @@ func (f *fitter) regions(s *step, out *tensor.Spec, element tensor.Shape) error 
 			s.Each, s.Model, list(specs), s.Each)
 	}
 	return nil
+}
+
+// findCuts finds the picture whose regions the rows are, by boxes or by an input of regions. The
+// number of a picture is that of all pictures of a row, so it is new for each row if there are
+// several, or if each row gets a picture of its own.
+func (s *step) findCuts() {
+	specs, found := s.target.Spec.Inputs, 0
+	for i, fed := range s.feeds {
+		if fed.regions != "" || slices.ContainsFunc(s.feeds, func(o feed) bool {
+			return specs[o.input].Regions == specs[fed.input].Name
+		}) {
+			s.cuts = i
+			found++
+		}
+	}
+	if found > 1 || found == 1 && s.feeds[s.cuts].element {
+		s.cuts = -1
+	}
 }
 
 // keep finds what the filter of a stage reads.

@@ -130,7 +130,13 @@ func (r *run) scopeOf(from int) int {
 func (r *run) openRow(i, k int, q *gate.Request) error {
 	s, o := &r.p.plan.stages[i], &r.stages[i].rows[k]
 	spec := &s.target.Spec
-	r.asker.Picture = 0 // of regions that come as an input: a picture that has no number yet
+	if r.asker.Picture = 0; s.cuts >= 0 {
+		p, err := r.picture(i, &s.feeds[s.cuts], r.above(s.scope, k, r.scopeOf(s.feeds[s.cuts].from)))
+		if err != nil {
+			return err
+		}
+		r.asker.Picture = p.number
+	}
 	inputs := make([]tensor.Tensor, 0, len(s.feeds)+1)
 	for n := range s.feeds {
 		fed := &s.feeds[n]
@@ -143,11 +149,10 @@ func (r *run) openRow(i, k int, q *gate.Request) error {
 		}
 		t.Name = spec.Inputs[fed.input].Name
 		if inputs = append(inputs, t); fed.regions != "" {
-			region, number, err := r.region(i, k)
+			region, err := r.region(i, k)
 			if err != nil {
 				return err
 			}
-			r.asker.Picture = number
 			inputs = append(inputs, region)
 		}
 	}
