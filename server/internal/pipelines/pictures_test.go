@@ -172,6 +172,44 @@ func TestRegionsOfAnotherPicture(t *testing.T) {
 	})
 }
 
+// TestPictureOnce: each batch of regions of a picture has it once, and it is the client's memory,
+// whether they are boxes of elements or come as an input.
+func TestPictureOnce(t *testing.T) {
+	for what, inputs := range map[string]map[string]string{
+		"boxes":    {"image": "photo"},
+		"an input": {"image": "photo", "image_regions": "spot.parts"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			onRig(t, func(r *rig) {
+				r.serve("spotter", inParts, takes(time.Millisecond))
+				in := picturesOf(7, 5)
+				w := takes(time.Millisecond)
+				copies := 0
+				w.Seen = func(b *scheduler.Batch) {
+					for i := range b.Parts {
+						if &b.Parts[i].Inputs[0].Data[0] != &in.Data[0] {
+							copies++
+						}
+					}
+					if len(b.Pictures) != 1 {
+						t.Errorf("%d rows of %d pictures", b.Rows, len(b.Pictures))
+					}
+				}
+				r.serve("cutter", cutter, w)
+				d := photos()
+				d.Stages[1].Inputs = inputs
+				r.define(d)
+				a := r.ask(&gate.Request{Model: "p", Inputs: []tensor.Tensor{in}})
+				defer a.Close()
+				const want = `y=[7 0 7 1 7 2 7 3 7 4] cut.rows=[5] cut.of=[0 1 2 3 4] cut.status=[0 0 0 0 0]`
+				if got := a.text(); got != want || copies > 0 {
+					t.Errorf("got  %s, %d copies\nwant %s", got, copies, want)
+				}
+			})
+		})
+	}
+}
+
 // TestRegionsInParameters: lists of regions in the parameters are refused for a picture of the
 // pipeline, and are no regions, nor any other input, of its stages.
 func TestRegionsInParameters(t *testing.T) {
