@@ -3,7 +3,6 @@ package config
 import (
 	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/server/admin"
@@ -34,18 +33,17 @@ func (c Config) validatePipelines(fs *faults) {
 	c.circles(fs)
 }
 
-// circles finds pipelines of the file that contain one another. Each circle is said once, with the
+// circles finds pipelines of the file that contain one another. Each circle is said once, from the
 // first of its pipelines by name.
 func (c Config) circles(fs *faults) {
 	left := make(map[string]bool) // all that it asks is known
 	var visit func(name string, within []string)
 	visit = func(name string, within []string) {
 		if i := slices.Index(within, name); i >= 0 {
-			circle := ""
-			for _, one := range within[i:] {
-				circle += strconv.Quote(one) + " → "
-			}
-			fs.Add(joinKey("pipeline", name)+".stage", "pipelines %s%q contain one another in a circle", circle, name)
+			circle := within[i:]
+			first := slices.Index(circle, slices.Min(circle)) // another pipeline may lead into the middle
+			circle = slices.Concat(circle[first:], circle[:first])
+			fs.Add(joinKey("pipeline", circle[0])+".stage", "%s", pipelines.Circle(circle))
 			return
 		}
 		p, is := c.Pipelines[name]

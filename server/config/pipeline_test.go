@@ -62,11 +62,11 @@ inputs = ["x"]
 name = "s"
 model = "itself"
 inputs = { x = "x" }
-[pipeline.outside]
+[pipeline.Outside]
 inputs = ["x"]
-[[pipeline.outside.stage]]
+[[pipeline.Outside.stage]]
 name = "s"
-model = "a"
+model = "c"
 inputs = { x = "x" }
 `, []string{
 			`x.toml:9:14: pipeline.a.stage: pipelines "a" → "c" → "b" → "a" contain one another in a circle`,

@@ -2,7 +2,6 @@ package pipelines
 
 import (
 	"github.com/shivad/shivad/server/internal/fault"
-	"github.com/shivad/shivad/server/internal/gate"
 )
 
 // Configure sets the pipelines of the configuration, which has checked them. Those of the store
@@ -33,10 +32,12 @@ func (r *Registry) Problems(d Definition) (list []string) {
 	if list != nil {
 		return list
 	}
-	now := r.linking.Load()
-	trial := &linking{gate: now.gate, table: now.table, other: now.other, all: make(map[string]*pipeline)}
-	_, err := c.p.Fit(func(model string) (*gate.Target, error) { return r.find(trial, model, []string{d.Name}) })
-	if err != nil {
+	if r.defined.Find(d.Name) == nil { // the name of one that is defined is its own
+		if err := r.taken(d.Name); err != nil {
+			list = append(list, fault.Text(err))
+		}
+	}
+	if err := r.fit(c.p); err != nil {
 		list = append(list, fault.Text(err))
 	}
 	return list

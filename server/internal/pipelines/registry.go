@@ -174,8 +174,7 @@ func (r *Registry) linked(now *linking, defined *Pipeline, within []string) *pip
 // find returns what a stage of a pipeline asks: a pipeline, an application or a model.
 func (r *Registry) find(now *linking, model string, within []string) (*gate.Target, error) {
 	if i := slices.Index(within, model); i >= 0 {
-		circle := append(slices.Clone(within[i:]), model)
-		return nil, fault.Invalid("pipelines %s contain one another in a circle", gate.Join(circle, strconv.Quote, " → "))
+		return nil, fault.Invalid("%s", Circle(within[i:]))
 	}
 	if inner := r.defined.Find(model); inner != nil {
 		p := r.linked(now, inner, within)
@@ -194,6 +193,12 @@ func (r *Registry) find(now *linking, model string, within []string) (*gate.Targ
 		return target, target.Composite.Unlinked()
 	}
 	return target, nil
+}
+
+// Circle says of pipelines that each contains the next, and the last one the first.
+func Circle(names []string) string {
+	return fmt.Sprintf("pipelines %s contain one another in a circle",
+		gate.Join(append(slices.Clone(names), names[0]), strconv.Quote, " → "))
 }
 
 // All returns all pipelines, by name.
@@ -219,19 +224,33 @@ func (r *Registry) Check(d Definition) (*Pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	now := r.linking.Load()
-	if now.table.Versions(d.Name) != nil {
-		return nil, fault.Invalid("pipeline %q: there is a model of that name", d.Name)
+	if err := r.taken(d.Name); err != nil {
+		return nil, err
 	}
-	if c := now.other[d.Name]; c != nil {
-		return nil, fault.Invalid("pipeline %q: there is an %s of that name", d.Name, c.Composite.Kind())
-	}
-	trial := &linking{gate: now.gate, table: now.table, other: now.other, all: make(map[string]*pipeline)}
-	_, err = p.Fit(func(model string) (*gate.Target, error) { return r.find(trial, model, []string{d.Name}) })
-	if err != nil && fault.Of(err).Err != scheduler.ErrUnavailable {
+	if err := r.fit(p); err != nil && fault.Of(err).Err != scheduler.ErrUnavailable {
 		return nil, err
 	}
 	return p, nil
+}
+
+// taken reports whether a model or an application has the name of a pipeline.
+func (r *Registry) taken(name string) error {
+	now := r.linking.Load()
+	if now.table.Versions(name) != nil {
+		return fault.Invalid("pipeline %q: there is a model of that name", name)
+	}
+	if c := now.other[name]; c != nil {
+		return fault.Invalid("pipeline %q: there is an %s of that name", name, c.Composite.Kind())
+	}
+	return nil
+}
+
+// fit fits a pipeline, which need not be defined, to what serves now.
+func (r *Registry) fit(p *Pipeline) error {
+	now := r.linking.Load()
+	trial := &linking{gate: now.gate, table: now.table, other: now.other, all: make(map[string]*pipeline)}
+	_, err := p.Fit(func(model string) (*gate.Target, error) { return r.find(trial, model, []string{p.Name}) })
+	return err
 }
 
 // Create makes a pipeline. If the name is taken, the error wraps composite.ErrExists.
