@@ -19,21 +19,16 @@ func (s pipelines) List() ([]admin.Pipeline, error) {
 	return slices.Clone(s.lines), nil
 }
 
-func (s pipelines) Status() ([]admin.PipelineStatus, error) {
-	list, _ := s.List() // never fails
-	all := []admin.PipelineStatus{}
-	for _, p := range list {
-		one := admin.PipelineStatus{Pipeline: p, Origin: admin.OriginStore, Faults: append([]string{}, s.Faults(p)...)}
-		for _, stage := range p.Stages {
-			l := admin.StageLoad{Stage: stage.Name, Requests: 10, Rows: 40, LeftOut: 8, NotBegun: 1,
-				Lost: map[string]uint64{"deadline_exceeded": 1},
-				Took: 0.012, Took99: 0.033, Waited: 0.004, Share: 0.12, Batch: 7.5, Replicas: 2}
-			l.Summary = l.Words()
-			one.Load = append(one.Load, l)
-		}
-		all = append(all, one)
+func (s pipelines) Status(p admin.Pipeline) admin.PipelineStatus {
+	one := admin.PipelineStatus{Pipeline: p, Origin: admin.OriginStore, Faults: append([]string{}, s.Faults(p)...)}
+	for _, stage := range p.Stages {
+		l := admin.StageLoad{Stage: stage.Name, Requests: 10, Rows: 40, LeftOut: 8, NotBegun: 1,
+			Lost: map[string]uint64{"deadline_exceeded": 1},
+			Took: 0.012, Took99: 0.033, Waited: 0.004, Share: 0.12, Batch: 7.5, Replicas: 2}
+		l.Summary = l.Words()
+		one.Load = append(one.Load, l)
 	}
-	return all, nil
+	return one
 }
 
 func (s pipelines) Faults(p admin.Pipeline) (list []string) {

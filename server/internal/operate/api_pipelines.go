@@ -14,7 +14,14 @@ func (s Sources) pipelines() collection[admin.Pipeline] {
 	return collection[admin.Pipeline]{
 		Sources: s, of: s.Pipelines, what: "pipeline", path: "/v1/pipelines", part: `{"slo": "200ms"}`,
 		parse: parsePipeline,
-		name:  func(p *admin.Pipeline) *string { return &p.Name },
+		all: func(list []admin.Pipeline) any {
+			served := make([]admin.PipelineStatus, len(list))
+			for i, p := range list {
+				served[i] = s.Pipelines.Status(p)
+			}
+			return admin.PipelineList{Pipelines: served}
+		},
+		name: func(p *admin.Pipeline) *string { return &p.Name },
 	}
 }
 
@@ -72,24 +79,13 @@ func parseStage(text []byte) (s admin.Stage, faults []string, whole bool) {
 	return s, faults, whole && readable
 }
 
-func (s Sources) pipelineList(*http.Request) (any, error) {
-	list, err := s.Pipelines.Status()
-	return admin.PipelineList{Pipelines: append([]admin.PipelineStatus{}, list...)}, err
-}
-
-func (s Sources) findPipeline(r *http.Request) (admin.PipelineStatus, error) {
-	list, err := s.Pipelines.Status()
-	name := r.PathValue("name")
-	if i := slices.IndexFunc(list, func(p admin.PipelineStatus) bool { return p.Name == name }); err == nil && i >= 0 {
-		return list[i], nil
+func (s Sources) pipeline(r *http.Request) (any, error) {
+	p, err := s.pipelines().find(r.PathValue("name"))
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		err = refuse(http.StatusNotFound, "no pipeline %q; /v1/pipelines lists them", name)
-	}
-	return admin.PipelineStatus{}, err
+	return s.Pipelines.Status(p), nil
 }
-
-func (s Sources) pipeline(r *http.Request) (any, error) { return s.findPipeline(r) }
 
 // createPipeline makes a pipeline or, with ?dry_run=true, says what is wrong with it.
 func (s Sources) createPipeline(r *http.Request, sent []byte) (any, error) {
@@ -108,13 +104,14 @@ func (s Sources) createPipeline(r *http.Request, sent []byte) (any, error) {
 }
 
 func (s Sources) drawPipeline(r *http.Request) (any, error) {
-	p, err := s.findPipeline(r)
+	p, err := s.pipelines().find(r.PathValue("name"))
 	if err != nil {
 		return nil, err
 	}
-	return admin.PipelineDrawing{SVG: string(drawPipeline(p.Pipeline, func(stage string) string {
-		if i := slices.IndexFunc(p.Load, func(l admin.StageLoad) bool { return l.Stage == stage }); i >= 0 {
-			return p.Load[i].Summary
+	load := s.Pipelines.Status(p).Load
+	return admin.PipelineDrawing{SVG: string(drawPipeline(p, func(stage string) string {
+		if i := slices.IndexFunc(load, func(l admin.StageLoad) bool { return l.Stage == stage }); i >= 0 {
+			return load[i].Summary
 		}
 		return "no requests"
 	}))}, nil

@@ -161,7 +161,7 @@ func (s Sources) routes() []route {
 		{path: "/v1/apps/{name}/links", methods: methods{"POST": withBody(s.link), "DELETE": s.unlink}},
 		{path: "/v1/apps/{name}/policy", methods: methods{"GET": s.learned, "DELETE": s.forget}},
 		{path: "/v1/apps/{name}/feedback", unaudited: true, methods: methods{"POST": withBody(s.feedback)}},
-		{path: "/v1/pipelines", methods: methods{"GET": s.pipelineList, "POST": withBody(s.createPipeline)}},
+		{path: "/v1/pipelines", methods: methods{"GET": pipelines.list, "POST": withBody(s.createPipeline)}},
 		{path: "/v1/pipelines/{name}",
 			methods: methods{"GET": s.pipeline, "PUT": withBody(pipelines.put), "PATCH": withBody(pipelines.patch),
 				"DELETE": pipelines.delete}},

@@ -29,20 +29,14 @@ func (ps Pipelines) List() ([]admin.Pipeline, error) {
 	return list, nil
 }
 
-// Status returns how each pipeline is served, by name.
-func (ps Pipelines) Status() ([]admin.PipelineStatus, error) {
-	list, err := ps.List()
-	var all []admin.PipelineStatus
-	for _, d := range list {
-		one := admin.PipelineStatus{Pipeline: d, Origin: admin.OriginStore, Faults: []string{},
-			Load: ps.Report.stageLoads(d)}
-		if ps.Store.Pipelines().Fixed(d.Name) {
-			one.Origin = admin.OriginFile
-		}
-		one.Faults = append(one.Faults, ps.Faults(d)...)
-		all = append(all, one)
+// Status returns how a pipeline of the List is served.
+func (ps Pipelines) Status(d admin.Pipeline) admin.PipelineStatus {
+	origin := admin.OriginStore
+	if ps.Store.Pipelines().Fixed(d.Name) {
+		origin = admin.OriginFile
 	}
-	return all, err
+	return admin.PipelineStatus{Pipeline: d, Origin: origin, Faults: append([]string{}, ps.Faults(d)...),
+		Load: ps.Report.stageLoads(d)}
 }
 
 // Check returns everything that is wrong with a pipeline. Models that are not there are not.

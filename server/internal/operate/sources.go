@@ -67,8 +67,8 @@ type Sources struct {
 	// Pipelines are created and changed by name, except those of the configuration.
 	Pipelines interface {
 		Definitions[admin.Pipeline]
-		// Status returns how each is served, by name.
-		Status() ([]admin.PipelineStatus, error)
+		// Status returns how one of the List is served.
+		Status(admin.Pipeline) admin.PipelineStatus
 		// Faults lists all that is wrong with a pipeline, with the models that serve now.
 		Faults(admin.Pipeline) []string
 	}

@@ -59,7 +59,7 @@ func newFeed(s Sources) *feed {
 		}},
 		{event: "containers", every: 2, look: func() (any, error) { return s.Containers.List(), nil }},
 		{event: "models", every: 2, look: func() (any, error) { return s.models(nil) }},
-		{event: "pipelines", every: 2, look: func() (any, error) { return s.pipelineList(nil) }},
+		{event: "pipelines", every: 2, look: func() (any, error) { return s.pipelines().list(nil) }},
 		{event: "applications", every: 5, look: s.learnedApps},
 		{event: "audit", every: 2, look: func() (any, error) {
 			return admin.Audit{Entries: s.Trail.List(mostShown)}, nil

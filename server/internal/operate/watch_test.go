@@ -64,9 +64,7 @@ func (noContainers) List() admin.Containers { return admin.Containers{} }
 
 type noPipelines struct{ Pipelines }
 
-func (noPipelines) Status() ([]admin.PipelineStatus, error) {
-	return nil, fmt.Errorf("the store is away")
-}
+func (noPipelines) List() ([]admin.Pipeline, error) { return nil, fmt.Errorf("the store is away") }
 
 type noApps struct{ Applications }
 
