@@ -41,7 +41,8 @@ func (c Config) circles(fs *faults) {
 	visit = func(name string, within []string) {
 		if i := slices.Index(within, name); i >= 0 {
 			circle := within[i:]
-			first := slices.Index(circle, slices.Min(circle)) // another pipeline may lead into the middle
+			// Another pipeline may lead into its middle.
+			first := slices.Index(circle, slices.Min(circle))
 			circle = slices.Concat(circle[first:], circle[:first])
 			fs.Add(joinKey("pipeline", circle[0])+".stage", "%s", pipelines.Circle(circle))
 			return

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
@@ -162,4 +163,18 @@ func TestDeclaration(t *testing.T) {
 			t.Errorf("inputs %s", got)
 		}
 	}
+}
+
+// TestTakenNames: what Problems says of a pipeline that is not defined is what Create would.
+func TestTakenNames(t *testing.T) {
+	onRig(t, func(r *rig) {
+		r.serve("maker", maker, takes(time.Millisecond))
+		d := Definition{Name: "maker", Inputs: []string{"x"}, Outputs: map[string]string{"y": "s.y"},
+			Stages: []admin.Stage{{Name: "s", Model: "nobody", Inputs: map[string]string{"x": "x"}}}}
+		said := r.reg.Problems(d)
+		if _, err := r.reg.Create(r.t.Context(), d); err == nil || len(said) != 2 ||
+			said[0] != `invalid input: pipeline "maker": there is a model of that name` || !strings.HasSuffix(err.Error(), said[0]) {
+			t.Errorf("got %v of Create, and %q", err, said)
+		}
+	})
 }
