@@ -229,6 +229,37 @@ def test_a_smaller_jpeg_is_where_the_whole_one_is(decoder: str, orientation: int
     assert np.abs(pixels.mean(axis=(0, 1)) - wanted).max() < 4  # a pixel of the picture is 3
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("resize", images.RESIZES)
+def test_a_whole_jpeg_is_decoded_smaller_too(
+    decoder: str, resize: str, orientation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a third to a sixth of its size, of sides that are no multiples of two: its places are
+    those of all its pixels, and its colours are near to theirs."""
+    steps: list[int] = []
+    decode = pictures.decode
+    monkeypatch.setattr(images, "decode", lambda file, channels, said=None, step=1: (
+        steps.append(step), decode(file, channels, said, step))[1])
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    stored = PIL.Image.fromarray(ramp(303, 481))
+    image = Image("x", 96, 80, resize=resize, layout="nchw")
+    pixels, fit = image.decode(file(stored, quality=95, exif=exif))
+    assert steps == [4 if resize == "letterbox" else 2]
+    stored.getexif()[0x0112] = orientation
+    upright = np.asarray(PIL.ImageOps.exif_transpose(stored))
+    whole, wanted = image.decode(file(PIL.Image.fromarray(upright), "PNG"))
+    assert (fit.height, fit.width) == upright.shape[:2]
+    assert not fit.back
+    ends = np.float64([[0, 0], [80, 96], [40, 48], [17, 60]])
+    assert np.abs(fit.points(ends, clip=False) - wanted.points(ends, clip=False)).max() < 5  # a pixel here
+    inner = (slice(None), slice(30, 66), slice(30, 50))  # of a letterbox without bars and their edges
+    places = fit.points(np.stack(np.meshgrid(np.arange(30, 50) + 0.5, np.arange(30, 66) + 0.5), axis=2))
+    there = upright[places[..., 1].astype(int), places[..., 0].astype(int)].transpose(2, 0, 1).astype(int)
+    assert np.abs(pixels[inner] - there).max() <= 5, "its fit is that of its own pixels"
+    assert np.abs(pixels[inner].astype(int) - whole[inner]).max() <= 8
+
+
 @pytest.mark.parametrize(
     ("size", "orientation", "form", "step"),
     [

@@ -5,9 +5,9 @@ pictures.py decodes the files.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import math
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .kept import KEPT
-from .pictures import CHANNELS, STEPS, PictureError, decode, each, header, need, resized
+from .pictures import CHANNELS, STEPS, Header, PictureError, decode, each, header, need, resized
 from .regions import Cut, Picture, Place, checked, cut, moved, placed, upright
 from .tensors import Array, Buffer, DeclarationError, Tensor
 
@@ -101,10 +101,11 @@ class Image(Tensor):
     ``resize``
         "stretch", "letterbox" or "crop" make pictures of any size ``height`` x ``width``, bilinear;
         letterbox keeps their proportions, and fills the bars beside them with ``fill``; crop keeps
-        them, too, and the middle of the picture only. The
-        function finds in ``batch.fits[name][row]``, or in ``request.fits[name]`` if it is called
-        for each row, the :class:`Fit` that maps boxes back to the client's picture. Without
-        ``resize`` a picture of another size is refused.
+        them, too, and the middle of the picture only. A JPEG of twice that size or more is decoded
+        at a half, a quarter or an eighth of its own before. The function finds in
+        ``batch.fits[name][row]``, or in ``request.fits[name]`` if it is called for each row, the
+        :class:`Fit` that maps boxes back to the client's picture. Without ``resize`` a picture of
+        another size is refused.
     ``fill``
         the value of all channels in the bars.
     ``regions``
@@ -214,9 +215,12 @@ class Image(Tensor):
         ``region`` is a box, [4], or corners, [4, 2], in parts of the upright picture. A file that
         cannot be decoded, or has another size, is a :class:`PictureError`.
         """
-        if region is None:
-            return self.fit(self._laid(decode(file, self.channels)))
-        return self.cut(self.opened(file, [region]), region)
+        if region is not None:
+            return self.cut(self.opened(file, [region]), region)
+        said = header(file)
+        picture = self._decoded(file, said, self._step([said.size]))
+        pixels, fit = self.fit(self._laid(picture.pixels))
+        return pixels, fit if picture.step == 1 else fit.of(Cut(picture.pixels, picture.back), picture)
 
     def fit(self, pixels: Array, region: npt.ArrayLike | None = None) -> tuple[Array, Fit]:
         """The same for pixels of one picture, in the declared layout."""
@@ -262,29 +266,33 @@ class Image(Tensor):
         small, it is decoded whole, so that no picture is decoded more than twice.
         """
         if before is not None:
-            return before if before.step <= self._step(wanted, before.height, before.width) else self.opened(file, ())
+            enough = before.step <= self._step(self._sides(wanted, before.height, before.width))
+            return before if enough else self.opened(file, ())
         said = header(file)
-        step = self._step(wanted, *said.size) if said.kind == "JPEG" else 1
+        picture = self._decoded(file, said, self._step(self._sides(wanted, *said.size)))
+        picture.pixels.flags.writeable = False
+        return picture
+
+    def _decoded(self, file: Buffer, said: Header, step: int) -> Picture:
+        """The picture in a file, a JPEG with one pixel for ``step`` of it."""
+        step = step if said.kind == "JPEG" else 1
         pixels = decode(file, self.channels, said, step)
-        pixels.flags.writeable = False
         height, width = said.size if step > 1 else pixels.shape[:2]
         return Picture(pixels, height, width, step)
 
-    def _step(self, wanted: Sequence[npt.ArrayLike] | Array, height: int, width: int) -> int:
-        """How many pixels of a picture may be decoded to one for its regions."""
-        if not self.resize or not len(wanted):
-            return 1
-        assert self.height is not None
-        assert self.width is not None
-        least = math.inf
+    def _sides(self, wanted: Sequence[npt.ArrayLike] | Array, height: int, width: int) -> Iterator[tuple[float, float]]:
+        """The heights and widths of regions, without those that fail alone."""
         for region in wanted:
-            try:
-                high, wide = self._placed(region, height, width).sides
-            except PictureError:  # it fails alone
-                continue
-            sides = high / self.height, wide / self.width
-            least = min(least, max(sides) if self.resize == "letterbox" else min(sides))
-        return next((step for step in STEPS if step <= least < math.inf), 1)
+            with contextlib.suppress(PictureError):
+                yield self._placed(region, height, width).sides
+
+    def _step(self, sides: Iterable[tuple[float, float]]) -> int:
+        """How many pixels of a picture may be decoded to one for parts of these sides."""
+        if not (self.resize and self.height and self.width):
+            return 1
+        least = max if self.resize == "letterbox" else min
+        scale = min((least(high / self.height, wide / self.width) for high, wide in sides), default=1)
+        return next((step for step in STEPS if step <= scale), 1)
 
     def _placed(self, region: npt.ArrayLike, height: int, width: int) -> Place:
         proportions = self.height / self.width if self.context and self.height and self.width else None

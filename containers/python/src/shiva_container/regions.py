@@ -42,6 +42,12 @@ class Picture:
         beyond_y = self.pixels.shape[0] - self.height / self.step
         return np.array([beyond_x if columns < 0 else 0.0, beyond_y if rows < 0 else 0.0])
 
+    @property
+    def back(self) -> Array:
+        """[3, 3]: from places in ``pixels``, as x, y and 1, to places in the picture."""
+        left, top = -self.origin * self.step
+        return np.array([[self.step, 0, left], [0, self.step, top], [0, 0, 1.0]])
+
 
 class Cut(NamedTuple):
     """What was cut out of a picture."""
@@ -156,11 +162,8 @@ def cut(picture: Picture, place: Place, fill: int) -> Cut:
     bicubic. A cut has at most as many pixels as the picture, so that corners of which two lie far
     from the others on almost one line take no more memory than it.
     """
-    pixels, origin = picture.pixels, picture.origin
-    corners = place.corners / picture.step + origin
-    # From places in the pixels to places in the picture.
-    whole = np.array([[picture.step, 0, 0], [0, picture.step, 0], [0, 0, 1.0]])
-    whole[:2, 2] = -origin * picture.step
+    pixels, whole = picture.pixels, picture.back
+    corners = place.corners / picture.step + picture.origin
     if place.turns is not None and (box := _whole(corners, pixels.shape)) is not None:
         left, top, right, bottom = box
         corners = np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float64)
