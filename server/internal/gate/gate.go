@@ -163,6 +163,7 @@ type Request struct {
 	// list; nil: none.
 	Legacy []byte
 	Bridge bool // the members of Parameters name the tensors (InBridgeForm)
+	Plain  bool // Inputs are all of its inputs: no parameter is one
 
 	Arrived time.Time        // when the request was complete; its deadline counts from here
 	Source  uint64           // the connection's number, for fairness between connections
@@ -175,7 +176,6 @@ type Request struct {
 	Own *OwnStream
 
 	Asker *Asker       // what makes the call in place of a client; nil: nothing does
-	Plain bool         // Inputs are all of its inputs: no parameter is one
 	Trace *trace.Trace // from Follow; nil: the request is not traced
 }
 
