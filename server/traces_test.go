@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/trace"
@@ -93,7 +94,7 @@ func clientSpan(n int) trace.Context {
 func traceID(c trace.Context) string { return fmt.Sprintf("%x", c.Trace) }
 
 // spansOf waits for the spans of a trace, and returns them by name. All but the root are children
-// of it, and within it.
+// of it or of the stage of a pipeline, and within that.
 func spansOf(t *testing.T, collector *tracetest.Collector, c trace.Context, names ...string) map[string]tracetest.Span {
 	t.Helper()
 	slices.Sort(names)
@@ -112,20 +113,24 @@ func spansOf(t *testing.T, collector *tracetest.Collector, c trace.Context, name
 		slices.Sort(got)
 		return slices.Equal(got, names)
 	})
-	by := map[string]tracetest.Span{}
+	by, parents := map[string]tracetest.Span{}, map[string]tracetest.Span{}
 	var whole tracetest.Span
 	for _, s := range spans {
 		by[s.Name] = s
 		if s.Kind == "SERVER" {
 			whole = s
 		}
+		if s.Kind == "SERVER" || strings.HasPrefix(s.Name, "stage ") {
+			parents[s.ID] = s
+		}
 	}
 	if want := fmt.Sprintf("%x", c.Span); whole.Parent != want {
 		t.Errorf("%s is a child of %q, expected the client's span, %s", whole.Name, whole.Parent, want)
 	}
 	for _, s := range spans {
-		if s.ID != whole.ID && (s.Parent != whole.ID || s.Start.Before(whole.Start) || s.End.After(whole.End)) {
-			t.Errorf("%+v is not a part of %+v", s, whole)
+		parent, ok := parents[s.Parent]
+		if s.ID != whole.ID && (!ok || s.Start.Before(parent.Start) || s.End.After(parent.End)) {
+			t.Errorf("%+v is not a part of %+v", s, parent)
 		}
 	}
 	return by
@@ -348,6 +353,55 @@ func TestTraces(t *testing.T) {
 		t.Fatal(reply)
 	}
 	spansOf(t, collector, clientSpan(8), "infer app", "door", "queue", "container", "queue", "container", "answer")
+}
+
+// TestTracesOfStages: each stage of a pipeline that is reached has a span, in which are those of one
+// row, of the models of an application, or of the stages of a pipeline.
+func TestTracesOfStages(t *testing.T) {
+	s, collector := traced(t, func(c *config.Config) {
+		c.Pipelines["inner"] = added()
+		c.Pipelines["p"] = admin.Pipeline{Inputs: []string{"image"}, Stages: []admin.Stage{
+			{Name: "whole", Model: "inner", Inputs: map[string]string{"image": "image"}},
+			{Name: "also", Model: "app", Inputs: map[string]string{"image": "image"}},
+		}}
+	})
+	connect(t, s, ragged("detector"))
+	connect(t, s, adder("adder"))
+	if _, err := registry(t, s).Create(t.Context(),
+		apps.Definition{Name: "app", Models: []string{"detector"}}); err != nil {
+		t.Fatal(err)
+	}
+	budgettest.Until(t, "the models", func() bool { return serves(s, "detector", "1") && serves(s, "adder", "1") })
+	ask := func(n int, model string) map[string]tracetest.Span {
+		status, answer := inferREST(t, s, model, fmt.Sprintf(`{"parameters":{"traceparent":%q},"inputs":[{"name":"image","datatype":"INT64","shape":[2,2],"data":[2,7,1,9]}]}`,
+			clientSpan(n)))
+		if status != 200 {
+			t.Fatalf("%s: %d %s", model, status, answer)
+		}
+		of := []string{"door", "answer", "infer " + model, "stage find", "queue", "container", "stage add", "queue",
+			"container"}
+		if model == "p" {
+			of = append(of, "stage whole", "stage also", "queue", "container")
+		}
+		return spansOf(t, collector, clientSpan(n), of...)
+	}
+	flat := ask(0, "inner")
+	if add := flat["stage add"]; add.Attributes["shivad.rows"] != int64(3) || add.Attributes["shivad.model"] != "adder" ||
+		add.Parent != flat["infer inner"].ID {
+		t.Errorf("%+v", add)
+	}
+	deep := ask(1, "p")
+	for name, parent := range map[string]string{"stage find": "stage whole", "stage add": "stage whole",
+		"stage whole": "infer p", "stage also": "infer p"} {
+		if deep[name].Parent != deep[parent].ID {
+			t.Errorf("%s is a child of %s, expected %s, %s", name, deep[name].Parent, parent, deep[parent].ID)
+		}
+	}
+	for _, name := range []string{"queue", "container"} {
+		if deep[name].Parent == deep["infer p"].ID {
+			t.Errorf("%s is in no stage", name)
+		}
+	}
 }
 
 // A missing collector changes nothing: every request is traced and answered, and the server stops

@@ -87,7 +87,7 @@ server/internal/metrics:             scheduler github.com/prometheus/client_gola
 server/selection:           shiva/nearest shiva/tensor | github.com/x448/float16
 server/internal/apps:       server/admin server/internal/composite server/internal/fault server/internal/wake shiva/backoff server/internal/gate server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva/jsontensor shiva/jsonscan shiva/tensor | github.com/anishathalye/porcupine
 server/internal/composite:  server/internal/gate server/internal/wake server/state scheduler scheduler/inorder shiva/nearest
-server/internal/pipelines:  shiva/nested server/admin server/internal/composite server/internal/fault server/internal/gate server/internal/metrics server/internal/parameter server/picture server/state scheduler scheduler/naming scheduler/setting shiva/nearest shiva/tensor | server/internal/apps
+server/internal/pipelines:  shiva/nested server/admin server/internal/composite server/internal/fault server/internal/gate server/internal/metrics server/internal/trace server/internal/parameter server/picture server/state scheduler scheduler/naming scheduler/setting shiva/nearest shiva/tensor | server/internal/apps
 server/internal/latest:     scheduler shiva/tensor
 server/internal/cache:      server/internal/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               server/internal/wake github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting shiva/backoff

@@ -238,8 +238,8 @@ func (a *application) fanOut(r *gate.Request) (*fanout, error) {
 		keep = cmp.Or(keep, a.Keep)
 	}
 	asker := &a.asker
-	if r.Asker != nil && r.Asker.Picture != 0 { // a pipeline asks about regions of one picture
-		asker = &gate.Asker{Target: a.target, Picture: r.Asker.Picture}
+	if by := r.Asker; by != nil && (by.Picture != 0 || by.Stage != nil) { // a pipeline asks
+		asker = &gate.Asker{Target: a.target, Picture: by.Picture, Stage: by.Stage}
 	}
 	for _, asked := range plan.Asks {
 		f.request = *r // opening a call modifies it

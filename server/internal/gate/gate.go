@@ -187,6 +187,7 @@ type Asker struct {
 	// Picture is the number of the picture of a request whose rows are regions; 0: a new one. See
 	// [scheduler.NewPicture].
 	Picture uint64
+	Stage   *trace.Ask // of a pipeline, that asks; nil: none, or it is not traced
 }
 
 // SetID names the request by a text, as a Shiva message does; "": it has no name.
@@ -271,6 +272,9 @@ func (g *Gate) OpenTarget(c *Call, target *Target, r *Request) (err error) {
 	q.Model = target.Model
 	if r.Trace != nil {
 		c.trace, c.ask = r.Trace, r.Trace.Ask(target.ID)
+		if r.Asker != nil {
+			c.ask.Within(r.Asker.Stage)
+		}
 		q.Trace = &c.ask.Trace
 	}
 	c.Deadline = r.Arrived.Add(cmp.Or(r.Timeout, target.Deadline))

@@ -25,6 +25,7 @@ func (r *run) begin(i int) (calls []*gate.Call) {
 			r.fail(s, r.p.panicked(what))
 		}
 	}()
+	w.trace = r.request.Trace.Stage(s.Name, s.target.ID, w.since, r.within)
 	if err := r.makeRows(i); err != nil {
 		r.fail(s, err)
 		return nil
@@ -38,7 +39,7 @@ func (r *run) begin(i int) (calls []*gate.Call) {
 	if q.Timeout = deadline.Sub(q.Arrived); !s.first || len(w.rows) > 1 {
 		q.Stream, q.Own = "", nil // the line of the stage orders its frames
 	}
-	r.asker.Target = r.p.askers[i]
+	r.asker.Target, r.asker.Stage = r.p.askers[i], w.trace
 	for k := range w.rows {
 		o := &w.rows[k]
 		o.run, o.stage = r, int32(i)
@@ -49,11 +50,11 @@ func (r *run) begin(i int) (calls []*gate.Call) {
 		if err == nil {
 			err = r.openRow(i, k, &q)
 		}
-		if q.Trace = nil; err != nil {
+		if err != nil {
 			r.settle(o, err)
 			continue
 		}
-		o.call.Owner = o
+		o.call.Owner, q.Trace = o, nil // a stage's first row is traced as an example
 		calls = append(calls, &o.call)
 	}
 	if late != nil {

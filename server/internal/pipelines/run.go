@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/metrics"
+	"github.com/shivad/shivad/server/internal/trace"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -31,7 +32,8 @@ type run struct {
 	call    *gate.Call   // to answer; not to be touched once it is complete
 	request gate.Request // of the client, for the calls to models
 	asker   gate.Asker
-	trial   bool // no estimate counts
+	within  *trace.Ask // the stage of another pipeline that asks; nil: none, or it is not traced
+	trial   bool       // no estimate counts
 
 	refs   atomic.Int32
 	waiter *composite.Waiter // of a frame of a stream, once submitted; else nil
@@ -68,6 +70,7 @@ type work struct {
 	sent     time.Duration // since then, when the first row was sent; the least
 	leftOut  int
 	notBegun int
+	trace    *trace.Ask // nil: it is not traced
 }
 
 // A row is a call of a stage, or why there is none.
@@ -104,6 +107,9 @@ func (p *pipeline) open(c *gate.Call, q *gate.Request) (*run, error) {
 	a.Model, a.Version, a.Outputs, a.Texts, a.Legacy, a.Bridge = "", "", nil, nil, nil, false
 	a.Candidates, a.Use, a.Inputs, a.Plain = nil, nil, nil, true
 	a.Keep = cmp.Or(a.Keep, p.Keep)
+	if q.Asker != nil {
+		r.within = q.Asker.Stage
+	}
 	a.Asker = &r.asker
 	r.trial = p.shared.tries(time.Now())
 	r.estimate()
@@ -222,6 +228,9 @@ func (r *run) finished(i int) {
 	w, s := &r.stages[i], &r.p.plan.stages[i]
 	w.done = true
 	r.count(i)
+	if w.trace != nil {
+		w.trace.Ended(len(w.rows), w.fault())
+	}
 	if w.lined {
 		r.leave(w)
 	}
@@ -244,6 +253,16 @@ func (r *run) finished(i int) {
 			r.call.GiveInputsUp()
 		}
 	}
+}
+
+// fault returns the error of the first row that has one; nil: none has.
+func (w *work) fault() error {
+	for k := range w.rows {
+		if err := w.rows[k].err; err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // giveBack releases an output of a stage if nobody reads it any more and the answer does not show
@@ -570,7 +589,7 @@ func (r *run) Close() {
 	if !r.over { // it was opened and not submitted
 		r.closeRows()
 	}
-	r.p, r.call, r.request, r.asker = nil, nil, gate.Request{}, gate.Asker{}
+	r.p, r.call, r.request, r.asker, r.within = nil, nil, gate.Request{}, gate.Asker{}, nil
 	r.waiter, r.timer, r.moves, r.err = nil, nil, nil, nil
 	r.pending, r.trial, r.started, r.stopped, r.expired, r.over = 0, false, false, false, false, false
 	runs.Put(r)

@@ -15,6 +15,9 @@
 //	  container   until the answer; its id is what the container gets as traceparent, so that spans
 //	              of the model are its children
 //	  cache       in place of these two, if a cache answered
+//	  stage NAME  of a pipeline, from when its inputs are there until its last row is answered. Its
+//	              children are the spans of one of its rows, or those of the stages of the pipeline
+//	              that it asks
 //	  answer      from the last model's answer until the request's has been written
 //
 // The decision to trace a request is made when it arrives: by its client's traceparent if it has

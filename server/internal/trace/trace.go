@@ -170,9 +170,12 @@ type record struct {
 	more  []*modelPath // further models
 }
 
-// modelPath is the record of a traced request's path through one model.
+// modelPath is the record of a traced request's path through one model, or through a stage of a
+// pipeline.
 type modelPath struct {
 	scheduler.Trace
+	within    [8]byte // the span of the stage that asks; zero: none does
+	stage     string  // its own name, if it is a stage; "": it is a model
 	id        scheduler.ModelID
 	submitted int64
 	done      int64 // 0: no answer yet
@@ -281,7 +284,7 @@ func (r *record) write(p *page) {
 	}
 }
 
-// An Ask is the path of a traced request through one model.
+// An Ask is the path of a traced request through one model, or through a stage.
 type Ask struct {
 	*modelPath
 	trace *Trace
@@ -306,6 +309,32 @@ func (t *Trace) Ask(model scheduler.ModelID) *Ask {
 	a.Parent, a.State = scheduler.Parent{Trace: t.id, Span: newSpanID()}, t.state
 	return a
 }
+
+// Stage begins the path through a stage of a pipeline, which ends with Ended. The inputs of the
+// stage have been there since that time. within is the stage that asks the pipeline; nil: none.
+func (t *Trace) Stage(name string, model scheduler.ModelID, since time.Time, within *Ask) *Ask {
+	if t == nil {
+		return nil
+	}
+	a := &Ask{trace: t, modelPath: &modelPath{id: model, stage: name, submitted: since.UnixNano()}}
+	a.Parent.Span = newSpanID()
+	a.Within(within)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.more = append(t.more, a)
+	t.asked++
+	return a
+}
+
+// Within makes the spans of a path children of that of a stage; nil: of the request's.
+func (a *Ask) Within(stage *Ask) {
+	if a != nil && stage != nil {
+		a.within = stage.Parent.Span
+	}
+}
+
+// Ended ends a stage of so many rows, with the error of one that failed.
+func (a *Ask) Ended(rows int, err error) { a.Done(&scheduler.Request{Rows: rows, Err: err}) }
 
 // Submitted records that the request is submitted to the model.
 func (a *Ask) Submitted(now time.Time) {
@@ -347,8 +376,14 @@ func (a *modelPath) write(p *page, of *record) {
 	if a.done == 0 {
 		return
 	}
-	one := span{id: newSpanID(), parent: of.root, name: "queue", kind: kindInternal, start: a.submitted, end: a.done}
+	parent := of.root
+	if a.within != [8]byte{} {
+		parent = a.within
+	}
+	one := span{id: newSpanID(), parent: parent, name: "queue", kind: kindInternal, start: a.submitted, end: a.done}
 	switch {
+	case a.stage != "":
+		one.id, one.name, one.of = a.Parent.Span, "stage ", a.stage
 	case a.Sent:
 		one.end = a.submitted + int64(a.queued)
 	case a.fault == "":
@@ -356,6 +391,9 @@ func (a *modelPath) write(p *page, of *record) {
 	}
 	at := p.begin(of, &one)
 	a.attributes(p)
+	if a.stage != "" {
+		p.count("shivad.rows", a.rows)
+	}
 	if !a.Sent {
 		p.end(at, a.fault)
 		return
@@ -369,7 +407,7 @@ func (a *modelPath) write(p *page, of *record) {
 	}
 	p.end(at, "")
 	at = p.begin(of,
-		&span{id: a.Parent.Span, parent: of.root, name: "container", kind: kindClient, start: one.end, end: a.done})
+		&span{id: a.Parent.Span, parent: parent, name: "container", kind: kindClient, start: one.end, end: a.done})
 	a.attributes(p)
 	p.word(attribute, "shivad.replica", a.Replica)
 	p.count("shivad.rows", a.rows)
@@ -379,7 +417,9 @@ func (a *modelPath) write(p *page, of *record) {
 // attributes adds the model's attributes to a span.
 func (a *modelPath) attributes(p *page) {
 	p.word(attribute, "shivad.model", a.id.Name)
-	p.word(attribute, "shivad.version", a.id.Version)
+	if a.id.Version != "" { // a composite has none
+		p.word(attribute, "shivad.version", a.id.Version)
+	}
 }
 
 // fault returns the text of an error for a span; "" for nil.
