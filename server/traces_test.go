@@ -355,8 +355,8 @@ func TestTraces(t *testing.T) {
 	spansOf(t, collector, clientSpan(8), "infer app", "door", "queue", "container", "queue", "container", "answer")
 }
 
-// TestTracesOfStages: each stage of a pipeline that is reached has a span, in which are those of one
-// row, of the models of an application, or of the stages of a pipeline.
+// TestTracesOfStages: each stage of a pipeline that is reached has a span, in which are those of
+// one row, of the models of an application, or of the stages of a pipeline.
 func TestTracesOfStages(t *testing.T) {
 	s, collector := traced(t, func(c *config.Config) {
 		c.Pipelines["inner"] = added()
