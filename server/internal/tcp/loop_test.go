@@ -120,3 +120,44 @@ func TestGather(t *testing.T) {
 		t.Errorf("what is delivered after it wakes the loop %d times", woken)
 	}
 }
+
+// A trickle is a transport that takes a byte at a time, and has room again at once.
+type trickle struct{ *memory }
+
+func (w trickle) Write(vecs [][]byte) (int, error) {
+	n, err := w.memory.Write(vecs)
+	w.s.loop.postReport(w.s, hasRoom)
+	return n, err
+}
+
+// A turn that another goroutine takes ends after two rounds, although there is more to do by then,
+// and the loop does the rest.
+func TestBorrowedTurnEnds(t *testing.T) {
+	s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
+	l, woken := s.loop, 0
+	l.wake = func() { woken++ }
+	question, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.full = true
+	s.take(question)
+	m.full, m.few, s.transport = false, 1, trickle{m}
+	if !l.deliver(mail{session: s, report: hasRoom}) {
+		t.Fatal("the loop is in a turn")
+	}
+	l.takeTurn()
+	if len(m.out) != 2 || woken != 1 {
+		t.Errorf("%d rounds, and the loop was woken %d times; expected 2 and 1", len(m.out), woken)
+	}
+	if l.postReport(s, hasRoom); woken != 1 {
+		t.Errorf("what comes before the loop's turn wakes it again, %d times", woken)
+	}
+	l.turn()
+	if _, answer, err := shiva.NewDecoder(shiva.DecoderConfig{}).Push(m.out); err != nil || answer == nil {
+		t.Errorf("after the loop's turn %d bytes of the answer are written: %v", len(m.out), err)
+	}
+	if l.postReport(s, hasRoom); woken != 2 {
+		t.Errorf("after its turn the loop is woken %d times in all, expected 2", woken)
+	}
+}
