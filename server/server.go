@@ -181,18 +181,6 @@ func (s *Server) redirects() map[string]*gate.Redirect {
 	return all
 }
 
-// routedLatest reports whether some route stands for the newest answers of a model: whoever asks
-// for it cannot know that only the second question finds one.
-func (s *Server) routedLatest(model string) bool {
-	c := s.settings.File()
-	for name := range c.Routes {
-		if d := c.Destination(name); d.Latest && d.Model == model {
-			return true
-		}
-	}
-	return false
-}
-
 // optionsOf returns the settings of a model that its route needs.
 func (s *Server) optionsOf(model string) gate.ModelOptions {
 	now := s.settings.Now()
@@ -200,8 +188,7 @@ func (s *Server) optionsOf(model string) gate.ModelOptions {
 	return gate.ModelOptions{
 		Deadline: m.Deadline, Keep: m.Keep, Cast: m.Cast, Pixels: int64(now.Limits.ImagePixels),
 		DefaultVersion: m.DefaultVersion, CacheBytes: int64(m.Cache), CacheTTL: m.CacheTTL,
-		Latest: gate.Latest{Always: m.Latest != setting.LatestAsked || s.routedLatest(model),
-			Shared: m.Latest == setting.LatestShared},
+		Latest: gate.Latest{Always: m.Latest != setting.LatestAsked, Shared: m.Latest == setting.LatestShared},
 	}
 }
 

@@ -171,6 +171,9 @@ var submissions = sync.Pool{New: func() any { return new(submission) }}
 // composite are replaced by its calls to models. Each gets its Owner's Complete exactly once,
 // perhaps before Submit returns.
 func (g *Gate) Submit(calls ...*Call) {
+	if len(calls) == 0 {
+		return
+	}
 	s := submissions.Get().(*submission)
 	if g.fanning.Load() {
 		// Collect all calls of a fan-out before any completes: the last one to complete may end the

@@ -37,16 +37,26 @@ func (v View) Latest(route string) (name string, ok bool) {
 	return name, target != nil && target.ID.Name == name
 }
 
-// attachLatest gives the targets of t the places of their newest answers.
+// attachLatest gives the targets of t the places of their newest answers. Those that a redirect
+// stands for are always kept: its clients cannot know that only the second question finds one.
 func (g *Gate) attachLatest(t *Table) {
+	redirected := make(map[string]bool)
+	for _, d := range t.redirects {
+		redirected[d.Model] = redirected[d.Model] || d.Latest
+	}
+	place := func(name string) *latest.Name {
+		settings := g.cfg.Options(name).Latest
+		settings.Always = settings.Always || redirected[name]
+		return g.latest.Name(name, settings)
+	}
 	for name, targets := range t.versions {
-		kept := g.latest.Name(name, g.cfg.Options(name).Latest)
+		kept := place(name)
 		for _, target := range targets {
 			target.newest = kept
 		}
 	}
 	for name, target := range t.composites {
-		target.newest = g.latest.Name(name, g.cfg.Options(name).Latest)
+		target.newest = place(name)
 	}
 }
 
