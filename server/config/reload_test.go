@@ -47,6 +47,9 @@ func TestEverySettingIsClassed(t *testing.T) {
 	all = append(all, settings("model", reflect.ValueOf(Model{}), false)...)
 	all = append(all, settings("container", reflect.ValueOf(Container{}), false)...)
 	all = append(all, settings("pipeline", reflect.ValueOf(admin.Pipeline{}), false)...)
+	all = append(all, settings("route", reflect.ValueOf(Route{}), false)...)
+	all = append(all, settings("model_file", reflect.ValueOf(ModelFile{}), false)...)
+	all = append(all, settings("model_folder", reflect.ValueOf(ModelFolder{}), false)...)
 	all = append(all, settings("identity", reflect.ValueOf(Identity{}), false)...)
 	for _, s := range all {
 		table, key, _ := strings.Cut(s.key, ".")

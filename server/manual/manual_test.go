@@ -111,6 +111,26 @@ func TestLength(t *testing.T) {
 	}
 }
 
+// Queries in pages name metrics and labels that there are: those of the table of metrics.
+func TestQueries(t *testing.T) {
+	labels := map[string]string{} // by metric
+	table, _ := Find("metrics")
+	rows := regexp.MustCompile("(?m)^\\| `(shivad_\\w+)` \\| ([^|]*)\\|")
+	for _, row := range rows.FindAllStringSubmatch(table.Text, -1) {
+		labels[row[1]] = row[2]
+	}
+	named := regexp.MustCompile("[`(](shivad_\\w+)(?:\\{([a-z_]+)[=!]|[`)])")
+	for _, p := range Pages() {
+		for _, found := range named.FindAllStringSubmatch(p.Text, -1) {
+			has, ok := labels[found[1]]
+			if ok && (found[2] == "" || slices.Contains(strings.Split(strings.TrimSpace(has), ", "), found[2])) {
+				continue
+			}
+			t.Errorf("%s has %s: there is no such metric or label", p.Name, found[0])
+		}
+	}
+}
+
 func TestPlain(t *testing.T) {
 	for text, want := range map[string]string{
 		"<!-- ready m -->\n```sh\nls\n```\n":           "```sh\nls\n```\n",

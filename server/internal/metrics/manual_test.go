@@ -52,7 +52,7 @@ func TestManual(t *testing.T) {
 	}
 	manualtest.Page(t, "../../manual/metrics.md", `# Metrics
 
-<!-- words: metrics, prometheus metrics, labels of metrics -->
+<!-- words: metrics, prometheus metrics, metric names -->
 
 What `+"`GET /metrics`"+` of the admin API exports for Prometheus, besides `+"`go_*` and `process_*`"+`.
 [Monitoring](monitoring.md) says which of them to watch.
