@@ -20,10 +20,10 @@ func (c *cli) exportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "export FILE", Short: "write applications, what was learned and settings to a file",
 		Long: `FILE is one JSON document with the state of the server, or of the servers that share it: the applications, what their policies
-have learned, and the settings of models that were changed while running. - is standard output.
+have learned, the pipelines, and the settings of models that were changed while running. - is standard output.
 shivactl import brings it to another server. What is in the server's own file is not in it.
 
-With --json: {"file", "applications", "policies", "settings"}, how many of each; with - the document
+With --json: {"file", "applications", "policies", "pipelines", "settings"}, how many of each; with - the document
 `,
 		Args: oneArgument("a file"), ValidArgsFunction: c.completes(anyFile),
 		RunE: c.asks(func(c *cli, args []string) error { return c.export(args[0]) }),
@@ -48,9 +48,11 @@ func (c *cli) export(file string) error {
 		return unfit("", "%s cannot be written: %v", file, err)
 	}
 	if c.json {
-		return c.printJSON(map[string]any{"file": file, "applications": len(d.Applications), "policies": len(d.Policies), "settings": len(d.Settings)})
+		return c.printJSON(map[string]any{"file": file, "applications": len(d.Applications), "policies": len(d.Policies),
+			"pipelines": len(d.Pipelines), "settings": len(d.Settings)})
 	}
-	fmt.Fprintf(c.stdout, "%s: %s, %s, settings of %s\n", file, plural(len(d.Applications), "application"), plural(len(d.Policies), "policy state"), plural(len(d.Settings), "model"))
+	fmt.Fprintf(c.stdout, "%s: %s, %s, %s, settings of %s\n", file, plural(len(d.Applications), "application"),
+		plural(len(d.Policies), "policy state"), plural(len(d.Pipelines), "pipeline"), plural(len(d.Settings), "model"))
 	return nil
 }
 
