@@ -10,6 +10,8 @@ import (
 	"image/png"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -409,6 +411,9 @@ func TestRegionsAtTheDoors(t *testing.T) {
 	const both = "true 7[0 0 0.5 0.5]7[0.25 0 1 1]"
 	first := []float32{0, 0, 0.5, 0.5, 0.25, 0, 1, 1}
 	nan := float32(math.NaN())
+	placedREST, placedGRPC := cutPlaced(t, s, raw, boxes(tensor.Shape{2, 4}, first...))
+	badREST, badGRPC := cutPlaced(t, s, raw, boxes(tensor.Shape{2, 4}, 0, 0, 1, 1, 0, nan, 1, 1))
+	const bad = `input "image_regions": row 1: a coordinate is not a number`
 	for _, tc := range []struct{ what, got, want string }{
 		{"boxes", shiva("cut", "", picture, boxes(tensor.Shape{2, 4}, first...)), both},
 		{"of pixels", shiva("cut", "", raw, boxes(tensor.Shape{2, 4}, first...)), both},
@@ -429,7 +434,11 @@ func TestRegionsAtTheDoors(t *testing.T) {
 		{"REST, a parameter", cutREST(t, s, "", `"parameters":{"image_regions":[[0,0,0.5,0.5],[0.25,0,1,1]]},`), both},
 		{"gRPC", cutGRPC(t, s, raw, boxes(tensor.Shape{2, 4}, first...)), both},
 		{"shared memory", cutShared(t, s, boxes(tensor.Shape{2, 4}, first...)), "true 1[0 0 0.5 0.5]1[0.25 0 1 1]"},
+		{"REST, shared memory", placedREST, both},
+		{"gRPC, shared memory", placedGRPC, both},
 
+		{"REST, shared memory, not a number", badREST, bad},
+		{"gRPC, shared memory, not a number", badGRPC, bad},
 		{"one of several is not a number", shiva("cut", "", picture, boxes(tensor.Shape{3, 4}, 0, 0, 1, 1, 0, nan, 1, 1, 1, 0, 0, 1)),
 			`invalid input: input "image_regions": row 1: a coordinate is not a number, or infinite (and 1 more rows cannot be cut)`},
 		{"mirrored both ways", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, 1, 1, 0, 0)), `row 0: [1, 1, 0, 0] is empty or turned inside out`},
@@ -483,14 +492,19 @@ func cutREST(t *testing.T, s *Server, regions, parameters string) string {
 	if regions != "" {
 		regions = `,{"name":"image_regions","datatype":"FP32","shape":[2,4],` + regions + "}"
 	}
+	return answerREST(t, s, `{`+parameters+
+		`"inputs":[{"name":"image","datatype":"UINT8","shape":[1,2,4,1],"data":[7,0,0,0,0,0,0,0]}`+regions+`]}`)
+}
+
+func answerREST(t *testing.T, s *Server, body string) string {
+	t.Helper()
 	var a struct {
 		Outputs []struct {
 			Shape tensor.Shape
 			Data  []float64
 		}
 	}
-	err := newHTTP(t, s.Addrs().REST[0]).call("POST", "/v2/models/cut/infer",
-		`{`+parameters+`"inputs":[{"name":"image","datatype":"UINT8","shape":[1,2,4,1],"data":[7,0,0,0,0,0,0,0]}`+regions+`]}`, &a)
+	err := newHTTP(t, s.Addrs().REST[0]).call("POST", "/v2/models/cut/infer", body, &a)
 	if err != nil || len(a.Outputs) != 2 {
 		return fmt.Sprint(err, a)
 	}
@@ -516,6 +530,11 @@ func cutGRPC(t *testing.T, s *Server, inputs ...tensor.Tensor) string {
 		}
 		q.Inputs, q.RawInputContents = append(q.Inputs, p), append(q.RawInputContents, in.Data)
 	}
+	return answerGRPC(t, s, q)
+}
+
+func answerGRPC(t *testing.T, s *Server, q *pb.ModelInferRequest) string {
+	t.Helper()
 	a, err := newGRPC(t, s.Addrs().GRPC[0]).client.ModelInfer(t.Context(), q)
 	if err != nil {
 		return err.Error()
@@ -523,6 +542,44 @@ func cutGRPC(t *testing.T, s *Server, inputs ...tensor.Tensor) string {
 	number := tensor.Tensor{DType: tensor.Uint32, Shape: tensor.Shape{int(a.Outputs[0].Shape[0])}, Data: a.RawOutputContents[0]}
 	corners := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{number.Shape[0], 4, 2}, Data: a.RawOutputContents[1]}
 	return cutAnswer(number, corners, nil)
+}
+
+// cutPlaced asks for regions of pixels, of which both are in a region of shared memory that the
+// client has registered: over REST and over gRPC.
+func cutPlaced(t *testing.T, s *Server, inputs ...tensor.Tensor) (rest, rpc string) {
+	t.Helper()
+	file, err := os.CreateTemp("/dev/shm", "shivad-cuts-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.Remove(file.Name()) }()
+	var data []byte
+	var list []string
+	q := &pb.ModelInferRequest{ModelName: "cut"}
+	for _, in := range inputs {
+		at := span{"cuts", len(data), len(in.Data)}
+		data = append(data, in.Data...)
+		p := &pb.ModelInferRequest_InferInputTensor{Name: in.Name, Datatype: in.DType.V2(), Parameters: at.parameters()}
+		for _, n := range in.Shape {
+			p.Shape = append(p.Shape, int64(n))
+		}
+		q.Inputs = append(q.Inputs, p)
+		list = append(list, fmt.Sprintf(`{"name":%q,"datatype":%q,"shape":[%s],%s}`, in.Name, in.DType.V2(),
+			strings.Trim(strings.Join(strings.Fields(fmt.Sprint([]int(in.Shape))), ","), "[]"), at.json()))
+	}
+	if _, err := file.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	web := newHTTP(t, s.Addrs().REST[0])
+	if err := web.call("POST", "/v2/systemsharedmemory/region/cuts/register",
+		fmt.Sprintf(`{"key":%q,"byte_size":%d}`, filepath.Base(file.Name()), len(data)), nil); err != nil {
+		t.Fatal(err)
+	}
+	rest, rpc = answerREST(t, s, `{"inputs":[`+strings.Join(list, ",")+`]}`), answerGRPC(t, s, q)
+	if err := web.call("POST", "/v2/systemsharedmemory/region/cuts/unregister", "", nil); err != nil {
+		t.Fatal(err)
+	}
+	return rest, rpc
 }
 
 // cutShared asks for regions of a picture that is in shared memory.

@@ -31,35 +31,39 @@ type span struct {
 	offset, size int
 }
 
+// json is the member of a tensor of REST that says where it is.
+func (s span) json() string {
+	return fmt.Sprintf(`"parameters":{"shared_memory_region":%q,"shared_memory_offset":%d,"shared_memory_byte_size":%d}`,
+		s.region, s.offset, s.size)
+}
+
+// parameters says the same to gRPC.
+func (s span) parameters() map[string]*pb.InferParameter {
+	return map[string]*pb.InferParameter{
+		"shared_memory_region":    {ParameterChoice: &pb.InferParameter_StringParam{StringParam: s.region}},
+		"shared_memory_offset":    {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: int64(s.offset)}},
+		"shared_memory_byte_size": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: int64(s.size)}},
+	}
+}
+
 // A sharer sends bytes to the model "m" through one door, with its input and its output in regions.
 type sharer func(ctx context.Context, in, out span) error
 
 func sharers(t *testing.T, s *Server) map[string]sharer {
 	t.Helper()
 	rest, rpc, raw := newHTTP(t, s.Addrs().REST[0]), newGRPC(t, s.Addrs().GRPC[0]), newTCP(t, s.Addrs().TCP[0])
-	parameters := func(s span) map[string]*pb.InferParameter {
-		return map[string]*pb.InferParameter{
-			"shared_memory_region":    {ParameterChoice: &pb.InferParameter_StringParam{StringParam: s.region}},
-			"shared_memory_offset":    {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: int64(s.offset)}},
-			"shared_memory_byte_size": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: int64(s.size)}},
-		}
-	}
 	return map[string]sharer{
 		"rest": func(ctx context.Context, in, out span) error {
-			at := func(s span) string {
-				return fmt.Sprintf(`"parameters":{"shared_memory_region":%q,"shared_memory_offset":%d,"shared_memory_byte_size":%d}`,
-					s.region, s.offset, s.size)
-			}
 			_, _, err := rest.post(ctx, "m",
 				fmt.Appendf(nil, `{"inputs":[{"name":"x","datatype":"UINT8","shape":[1,%d],%s}],"outputs":[{"name":"x",%s}]}`,
-					in.size, at(in), at(out)), nil)
+					in.size, in.json(), out.json()), nil)
 			return err
 		},
 		"grpc": func(ctx context.Context, in, out span) error {
 			_, err := rpc.client.ModelInfer(ctx, &pb.ModelInferRequest{ModelName: "m",
 				Inputs: []*pb.ModelInferRequest_InferInputTensor{
-					{Name: "x", Datatype: "UINT8", Shape: []int64{1, int64(in.size)}, Parameters: parameters(in)}},
-				Outputs: []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "x", Parameters: parameters(out)}}})
+					{Name: "x", Datatype: "UINT8", Shape: []int64{1, int64(in.size)}, Parameters: in.parameters()}},
+				Outputs: []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "x", Parameters: out.parameters()}}})
 			if err != nil {
 				return grpcFault(err)
 			}
