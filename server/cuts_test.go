@@ -399,15 +399,15 @@ func TestRegionsAtTheDoors(t *testing.T) {
 		return cutAnswer(a.Tensors[0], a.Tensors[1], nil)
 	}
 	boxes := func(shape tensor.Shape, values ...float32) tensor.Tensor { return regionsOf(t, shape, values) }
-	doubles, err := tensor.FromSlice(tensor.Shape{1, 4}, []float64{0, 0, 0.5, 0.5})
-	if err != nil {
-		t.Fatal(err)
+	regions := func(r tensor.Tensor, err error) tensor.Tensor {
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Name = "image_regions"
+		return r
 	}
-	whole, err := tensor.FromSlice(tensor.Shape{1, 4}, []int64{0, 0, 1, 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	doubles.Name, whole.Name = "image_regions", "image_regions"
+	doubles := regions(tensor.FromSlice(tensor.Shape{1, 4}, []float64{0, 0, 0.5, 0.5}))
+	whole := regions(tensor.FromSlice(tensor.Shape{1, 4}, []int64{0, 0, 1, 1}))
 	const both = "true 7[0 0 0.5 0.5]7[0.25 0 1 1]"
 	first := []float32{0, 0, 0.5, 0.5, 0.25, 0, 1, 1}
 	nan := float32(math.NaN())
