@@ -411,9 +411,6 @@ func TestRegionsAtTheDoors(t *testing.T) {
 	const both = "true 7[0 0 0.5 0.5]7[0.25 0 1 1]"
 	first := []float32{0, 0, 0.5, 0.5, 0.25, 0, 1, 1}
 	nan := float32(math.NaN())
-	placedREST, placedGRPC := cutPlaced(t, s, raw, boxes(tensor.Shape{2, 4}, first...))
-	badREST, badGRPC := cutPlaced(t, s, raw, boxes(tensor.Shape{2, 4}, 0, 0, 1, 1, 0, nan, 1, 1))
-	const bad = `input "image_regions": row 1: a coordinate is not a number`
 	for _, tc := range []struct{ what, got, want string }{
 		{"boxes", shiva("cut", "", picture, boxes(tensor.Shape{2, 4}, first...)), both},
 		{"of pixels", shiva("cut", "", raw, boxes(tensor.Shape{2, 4}, first...)), both},
@@ -434,11 +431,7 @@ func TestRegionsAtTheDoors(t *testing.T) {
 		{"REST, a parameter", cutREST(t, s, "", `"parameters":{"image_regions":[[0,0,0.5,0.5],[0.25,0,1,1]]},`), both},
 		{"gRPC", cutGRPC(t, s, raw, boxes(tensor.Shape{2, 4}, first...)), both},
 		{"shared memory", cutShared(t, s, boxes(tensor.Shape{2, 4}, first...)), "true 1[0 0 0.5 0.5]1[0.25 0 1 1]"},
-		{"REST, shared memory", placedREST, both},
-		{"gRPC, shared memory", placedGRPC, both},
 
-		{"REST, shared memory, not a number", badREST, bad},
-		{"gRPC, shared memory, not a number", badGRPC, bad},
 		{"one of several is not a number", shiva("cut", "", picture, boxes(tensor.Shape{3, 4}, 0, 0, 1, 1, 0, nan, 1, 1, 1, 0, 0, 1)),
 			`invalid input: input "image_regions": row 1: a coordinate is not a number, or infinite (and 1 more rows cannot be cut)`},
 		{"mirrored both ways", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, 1, 1, 0, 0)), `row 0: [1, 1, 0, 0] is empty or turned inside out`},
@@ -467,6 +460,30 @@ func TestRegionsAtTheDoors(t *testing.T) {
 	}
 	if m, err := s.predict.Model("cut", ""); err != nil || len(m.Inputs) != 2 || m.Inputs[1].Name != "image_regions" || !m.Inputs[1].Optional || m.Inputs[1].Datatype != "FP32" || !slices.Equal(m.Inputs[1].Shape, []int{-1, 4}) {
 		t.Errorf("the metadata is %+v, %v", m, err)
+	}
+}
+
+// TestRegionsInSharedMemory: a picture and its regions may both be in a region of memory that the
+// client has registered.
+func TestRegionsInSharedMemory(t *testing.T) {
+	s := start(t, func(c *config.Config) { c.SharedMemory.Directory = "/dev/shm" })
+	c, err := new(cutter).join(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	budgettest.Until(t, "the container to serve", func() bool { return serves(s, "cut", "1") })
+	pixels, _ := numbered(t, 7)
+	raw := tensor.Tensor{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{1, 2, 4, 1}, Data: pixels}
+	for want, right := range map[string]float32{
+		"true 7[0 0 0.5 0.5]7[0.25 0 1 1]":                            1,
+		`input "image_regions": row 1: a coordinate is not a number`: float32(math.NaN()),
+	} {
+		regions := regionsOf(t, tensor.Shape{2, 4}, []float32{0, 0, 0.5, 0.5, 0.25, 0, right, 1})
+		rest, rpc := cutPlaced(t, s, raw, regions)
+		if !strings.Contains(rest, want) || !strings.Contains(rpc, want) {
+			t.Errorf("got %s over REST, %s over gRPC\nwant %s", rest, rpc, want)
+		}
 	}
 }
 
