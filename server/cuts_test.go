@@ -476,7 +476,7 @@ func TestRegionsInSharedMemory(t *testing.T) {
 	pixels, _ := numbered(t, 7)
 	raw := tensor.Tensor{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{1, 2, 4, 1}, Data: pixels}
 	for want, right := range map[string]float32{
-		"true 7[0 0 0.5 0.5]7[0.25 0 1 1]":                            1,
+		"true 7[0 0 0.5 0.5]7[0.25 0 1 1]":                           1,
 		`input "image_regions": row 1: a coordinate is not a number`: float32(math.NaN()),
 	} {
 		regions := regionsOf(t, tensor.Shape{2, 4}, []float32{0, 0, 0.5, 0.5, 0.25, 0, right, 1})
