@@ -28,31 +28,33 @@ type pictured struct {
 func (r *run) elements(i int) error {
 	w, s := &r.stages[i], &r.p.plan.stages[i]
 	maker := s.stage.each.stage
-	w.rows = w.rows[:0]
 	of := 0
-	var rows []row // without their calls, which must not move
+	var places []place
 	for parent := range r.stages[maker].rows {
 		t, err := r.made(maker, s.each, parent)
 		if err != nil {
 			continue // nothing was found there, and the status of that row says why
 		}
 		n := t.Shape[0]
+		if n > mostElements-of {
+			return fault.TooLarge("%q has over %d elements in a request", s.Each, mostElements)
+		}
 		kept, err := r.keep(i, parent, n)
 		if err != nil {
 			return err
 		}
+		if all := len(places) + len(kept); all > mostRows {
+			return tooMany(all, "set keep = { most = … } of the stage")
+		}
 		for _, k := range kept {
-			rows = append(rows, row{parent: int32(parent), element: int32(k), of: int32(of + k)})
+			places = append(places, place{int32(parent), int32(k), int32(of + k)})
 		}
 		w.leftOut += n - len(kept)
-		if of += n; len(rows) > mostRows {
-			return tooMany(len(rows), "set keep = { most = … } of the stage")
-		}
+		of += n
 	}
-	w.rows = rowsFor(w.rows, len(rows))
-	for k := range rows {
-		o := &w.rows[k]
-		o.parent, o.element, o.of = rows[k].parent, rows[k].element, rows[k].of
+	w.rows = rowsFor(w.rows, len(places))
+	for k, at := range places {
+		w.rows[k].place = at
 	}
 	return nil
 }

@@ -176,6 +176,12 @@ var finder = kind{
 	},
 }
 
+// crowd finds as many things as it is asked for, which are all alike.
+var crowd = kind{finder.spec, func(p *scheduler.Part, row int) ([][]byte, string) {
+	n := int(rowOfInts(p, 0, row)[1])
+	return [][]byte{make([]byte, 16*n), make([]byte, 4*n), make([]byte, 4*n), int32sOf(int32(n))}, ""
+}}
+
 // maker makes a value of a thing, and fails bad ones.
 var maker = kind{
 	scheduler.Spec{Batching: scheduler.BatchingRows, Inputs: []tensor.Spec{spec("x", tensor.Int64, "", 2)},

@@ -75,18 +75,27 @@ type work struct {
 
 // A row is a call of a stage, or why there is none.
 type row struct {
-	call    gate.Call
-	run     *run
-	stage   int32
+	place
+	call  gate.Call
+	run   *run
+	stage int32
+	done  bool
+	err   error
+}
+
+// A place says what a row is about.
+type place struct {
 	parent  int32 // the row of the surrounding scope
 	element int32 // of that row; with each
 	of      int32 // the element among those of all parent rows
-	done    bool
-	err     error
 }
 
 // mostRows bounds the rows of one request at one stage.
 const mostRows = 4096
+
+// mostElements bounds the elements of one request among which a stage chooses its rows. The size of
+// an output does not: elements may have no bytes.
+const mostElements = 1 << 20
 
 // spareRows is how many rows of a stage are kept for the next request.
 const spareRows = 128
