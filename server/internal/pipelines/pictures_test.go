@@ -7,6 +7,7 @@ import (
 	"image/jpeg"
 	"image/png"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -262,4 +263,34 @@ var noter = kind{
 	func(p *scheduler.Part, row int) ([][]byte, string) {
 		return [][]byte{ints(int64(len(p.Inputs[0].Data) / 8))}, ""
 	},
+}
+
+// TestTooManyElements: what a request with too many elements costs is bounded by the bytes of their
+// tensor, and not by the calls that they would be.
+func TestTooManyElements(t *testing.T) {
+	for n, want := range map[int64]string{
+		200_000:   "200000 rows, and a stage takes at most 4096 of a request",
+		1_100_000: `"find.things" has over 1048576 elements in a request`,
+	} {
+		onRig(t, func(r *rig) {
+			r.serve("finder", crowd, takes(time.Millisecond))
+			r.serve("maker", maker, takes(time.Millisecond))
+			r.define(twoStages())
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			a, err := r.begin(&gate.Request{Model: "p", Inputs: []tensor.Tensor{thing(1, n)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Close()
+			<-a.done
+			runtime.ReadMemStats(&after)
+			if got := a.text(); !strings.Contains(got, want) {
+				t.Errorf("%d elements: %s\nwant %s", n, got, want)
+			}
+			if used := after.TotalAlloc - before.TotalAlloc; used > 100<<20 {
+				t.Errorf("%d elements: %d MiB were allocated", n, used>>20)
+			}
+		})
+	}
 }
