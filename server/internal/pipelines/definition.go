@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -204,8 +205,8 @@ func (c *checker) stage(i int) {
 		case !(0 <= k.Smallest && k.Smallest <= 1):
 			c.add(key+"keep.smallest", "%s: keep: smallest: %v, expected 0 to 1, a part of the picture's side", in,
 				k.Smallest)
-		case k.Score != k.Score:
-			c.add(key+"keep.score", "%s: keep: score: not a number", in)
+		case math.IsNaN(k.Score) || math.IsInf(k.Score, 0): // which JSON cannot say
+			c.add(key+"keep.score", "%s: keep: score: %v, expected a finite number", in, k.Score)
 		}
 	}
 	c.duration(key+"timeout", in+": timeout", s.Timeout)

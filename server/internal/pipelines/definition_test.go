@@ -3,6 +3,7 @@ package pipelines
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -54,6 +55,8 @@ func TestDefinitions(t *testing.T) {
 		{"slo", func(d *Definition) { d.SLO = "1us" }, `slo: 1µs, expected 1ms to `},
 		{"keep", func(d *Definition) { d.Keep = -7 }, `keep: -7, expected "all"`},
 		{"filter", func(d *Definition) { d.Stages[1].Keep = &admin.Filter{Most: -1} }, `stage "read": keep: most: -1`},
+		{"filter without a bound", func(d *Definition) { d.Stages[1].Keep = &admin.Filter{Score: math.Inf(-1)} },
+			`stage "read": keep: score: -Inf, expected a finite number`},
 		{"filter without each", func(d *Definition) { d.Stages[0].Keep = &admin.Filter{Most: 1} },
 			`stage "detect": keep, margin and boxes are for the elements of each`},
 		{"margin", func(d *Definition) { d.Stages[1].Margin = -1 }, `stage "read": margin: -1`},
