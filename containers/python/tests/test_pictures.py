@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import io
 import struct
+import threading
+import time
 import zlib
 from typing import Any
 
@@ -344,3 +347,29 @@ def test_a_server_that_does_not_know_pictures_is_told_of(caplog: pytest.LogCaptu
     with Fake() as fake, Container(seen(), servers=fake.endpoint) as container:
         assert container.wait_ready(20)
     assert "fake/1 takes no files of pictures: clients have to send pixels" in caplog.text
+
+
+def test_an_error_waits_for_the_rows_that_are_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, released, called, ended = threading.Event(), threading.Event(), [], []
+
+    def call(row: int) -> None:
+        called.append(row)
+        if threading.current_thread() is threading.main_thread():
+            begun.wait(60)
+            released.set()
+            raise MemoryError
+        begun.set()
+        released.wait(60)
+        time.sleep(0.05)
+        ended.append(row)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as helper:
+        monkeypatch.setattr(pictures, "_processors", lambda: 2)
+        monkeypatch.setattr(pictures, "_threads", lambda: helper)
+        with pytest.raises(MemoryError):
+            pictures.each(call, 9)
+        assert sorted(called) == [0, 1]
+        assert len(ended) == 1
+        called.clear()
+        pictures.each(called.append, 9)
+        assert sorted(called) == list(range(9))

@@ -7,6 +7,7 @@ whether a file is whole, and how the picture is turned.
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import functools
 import importlib
@@ -292,9 +293,28 @@ def _processors() -> int:
 
 
 def each(call: Callable[[int], None], rows: int) -> None:
-    """``call`` every row, several at once: decoders release the interpreter's lock."""
-    if rows == 1:
-        call(0)
-        return
-    for done in [_threads().submit(call, row) for row in range(rows)]:
-        done.result()
+    """``call`` every row, several at once: decoders release the interpreter's lock.
+
+    The caller's thread does its part, and waits for the others in any case: they use its arrays.
+    """
+    left = collections.deque(range(rows))
+
+    def work() -> None:
+        try:
+            while left:
+                try:
+                    row = left.popleft()
+                except IndexError:  # another thread was faster
+                    return
+                call(row)
+        finally:  # after an error there is no use in the other rows
+            left.clear()
+
+    helpers = [_threads().submit(work) for _ in range(min(rows, _processors()) - 1)]
+    try:
+        work()
+    finally:
+        begun = [helper for helper in helpers if not helper.cancel()]
+        concurrent.futures.wait(begun)
+    for helper in begun:
+        helper.result()

@@ -7,6 +7,7 @@ box is the same cut, turned. Pixel 0 lies from 0 to 1: that holds for pictures a
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -30,7 +31,7 @@ class Picture:
     step: int = 1
     """Pixels of the picture for one of ``pixels``."""
 
-    @property
+    @functools.cached_property
     def origin(self) -> Array:
         """Where the picture begins in ``pixels``, as x and y.
 
@@ -42,7 +43,7 @@ class Picture:
         beyond_y = self.pixels.shape[0] - self.height / self.step
         return np.array([beyond_x if columns < 0 else 0.0, beyond_y if rows < 0 else 0.0])
 
-    @property
+    @functools.cached_property
     def back(self) -> Array:
         """[3, 3]: from places in ``pixels``, as x, y and 1, to places in the picture."""
         left, top = -self.origin * self.step
@@ -71,12 +72,12 @@ def checked(region: npt.ArrayLike) -> Array:
     if not np.isfinite(given).all():
         raise PictureError(f"the region {_text(given)} has a number that is not finite")
     corners = given.clip(0, 1)
-    sides = np.roll(corners, -1, axis=0) - corners
-    turns = sides[:, 0] * np.roll(sides[:, 1], -1) - sides[:, 1] * np.roll(sides[:, 0], -1)
-    if not (turns > 0).all():
-        raise PictureError(
-            f"the region {_text(given)} is empty in the picture, or its corners are not in clockwise order"
-        )
+    points = corners.tolist()  # a few numbers: without NumPy they are faster
+    for (x, y), (u, v), (s, t) in zip(points, points[1:] + points[:1], points[2:] + points[:2], strict=True):
+        if (u - x) * (t - v) - (v - y) * (s - u) <= 0:
+            raise PictureError(
+                f"the region {_text(given)} is empty in the picture, or its corners are not in clockwise order"
+            )
     return corners
 
 
@@ -96,7 +97,7 @@ class Place:
     @property
     def sides(self) -> tuple[float, float]:
         """The height and width of the cut."""
-        a, b, c, d = self.corners
+        a, b, c, d = self.corners.tolist()
         return max(math.dist(a, d), math.dist(b, c)), max(math.dist(a, b), math.dist(d, c))
 
 
@@ -109,12 +110,12 @@ def placed(
     the width that it has to have: then it is widened to them, and may reach beyond the picture, as
     may corners. Boxes end at the picture's edge otherwise.
     """
-    pixels = corners * (width, height)
     turns = _turns(corners)
     if turns is None:
+        pixels = corners * (width, height)
         u, v = _widths(Place(pixels, None).sides, margin, proportions)
         return Place(_grown(pixels, u, v), None)
-    (left, top), (right, bottom) = pixels.min(axis=0), pixels.max(axis=0)
+    left, top, right, bottom = (edge * side for edge, side in zip(_box(corners), (width, height) * 2, strict=True))
     sides = (bottom - top, right - left)
     if proportions and turns % 2:
         proportions = 1 / proportions
@@ -123,17 +124,29 @@ def placed(
     top, bottom = top - v * sides[0], bottom + v * sides[0]
     if not proportions:
         left, right, top, bottom = max(left, 0), min(right, width), max(top, 0), min(bottom, height)
-    upright = np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
-    return Place(np.roll(upright, turns, axis=0), turns)
+    upright = [[left, top], [right, top], [right, bottom], [left, bottom]]
+    return Place(np.array(_rolled(upright, turns)), turns)
 
 
 def _turns(corners: Array) -> int | None:
     """At which of the corners an upright box begins; None if they are not those of one."""
+    points = corners.tolist()
     for turns in range(4):
-        a, b, c, d = np.roll(corners, -turns, axis=0)
+        a, b, c, d = _rolled(points, -turns)
         if a[0] == d[0] < b[0] == c[0] and a[1] == b[1] < c[1] == d[1]:
             return turns
     return None
+
+
+def _rolled(points: list[list[float]], turns: int) -> list[list[float]]:
+    """What np.roll makes of them."""
+    return points[-turns:] + points[:-turns]
+
+
+def _box(corners: Array) -> tuple[float, float, float, float]:
+    """The left, top, right and bottom edge of the upright box around corners."""
+    xs, ys = corners.T.tolist()
+    return min(xs), min(ys), max(xs), max(ys)
 
 
 def _widths(sides: tuple[float, float], margin: float, proportions: float | None) -> tuple[float, float]:
@@ -166,10 +179,11 @@ def cut(picture: Picture, place: Place, fill: int) -> Cut:
     corners = place.corners / picture.step + picture.origin
     if place.turns is not None and (box := _whole(corners, pixels.shape)) is not None:
         left, top, right, bottom = box
-        corners = np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float64)
-        made: Array = np.rot90(pixels[top:bottom, left:right], -place.turns)
-        corners = np.roll(corners, place.turns, axis=0)
-        return Cut(made, whole @ _onto(corners, *made.shape[:2]))
+        upright: list[list[float]] = [[left, top], [right, top], [right, bottom], [left, bottom]]
+        made: Array = pixels[top:bottom, left:right]
+        if place.turns:
+            made = np.rot90(made, -place.turns)
+        return Cut(made, whole @ _onto(np.array(_rolled(upright, place.turns), np.float64), *made.shape[:2]))
     height, width = (max(1, round(side / picture.step)) for side in place.sides)
     shrink = min(1.0, math.sqrt(pixels.shape[0] * pixels.shape[1] / (height * width)))
     height, width = max(1, int(height * shrink)), max(1, int(width * shrink))
@@ -180,8 +194,8 @@ def cut(picture: Picture, place: Place, fill: int) -> Cut:
 def _whole(corners: Array, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
     """A box in whole pixels, of which it has at least one; None if it reaches beyond them."""
     box = []
-    for axis, most in ((0, shape[1]), (1, shape[0])):
-        low, high = corners[:, axis].min(), corners[:, axis].max()
+    left, top, right, bottom = _box(corners)
+    for low, high, most in ((left, right, shape[1]), (top, bottom, shape[0])):
         first, end = round(low), round(high)
         if first < 0 or end > most:
             return None
