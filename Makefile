@@ -17,6 +17,7 @@ SEEDS ?= 10000
 FROM ?= 1
 PLANTS ?= 500
 DIST ?= bin/dist
+ARCH ?= amd64 arm64
 # The previous release: the last tag, or without tags the last commit before containers decided
 # which server's batch is next.
 UPGRADE_FROM ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo 33dab3f)
@@ -178,8 +179,8 @@ dist dist-check: export PYTHON := python3
 dist-check: ## two clones make the same bytes, and every package installs, runs, upgrades and goes
 	.ci/dist-check
 
-dist: ## archives, .deb, .rpm, wheels, images, SBOM and checksums of this commit in DIST (bin/dist)
-	.ci/dist $(DIST)
+dist: ## archives, .deb, .rpm, wheels, images, SBOM and checksums of this commit in DIST (bin/dist); ARCH=amd64
+	@.ci/dist $(DIST) $(ARCH)
 
 bench: $(VENV)/ready ## against the limits of this machine (half an hour); BENCHFLAGS="-short -only door"; others are in bench/README.md
 	go run ./bench/run $(BENCHFLAGS)

@@ -16,6 +16,7 @@ import (
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 var update = flag.Bool("update", false, "write plain.yaml as the chart renders it")
@@ -207,6 +208,27 @@ func TestPlain(t *testing.T) {
 	}
 	if !bytes.Equal(read(t, "../plain/shivad.yaml"), want) {
 		t.Error("plain/shivad.yaml is not what the chart makes: go test -run TestPlain -update")
+	}
+}
+
+// The ScaledObject beside the plain manifests scales a Deployment of theirs, by their Service.
+func TestScaledObjectNames(t *testing.T) {
+	names := map[string]bool{}
+	for _, o := range objects(t, read(t, "../plain/shivad.yaml")) {
+		names[o.GetKind()+" "+o.GetName()] = true
+	}
+	o := objects(t, read(t, "../plain/scaledobject.yaml"))[0]
+	target, _, _ := unstructured.NestedString(o.Object, "spec", "scaleTargetRef", "name")
+	triggers, _, _ := unstructured.NestedSlice(o.Object, "spec", "triggers")
+	address, _, _ := unstructured.NestedString(triggers[0].(map[string]any), "metadata", "scalerAddress")
+	service, _, _ := strings.Cut(address, ".")
+	for _, name := range []string{"Deployment " + target, "Service " + service} {
+		if !names[name] {
+			t.Errorf("scaledobject.yaml names the %s, which plain/shivad.yaml has not", name)
+		}
+	}
+	if o.GetName() != target {
+		t.Errorf("the ScaledObject of %s is %s; the chart gives both one name", target, o.GetName())
 	}
 }
 
