@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ from .tensors import DeclarationError
 from .warm import warm
 
 log = logging.getLogger("shiva_container")
+
+PARENT = "SHIVA_PARENT"
+"""The variable by which each of several processes knows the one that has started it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error("--replicas must be at least 1")
         if options.replicas > 1:
             return _replicate(sys.argv[1:] if arguments is None else arguments, options.replicas)
+        if parent := os.environ.pop(PARENT, ""):
+            _follow(int(parent))
         return _serve(options)
     except (Unusable, DeclarationError) as e:
         print(e, file=sys.stderr)
@@ -206,20 +212,39 @@ def _turn(devices: str) -> str:
 
 def _replicate(arguments: Sequence[str], replicas: int) -> int:
     """Serve from several processes until one of them ends, or until SIGTERM or SIGINT."""
-    environment = os.environ | {"SHIVA_CPUS": f"{processors() / replicas:g}"}
+    environment = os.environ | {"SHIVA_CPUS": f"{processors() / replicas:g}", PARENT: str(os.getpid())}
     command = [sys.executable, "-m", "shiva_container", *arguments, "--replicas", "1"]
-    processes = [
-        subprocess.Popen(command, env=environment | {"SHIVA_REPLICA": str(number)}, start_new_session=True)
-        for number in range(replicas)
-    ]
+    processes: list[subprocess.Popen[bytes]] = []
+    asked: list[int] = []
 
     def forward(number: int, _: object) -> None:
+        asked.append(number)
         for one in processes:
             one.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, forward)
-    while all(one.poll() is None for one in processes):
+    for replica in range(replicas):
+        if not asked:
+            own = environment | {"SHIVA_REPLICA": str(replica)}
+            processes.append(subprocess.Popen(command, env=own, start_new_session=True))
+    if asked:  # while the last one was started, so that it has not been told
+        for one in processes[-1:]:
+            one.terminate()
+    while processes and all(one.poll() is None for one in processes):
         time.sleep(0.1)
-    forward(signal.SIGTERM, None)
+    if not asked:  # a second signal would end those that still answer
+        forward(signal.SIGTERM, None)
     return max((abs(one.wait()) for one in processes), default=0)
+
+
+def _follow(parent: int) -> None:
+    """End with the process that has started this one, even if it was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        log.warning("the process that has started this one has ended")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="shiva-parent", daemon=True).start()
