@@ -13,7 +13,8 @@ import (
 //
 // At a load of 0.8, 99 % of the requests are answered in time (see the table in DESIGN.md), and at
 // 1 the queue grows without bound. Arriving includes the rows of refused requests, which more
-// replicas could serve.
+// replicas could serve, and those of requests to several models that were refused before they came
+// here (Missed).
 //
 // Of streams that keep only their newest frames, one frame in each [ModelConfig].StreamInterval
 // counts as arriving, and none as waiting. Without a StreamInterval none counts: they are served as
@@ -244,6 +245,9 @@ func (c *core) promised(now int64) float64 {
 // refused there is no bound: what was unanswered then says nothing of what was asked.
 func (c *core) parallel(now int64) float64 {
 	from, peak := c.past.recent(now, &c.stats)
+	if c.stats.missed > from.missed {
+		return math.Inf(1)
+	}
 	for _, o := range [...]Outcome{OutcomeUnavailable, OutcomeQueueRows, OutcomeQueueBytes, OutcomeQueueShapes,
 		OutcomePredicted} {
 		if c.stats.outcomes[o] > from.outcomes[o] {
@@ -259,6 +263,20 @@ func (c *core) parallel(now int64) float64 {
 		rows = float64(c.stats.squares-from.squares) / float64(wanted)
 	}
 	return float64(peak) * math.Ceil(max(1, rows/float64(batch)))
+}
+
+// Missed counts rows that a request to several models would have asked of this one, if it had not
+// been refused before for want of time or of replicas. They arrive as far as Need goes: a model that
+// no request reaches would never be found to be what they want. Those of streams that keep only
+// their newest frames (newest) are no load, as ever.
+func (m *Model) Missed(rows int, newest bool) {
+	fx, now := m.begin()
+	c := &m.core.stats
+	if c.arrived += uint64(rows); !newest {
+		c.want(rows)
+		c.missed += uint64(rows)
+	}
+	m.end(fx, now)
 }
 
 // Need returns how many replicas are needed.

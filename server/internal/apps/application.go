@@ -299,6 +299,21 @@ func (a *application) deadline(plan selection.Plan) time.Duration {
 	return a.candidate(plan.Asks[0].Model).Deadline
 }
 
+// Missed implements gate.Composite.
+func (a *application) Missed(rows int, newest bool) {
+	state, err := a.registry.State(a.App, "", a.models)
+	if err != nil {
+		return
+	}
+	plan, err := a.plan(state, "", nil)
+	if err != nil {
+		return
+	}
+	for _, asked := range plan.Asks {
+		a.candidate(asked.Model).Model.Missed(rows, newest)
+	}
+}
+
 // leftOut returns the models of the application that chosen leaves out: nil if chosen is nil. A
 // name that none of the models has is an error.
 //

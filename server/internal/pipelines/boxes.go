@@ -28,7 +28,7 @@ type pictured struct {
 func (r *run) elements(i int) error {
 	w, s := &r.stages[i], &r.p.plan.stages[i]
 	maker := s.stage.each.stage
-	of := 0
+	of, made := 0, 0
 	var places []place
 	for parent := range r.stages[maker].rows {
 		t, err := r.made(maker, s.each, parent)
@@ -51,7 +51,9 @@ func (r *run) elements(i int) error {
 		}
 		w.leftOut += n - len(kept)
 		of += n
+		made++
 	}
+	r.p.yields[i].learn(made, len(places))
 	w.rows = rowsFor(w.rows, len(places))
 	for k, at := range places {
 		w.rows[k].place = at

@@ -44,6 +44,9 @@
 //     if nothing were believed: its rows reach each stage that the others are kept from, whose
 //     model then learns, or not, by the scheduler's own rules.
 //
+//   - What a request lacks at one stage it never asks of the others. Its rows count there all the
+//     same for the replicas that are needed, as many as requests have (missed.go).
+//
 //   - A stage that is required makes the request fail with its first error, and cancels the rest. A
 //     stage that is not leaves a hole, with the code of the error as its status; what reads a hole
 //     is one, with the same status. Stages with the rows of the request are required unless they

@@ -25,11 +25,13 @@ type pipeline struct {
 	plan     *Plan          // nil: it cannot serve
 	fault    error          // why it cannot
 	askers   []*gate.Target // by stage: who asks, as streams distinguish it
+	yields   []*yield       // by stage
 }
 
 // shared is what outlives a change of the models or of the definition.
 type shared struct {
-	tried atomic.Int64 // when a request last had no estimate count, in ns since 1970
+	yields yields
+	tried  atomic.Int64 // when a request last had no estimate count, in ns since 1970
 }
 
 // tryEvery is how often a request is served as if nothing were known of how long its stages take.
@@ -58,6 +60,7 @@ func (r *Registry) link(g *gate.Gate, defined *Pipeline, find func(model string)
 			p.askers = append(p.askers,
 				&gate.Target{ID: scheduler.ModelID{Name: p.Name + "." + p.plan.stages[i].Name}, Composite: p})
 		}
+		p.yields = p.shared.yields.of(p.stages)
 		first := p.plan.stages[0].target
 		t.Model, t.Deadline, t.Keep = first.Model, cmp.Or(p.slo, first.Deadline), cmp.Or(p.Keep, first.Keep)
 	}

@@ -30,6 +30,7 @@ func (r *run) begin(i int) (calls []*gate.Call) {
 		r.fail(s, err)
 		return nil
 	}
+	w.listed = true
 	if w.left = len(w.rows); w.left == 0 {
 		r.finished(i)
 		return nil
@@ -54,6 +55,7 @@ func (r *run) begin(i int) (calls []*gate.Call) {
 			r.settle(o, err)
 			continue
 		}
+		o.asked = true
 		o.call.Owner, q.Trace = o, nil // a stage's first row is traced as an example
 		calls = append(calls, &o.call)
 	}

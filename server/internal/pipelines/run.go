@@ -47,6 +47,7 @@ type run struct {
 	asking   int    // stages that read the request and are not done
 	moves    []move // of other runs, to be made without the lock
 	err      error  // of the request; nothing begins any more
+	short    bool // a row failed for want of time or of replicas
 	started  bool
 	stopped  bool // calls were canceled because of err
 	expired  bool // it waits in no line any more
@@ -62,6 +63,8 @@ type work struct {
 	lined   bool  // its frame waits in a line
 	begun   bool  // or it has arrived in its line
 	done    bool
+	listed  bool    // its rows are known
+	whole   float64 // how many they would be; see missed
 
 	entry    entry
 	fastest  time.Duration // at least what it takes
@@ -79,6 +82,7 @@ type row struct {
 	call  gate.Call
 	run   *run
 	stage int32
+	asked bool // its call was opened, and is submitted unless Open fails
 	done  bool
 	err   error
 }
@@ -139,6 +143,7 @@ func (p *pipeline) open(c *gate.Call, q *gate.Request) (*run, error) {
 		}
 	}
 	if r.err != nil {
+		r.missed(false)
 		r.closeRows()
 		return nil, r.err
 	}
@@ -207,6 +212,7 @@ func (o *row) Complete(*gate.Call) {
 func (r *run) settle(o *row, err error) {
 	w, s := &r.stages[o.stage], &r.p.plan.stages[o.stage]
 	o.done, o.err = true, err
+	r.short = r.short || lacking(err)
 	if err != nil && (s.needed || errors.Is(err, scheduler.ErrSuperseded)) && r.err == nil {
 		where := fmt.Sprintf("stage %q", s.Name)
 		if len(w.rows) > 1 {
@@ -543,6 +549,7 @@ func (r *run) finish() {
 		c.Outputs = gate.Released(c.Outputs)
 	}
 	r.time(c)
+	r.missed(true)
 	r.closeRows()
 	g.ended()
 	if waiter != nil {
@@ -575,7 +582,7 @@ func (r *run) closeRows() {
 		for k := range w.rows {
 			o := &w.rows[k]
 			o.call.Close()
-			o.err, o.run, o.done = nil, nil, false
+			o.err, o.run, o.asked, o.done = nil, nil, false, false
 		}
 		rows := w.rows[:0]
 		if cap(rows) > spareRows {
@@ -600,7 +607,7 @@ func (r *run) Close() {
 	}
 	r.p, r.call, r.request, r.asker, r.within = nil, nil, gate.Request{}, gate.Asker{}, nil
 	r.waiter, r.timer, r.moves, r.err = nil, nil, nil, nil
-	r.pending, r.trial, r.started, r.stopped, r.expired, r.over = 0, false, false, false, false, false
+	r.pending, r.trial, r.short, r.started, r.stopped, r.expired, r.over = 0, false, false, false, false, false, false
 	runs.Put(r)
 }
 
