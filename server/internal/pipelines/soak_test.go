@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	pipelinesInAll = flag.Int("pipelines", 0, "how many random pipelines TestRandomPipelines makes; 0: few")
+	pipelinesInAll = flag.Int("pipelines", 0, "how many random pipelines TestRandomPipelines asks; 0: few")
 	seedOfPipeline = flag.Uint64("pipelines.seed", 0, "the first seed; the failure of a later one names it")
 )
 
@@ -39,18 +39,18 @@ func TestRandomPipelines(t *testing.T) {
 	if n == 0 {
 		n = max(100, budgettest.Rounds(2000))
 	}
-	total := outcomes{}
-	for round := range (n + pipelinesAtOnce - 1) / pipelinesAtOnce {
-		seed := *seedOfPipeline + uint64(round)
+	total, asked := outcomes{}, 0
+	for seed := *seedOfPipeline; asked < n; seed++ {
 		onRig(t, func(r *rig) {
-			s := &soak{rig: r, random: rand.New(rand.NewPCG(seed, 1)), outcomes: total}
+			s := &soak{rig: r, random: rand.New(rand.NewPCG(seed, 1)), outcomes: total, asked: map[int]bool{}, made: map[string]int{}}
 			s.run()
+			asked += max(1, len(s.asked)) // so that it ends
 			if r.t.Failed() {
 				r.t.Logf("again: -pipelines.seed=%d -pipelines=1", seed)
 			}
 		})
 	}
-	t.Logf("%v", total)
+	t.Logf("%d pipelines: %v", asked, total)
 	for _, what := range []string{"OK", "Superseded", "Canceled", "DeadlineExceeded", "ContainerFailed"} {
 		if total[what] == 0 {
 			t.Errorf("no request ended with %s", what)
@@ -63,10 +63,13 @@ type outcomes map[string]int
 // A soak is one server with random pipelines.
 type soak struct {
 	*rig
-	random   *rand.Rand
-	outcomes outcomes
-	ids      int64
-	cameras  bool // requests are frames of few streams, and come fast
+	random      *rand.Rand
+	outcomes    outcomes
+	made        map[string]int // by name: the number of the definition
+	asked       map[int]bool   // the numbers of those that took a request
+	ids         int64
+	definitions int
+	cameras     bool // requests are frames of few streams, and come fast
 }
 
 // chance is true in one of n cases.
@@ -173,6 +176,8 @@ type madeBy struct {
 
 // definition makes a random pipeline that fits its models.
 func (s *soak) definition(name string) Definition {
+	s.definitions++
+	s.made[name] = s.definitions
 	d := Definition{Name: name, Inputs: []string{"x", "photo"}}
 	if s.chance(3) {
 		d.Keep = setting.Keep(1 + s.random.IntN(2))
@@ -317,6 +322,7 @@ func (s *soak) request() *client {
 	for _, t := range in {
 		t.Retain()
 	}
+	s.asked[s.made[q.Model]] = true
 	a.inputs = in // the door keeps the message until the call is closed
 	if s.chance(6) {
 		time.Sleep(time.Duration(s.random.IntN(8)) * time.Millisecond)
