@@ -47,7 +47,7 @@ type run struct {
 	asking   int    // stages that read the request and are not done
 	moves    []move // of other runs, to be made without the lock
 	err      error  // of the request; nothing begins any more
-	short    bool // a row failed for want of time or of replicas
+	short    bool   // a row failed for want of time or of replicas
 	started  bool
 	stopped  bool // calls were canceled because of err
 	expired  bool // it waits in no line any more
