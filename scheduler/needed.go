@@ -266,9 +266,9 @@ func (c *core) parallel(now int64) float64 {
 }
 
 // Missed counts rows that a request to several models would have asked of this one, if it had not
-// been refused before for want of time or of replicas. They arrive as far as Need goes: a model that
-// no request reaches would never be found to be what they want. Those of streams that keep only
-// their newest frames (newest) are no load, as ever.
+// been refused before for want of time or of replicas. For Need they have arrived: a model that no
+// request reaches would never be found to be too small. Those of streams that keep only their
+// newest frames (newest) are no load, as ever.
 func (m *Model) Missed(rows int, newest bool) {
 	fx, now := m.begin()
 	c := &m.core.stats
