@@ -7,9 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
@@ -148,12 +145,7 @@ func TestAuditOfLoads(t *testing.T) {
 	})
 	g := &guardedServer{Server: s}
 	budgettest.Until(t, "it to serve", func() bool { return serves(s, "cat", "1") })
-	conn, err := grpc.NewClient(s.Addrs().GRPC[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	client := pb.NewGRPCInferenceServiceClient(conn)
+	client := pb.NewGRPCInferenceServiceClient(dialGRPC(t, s))
 	over := func(addr, token, path string) any {
 		code, _ := g.http(t, addr, token, "POST", path, "{}")
 		return code

@@ -52,8 +52,10 @@ type cutter struct {
 }
 
 var cutSpecs = [2][]tensor.Spec{
-	{{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 1}, Format: tensor.FormatNHWC, Image: &tensor.Image{Channels: tensor.ChannelsGray, Regions: true}}},
-	{{Name: "number", DType: tensor.Uint32, Shape: tensor.Shape{-1}}, {Name: "corners", DType: tensor.Float32, Shape: tensor.Shape{-1, 4, 2}}},
+	{{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1, -1, 1}, Format: tensor.FormatNHWC,
+		Image: &tensor.Image{Channels: tensor.ChannelsGray, Regions: true}}},
+	{{Name: "number", DType: tensor.Uint32, Shape: tensor.Shape{-1}},
+		{Name: "corners", DType: tensor.Float32, Shape: tensor.Shape{-1, 4, 2}}},
 }
 
 // join connects a container of model "cut".
@@ -61,8 +63,8 @@ func (c *cutter) join(ctx context.Context, s *Server) (*containertest.Container,
 	c.mu.Lock()
 	c.known = make(map[int]uint32)
 	c.mu.Unlock()
-	return containertest.Dial(ctx, s.Addrs().Containers[0].String(), containertest.Model{Name: "cut", Version: "1", MaxBatch: 5,
-		Inputs: cutSpecs[0], Outputs: cutSpecs[1], Answer: c.answer})
+	return containertest.Dial(ctx, s.Addrs().Containers[0].String(), containertest.Model{
+		Name: "cut", Version: "1", MaxBatch: 5, Inputs: cutSpecs[0], Outputs: cutSpecs[1], Answer: c.answer})
 }
 
 func (c *cutter) answer(b *containertest.Batch) containertest.Reply {
@@ -207,7 +209,8 @@ func (q *cutRequest) check(a *shiva.Message) error {
 	if err != nil {
 		return err
 	}
-	if len(n) != rows || slices.ContainsFunc(n, func(n uint32) bool { return n != q.number }) || !slices.Equal(c, q.corners) {
+	if len(n) != rows || slices.ContainsFunc(n, func(n uint32) bool { return n != q.number }) ||
+		!slices.Equal(c, q.corners) {
 		return fmt.Errorf("%d regions of picture %d have the answer %v, %v", rows, q.number, n, c)
 	}
 	return nil
@@ -374,8 +377,8 @@ func TestRegionsAtTheDoors(t *testing.T) {
 	defer c.Close()
 	specs := slices.Clone(cutSpecs[0])
 	specs[0].Image = &tensor.Image{Channels: tensor.ChannelsGray}
-	plain, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "plain", Version: "1",
-		Inputs: specs, Outputs: cutSpecs[1], Answer: host.answer})
+	plain, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{
+		Name: "plain", Version: "1", Inputs: specs, Outputs: cutSpecs[1], Answer: host.answer})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,7 +388,8 @@ func TestRegionsAtTheDoors(t *testing.T) {
 	pixels, file := numbered(t, 7)
 	picture := tensor.Tensor{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{len(file)}, Data: file}
 	raw := tensor.Tensor{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{1, 2, 4, 1}, Data: pixels}
-	two := tensor.Tensor{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{2, 2, 4, 1}, Data: slices.Concat(pixels, pixels)}
+	two := raw
+	two.Shape, two.Data = tensor.Shape{2, 2, 4, 1}, slices.Concat(pixels, pixels)
 	shiva := func(model, metadata string, inputs ...tensor.Tensor) string {
 		m, err := shiva.NewRequest(model, []byte(metadata), inputs...)
 		if err != nil {
@@ -399,15 +403,9 @@ func TestRegionsAtTheDoors(t *testing.T) {
 		return cutAnswer(a.Tensors[0], a.Tensors[1], nil)
 	}
 	boxes := func(shape tensor.Shape, values ...float32) tensor.Tensor { return regionsOf(t, shape, values) }
-	regions := func(r tensor.Tensor, err error) tensor.Tensor {
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Name = "image_regions"
-		return r
-	}
-	doubles := regions(tensor.FromSlice(tensor.Shape{1, 4}, []float64{0, 0, 0.5, 0.5}))
-	whole := regions(tensor.FromSlice(tensor.Shape{1, 4}, []int64{0, 0, 1, 1}))
+	doubles := regionsOf(t, tensor.Shape{1, 4}, []float64{0, 0, 0.5, 0.5})
+	whole := regionsOf(t, tensor.Shape{1, 4}, []int64{0, 0, 1, 1})
+	empty := regionsOf(t, tensor.Shape{0}, []float64{})
 	const both = "true 7[0 0 0.5 0.5]7[0.25 0 1 1]"
 	first := []float32{0, 0, 0.5, 0.5, 0.25, 0, 1, 1}
 	nan := float32(math.NaN())
@@ -419,11 +417,11 @@ func TestRegionsAtTheDoors(t *testing.T) {
 		{"one box of a picture among rows", shiva("cut", "", raw, boxes(tensor.Shape{4}, 0, 0, 1, 1)), "true 7[0 0 1 1]"},
 		{"doubles", shiva("cut", "", picture, doubles), "true 7[0 0 0.5 0.5]"},
 		{"integers", shiva("cut", "", picture, whole), "true 7[0 0 1 1]"},
-		{"by position", shiva("cut", "", tensor.Tensor{DType: picture.DType, Shape: picture.Shape, Data: picture.Data}, unnamed(boxes(tensor.Shape{2, 4}, first...))), both},
+		{"by position", shiva("cut", "", unnamed(picture), unnamed(boxes(tensor.Shape{2, 4}, first...))), both},
 		{"lists", shiva("cut", `{"image_regions":[[0,0,0.5,0.5],[0.25,0,1,1]],"k":1}`, picture), both},
 		{"lists of corners", shiva("cut", `{"image_regions":[[[0,0],[1,0],[1,1],[0,1]]]}`, picture), "true 7[0 0 1 1]"},
 		{"none", shiva("cut", "", picture, boxes(tensor.Shape{0, 4})), "true "},
-		{"an empty list of Python", shiva("cut", "", picture, tensor.Tensor{Name: "image_regions", DType: tensor.Float64, Shape: tensor.Shape{0}}), "true "},
+		{"an empty list of Python", shiva("cut", "", picture, empty), "true "},
 		{"an empty list", shiva("cut", `{"image_regions":[]}`, picture), "true "},
 		{"no regions", shiva("cut", "", picture), "false 7[-1 -1 -1 -1]"},
 		{"outside", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, -3, 0.5, 0.25, 7)), "true 7[0 0.5 0.25 1]"},
@@ -432,8 +430,8 @@ func TestRegionsAtTheDoors(t *testing.T) {
 		{"gRPC", cutGRPC(t, s, raw, boxes(tensor.Shape{2, 4}, first...)), both},
 		{"shared memory", cutShared(t, s, boxes(tensor.Shape{2, 4}, first...)), "true 1[0 0 0.5 0.5]1[0.25 0 1 1]"},
 
-		{"one of several is not a number", shiva("cut", "", picture, boxes(tensor.Shape{3, 4}, 0, 0, 1, 1, 0, nan, 1, 1, 1, 0, 0, 1)),
-			`invalid input: input "image_regions": row 1: a coordinate is not a number, or infinite (and 1 more rows cannot be cut)`},
+		{"one of several is not a number", shiva("cut", "", picture,
+			boxes(tensor.Shape{3, 4}, 0, 0, 1, 1, 0, nan, 1, 1, 1, 0, 0, 1)), `invalid input: input "image_regions": row 1: a coordinate is not a number, or infinite (and 1 more rows cannot be cut)`},
 		{"mirrored both ways", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, 1, 1, 0, 0)), `row 0: [1, 1, 0, 0] is empty or turned inside out`},
 		{"turned inside out", shiva("cut", "", picture, boxes(tensor.Shape{1, 4, 2}, 0, 0, 0, 1, 1, 1, 1, 0)), `row 0: [[0, 0], [0, 1], [1, 1], [1, 0]] is empty or turned inside out`},
 		{"empty", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, 0.5, 0, 0.5, 1)), `row 0: [0.5, 0, 0.5, 1] is empty or turned inside out`},
@@ -444,7 +442,8 @@ func TestRegionsAtTheDoors(t *testing.T) {
 		{"twice", shiva("cut", `{"image_regions":[[0,0,1,1]]}`, picture, boxes(tensor.Shape{2, 4}, first...)), `an input is given twice: "image", "image_regions"`},
 		{"two lists", shiva("cut", `{"image_regions":[[0,0,1,1]],"image_regions":[[0,0,1,1]]}`, picture), `input "image_regions" is given twice`},
 		{"texts", shiva("cut", `{"image_regions":"all"}`, picture), `input "image_regions"`},
-		{"too many pixels", shiva("cut", "", raw, boxes(tensor.Shape{30_000, 4}, slices.Repeat([]float32{0, 0, 1, 1}, 30_000)...)), `too large: input "image_regions": rows 0 to 25000 cut 200008 pixels out of a picture of 4 x 2, limits.image_pixels is 200000`},
+		{"too many pixels", shiva("cut", "", raw,
+			boxes(tensor.Shape{30_000, 4}, slices.Repeat([]float32{0, 0, 1, 1}, 30_000)...)), `too large: input "image_regions": rows 0 to 25000 cut 200008 pixels out of a picture of 4 x 2, limits.image_pixels is 200000`},
 		{"a container that cannot", shiva("plain", "", picture, boxes(tensor.Shape{2, 4}, first...)), `model "plain" takes whole pictures only`},
 		{"a container that cannot, lists", shiva("plain", `{"image_regions":[[0,0,1,1]]}`, picture), `model "plain" takes whole pictures only`},
 	} {
@@ -458,7 +457,8 @@ func TestRegionsAtTheDoors(t *testing.T) {
 			t.Errorf("the container got the parameters %q; %q", b.Parameters, host.faults)
 		}
 	}
-	if m, err := s.predict.Model("cut", ""); err != nil || len(m.Inputs) != 2 || m.Inputs[1].Name != "image_regions" || !m.Inputs[1].Optional || m.Inputs[1].Datatype != "FP32" || !slices.Equal(m.Inputs[1].Shape, []int{-1, 4}) {
+	if m, err := s.predict.Model("cut", ""); err != nil || len(m.Inputs) != 2 || m.Inputs[1].Name != "image_regions" ||
+		!m.Inputs[1].Optional || m.Inputs[1].Datatype != "FP32" || !slices.Equal(m.Inputs[1].Shape, []int{-1, 4}) {
 		t.Errorf("the metadata is %+v, %v", m, err)
 	}
 }
@@ -492,7 +492,7 @@ func unnamed(t tensor.Tensor) tensor.Tensor {
 	return t
 }
 
-func regionsOf(t *testing.T, shape tensor.Shape, values []float32) tensor.Tensor {
+func regionsOf[T float32 | float64 | int64](t *testing.T, shape tensor.Shape, values []T) tensor.Tensor {
 	t.Helper()
 	r, err := tensor.FromSlice(shape, values)
 	if err != nil {
@@ -556,8 +556,10 @@ func answerGRPC(t *testing.T, s *Server, q *pb.ModelInferRequest) string {
 	if err != nil {
 		return err.Error()
 	}
-	number := tensor.Tensor{DType: tensor.Uint32, Shape: tensor.Shape{int(a.Outputs[0].Shape[0])}, Data: a.RawOutputContents[0]}
-	corners := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{number.Shape[0], 4, 2}, Data: a.RawOutputContents[1]}
+	number := tensor.Tensor{DType: tensor.Uint32, Shape: tensor.Shape{int(a.Outputs[0].Shape[0])},
+		Data: a.RawOutputContents[0]}
+	corners := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{number.Shape[0], 4, 2},
+		Data: a.RawOutputContents[1]}
 	return cutAnswer(number, corners, nil)
 }
 
@@ -612,7 +614,8 @@ func cutShared(t *testing.T, s *Server, regions tensor.Tensor) string {
 	}
 	data := make([]byte, 400*400)
 	data[0] = 1
-	a, err := client.Infer(t.Context(), "cut", tensor.Tensor{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{1, 400, 400, 1}, Data: data}, regions)
+	a, err := client.Infer(t.Context(), "cut", tensor.Tensor{Name: "image", DType: tensor.Uint8,
+		Shape: tensor.Shape{1, 400, 400, 1}, Data: data}, regions)
 	if err != nil {
 		return err.Error()
 	}
@@ -652,7 +655,8 @@ func TestHolesOfACaller(t *testing.T) {
 		var call gate.Call
 		done := make(chan struct{})
 		call.Owner = whenDone(func(*gate.Call) { close(done) })
-		if err := s.gate.Open(&call, &gate.Request{Model: "cut", Inputs: q.inputs, Arrived: time.Now(), Asker: asker}); err != nil {
+		g := &gate.Request{Model: "cut", Inputs: q.inputs, Arrived: time.Now(), Asker: asker}
+		if err := s.gate.Open(&call, g); err != nil {
 			t.Fatal(err)
 		}
 		s.gate.Submit(&call)

@@ -74,8 +74,10 @@ func TestDashboards(t *testing.T) {
 		cached := c.Model("echo")
 		cached.Cache = 1 << 20
 		c.Models["echo"] = cached
-		c.Admin.MetricsTriton, c.Pipelines["line"] = true, admin.Pipeline{Inputs: []string{"x"}, Stages: []admin.Stage{{Name: "only", Model: "slow", Inputs: map[string]string{"x": "x"}}}}
-		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"}, Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
+		c.Admin.MetricsTriton, c.Pipelines["line"] = true, admin.Pipeline{Inputs: []string{"x"},
+			Stages: []admin.Stage{{Name: "only", Model: "slow", Inputs: map[string]string{"x": "x"}}}}
+		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", "exec sleep 600"},
+			Process: config.Process{Replicas: config.Fixed(1), StopTimeout: 10 * time.Second}}}
 	})
 	awaitProcess(t, s)
 	constant(t, s, "slow", 3, 30*time.Millisecond)
@@ -86,7 +88,8 @@ func TestDashboards(t *testing.T) {
 	}
 	define(apps.Definition{Name: "app", Models: []string{"echo2", "slow"}, Policy: "exp4"})
 	constant(t, s, "echo2", 7, 0)
-	define(apps.Definition{Name: "default", Models: []string{"slow"}, Policy: "single", SLO: "5ms", Default: json.RawMessage(`{"label": 1}`)})
+	define(apps.Definition{Name: "default", Models: []string{"slow"}, Policy: "single", SLO: "5ms",
+		Default: json.RawMessage(`{"label": 1}`)})
 	define(apps.Definition{Name: "patient", Models: []string{"echo2", "slow"}, Policy: "exp4", SLO: "5s"})
 
 	x, err := tensor.FromSlice(tensor.Shape{2}, []int32{1, 2})
@@ -137,15 +140,6 @@ func TestDashboards(t *testing.T) {
 		})
 	}
 
-	missing := func(text string) (names []string) {
-		page := metricsPage(t, s)
-		for _, name := range regexp.MustCompile(`(shivad|nv)_\w+`).FindAllString(text, -1) {
-			if !strings.Contains(page, "\n"+name+"{") && !strings.Contains(page, "\n"+name+" ") {
-				names = append(names, name)
-			}
-		}
-		return names
-	}
 	all := ""
 	for _, query := range queries(t) {
 		all += query + "\n"
@@ -160,14 +154,26 @@ func TestDashboards(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() {
-		if names := missing(all); names != nil {
+		if names := missing(t, s, all); names != nil {
 			t.Logf("not shown: %v", names)
 		}
 	})
-	budgettest.Until(t, "every metric of the dashboard and of the alerts to be shown", func() bool { return missing(all) == nil })
+	budgettest.Until(t, "every metric of the dashboard and of the alerts to be shown",
+		func() bool { return missing(t, s, all) == nil })
 	if *dashboardsFlag {
 		underPrometheus(t, s)
 	}
+}
+
+// missing returns the names of metrics in a text that a server does not show.
+func missing(t *testing.T, s *Server, text string) (names []string) {
+	page := metricsPage(t, s)
+	for _, name := range regexp.MustCompile(`(shivad|nv)_\w+`).FindAllString(text, -1) {
+		if !strings.Contains(page, "\n"+name+"{") && !strings.Contains(page, "\n"+name+" ") {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // underPrometheus lets Prometheus scrape the server, and expects data for every query of the
@@ -193,7 +199,8 @@ scrape_configs: [{job_name: shivad, static_configs: [{targets: ["%s"]}]}]
 		t.Fatal(err)
 	}
 	var log strings.Builder
-	server := exec.Command("prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+listen, "--log.level=warn")
+	server := exec.Command("prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+listen, "--log.level=warn")
 	server.Stdout, server.Stderr = &log, &log
 	if err := server.Start(); err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"os/signal"
@@ -205,5 +206,43 @@ func TestStatusOfNothing(t *testing.T) {
 		if !strings.HasPrefix(string(members[name]), "[") {
 			t.Errorf("%s is %.40s, expected a list", name, members[name])
 		}
+	}
+}
+
+// A client that may only infer is told that a process has ended, and nothing of its output, its
+// files, or the server's configuration; whoever may load the model, or is an operator, is.
+func TestOutputIsForOperators(t *testing.T) {
+	t.Parallel() // it waits
+	const output = "/opt/plant/weights.bin: no such file"
+	s, file := loaded(t, new(logged), func(c *config.Config) {
+		guarded(c)
+		c.Supervised = []config.Container{{Name: "catcrash",
+			Command: []string{"sh", "-c", "echo " + output + " >&2; exit 3"},
+			Process: config.Process{Replicas: config.Fixed(1), StopTimeout: time.Second}}}
+	})
+	g := &guardedServer{Server: s, file: file}
+	rest, admin := s.Addrs().REST[0].String(), s.Addrs().Admin.String()
+	index := func(token string) string {
+		_, body := g.http(t, rest, token, "POST", "/v2/repository/index", "")
+		return body
+	}
+	budgettest.Until(t, "the process to end", func() bool { return strings.Contains(index(tokenOf("load")), output) })
+	told := []string{index(tokenOf("infer")), fmt.Sprint(g.shiva(t, tokenOf("infer"), "catcrash", "", row()))}
+	for _, path := range []string{"/v2/models/catcrash/ready", "/v2/models/catcrash", "/v2/health/ready"} {
+		_, body := g.http(t, rest, tokenOf("infer"), "GET", path, "")
+		told = append(told, body)
+	}
+	_, body := g.http(t, rest, tokenOf("infer"), "POST", "/v2/models/catcrash/infer", `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}]}`)
+	told = append(told, body)
+	for _, text := range told {
+		if strings.Contains(text, "/opt") || strings.Contains(text, "exit status") || strings.Contains(text, "[[container]]") {
+			t.Errorf("a client is told %s", text)
+		}
+	}
+	if text := told[1]; !strings.Contains(text, "no container has registered catcrash yet") || !strings.Contains(text, "its process has ended") {
+		t.Errorf("a client is told %s, which is no help", text)
+	}
+	if _, body := g.http(t, admin, tokenOf("admin:read"), "GET", "/readyz", ""); !strings.Contains(body, output) {
+		t.Errorf("an operator is told %s", body)
 	}
 }

@@ -10,9 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
@@ -28,17 +25,20 @@ type memoryDoor struct {
 	status     func(token string) []string // names, each after its identity if that is shown
 }
 
+// A listedRegion is a region in what a door answers about memory.
+type listedRegion struct{ Identity, Name string }
+
+func listed(list []listedRegion) (names []string) {
+	for _, r := range list {
+		names = append(names, strings.TrimPrefix(r.Identity+":"+r.Name, ":"))
+	}
+	return names
+}
+
 func (g *guardedServer) memoryDoors(t *testing.T) map[string]memoryDoor {
 	rest := g.Addrs().REST[0].String()
 	rpc := pb.NewGRPCInferenceServiceClient(g.grpc)
 	const memory = "v2/systemsharedmemory/"
-	type region struct{ Identity, Name string }
-	listed := func(list []region) (names []string) {
-		for _, r := range list {
-			names = append(names, strings.TrimPrefix(r.Identity+":"+r.Name, ":"))
-		}
-		return names
-	}
 	byName := func(name string) string { // in the path of unregister; "" is for all regions
 		if name == "" {
 			return ""
@@ -60,10 +60,11 @@ func (g *guardedServer) memoryDoors(t *testing.T) map[string]memoryDoor {
 			},
 			use: func(token, region string) any {
 				at := fmt.Sprintf(`"parameters":{"shared_memory_region":%q,"shared_memory_byte_size":8}`, region)
-				return post(token, "v2/models/m/infer", `{"inputs":[{"name":"x","datatype":"UINT8","shape":[1,8],`+at+`}],"outputs":[{"name":"x",`+at+`}]}`)
+				return post(token, "v2/models/m/infer",
+					`{"inputs":[{"name":"x","datatype":"UINT8","shape":[1,8],`+at+`}],"outputs":[{"name":"x",`+at+`}]}`)
 			},
 			status: func(token string) []string {
-				var list []region
+				var list []listedRegion
 				_, body := g.http(t, rest, token, "GET", "/"+memory+"status", "")
 				if err := json.Unmarshal([]byte(body), &list); err != nil {
 					t.Fatal(err, body)
@@ -80,17 +81,19 @@ func (g *guardedServer) memoryDoors(t *testing.T) map[string]memoryDoor {
 			},
 			use: func(token, region string) any {
 				at := fmt.Sprintf(`"name":"x","region":%q,"offset":0,"byte_size":8`, region)
-				return told(g.shiva(t, token, "m", `"shared_memory":{"inputs":[{"datatype":"UINT8","shape":[1,8],`+at+`}],"outputs":[{`+at+`}]}`))
+				return told(g.shiva(t, token, "m",
+					`"shared_memory":{"inputs":[{"datatype":"UINT8","shape":[1,8],`+at+`}],"outputs":[{`+at+`}]}`))
 			},
 			status: func(token string) []string {
 				c := dial(t, g.Server)
 				defer c.Close()
-				answer, err := c.Do(t.Context(), &shiva.Message{Namespace: memory + "status", Metadata: fmt.Appendf(nil, `{"token":%q}`, token)})
+				answer, err := c.Do(t.Context(), &shiva.Message{Namespace: memory + "status",
+					Metadata: fmt.Appendf(nil, `{"token":%q}`, token)})
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer answer.Release()
-				var list struct{ Regions []region }
+				var list struct{ Regions []listedRegion }
 				if err := json.Unmarshal(answer.Metadata, &list); err != nil {
 					t.Fatal(err)
 				}
@@ -99,11 +102,13 @@ func (g *guardedServer) memoryDoors(t *testing.T) map[string]memoryDoor {
 		},
 		"grpc": {
 			register: func(token, name, key string) any {
-				_, err := rpc.SystemSharedMemoryRegister(as(t, token), &pb.SystemSharedMemoryRegisterRequest{Name: name, Key: key, ByteSize: 8})
+				q := &pb.SystemSharedMemoryRegisterRequest{Name: name, Key: key, ByteSize: 8}
+				_, err := rpc.SystemSharedMemoryRegister(as(t, token), q)
 				return told(err)
 			},
 			unregister: func(token, name string) any {
-				_, err := rpc.SystemSharedMemoryUnregister(as(t, token), &pb.SystemSharedMemoryUnregisterRequest{Name: name})
+				q := &pb.SystemSharedMemoryUnregisterRequest{Name: name}
+				_, err := rpc.SystemSharedMemoryUnregister(as(t, token), q)
 				return told(err)
 			},
 			use: func(token, region string) any {
@@ -112,7 +117,8 @@ func (g *guardedServer) memoryDoors(t *testing.T) map[string]memoryDoor {
 					"shared_memory_byte_size": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: 8}},
 				}
 				_, err := rpc.ModelInfer(as(t, token), &pb.ModelInferRequest{ModelName: "m",
-					Inputs:  []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "UINT8", Shape: []int64{1, 8}, Parameters: at}},
+					Inputs: []*pb.ModelInferRequest_InferInputTensor{
+						{Name: "x", Datatype: "UINT8", Shape: []int64{1, 8}, Parameters: at}},
 					Outputs: []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "x", Parameters: at}}})
 				return told(err)
 			},
@@ -143,19 +149,16 @@ func TestRegionsAreAnIdentitys(t *testing.T) {
 	log := new(logged)
 	s, file := loaded(t, log, func(c *config.Config) {
 		c.SharedMemory.Directory = dir
-		c.Identities = []config.Identity{declared("ann", "infer"), declared("bob", "infer"), declared("operator", "admin:read"), declared("deaf", "feedback")}
+		c.Identities = []config.Identity{declared("ann", "infer"), declared("bob", "infer"),
+			declared("operator", "admin:read"), declared("deaf", "feedback")}
 		c.Identities[0].Regions, c.Identities[1].Regions = []string{"/a"}, []string{"b"}
 	})
 	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
-	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "m", Version: "1"},
+		scheduler.Spec{Inputs: x, Outputs: x}, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	g := &guardedServer{Server: s, file: file, log: log}
-	var err error
-	if g.grpc, err = grpc.NewClient(s.Addrs().GRPC[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
-		t.Fatal(err)
-	}
-	defer g.grpc.Close()
+	g := &guardedServer{Server: s, file: file, log: log, grpc: dialGRPC(t, s)}
 	ann, bob, operator, deaf := tokenOf("ann"), tokenOf("bob"), tokenOf("operator"), tokenOf("deaf")
 	doors := g.memoryDoors(t)
 	for name, door := range doors {
@@ -194,7 +197,8 @@ func TestRegionsAreAnIdentitys(t *testing.T) {
 	}
 	doors["rest"].register(ann, "r", "a")
 	doors["grpc"].register(bob, "r", "b")
-	if got := fmt.Sprint(doors["tcp"].status(operator), doors["rest"].status(operator), doors["grpc"].status(operator)); got != "[ann:r bob:r] [ann:r bob:r] [bob/r r]" {
+	if got := fmt.Sprint(doors["tcp"].status(operator), doors["rest"].status(operator),
+		doors["grpc"].status(operator)); got != "[ann:r bob:r] [ann:r bob:r] [bob/r r]" {
 		t.Errorf("an operator sees %s", got)
 	}
 	reloads(t, s, file, func(c *config.Config) { c.Identities = slices.Delete(c.Identities, 0, 1) })

@@ -237,15 +237,21 @@ func TestStartUndoesItself(t *testing.T) {
 	}
 }
 
-// The same model over gRPC, counted at that door; a drain includes that door, too.
-func TestGRPCDoor(t *testing.T) {
-	s := start(t, nil)
+// dialGRPC returns a connection to a server's gRPC door, which ends with the test.
+func dialGRPC(t *testing.T, s *Server) *grpc.ClientConn {
+	t.Helper()
 	conn, err := grpc.NewClient(s.Addrs().GRPC[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	c := pb.NewGRPCInferenceServiceClient(conn)
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// The same model over gRPC, counted at that door; a drain includes that door, too.
+func TestGRPCDoor(t *testing.T) {
+	s := start(t, nil)
+	c := pb.NewGRPCInferenceServiceClient(dialGRPC(t, s))
 	q := &pb.ModelInferRequest{ModelName: "echo",
 		Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "INT32", Shape: []int64{2},
 			Contents: &pb.InferTensorContents{IntContents: []int32{7, -7}}}}}

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/shivad/shivad/containers/container"
@@ -45,11 +43,7 @@ func TestTokensAreTold(t *testing.T) {
 	}
 	defer container.Close()
 	budgettest.Until(t, "the container to serve", func() bool { return serves(s, "cat", "1") })
-	if g.grpc, err = grpc.NewClient(s.Addrs().GRPC[0].String(),
-		grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
-		t.Fatal(err)
-	}
-	defer g.grpc.Close()
+	g.grpc = dialGRPC(t, s)
 
 	var told bytes.Buffer
 	client := pb.NewGRPCInferenceServiceClient(g.grpc)

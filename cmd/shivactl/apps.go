@@ -131,10 +131,11 @@ func (c *cli) appFlags(cmd *cobra.Command) *appOptions {
 		o.members["slo"] = s
 		return nil
 	})
-	f.Func("keep", "frames of a stream that may wait if requests do not say: all, latest or a `NUMBER`", func(s string) error {
-		o.members["keep"] = s
-		return nil
-	})
+	f.Func("keep", "frames of a stream that may wait if requests do not say: all, latest or a `NUMBER`",
+		func(s string) error {
+			o.members["keep"] = s
+			return nil
+		})
 	f.Func("default", "what to answer when no model does in time, a `JSON` object by output", func(s string) error {
 		if !json.Valid([]byte(s)) {
 			return fmt.Errorf("expected JSON such as {\"label\": -1}, got %q", s)
@@ -164,7 +165,8 @@ func (c *cli) listApps() error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "APPLICATION\tPOLICY\tMODELS\tSLO\tDEFAULT")
 	for _, a := range list.Apps {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", a.Name, a.Policy, strings.Join(a.Models, " "), cmp.Or(a.SLO, "-"), cmp.Or(onOneLine(a.Default), "-"))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", a.Name, a.Policy, strings.Join(a.Models, " "), cmp.Or(a.SLO, "-"),
+			cmp.Or(onOneLine(a.Default), "-"))
 	}
 	return w.Flush()
 }
@@ -190,7 +192,8 @@ func (c *cli) printApp(a admin.App) error {
 		}
 		fmt.Fprintf(w, "params\t%s\n", params)
 	}
-	fmt.Fprintf(w, "slo\t%s\nkeep\t%s\ndefault\t%s\n", cmp.Or(a.SLO, "that of the model"), cmp.Or(a.Keep.String(), "that of the model"), cmp.Or(onOneLine(a.Default), "none"))
+	fmt.Fprintf(w, "slo\t%s\nkeep\t%s\ndefault\t%s\n", cmp.Or(a.SLO, "that of the model"),
+		cmp.Or(a.Keep.String(), "that of the model"), cmp.Or(onOneLine(a.Default), "none"))
 	return w.Flush()
 }
 
@@ -265,7 +268,8 @@ With --json: the application, as shivactl apps has it
 		Args: appAndModel, ValidArgsFunction: c.completes(appNames, linkNames),
 		RunE: c.asks(func(c *cli, args []string) error {
 			var a admin.App
-			if err := c.send(http.MethodPost, apiPath("/v1/apps/%s/links", args[0]), map[string]string{"model": args[1]}, &a); err != nil {
+			links, added := apiPath("/v1/apps/%s/links", args[0]), map[string]string{"model": args[1]}
+			if err := c.send(http.MethodPost, links, added, &a); err != nil {
 				return err
 			}
 			return c.printLinks(a)
@@ -276,7 +280,8 @@ With --json: the application, as shivactl apps has it
 		Args: appAndModel, ValidArgsFunction: c.completes(appNames, linkNames),
 		RunE: c.asks(func(c *cli, args []string) error {
 			var a admin.App
-			if err := c.call(http.MethodDelete, apiPath("/v1/apps/%s/links", args[0])+"?model="+url.QueryEscape(args[1]), nil, &a); err != nil {
+			link := apiPath("/v1/apps/%s/links", args[0]) + "?model=" + url.QueryEscape(args[1])
+			if err := c.call(http.MethodDelete, link, nil, &a); err != nil {
 				return err
 			}
 			return c.printLinks(a)

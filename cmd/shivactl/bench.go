@@ -190,9 +190,11 @@ func (o *benchOptions) check() error {
 	case o.search != nil && (o.rate > 0 || o.streams > 0):
 		return usage("bench", "--search finds the rate itself: expected neither --rate nor --streams")
 	case o.door.wire == load.HTTP && o.inFlight > 1:
-		return usage("bench", "--inflight %d: an HTTP connection has one request at a time; expected more --conns instead", o.inFlight)
+		return usage("bench",
+			"--inflight %d: an HTTP connection has one request at a time; expected more --conns instead", o.inFlight)
 	case o.streams > 0 && o.conns%o.streams != 0:
-		return usage("bench", "--conns %d: expected a multiple of the %s, which have as many connections each", o.conns, plural(o.streams, "stream"))
+		return usage("bench", "--conns %d: expected a multiple of the %s, which have as many connections each", o.conns,
+			plural(o.streams, "stream"))
 	}
 	return o.checkClients()
 }
@@ -201,7 +203,8 @@ func (o *benchOptions) check() error {
 func (o *benchOptions) config(addr string) load.Config {
 	host, _ := cutTLS(addr)
 	network, target := unixsocket.Target(host)
-	c := load.Config{Network: network, Addr: target, Wire: o.door.wire, Conns: o.conns, InFlight: o.inFlight, Rate: o.rate, Duration: o.length, Cycle: true}
+	c := load.Config{Network: network, Addr: target, Wire: o.door.wire, Conns: o.conns, InFlight: o.inFlight,
+		Rate: o.rate, Duration: o.length, Cycle: true}
 	perStream, free := 1, 16
 	if o.door.wire == load.HTTP {
 		// Each connection has one request at a time. A stream has a frame that executes, one that
@@ -302,11 +305,14 @@ func (c *cli) bench(o *benchOptions, route string) error {
 	}
 	switch {
 	case err != nil && errors.Is(err, load.ErrNoRate):
-		return b.silent(&failure{Type: "promise", Message: fmt.Sprintf("no rate keeps %v", o.search), code: exitRefused})
+		return b.silent(&failure{Type: "promise", Message: fmt.Sprintf("no rate keeps %v", o.search),
+			code: exitRefused})
 	case err != nil && errors.Is(err, load.ErrNoClients):
-		return b.silent(&failure{Type: "promise", Message: fmt.Sprintf("not even one client keeps %v", o.search), code: exitRefused})
+		return b.silent(&failure{Type: "promise", Message: fmt.Sprintf("not even one client keeps %v", o.search),
+			code: exitRefused})
 	case err != nil && r.Taken > 0 && b.ctx.Err() == nil:
-		return b.silent(&failure{"unreachable", "the server went away: " + b.report.Ended, "its log says more; shivactl status shows whether it is back", exitUnreachable})
+		return b.silent(&failure{"unreachable", "the server went away: " + b.report.Ended,
+			"its log says more; shivactl status shows whether it is back", exitUnreachable})
 	case err != nil && b.report.Ended != interrupted:
 		return b.silent(explain(err, "--addr", at))
 	case o.search == nil && b.report.anyFailed():
@@ -372,11 +378,12 @@ func (b *bench) search() (*load.Result, error) {
 		return last, fmt.Errorf("%w: none of the first requests succeeded", load.ErrNoRate)
 	}
 	const settle = 500 * time.Millisecond // of each trial, until the server has its batches
-	rate, trials, err := load.Search(b.ctx, *b.o.search, last.Rate()/2, b.o.length, func(_ context.Context, rate float64, length time.Duration, _ bool) (load.Trial, error) {
-		c := b.config
-		c.Rate, c.Duration, c.Warmup = rate, length, settle
-		return b.trial(c, &last)
-	})
+	rate, trials, err := load.Search(b.ctx, *b.o.search, last.Rate()/2, b.o.length,
+		func(_ context.Context, rate float64, length time.Duration, _ bool) (load.Trial, error) {
+			c := b.config
+			c.Rate, c.Duration, c.Warmup = rate, length, settle
+			return b.trial(c, &last)
+		})
 	b.report.searched(*b.o.search, rate, trials)
 	return last, err
 }

@@ -82,7 +82,8 @@ func (c *cli) showCaches(models []string) error {
 	fmt.Fprintln(w, "MODEL\tVERSION\tKEPT\tIN USE\tLIMIT\tHIT RATIO\tHITS\tSHARED\tMISSES\tEVICTED\tEXPIRED\tNOT KEPT")
 	for _, m := range out.Caches {
 		for _, v := range m.Versions {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", m.Name, v.Version, v.Entries, size(v.Bytes), size(m.Limit),
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", m.Name, v.Version, v.Entries,
+				size(v.Bytes), size(m.Limit),
 				hitRatio(v.Cache), v.Hits, v.Shared, v.Misses, v.Evicted, v.Expired, v.NotKept)
 		}
 	}

@@ -74,21 +74,29 @@ func learn(q *shiva.Message) *shiva.Message {
 }
 
 var fakeList = []admin.Model{
-	{Name: "digits", Version: "2", Ready: false, MaxBatch: 64, Batched: true, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []admin.Tensor{}, Policy: map[string]any{"slots": 2, "keep": "all", "batched": true, "latest": "shared"},
-		Cache: &admin.Cache{Limit: 64 << 20}},
-	{Name: "digits", Version: "1", Default: true, Ready: true, Replicas: 2, Platform: "go", MaxBatch: 64, Batched: true, QueueRows: 1,
-		Inputs:  []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}},
-		Outputs: []admin.Tensor{{Name: "scores", Datatype: "FP32", Shape: []int{-1, 10}}, {Name: "label", Datatype: "INT64", Shape: []int{-1}}},
-		Cache:   &admin.Cache{Limit: 64 << 20, Entries: 1234, Bytes: 5 << 20, Hits: 700, Shared: 50, Misses: 250, Evicted: 3, Expired: 2, NotKept: 1}},
+	{Name: "digits", Version: "2", Ready: false, MaxBatch: 64, Batched: true,
+		Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []admin.Tensor{},
+		Policy: map[string]any{"slots": 2, "keep": "all", "batched": true, "latest": "shared"},
+		Cache:  &admin.Cache{Limit: 64 << 20}},
+	{Name: "digits", Version: "1", Default: true, Ready: true, Replicas: 2, Platform: "go", MaxBatch: 64, Batched: true,
+		QueueRows: 1,
+		Inputs:    []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}},
+		Outputs: []admin.Tensor{{Name: "scores", Datatype: "FP32", Shape: []int{-1, 10}},
+			{Name: "label", Datatype: "INT64", Shape: []int{-1}}},
+		Cache: &admin.Cache{Limit: 64 << 20, Entries: 1234, Bytes: 5 << 20, Hits: 700, Shared: 50, Misses: 250,
+			Evicted: 3, Expired: 2, NotKept: 1}},
 	{Name: "plain", Version: "1", Default: true, Inputs: []admin.Tensor{}, Outputs: []admin.Tensor{}},
 }
 
 var fakeStatus = admin.Status{
 	Version: "1.2.3", PID: 42, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Uptime: 3723,
 	Readiness: admin.Readiness{State: "serving", Reason: "no live replica of iris", Missing: []string{"iris"}},
-	Listen:    admin.Addresses{TCP: []string{"[::]:6174", "unix:/run/shivad/shiva.sock"}, REST: []string{"[::]:8000"}, GRPC: []string{"[::]:8001"}, Containers: []string{"127.0.0.1:7000", "ipc:///run/x"}, V2: []string{"127.0.0.1:7002"}, Admin: "127.0.0.1:8002"},
-	Doors:     []admin.Door{{Name: "tcp", Connections: 1, InFlight: 12}, {Name: "rest", Connections: 2}},
-	Routes:    []admin.Route{{Name: "inference", To: `digits/latest, stream = "belt-3"`, Ready: true}, {Name: "info", To: "iris"}},
+	Listen: admin.Addresses{TCP: []string{"[::]:6174", "unix:/run/shivad/shiva.sock"}, REST: []string{"[::]:8000"},
+		GRPC: []string{"[::]:8001"}, Containers: []string{"127.0.0.1:7000", "ipc:///run/x"},
+		V2: []string{"127.0.0.1:7002"}, Admin: "127.0.0.1:8002"},
+	Doors: []admin.Door{{Name: "tcp", Connections: 1, InFlight: 12}, {Name: "rest", Connections: 2}},
+	Routes: []admin.Route{{Name: "inference", To: `digits/latest, stream = "belt-3"`, Ready: true},
+		{Name: "info", To: "iris"}},
 	Clients: []admin.Client{
 		{Name: `identity "cam"`, Requests: 1200, Bytes: 3 << 20, Quotas: []admin.Quota{
 			{Quota: "requests_per_second", Limit: 100, Refused: 17, Since: 3},
@@ -97,31 +105,42 @@ var fakeStatus = admin.Status{
 		}},
 		{Name: `identity "idle"`, Quotas: []admin.Quota{}},
 	},
-	Payload:  admin.Usage{Used: 1300000, Limit: 4 << 30, Refused: 2},
-	Shared:   admin.Shared{Inputs: 300 << 20, Used: 12 << 20, Readable: 6 << 20, Replaced: 40 << 20, Limit: 2 << 30, Outputs: 31 << 20},
+	Payload: admin.Usage{Used: 1300000, Limit: 4 << 30, Refused: 2},
+	Shared: admin.Shared{Inputs: 300 << 20, Used: 12 << 20, Readable: 6 << 20, Replaced: 40 << 20, Limit: 2 << 30,
+		Outputs: 31 << 20},
 	Regions:  admin.Regions{Used: 2, Limit: 256, Bytes: 128 << 20, Made: 4 << 20, Refused: 3},
 	Queue:    admin.Queue{Rows: 3, Bytes: 600, OldestRow: 0.2, OldestBatch: 12},
 	Warnings: []string{"container of digits/1 (worker 1) at 127.0.0.1:5555 has not answered a batch for 12s"},
 	Models: []admin.Health{
-		{Name: "digits", Version: "1", Replicas: 2, Failing: 1, Needed: 3, Load: 2.5, ReplicaRows: 400, QueueRows: 3, Requests: 1000, Judged: 1000, Failed: 25, Durations: []admin.DurationClass{{Above: 0.008, UpTo: 0.016, Requests: 900}, {Above: 0.016, UpTo: 0.032, Requests: 100}}, SLO: 0.1, InTime: 875, MissingVoices: 4, NoMemory: 1, OldestRow: 0.2, OldestBatch: 12, Streams: 4, Superseded: 4321, FrameAge: 0.43},
-		{Name: "app", Replicas: 2, Requests: 40, Judged: 40, SLO: 0.05, InTime: 30, Defaults: 10, MissingVoices: 4, Durations: []admin.DurationClass{}},
+		{Name: "digits", Version: "1", Replicas: 2, Failing: 1, Needed: 3, Load: 2.5, ReplicaRows: 400, QueueRows: 3,
+			Requests: 1000, Judged: 1000, Failed: 25, SLO: 0.1, InTime: 875, MissingVoices: 4,
+			NoMemory: 1, OldestRow: 0.2, OldestBatch: 12, Streams: 4, Superseded: 4321, FrameAge: 0.43,
+			Durations: []admin.DurationClass{
+				{Above: 0.008, UpTo: 0.016, Requests: 900}, {Above: 0.016, UpTo: 0.032, Requests: 100}}},
+		{Name: "app", Replicas: 2, Requests: 40, Judged: 40, SLO: 0.05, InTime: 30, Defaults: 10, MissingVoices: 4,
+			Durations: []admin.DurationClass{}},
 	},
-	Newest: admin.Newest{Bytes: 3 << 20, Limit: 64 << 20, Streams: 3, Waiting: 13, Answered: 4000, Failed: 20, Evicted: 1},
+	Newest: admin.Newest{Bytes: 3 << 20, Limit: 64 << 20, Streams: 3, Waiting: 13, Answered: 4000, Failed: 20,
+		Evicted: 1},
 	Streams: []admin.Seen{
 		{Model: "digits", Name: "cam-9", Askers: []string{"robot"}, Waiting: 1},
-		{Model: "app", Name: "cam-3", Client: "10.0.0.4", Identity: "line", Known: true, Age: new(0.043), Waiting: 12, Askers: []string{"plc", "robot"}},
+		{Model: "app", Name: "cam-3", Client: "10.0.0.4", Identity: "line", Known: true, Age: new(0.043), Waiting: 12,
+			Askers: []string{"plc", "robot"}},
 		{Model: "digits", Name: "10.0.0.7:4711", Connection: true, Known: true, Age: new(61.5), Askers: []string{}},
 		{Model: "digits", Name: "cam-4", Client: "user ann", Known: true, Askers: []string{}},
 	},
 	State: admin.State{At: "redis://:xxxxx@10.0.0.9:6379/0", Since: time.Date(2026, 1, 2, 4, 4, 8, 0, time.UTC), Error: "connection refused"},
 	Sessions: []admin.Session{
-		{Model: "digits", Version: "1", Instance: "worker 1", Remote: "127.0.0.1:5555", RPC: "v4", State: "serving", Connected: 3600, Oldest: 12, Batches: 1234, Rows: 56789, Failures: 1, Pending: 2, Slots: 5, AtOnce: 4, Silent: 0.4, LastFailure: "IndexError: 3",
+		{Model: "digits", Version: "1", Instance: "worker 1", Remote: "127.0.0.1:5555", RPC: "v4", State: "serving",
+			Connected: 3600, Oldest: 12, Batches: 1234, Rows: 56789, Failures: 1, Pending: 2, Slots: 5, AtOnce: 4,
+			Silent: 0.4, LastFailure: "IndexError: 3",
 			Arena: "inputs, outputs", Readable: 6 << 20, Outputs: 31 << 20, Replaced: 40 << 20, ReplacedFor: 3},
 		{Remote: "10.0.0.7:1", State: "handshake", Connected: 1},
 	},
 	Processes: []admin.Process{
 		{Name: "digits", Replica: 0, PID: 43, State: "running", Since: 3700},
-		{Name: "iris", Replica: 0, State: "waiting to restart", Since: 2.5, Restarts: 7, LastExit: "exit status 1", Log: []string{"Traceback:", "ModuleNotFoundError: numpy"}},
+		{Name: "iris", Replica: 0, State: "waiting to restart", Since: 2.5, Restarts: 7, LastExit: "exit status 1",
+			Log: []string{"Traceback:", "ModuleNotFoundError: numpy"}},
 	},
 	Limits: map[string]any{"rank": 32},
 }
@@ -426,12 +445,14 @@ func testCommandLine(t *testing.T, network string) {
 	write(t, "a.json", `[[1, 2]]`)
 	writePipelines(t)
 	write(t, "b.json", `[0.5]`)
-	write(t, "rows.json", strings.ReplaceAll(`[[[1,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z],[[2,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z]]`, "Z", "[0,0,0,0,0,0,0,0]"))
+	write(t, "rows.json", strings.ReplaceAll(`[[[1,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z],[[2,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z]]`,
+		"Z", "[0,0,0,0,0,0,0,0]"))
 
 	nobody := deaf(t, network)
 	for _, c := range slices.Concat(commandLines, pipelineLines) {
 		t.Run(c.name, func(t *testing.T) {
-			args := strings.Fields(strings.NewReplacer("NOBODY", nobody, "ADMIN", adminAddr, "TCP", tcp).Replace(c.args))
+			real := strings.NewReplacer("NOBODY", nobody, "ADMIN", adminAddr, "TCP", tcp)
+			args := strings.Fields(real.Replace(c.args))
 			for _, flag := range [][2]string{{"--addr", tcp}, {"--admin", adminAddr}} {
 				if !strings.Contains(c.args, flag[0]) && !strings.Contains(c.name, "help") && c.name != "no-command" {
 					args = append([]string{flag[0], flag[1]}, args...)
@@ -444,7 +465,8 @@ func testCommandLine(t *testing.T, network string) {
 				got += "--- stderr\n" + stderr.String()
 			}
 			got += fmt.Sprintf("--- exit %d\n", code)
-			got = strings.NewReplacer(build.Line("shivactl"), "shivactl VERSION (BUILD)", nobody, "NOBODY", adminAddr, "ADMIN", tcp, "TCP").Replace(got)
+			got = strings.NewReplacer(build.Line("shivactl"), "shivactl VERSION (BUILD)", nobody, "NOBODY", adminAddr,
+				"ADMIN", tcp, "TCP").Replace(got)
 			got = regexp.MustCompile(`"ms":[0-9.]+`).ReplaceAllString(got, `"ms":1.5`)
 			if strings.HasPrefix(c.name, "logs") {
 				got = regexp.MustCompile(`[0-9]{4}-[0-9T: .-]+[0-9]Z?`).ReplaceAllString(got, "2026-01-02 03:04:05.006")
@@ -468,38 +490,6 @@ func testCommandLine(t *testing.T, network string) {
 				t.Errorf("not JSON: %s", stdout.Bytes())
 			}
 		})
-	}
-}
-
-// The learned state of a policy is shown by user, with each model's share of the answers.
-func TestLearned(t *testing.T) {
-	sources := admintest.New(fakeList, fakeStatus).Sources()
-	if _, err := sources.Applications.Create(t.Context(), admin.App{Name: "app", Models: []string{"digits", "other"}, Policy: "exp4"}); err != nil {
-		t.Fatal(err)
-	}
-	for _, body := range []string{`{"user":"","loss":0.25}`, `{"user":"anna","loss":1}`} {
-		if _, err := sources.Learning.Feedback(t.Context(), "app", json.RawMessage(body)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h := httptest.NewServer(admintest.Handler(sources))
-	defer h.Close()
-	for _, c := range []struct{ args, want string }{
-		{"policies learned app", "USER    FEEDBACKS  MODEL     SHARE  MEAN LOSS  OF\n" +
-			"\"\"      1          digits/1  0.500  0.250      1\n" +
-			"                   other/1   0.500  0.250      1\n" +
-			"\"anna\"  1          digits/1  0.500  1.000      1\n" +
-			"                   other/1   0.500  1.000      1\n"},
-		{"policies learned app --user anna --json", `{"application":"app","policy":"exp4","params":{"eta":0.1},"users":[{"user":"anna","rounds":1,` +
-			`"models":[{"model":"digits/1","share":0.5,"loss":1,"count":1},{"model":"other/1","share":0.5,"loss":1,"count":1}]}]}` + "\n"},
-		{"policies learned app --limit 0", "limit: expected a number of users of at least 1"},
-		{"policies forget app --yes", "exp4 of app has learned nothing\n"},
-	} {
-		var out bytes.Buffer
-		run(t.Context(), append(strings.Fields(c.args), "--admin", h.Listener.Addr().String()), nil, &out, &out)
-		if !strings.Contains(out.String(), c.want) {
-			t.Errorf("%s: got\n%s\nexpected\n%s", c.args, out.String(), c.want)
-		}
 	}
 }
 
@@ -532,7 +522,9 @@ func TestManyFiles(t *testing.T) {
 // --version needs no server.
 func TestOwnVersion(t *testing.T) {
 	var stdout bytes.Buffer
-	if code := run(context.Background(), []string{"--version", "--admin", "127.0.0.1:1"}, nil, &stdout, io.Discard); code != 0 || !strings.HasPrefix(stdout.String(), "shivactl "+build.Version+" (") || strings.Count(stdout.String(), "\n") != 1 {
+	code := run(context.Background(), []string{"--version", "--admin", "127.0.0.1:1"}, nil, &stdout, io.Discard)
+	if code != 0 || !strings.HasPrefix(stdout.String(), "shivactl "+build.Version+" (") ||
+		strings.Count(stdout.String(), "\n") != 1 {
 		t.Errorf("%d %s", code, stdout.String())
 	}
 }
@@ -540,12 +532,14 @@ func TestOwnVersion(t *testing.T) {
 func TestVersionOfServer(t *testing.T) {
 	_, adminAddr := fake(t, "tcp")
 	var stdout bytes.Buffer
-	if code := run(context.Background(), []string{"version", "--admin", adminAddr}, nil, &stdout, io.Discard); code != 0 || !strings.Contains(stdout.String(), "shivad 1.2.3 at "+adminAddr) {
+	code := run(context.Background(), []string{"version", "--admin", adminAddr}, nil, &stdout, io.Discard)
+	if code != 0 || !strings.Contains(stdout.String(), "shivad 1.2.3 at "+adminAddr) {
 		t.Errorf("%d %s", code, stdout.String())
 	}
 	stdout.Reset()
 	var v map[string]any
-	if run(context.Background(), []string{"version", "--admin", adminAddr, "--json"}, nil, &stdout, io.Discard); json.Unmarshal(stdout.Bytes(), &v) != nil || v["server"] != "1.2.3" {
+	run(context.Background(), []string{"version", "--admin", adminAddr, "--json"}, nil, &stdout, io.Discard)
+	if json.Unmarshal(stdout.Bytes(), &v) != nil || v["server"] != "1.2.3" {
 		t.Errorf("%s", stdout.String())
 	}
 }
@@ -611,7 +605,8 @@ func TestInterrupt(t *testing.T) {
 	s := shivatest.Serve(l, func(*shivatest.Conn, *shiva.Message) { cancel() })
 	defer s.Close()
 	var stderr bytes.Buffer
-	if code := run(ctx, []string{"infer", "digits", "x.png", "--addr", s.Addr()}, nil, io.Discard, &stderr); code != exitUnreachable || stderr.String() != "shivactl: interrupted\n" {
+	code := run(ctx, []string{"infer", "digits", "x.png", "--addr", s.Addr()}, nil, io.Discard, &stderr)
+	if code != exitUnreachable || stderr.String() != "shivactl: interrupted\n" {
 		t.Errorf("exit %d: %s", code, stderr.String())
 	}
 }
@@ -687,7 +682,8 @@ func TestManual(t *testing.T) {
 		"shivactl.1":                    `(?s)"Jun 2025".*Exit code: 0 done.*--tls-ca.*shivactl-whoami`,
 		"shivactl-models-set-version.1": `(?s)set-version NAME \[VERSION\].*shivactl-models\(1\)`,
 		"shivactl-bench.1":              `(?s)\.EX\n *--rate N +an open loop.*\n\.EE.*--door.*=tcp.*such as p99<50ms`,
-		"shivactl.bash":                 "__start_shivactl", "_shivactl": "#compdef", "shivactl.fish": "complete", "shivactl.ps1": "Register-ArgumentCompleter",
+		"shivactl.bash":                 "__start_shivactl", "_shivactl": "#compdef", "shivactl.fish": "complete",
+		"shivactl.ps1": "Register-ArgumentCompleter",
 	} {
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil || !regexp.MustCompile(want).Match(text) {

@@ -16,7 +16,9 @@ var shells = []struct {
 	file  string
 	write func(root *cobra.Command, w io.Writer) error
 }{
-	{"bash", "shivactl.bash", func(root *cobra.Command, w io.Writer) error { return root.GenBashCompletionV2(w, true) }},
+	{"bash", "shivactl.bash", func(root *cobra.Command, w io.Writer) error {
+		return root.GenBashCompletionV2(w, true)
+	}},
 	{"zsh", "_shivactl", (*cobra.Command).GenZshCompletion},
 	{"fish", "shivactl.fish", func(root *cobra.Command, w io.Writer) error { return root.GenFishCompletion(w, true) }},
 	{"powershell", "shivactl.ps1", (*cobra.Command).GenPowerShellCompletionWithDesc},

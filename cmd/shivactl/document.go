@@ -48,7 +48,8 @@ func (c *cli) export(file string) error {
 		return unfit("", "%s cannot be written: %v", file, err)
 	}
 	if c.json {
-		return c.printJSON(map[string]any{"file": file, "applications": len(d.Applications), "policies": len(d.Policies),
+		return c.printJSON(map[string]any{"file": file,
+			"applications": len(d.Applications), "policies": len(d.Policies),
 			"pipelines": len(d.Pipelines), "settings": len(d.Settings)})
 	}
 	fmt.Fprintf(c.stdout, "%s: %s, %s, %s, settings of %s\n", file, plural(len(d.Applications), "application"),

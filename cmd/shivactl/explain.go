@@ -39,7 +39,8 @@ func (c *cli) explain(args []string) error {
 	if versioned {
 		e.Versions = slices.DeleteFunc(e.Versions, func(v admin.Explanation) bool { return v.Version != version })
 		if len(e.Versions) == 0 {
-			return &failure{shiva.NotFound, fmt.Sprintf("no version %q of a model %q", version, name), remoteHints[shiva.NotFound], exitRefused}
+			return &failure{shiva.NotFound, fmt.Sprintf("no version %q of a model %q", version, name),
+				remoteHints[shiva.NotFound], exitRefused}
 		}
 	}
 	if c.json {

@@ -65,18 +65,28 @@ func explain(err error, flag, addr string) *failure {
 	case errors.Is(err, context.Canceled):
 		return &failure{"canceled", "interrupted", "", exitUnreachable}
 	case errors.Is(err, syscall.ECONNREFUSED), unix && errors.Is(err, fs.ErrNotExist):
-		return &failure{"unreachable", "nothing listens at " + addr, "is shivad running? start it with: shivad    (if it runs elsewhere, say where with " + flag + " HOST:PORT)", exitUnreachable}
+		return &failure{"unreachable", "nothing listens at " + addr,
+			"is shivad running? start it with: shivad    (if it runs elsewhere, say where with " + flag + " HOST:PORT)",
+			exitUnreachable}
 	case unix && errors.Is(err, fs.ErrPermission):
-		return &failure{"unreachable", "no permission to connect to " + addr, "the server's socket_mode, socket_owner and socket_group say who may", exitUnreachable}
+		return &failure{"unreachable", "no permission to connect to " + addr,
+			"the server's socket_mode, socket_owner and socket_group say who may", exitUnreachable}
 	case errors.As(err, &dns):
 		return &failure{"unreachable", "no such host: " + dns.Name, "check " + where, exitUnreachable}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &failure{"timeout", "no answer from " + addr + " in time", "shivactl status shows whether the server is busy, and its addresses; --timeout waits longer", exitUnreachable}
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return &failure{"unreachable", addr + " closed the connection", "is that the right endpoint of a shivad? check " + where + "; does it speak TLS? then say tls://", exitUnreachable}
+		return &failure{"timeout", "no answer from " + addr + " in time",
+			"shivactl status shows whether the server is busy, and its addresses; --timeout waits longer",
+			exitUnreachable}
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET),
+		errors.Is(err, syscall.EPIPE):
+		return &failure{"unreachable", addr + " closed the connection",
+			"is that the right endpoint of a shivad? check " + where + "; does it speak TLS? then say tls://",
+			exitUnreachable}
 	}
 	if _, ok := errors.AsType[*shiva.DecodeError](err); ok {
-		return &failure{"protocol", addr + " does not answer in Shiva: " + err.Error(), "is that the TCP endpoint of a shivad? check " + where + "; does it speak TLS? then say tls://", exitUnreachable}
+		return &failure{"protocol", addr + " does not answer in Shiva: " + err.Error(),
+			"is that the TCP endpoint of a shivad? check " + where + "; does it speak TLS? then say tls://",
+			exitUnreachable}
 	}
 	return &failure{"unreachable", err.Error(), "check " + where, exitUnreachable}
 }
@@ -98,13 +108,15 @@ var remoteHints = map[string]string{
 
 // tokenHints are the remoteHints that hold for every door.
 var tokenHints = map[string]string{
-	shiva.Unauthenticated:  "show a token of the server's: in $" + token.Env + ", or in a file that $" + token.FileEnv + " names: shivactl manual authentication",
+	shiva.Unauthenticated: "show a token of the server's: in $" + token.Env + ", or in a file that $" + token.FileEnv +
+		" names: shivactl manual authentication",
 	shiva.PermissionDenied: "shivactl whoami shows who you are to the server, and what you may",
 }
 
 // typeOf returns the type of error of an HTTP status; "" if several types have that status.
 func typeOf(status int) string {
-	return map[int]string{http.StatusNotFound: shiva.NotFound, http.StatusUnauthorized: shiva.Unauthenticated, http.StatusForbidden: shiva.PermissionDenied}[status]
+	return map[int]string{http.StatusNotFound: shiva.NotFound, http.StatusUnauthorized: shiva.Unauthenticated,
+		http.StatusForbidden: shiva.PermissionDenied}[status]
 }
 
 // report prints an error and returns the exit code.

@@ -38,7 +38,8 @@ func help(cmd *cobra.Command, _ []string) {
 		fmt.Fprintf(w, "\nExamples:\n\n%s\n", strings.TrimRight(cmd.Example, "\n"))
 	}
 	if cmd.HasAvailableLocalFlags() {
-		fmt.Fprintf(w, "\nFlags, beside those of all commands (shivactl help):\n\n%s", cmd.LocalFlags().FlagUsagesWrapped(helpColumns))
+		fmt.Fprintf(w, "\nFlags, beside those of all commands (shivactl help):\n\n%s",
+			cmd.LocalFlags().FlagUsagesWrapped(helpColumns))
 	} else {
 		fmt.Fprintln(w, "\nFlags are those of all commands: shivactl help")
 	}
@@ -58,7 +59,8 @@ func overview(root *cobra.Command) {
 		}
 		list(w, members)
 	}
-	fmt.Fprintf(w, "\nFlags of all commands, before or after it:\n\n%s", root.PersistentFlags().FlagUsagesWrapped(helpColumns))
+	fmt.Fprintf(w, "\nFlags of all commands, before or after it:\n\n%s",
+		root.PersistentFlags().FlagUsagesWrapped(helpColumns))
 	fmt.Fprintf(w, "\n%s", notes)
 }
 
@@ -160,7 +162,8 @@ func didYouMean(word string, known []string) string {
 // noCommand is the failure of a command that does not exist.
 func noCommand(root *cobra.Command, name string) error {
 	if near := suggestions(root, name); len(near) > 0 {
-		return &failure{"usage", fmt.Sprintf("there is no command %q", name), "did you mean " + strings.Join(near, " or ") + "?", exitUsage}
+		return &failure{"usage", fmt.Sprintf("there is no command %q", name),
+			"did you mean " + strings.Join(near, " or ") + "?", exitUsage}
 	}
 	var all []string
 	for _, cmd := range root.Commands() {

@@ -98,7 +98,8 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 	case o.draw != "" && len(args) != 2:
 		return usage("infer", "--draw takes one FILE, got %d", len(args)-1)
 	case o.id != "" && len(args) > 2 && !o.batch:
-		return usage("infer", "--id names one request, and each of the %d files is one; --batch sends them as one", len(args)-1)
+		return usage("infer", "--id names one request, and each of the %d files is one; --batch sends them as one",
+			len(args)-1)
 	}
 	scale, err := parseScale(o.scale)
 	if err != nil {
@@ -242,14 +243,17 @@ func (c *cli) askTogether(client *shiva.Client, m model, items []item, what requ
 			all.inputs = append(all.inputs, tensor.Tensor{})
 			continue
 		} else if s.regions != "" || slices.ContainsFunc(parts, leftOut) {
-			return nil, unfit("without --batch each file is a request of its own", "input %q, of %s, cannot be that of several files", s.Name, items[given].name)
+			return nil, unfit("without --batch each file is a request of its own",
+				"input %q, of %s, cannot be that of several files", s.Name, items[given].name)
 		}
 		if slices.ContainsFunc(parts, func(t tensor.Tensor) bool { return holdsFile(t, s) }) {
-			return nil, unfit("without --batch each file is a request of its own", "input %q of %s takes one picture file in a request", s.Name, m.route)
+			return nil, unfit("without --batch each file is a request of its own",
+				"input %q of %s takes one picture file in a request", s.Name, m.route)
 		}
 		joined, err := tensor.Concat(parts, nil)
 		if err != nil {
-			return nil, unfit("without --batch each file is a request of its own", "the files are not alike: %v (input %q)", err, s.Name)
+			return nil, unfit("without --batch each file is a request of its own",
+				"the files are not alike: %v (input %q)", err, s.Name)
 		}
 		all.inputs = append(all.inputs, joined)
 	}
@@ -265,7 +269,8 @@ func (c *cli) askTogether(client *shiva.Client, m model, items []item, what requ
 	for i, it := range items {
 		r := result{name: it.name, rows: it.rows, metadata: whole.metadata, took: whole.took}
 		for _, t := range whole.outputs {
-			part, err := t.RowSlice(m.length(t.Name, whole.outputs, 0, from), m.length(t.Name, whole.outputs, 0, from+it.rows))
+			part, err := t.RowSlice(m.length(t.Name, whole.outputs, 0, from),
+				m.length(t.Name, whole.outputs, 0, from+it.rows))
 			if err != nil {
 				return nil, &failure{"protocol", fmt.Sprintf("the answer has too few rows: %v", err), "", exitRefused}
 			}
@@ -320,7 +325,8 @@ func (c *cli) ask(client *shiva.Client, m model, it item, what request) result {
 	defer answer.Release()
 	r.metadata = slices.Clone(answer.Metadata)
 	if r.outputs, err = outputs(m, answer); err != nil {
-		r.err = &failure{"protocol", "unusable answer: " + err.Error(), "the log of the model's container may say more", exitRefused}
+		r.err = &failure{"protocol", "unusable answer: " + err.Error(), "the log of the model's container may say more",
+			exitRefused}
 	}
 	return r
 }
@@ -430,7 +436,8 @@ func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
 	out := make([]tensor.Tensor, len(order))
 	for i, name := range order {
 		out[i] = byName[name]
-		if at := place(m, name); len(m.inputs) == 0 && at < len(m.outputs) && batched(m.outputs[at]) && m.outputs[at].Ragged == "" {
+		if at := place(m, name); len(m.inputs) == 0 && at < len(m.outputs) && batched(m.outputs[at]) &&
+			m.outputs[at].Ragged == "" {
 			out[i].Shape = append(tensor.Shape{1}, out[i].Shape...)
 		}
 	}

@@ -183,7 +183,8 @@ func (c *cli) setVersion(command string, args []string) error {
 	}
 	version := strings.Join(args, "")
 	var m admin.ModelVersions
-	if err := c.send(http.MethodPut, apiPath("/v1/models/%s/default_version", name), map[string]string{"version": version}, &m); err != nil {
+	if err := c.send(http.MethodPut, apiPath("/v1/models/%s/default_version", name),
+		map[string]string{"version": version}, &m); err != nil {
 		return err
 	}
 	if c.json {
@@ -242,7 +243,8 @@ func (c *cli) printModels(models []admin.Model) error {
 		if m.Ready {
 			ready = "yes"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s", m.Name, version, ready, m.Replicas, cmp.Or(m.Platform, "-"), m.MaxBatch,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s", m.Name, version, ready, m.Replicas,
+			cmp.Or(m.Platform, "-"), m.MaxBatch,
 			declarations(m.Inputs), declarations(m.Outputs), plural(m.QueueRows, "row"))
 		switch {
 		case m.Cache != nil:

@@ -73,7 +73,8 @@ func (c *cli) policies(args []string) error {
 		list.Policies = slices.DeleteFunc(list.Policies, func(p admin.Policy) bool { return p.Name != args[0] })
 		if len(list.Policies) == 0 {
 			hint := cmp.Or(didYouMean(args[0], names), "shivactl help policies")
-			return &failure{"usage", fmt.Sprintf("there is no policy %q; there are %s", args[0], strings.Join(names, ", ")), hint, exitUsage}
+			return &failure{"usage",
+				fmt.Sprintf("there is no policy %q; there are %s", args[0], strings.Join(names, ", ")), hint, exitUsage}
 		}
 	}
 	if c.json {

@@ -163,7 +163,8 @@ func (c *cli) applyProfile() error {
 		to                        *string
 	}{
 		{"addr", addrEnv, p.Addr, &c.addr}, {"admin", adminEnv, p.Admin, &c.admin},
-		{"tls-ca", "", p.TLSCA, &c.tls.ca}, {"tls-cert", "", p.TLSCert, &c.tls.cert}, {"tls-key", "", p.TLSKey, &c.tls.key}, {"tls-name", "", p.TLSName, &c.tls.name},
+		{"tls-ca", "", p.TLSCA, &c.tls.ca}, {"tls-cert", "", p.TLSCert, &c.tls.cert},
+		{"tls-key", "", p.TLSKey, &c.tls.key}, {"tls-name", "", p.TLSName, &c.tls.name},
 	} {
 		if c.given[s.flag] {
 			continue

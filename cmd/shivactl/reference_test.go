@@ -24,7 +24,8 @@ The help of each command, as ` + "`shivactl help COMMAND`" + ` prints it. The fl
 commands are in the help of shivactl itself; ` + "`shivad -h`" + ` has those of the server.
 `)
 	var out bytes.Buffer
-	c := &cli{stdout: &out, stderr: &out, addr: defaultAddr, admin: "127.0.0.1:8002", timeout: 30 * time.Second, given: map[string]bool{}}
+	c := &cli{stdout: &out, stderr: &out, addr: defaultAddr, admin: "127.0.0.1:8002", timeout: 30 * time.Second,
+		given: map[string]bool{}}
 	root := c.root()
 	commands := append([]*cobra.Command{root}, root.Commands()...)
 	for _, cmd := range commands {
@@ -34,7 +35,8 @@ commands are in the help of shivactl itself; ` + "`shivad -h`" + ` has those of 
 		out.Reset()
 		help(cmd, nil)
 		for line := range strings.Lines(out.String()) {
-			if utf8.RuneCountInString(line) > helpColumns+1 && !strings.Contains(line, "  shivactl ") && !strings.Contains(line, "completion") {
+			if utf8.RuneCountInString(line) > helpColumns+1 && !strings.Contains(line, "  shivactl ") &&
+				!strings.Contains(line, "completion") {
 				t.Errorf("%s: a line is wider than %d columns: %s", cmd.CommandPath(), helpColumns, line)
 			}
 		}

@@ -49,7 +49,8 @@ func (c *cli) printStreams(list admin.StreamList) error {
 				name += " (connection)"
 			}
 			rate := func(n int) float64 { return float64(n) / max(s.Span, 0.001) }
-			fmt.Fprintf(w, "%s\t%s\t%v\t%.3g\t%.3g\t%.3g\t%d\t%s\t%s\t%s\n", name, v.Version, s.Keep, rate(s.Frames), rate(s.Answered), rate(s.Superseded),
+			fmt.Fprintf(w, "%s\t%s\t%v\t%.3g\t%.3g\t%.3g\t%d\t%s\t%s\t%s\n", name, v.Version, s.Keep, rate(s.Frames),
+				rate(s.Answered), rate(s.Superseded),
 				s.Waiting, millis(s.Age), millis(s.Late), seconds(s.Silent))
 		}
 		if more := v.Known - len(v.Streams); more > 0 {
@@ -104,7 +105,8 @@ func writeSeen(w io.Writer, all []admin.Seen) {
 
 // newestText tells what is kept of the newest answers of streams.
 func newestText(n admin.Newest) string {
-	text := fmt.Sprintf("%s of %s, %s, %s waiting", size(n.Bytes), size(n.Limit), plural(n.Streams, "stream"), plural(n.Waiting, "question"))
+	text := fmt.Sprintf("%s of %s, %s, %s waiting", size(n.Bytes), size(n.Limit), plural(n.Streams, "stream"),
+		plural(n.Waiting, "question"))
 	if n.Evicted > 0 {
 		text += fmt.Sprintf(", %s forgotten because of the limit", plural(int(n.Evicted), "stream"))
 	}

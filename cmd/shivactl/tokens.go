@@ -79,7 +79,8 @@ func (c *cli) newToken(o *tokenOptions, name string) error {
 	for i, right := range may {
 		quoted[i] = strconv.Quote(right)
 	}
-	fmt.Fprintf(c.stdout, "[[identity]]\nname = %q\ntoken_sha256 = %q\nmay = [%s]\n", name, token.Hash(secret), strings.Join(quoted, ", "))
+	fmt.Fprintf(c.stdout, "[[identity]]\nname = %q\ntoken_sha256 = %q\nmay = [%s]\n", name, token.Hash(secret),
+		strings.Join(quoted, ", "))
 	return nil
 }
 
@@ -98,7 +99,8 @@ func checkRight(right string) error {
 	if near := nearest.Names(right, all); len(near) > 0 {
 		hint = "did you mean " + strings.Join(near, " or ") + "?"
 	}
-	return &failure{"usage", fmt.Sprintf("--may: there is no right %q; the rights are %s", right, strings.Join(all, ", ")), hint, exitUsage}
+	return &failure{"usage",
+		fmt.Sprintf("--may: there is no right %q; the rights are %s", right, strings.Join(all, ", ")), hint, exitUsage}
 }
 
 // writeSecret writes a new file that only its owner can read; it fails if the file exists.

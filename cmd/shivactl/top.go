@@ -131,17 +131,20 @@ const lately = 60
 func topOf(before, now *admin.Status) top {
 	span := max(now.Uptime-before.Uptime, 0.001)
 	t := top{
-		Version: now.Version, Ready: now.Readiness.Ready, Reason: now.Readiness.Reason, Uptime: now.Uptime, Span: span, Warnings: len(now.Warnings),
-		Models: []topModel{}, Pipelines: now.Pipelines, Clients: []topClient{}, Streams: append([]admin.Seen{}, now.Streams...),
+		Version: now.Version, Ready: now.Readiness.Ready, Reason: now.Readiness.Reason, Uptime: now.Uptime, Span: span,
+		Warnings: len(now.Warnings), Models: []topModel{}, Pipelines: now.Pipelines, Clients: []topClient{},
+		Streams: append([]admin.Seen{}, now.Streams...),
 	}
 	for _, h := range now.Models {
 		old := admin.Health{}
-		if i := slices.IndexFunc(before.Models, func(b admin.Health) bool { return b.Name == h.Name && b.Version == h.Version }); i >= 0 {
+		same := func(b admin.Health) bool { return b.Name == h.Name && b.Version == h.Version }
+		if i := slices.IndexFunc(before.Models, same); i >= 0 {
 			old = before.Models[i]
 		}
 		m := topModel{
-			Name: h.Name, Version: h.Version, Replicas: h.Replicas, Failing: h.Failing, QueueRows: h.QueueRows, OldestRow: h.OldestRow,
-			Failed: float64(since(h.Failed, old.Failed)) / span, Streams: h.Streams, FrameAge: h.FrameAge,
+			Name: h.Name, Version: h.Version, Replicas: h.Replicas, Failing: h.Failing, QueueRows: h.QueueRows,
+			OldestRow: h.OldestRow, Streams: h.Streams, FrameAge: h.FrameAge,
+			Failed: float64(since(h.Failed, old.Failed)) / span,
 		}
 		if h.Version == "" {
 			m.Kind = kindOf(h)
@@ -165,7 +168,8 @@ func topOf(before, now *admin.Status) top {
 		if i := slices.IndexFunc(before.Clients, func(b admin.Client) bool { return b.Name == k.Name }); i >= 0 {
 			old = before.Clients[i]
 		}
-		one := topClient{Name: k.Name, Requests: float64(since(k.Requests, old.Requests)) / span, Bytes: float64(since(k.Bytes, old.Bytes)) / span}
+		one := topClient{Name: k.Name, Requests: float64(since(k.Requests, old.Requests)) / span,
+			Bytes: float64(since(k.Bytes, old.Bytes)) / span}
 		for _, q := range k.Quotas {
 			if q.Refused == 0 || q.Since > lately {
 				continue
@@ -261,7 +265,8 @@ func (c *cli) printTop(t *top, s *admin.Status) error {
 		if m.InTime != nil {
 			inTime = fmt.Sprintf("%.4g %%", 100**m.InTime)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", name, replicas, waiting, rate(m.Requests), rate(m.Failed), durationText(m.P50), durationText(m.P99),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", name, replicas, waiting, rate(m.Requests),
+			rate(m.Failed), durationText(m.P50), durationText(m.P99),
 			inTime, m.Streams, millis(m.FrameAge))
 	}
 	if len(t.Pipelines) > 0 {

@@ -277,3 +277,19 @@ processes = 4
 		}
 	}
 }
+
+func TestMarshalJSON(t *testing.T) {
+	c := Default()
+	c.Models["m"] = Model{Policy: c.Defaults, DefaultVersion: "2"}
+	c.Supervised = []Container{{Name: "p"}}
+	out, err := c.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"drain":"30s"`, `"message_bytes":"256MiB"`, `"listen":["127.0.0.1:7000"]`,
+		`"default_version":"2"`, `"command":[]`, `"env":{}`, `"idle_timeout":"0s"`} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("%s is not in %s", want, out)
+		}
+	}
+}

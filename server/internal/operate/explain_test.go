@@ -9,23 +9,30 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
+// aMinute returns what a scheduler tells of a model that was asked for a minute, but for a change.
+func aMinute(change func(*scheduler.Stats)) scheduler.Stats {
+	s := scheduler.Stats{
+		ID: scheduler.ModelID{Name: "m", Version: "1"}, Live: 1, Predictable: true, Span: time.Minute,
+		Config: scheduler.ModelConfig{Strategy: "deadline", Objective: 20 * time.Millisecond, BatchBytes: 1 << 20,
+			ExecTimeout: time.Second},
+		// Nothing from before the last minute may be mentioned.
+		Counts: scheduler.Counts{Submitted: 1 << 40, Peak: 999, Batches: 1 << 30, Rows: 1 << 40,
+			BatchesDone: 1 << 30, BatchesFailed: 1 << 20, Suspected: 77,
+			Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeMemory: 1 << 40},
+			Closed:   map[scheduler.CloseReason]uint64{scheduler.CloseShape: 1 << 30}},
+		Recent: scheduler.Counts{Submitted: 120, Batches: 50, Rows: 100, BatchesDone: 50,
+			Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeOK: 100},
+			Closed:   map[scheduler.CloseReason]uint64{}},
+		Replicas: []scheduler.ReplicaStats{{Label: "A", State: "live", Limit: 30, Largest: 15, MaxBatch: 128,
+			Profile: []scheduler.ProfilePoint{{Rows: 1, Typical: 5500 * time.Microsecond},
+				{Rows: 10, Typical: 10 * time.Millisecond, Planned: 11 * time.Millisecond}}}},
+	}
+	change(&s)
+	return s
+}
+
 // TestSentences: each situation has the sentence that an operator needs.
 func TestSentences(t *testing.T) {
-	base := func(change func(*scheduler.Stats)) scheduler.Stats {
-		s := scheduler.Stats{
-			ID: scheduler.ModelID{Name: "m", Version: "1"}, Live: 1, Predictable: true, Span: time.Minute,
-			Config: scheduler.ModelConfig{Strategy: "deadline", Objective: 20 * time.Millisecond, BatchBytes: 1 << 20, ExecTimeout: time.Second},
-			// Nothing from before the last minute may be mentioned.
-			Counts: scheduler.Counts{Submitted: 1 << 40, Peak: 999, Batches: 1 << 30, Rows: 1 << 40, BatchesDone: 1 << 30, BatchesFailed: 1 << 20, Suspected: 77,
-				Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeMemory: 1 << 40}, Closed: map[scheduler.CloseReason]uint64{scheduler.CloseShape: 1 << 30}},
-			Recent: scheduler.Counts{Submitted: 120, Batches: 50, Rows: 100, BatchesDone: 50,
-				Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeOK: 100}, Closed: map[scheduler.CloseReason]uint64{}},
-			Replicas: []scheduler.ReplicaStats{{Label: "A", State: "live", Limit: 30, Largest: 15, MaxBatch: 128,
-				Profile: []scheduler.ProfilePoint{{Rows: 1, Typical: 5500 * time.Microsecond}, {Rows: 10, Typical: 10 * time.Millisecond, Planned: 11 * time.Millisecond}}}},
-		}
-		change(&s)
-		return s
-	}
 	closed := func(r scheduler.CloseReason) func(*scheduler.Stats) {
 		return func(s *scheduler.Stats) { s.Recent.Closed[r] = 45; s.Recent.Peak = 7 }
 	}
@@ -69,7 +76,8 @@ func TestSentences(t *testing.T) {
 		{func(s *scheduler.Stats) { s.Replicas[0].Serial, s.Replicas[0].Slots = true, 1 }, "replica A gets one batch at a time"},
 		{func(s *scheduler.Stats) {
 			r := &s.Replicas[0]
-			s.Failing, r.State, r.Failed, r.LastError, r.LastFailed = 1, scheduler.ReplicaFailing, 31, errors.New("no kernel image"), 2*time.Second
+			s.Failing, r.State, r.Failed, r.LastError, r.LastFailed = 1, scheduler.ReplicaFailing, 31,
+				errors.New("no kernel image"), 2*time.Second
 		}, "Replica A fails on every batch, 31 so far; the last one 2s ago: no kernel image."},
 		{func(s *scheduler.Stats) { s.Failing = 1 }, "nothing is answered, though the model counts as ready"},
 		{func(s *scheduler.Stats) {
@@ -77,7 +85,8 @@ func TestSentences(t *testing.T) {
 			s.Live, r.State, r.OldestBatch, r.LastError = 0, scheduler.ReplicaSuspect, 12*time.Second, errors.New("no answer within execution_timeout, 1s")
 		}, "Replica A hangs: a batch was sent 12s ago and is not answered. It gets only probes until it answers, and loses its session if it still does not answer; the last error: no answer within execution_timeout, 1s."},
 		{func(s *scheduler.Stats) {
-			s.Recent.BatchesFailed, s.Replicas[0].LastError, s.Replicas[0].LastFailed = 5, errors.New("too dark"), time.Second
+			r := &s.Replicas[0]
+			s.Recent.BatchesFailed, r.LastError, r.LastFailed = 5, errors.New("too dark"), time.Second
 		}, "10 % of the batches failed. Replica A failed one 1s ago: too dark."},
 		{ended(scheduler.OutcomeMemory), "25 requests (20 %) had no result, memory: there was no payload memory for their answers. Raise limits"},
 		{func(s *scheduler.Stats) { s.Replicas[0].Stalls, s.Replicas[0].Stall = 0.03, 33*time.Millisecond },
@@ -88,7 +97,7 @@ func TestSentences(t *testing.T) {
 		{ended(scheduler.OutcomeQueueRows), "25 requests (20 %) had no result, queue rows: the queue had queue_rows rows"},
 		{ended(scheduler.OutcomeDeadlineNeverSent), "deadlines passed before a replica took them"},
 	} {
-		got := strings.Join(sentences(base(c.change), ""), "\n")
+		got := strings.Join(sentences(aMinute(c.change), ""), "\n")
 		if !strings.Contains(got, c.want) {
 			t.Errorf("want %q in\n%s", c.want, got)
 		}
@@ -98,13 +107,14 @@ func TestSentences(t *testing.T) {
 			}
 		}
 	}
-	for _, r := range []scheduler.CloseReason{scheduler.CloseFull, scheduler.CloseObjective, scheduler.CloseBytes, scheduler.CloseDeadline} {
-		if got := strings.Join(sentences(base(closed(r)), ""), "\n"); strings.Contains(got, "only more replicas") {
+	for _, r := range []scheduler.CloseReason{scheduler.CloseFull, scheduler.CloseObjective, scheduler.CloseBytes,
+		scheduler.CloseDeadline} {
+		if got := strings.Join(sentences(aMinute(closed(r)), ""), "\n"); strings.Contains(got, "only more replicas") {
 			t.Errorf("batches closed for %s, and only more replicas are to help:\n%s", r, got)
 		}
 	}
 	for _, r := range scheduler.CloseReasons() {
-		if text := closeReason(base(func(*scheduler.Stats) {}), r); strings.HasPrefix(text, "were closed because of") {
+		if text := closeReason(aMinute(func(*scheduler.Stats) {}), r); strings.HasPrefix(text, "were closed because of") {
 			t.Errorf("nothing is said about batches closed for %s", r)
 		}
 	}
@@ -113,7 +123,8 @@ func TestSentences(t *testing.T) {
 // TestSentencesUnbatched: a model that is not batched is not spoken of as if it were.
 func TestSentencesUnbatched(t *testing.T) {
 	s := scheduler.Stats{
-		ID: scheduler.ModelID{Name: "m", Version: "1"}, Live: 1, Unbatched: true, Span: time.Minute, Config: scheduler.ModelConfig{Strategy: "deadline", MaxBatch: 1},
+		ID: scheduler.ModelID{Name: "m", Version: "1"}, Live: 1, Unbatched: true, Span: time.Minute,
+		Config: scheduler.ModelConfig{Strategy: "deadline", MaxBatch: 1},
 		Recent: scheduler.Counts{Submitted: 120, Batches: 50, Rows: 50, Peak: 7},
 		Replicas: []scheduler.ReplicaStats{{Label: "A", State: "live", Limit: 1, Largest: 1, MaxBatch: 1, Ceiling: 1,
 			Profile: []scheduler.ProfilePoint{{Rows: 1, Typical: 5500 * time.Microsecond}}}},
@@ -121,7 +132,8 @@ func TestSentencesUnbatched(t *testing.T) {
 	for _, r := range scheduler.CloseReasons() {
 		s.Recent.Closed = map[scheduler.CloseReason]uint64{r: 50}
 		got := strings.Join(sentences(s, ""), "\n")
-		if want := "120 requests were accepted, 2.0 a second. 50 were sent to replicas, one by one."; !strings.Contains(got, want) ||
+		want := "120 requests were accepted, 2.0 a second. 50 were sent to replicas, one by one."
+		if !strings.Contains(got, want) ||
 			strings.Contains(got, "max_batch") || strings.Contains(got, "of the batches") {
 			t.Errorf("closed for %s: got\n%s\nexpected\n%s", r, got, want)
 		}
@@ -131,9 +143,11 @@ func TestSentencesUnbatched(t *testing.T) {
 // TestExplainWaits: the latest wait for clients that ask again on each answer is told with what
 // came of it, however few batches waited, and a busy replica is not said to be lightly loaded.
 func TestExplainWaits(t *testing.T) {
-	busy := scheduler.Stats{Span: time.Minute, Recent: scheduler.Counts{Batches: 50}, Replicas: []scheduler.ReplicaStats{
-		{State: "live", Concurrency: 1, Measured: []scheduler.Measurement{{Rows: 2, Took: 1100 * time.Millisecond}}}}}
-	if got, want := closeReason(busy, scheduler.CloseIdle), "the replicas are busy nearly all the time"; !strings.Contains(got, want) {
+	measured := []scheduler.Measurement{{Rows: 2, Took: 1100 * time.Millisecond}}
+	busy := scheduler.Stats{Span: time.Minute, Recent: scheduler.Counts{Batches: 50},
+		Replicas: []scheduler.ReplicaStats{{State: "live", Concurrency: 1, Measured: measured}}}
+	got, want := closeReason(busy, scheduler.CloseIdle), "the replicas are busy nearly all the time"
+	if !strings.Contains(got, want) {
 		t.Errorf("want %q in %q", want, got)
 	}
 	for _, c := range []struct {
@@ -146,7 +160,8 @@ func TestExplainWaits(t *testing.T) {
 		{10, scheduler.Wait{Took: time.Millisecond, Hoped: 3, Came: 1, Gain: 1.5}, "1 came, so it was in vain. There were 40 such waits, which brought 600 rows; 25 % of them were in vain."},
 		{0, scheduler.Wait{Took: time.Millisecond, Hoped: 1}, "0 came, to measure a batch of that size."},
 	} {
-		s := scheduler.Stats{Live: 1, Recent: scheduler.Counts{Batches: 1000, Waits: 40, WaitedRows: 600, WaitsInVain: c.inVain}, LastWait: c.wait}
+		s := scheduler.Stats{Live: 1, Recent: scheduler.Counts{Batches: 1000, Waits: 40, WaitedRows: 600,
+			WaitsInVain: c.inVain}, LastWait: c.wait}
 		if got := strings.Join(sentences(s, ""), "\n"); !strings.Contains(got, c.want) {
 			t.Errorf("want %q in %q", c.want, got)
 		}
@@ -159,7 +174,8 @@ func TestExplainWaits(t *testing.T) {
 // TestExplainCulprits: a request that ended a container is named as its client would name it.
 func TestExplainCulprits(t *testing.T) {
 	s := scheduler.Stats{Culprits: []scheduler.Culprit{
-		{Name: `"7", from bob (connection 12)`, Stream: "cam", Replica: "A", Err: errors.New("it hung up"), Ago: time.Second},
+		{Name: `"7", from bob (connection 12)`, Stream: "cam", Replica: "A", Err: errors.New("it hung up"),
+			Ago: time.Second},
 	}}
 	want := `loss of a container, "A", which executed it alone 1s ago: "7", from bob (connection 12), a frame of stream "cam" (it hung up).`
 	if got := strings.Join(sentences(s, ""), "\n"); !strings.Contains(got, want) {
@@ -170,7 +186,8 @@ func TestExplainCulprits(t *testing.T) {
 // processDocuments that share processors answer no more if there are more of them, and nothing
 // advises more.
 func TestSentencesOfCrowds(t *testing.T) {
-	measured := []scheduler.ReplicaStats{{Label: "A", State: scheduler.ReplicaLive, Profile: []scheduler.ProfilePoint{{Rows: 1, Typical: time.Second}}}}
+	measured := []scheduler.ReplicaStats{{Label: "A", State: scheduler.ReplicaLive,
+		Profile: []scheduler.ProfilePoint{{Rows: 1, Typical: time.Second}}}}
 	s := scheduler.Stats{Live: 1, Replicas: measured, Need: scheduler.Need{Replicas: 9, Worth: 1}}
 	s.Recent.Batches = 1
 	for crowded, want := range map[string]int{"": 0, "4 processes want 4 processors, and it may use 2": 2} {
@@ -204,7 +221,8 @@ func TestProof(t *testing.T) {
 		`{"proof": "rows: 2 and 3 random rows had the same answers", "device": "cpu"}`: "rows: 2 and 3 random rows had the same answers.",
 		`{"proof": 5}`: "", `{}`: "", ``: "",
 	} {
-		if got := strings.Join(proof([]byte(parameters)), "\n"); got == "" != (want == "") || !strings.HasSuffix(got, want) {
+		if got := strings.Join(proof([]byte(parameters)), "\n"); got == "" != (want == "") ||
+			!strings.HasSuffix(got, want) {
 			t.Errorf("%s: %q", parameters, got)
 		}
 	}

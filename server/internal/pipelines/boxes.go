@@ -123,7 +123,8 @@ func (r *run) classes(maker int, f siblings, parent, n int, names []string) (is 
 		if err != nil {
 			return nil, err
 		}
-		return func(k int) bool { return slices.Contains(names, strconv.FormatInt(whole(&t, k), 10)) }, r.paired(maker, f.classes, t.Rows(), n)
+		return func(k int) bool { return slices.Contains(names, strconv.FormatInt(whole(&t, k), 10)) },
+			r.paired(maker, f.classes, t.Rows(), n)
 	}
 	return nil, nil
 }
@@ -292,7 +293,8 @@ func sides(t *tensor.Tensor, format string) (width, height int, err error) {
 	}
 	height, width = tensor.Sides(t.Shape[1:], format)
 	if width < 1 || height < 1 {
-		return 0, 0, fmt.Errorf("%w: a picture of %d x %d pixels has no regions", scheduler.ErrInvalidInput, width, height)
+		return 0, 0, fmt.Errorf("%w: a picture of %d x %d pixels has no regions", scheduler.ErrInvalidInput, width,
+			height)
 	}
 	return width, height, nil
 }

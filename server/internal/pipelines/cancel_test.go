@@ -145,7 +145,8 @@ func TestChangedWhileAsked(t *testing.T) {
 	} {
 		for _, tt := range shapesOfWork {
 			t.Run(change.name+", "+tt.name, func(t *testing.T) {
-				for _, at := range []time.Duration{0, 2 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond} {
+				for _, at := range []time.Duration{0, 2 * time.Millisecond, 10 * time.Millisecond,
+					30 * time.Millisecond} {
 					onRig(t, func(r *rig) {
 						r.serveShapes()
 						d := twoStages()
@@ -174,7 +175,8 @@ func TestChangedWhileAsked(t *testing.T) {
 						}
 						inner := change.name == "the inner ones are deleted" && tt.define != nil && !tt.stream
 						if inner || change.want != "" {
-							if err == nil || inner != errors.Is(err, scheduler.ErrUnavailable) || !inner && !strings.Contains(fmt.Sprint(err), change.want) {
+							if err == nil || inner != errors.Is(err, scheduler.ErrUnavailable) ||
+								!inner && !strings.Contains(fmt.Sprint(err), change.want) {
 								t.Errorf("after %v, a later request: %v", at, err)
 							}
 						} else if err != nil {

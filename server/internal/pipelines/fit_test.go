@@ -173,7 +173,8 @@ func TestTakenNames(t *testing.T) {
 			Stages: []admin.Stage{{Name: "s", Model: "nobody", Inputs: map[string]string{"x": "x"}}}}
 		said := r.reg.Problems(d)
 		if _, err := r.reg.Create(r.t.Context(), d); err == nil || len(said) != 2 ||
-			said[0] != `invalid input: pipeline "maker": there is a model of that name` || !strings.HasSuffix(err.Error(), said[0]) {
+			said[0] != `invalid input: pipeline "maker": there is a model of that name` ||
+			!strings.HasSuffix(err.Error(), said[0]) {
 			t.Errorf("got %v of Create, and %q", err, said)
 		}
 	})

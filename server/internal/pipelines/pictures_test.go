@@ -119,14 +119,16 @@ func TestPictureFiles(t *testing.T) {
 			d.Outputs = map[string]string{"y": "inner.y"}
 			d.Stages = []admin.Stage{{Name: "inner", Model: "inner", Inputs: map[string]string{"photo": "photo"}}}
 		}, filesIn(pngFile(41), turnedFile(42)), `y=[41 0 42 0 42 1] inner.cut.rows=[1 2]`},
-		{"cut by an application", func(d *Definition) { d.Stages[1].Model = "app" }, filesIn(pngFile(41), turnedFile(42)),
+		{"cut by an application", func(d *Definition) { d.Stages[1].Model = "app" },
+			filesIn(pngFile(41), turnedFile(42)),
 			`y=[41 0 42 0 42 1] cut.rows=[1 2] cut.of=[0 1 2] cut.status=[0 0 0]`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			onRig(t, func(r *rig) {
 				r.serve("spotter", fileSpotter, takes(5*time.Millisecond))
 				r.serve("cutter", fileCutter, takes(5*time.Millisecond))
-				if _, err := r.apps.Put(r.t.Context(), apps.Definition{Name: "app", Models: []string{"cutter"}}); err != nil {
+				app := apps.Definition{Name: "app", Models: []string{"cutter"}}
+				if _, err := r.apps.Put(r.t.Context(), app); err != nil {
 					t.Fatal(err)
 				}
 				inner, d := photos(), photos()
@@ -152,7 +154,8 @@ func TestRegionsOfAnotherPicture(t *testing.T) {
 		both := spotter // answers a box of the left half, also in parts
 		both.spec.Outputs = append(slices.Clone(both.spec.Outputs), spec("parts", tensor.Float32, "count", 4))
 		both.rows = func(*scheduler.Part, int) ([][]byte, string) {
-			return [][]byte{floatsOf(0, 0, pictureSide/2, pictureSide), floatsOf(1), int32sOf(1), floatsOf(0, 0, 0.5, 1)}, ""
+			return [][]byte{floatsOf(0, 0, pictureSide/2, pictureSide), floatsOf(1), int32sOf(1),
+				floatsOf(0, 0, 0.5, 1)}, ""
 		}
 		r.serve("spotter", both, takes(time.Millisecond))
 		r.serve("cutter", cutter, takes(time.Millisecond))

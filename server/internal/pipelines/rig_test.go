@@ -43,9 +43,10 @@ func onRig(t *testing.T, f func(r *rig)) {
 func newRig(t testing.TB) *rig {
 	r := &rig{t: t, pool: tensor.NewPool(64 << 20)}
 	counts := metrics.New("test")
-	r.Gate = gate.New(gate.Config{Pool: r.pool, Latest: 1 << 20, Metrics: counts, Options: func(string) gate.ModelOptions {
-		return gate.ModelOptions{Deadline: 10 * time.Second, Pixels: 1 << 20}
-	}})
+	r.Gate = gate.New(gate.Config{Pool: r.pool, Latest: 1 << 20, Metrics: counts,
+		Options: func(string) gate.ModelOptions {
+			return gate.ModelOptions{Deadline: 10 * time.Second, Pixels: 1 << 20}
+		}})
 	hooks := counts.Hooks()
 	hooks.ModelChanged = r.ModelChanged
 	s, err := scheduler.New(scheduler.Config{Hooks: hooks, Pool: r.pool,

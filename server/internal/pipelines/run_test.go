@@ -646,7 +646,8 @@ func TestManyObjectsBesideOne(t *testing.T) {
 			r.define(twoStages())
 			var frames []*asker
 			for i, objects := range []int64{40, 1} {
-				q := &gate.Request{Model: "p", Inputs: []tensor.Tensor{thing(int64(i+1), objects)}, Source: uint64(i + 1)}
+				q := &gate.Request{Model: "p", Inputs: []tensor.Tensor{thing(int64(i+1), objects)},
+					Source: uint64(i + 1)}
 				if i == 0 {
 					q.SetPriority(tt.priority)
 				}

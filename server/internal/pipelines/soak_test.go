@@ -128,7 +128,9 @@ func (s *soak) container(name string, k kind, seed uint64) (stop func()) {
 		hangs, fails, dies := random.IntN(8) == 0, random.IntN(4) == 0, random.IntN(3) == 0
 		start := func() (*schedtest.Worker, *scheduler.Replica) {
 			w := &schedtest.Worker{
-				Exec:  func(rows int) time.Duration { return time.Duration(500+random.IntN(4000)+rows*50) * time.Microsecond },
+				Exec: func(rows int) time.Duration {
+					return time.Duration(500+random.IntN(4000)+rows*50) * time.Microsecond
+				},
 				Hangs: func(*scheduler.Batch) bool { return hangs && random.IntN(20) == 0 },
 			}
 			if answer := k.answer(s.pool); fails {
@@ -211,7 +213,8 @@ func (s *soak) definition(name string) Definition {
 				}
 			}
 		default:
-			st.Model, st.Inputs = []string{"finder", "maker"}[s.random.IntN(2)], map[string]string{"x": s.any(has.things)}
+			st.Model, st.Inputs = []string{"finder", "maker"}[s.random.IntN(2)],
+				map[string]string{"x": s.any(has.things)}
 		}
 		if s.chance(4) {
 			st.Required = new(s.chance(2))
@@ -311,7 +314,8 @@ func (s *soak) request() *client {
 		q.Timeout = time.Second
 	}
 	if s.cameras || s.chance(2) {
-		q.Stream, q.Seq, q.Keep = fmt.Sprint("camera ", s.random.IntN(2)), uint64(s.ids), []setting.Keep{0, setting.KeepLatest, 2, setting.KeepAll}[s.random.IntN(4)]
+		q.Stream, q.Seq, q.Keep = fmt.Sprint("camera ", s.random.IntN(2)), uint64(s.ids),
+			[]setting.Keep{0, setting.KeepLatest, 2, setting.KeepAll}[s.random.IntN(4)]
 	}
 	a, err := s.begin(q)
 	if err != nil {
@@ -464,8 +468,10 @@ func (v *verifier) stage(i int) {
 		for k, y := range v.ints(s.Name+".y", 2) {
 			o := &list[k]
 			root := v.top(i, k)
-			if want := []int64{int64(v.pictures[2*root]), int64(o.of)}; o.status == 0 && !slices.Equal(y, []int64{want[0], int64(v.local(i, k))}) {
-				v.fail("stage %s: row %d: looked at box %v, expected picture %d, box %d", s.Name, k, y, want[0], v.local(i, k))
+			if want := []int64{int64(v.pictures[2*root]), int64(o.of)}; o.status == 0 &&
+				!slices.Equal(y, []int64{want[0], int64(v.local(i, k))}) {
+				v.fail("stage %s: row %d: looked at box %v, expected picture %d, box %d", s.Name, k, y, want[0],
+					v.local(i, k))
 			}
 		}
 	case "spotter":
@@ -522,7 +528,8 @@ func (v *verifier) expectRows(i int) (list []verified) {
 		kept := 0
 		for k := range n {
 			if f := s.Keep; f != nil {
-				if len(f.Classes) > 0 && k%2 == 0 || f.Score != 0 && 1-float32(k)/64 < float32(f.Score) || f.Most > 0 && kept == f.Most {
+				if len(f.Classes) > 0 && k%2 == 0 || f.Score != 0 && 1-float32(k)/64 < float32(f.Score) ||
+					f.Most > 0 && kept == f.Most {
 					continue
 				}
 			}
