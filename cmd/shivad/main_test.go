@@ -18,7 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 func TestFlags(t *testing.T) {
@@ -250,11 +252,35 @@ func TestServesUntilASignal(t *testing.T) {
 	j.wait(t, "stopped")
 }
 
-// The second of two signals does not wait for the drain that the first one began.
+// The second of two signals does not wait for the drain that the first one began, which a request
+// holds up here.
 func TestSecondSignal(t *testing.T) {
 	j, signals, ended := start(t)
-	j.wait(t, "serving")
+	serving := j.wait(t, "serving")
+	asked := make(chan struct{}, 1)
+	c, err := containertest.Dial(t.Context(), serving["containers"].(string), containertest.Model{
+		Name: "m", Version: "1", Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1}}},
+		Answer: func(*containertest.Batch) containertest.Reply {
+			asked <- struct{}{}
+			return containertest.Reply{Silent: true}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	go func() { // its answer is lost with the server
+		url := "http://" + serving["rest"].(string) + "/v2/models/m/infer"
+		if r, err := http.Post(url, "application/json", strings.NewReader(`{"inputs":[]}`)); err == nil {
+			r.Body.Close()
+		}
+	}()
+	select {
+	case <-asked:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the container was not asked")
+	}
 	signals <- syscall.SIGTERM
+	j.wait(t, "draining")
 	signals <- os.Interrupt
 	if code := end(t, ended); code != exitFailed {
 		t.Errorf("exit %d", code)
