@@ -102,7 +102,7 @@ race: programs ## the same under the race detector, with buffers poisoned when r
 	go test -vet=off -tags $(TAGS),invariants -run Golden ./shiva
 
 python: $(VENV)/ready ## the SDK, the client and the examples in Python: ruff, mypy, pytest
-	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
+	$(VENV)/bin/ruff check --line-length 120 --extend-select E501 $(PYTHON_SOURCES)
 	cd bench; $(PYTHON) -m mypy
 	@for package in $(PYTHON_PACKAGES); do echo "mypy, pytest (in $$package)"; (cd $$package; $(PYTHON) -m mypy; $(PYTHON) -m pytest); done
 

@@ -59,7 +59,9 @@ def device() -> str:
     drawing.span((places[0][0], places[1][1]), 116, "sizes: known before")
     drawing.span((places[2][0], places[9][1]), 116, "one line at a time, as it is read")
     drawing.span((places[10][0], places[11][1]), 116, "what is known after")
-    drawing.text(LEFT, 164, "a buffer of 64 bytes gathers what is small; a line of the camera has 8 bytes", "#666", False)
+    drawing.text(
+        LEFT, 164, "a buffer of 64 bytes gathers what is small; a line of the camera has 8 bytes", "#666", False
+    )
     return str(drawing)
 
 

@@ -21,14 +21,18 @@ def main() -> None:
         time.sleep(a + b * len(x))
         return {"y": x + x}
 
-    config = TritonConfig(http_address="127.0.0.1", http_port=http, grpc_address="127.0.0.1", grpc_port=grpc, allow_metrics=False)
+    config = TritonConfig(
+        http_address="127.0.0.1", http_port=http, grpc_address="127.0.0.1", grpc_port=grpc, allow_metrics=False
+    )
     with Triton(config=config) as triton:
         triton.bind(
             model_name="doubler",
             infer_func=double,
             inputs=[Tensor(name="x", dtype=np.float32, shape=(64,))],
             outputs=[Tensor(name="y", dtype=np.float32, shape=(64,))],
-            config=ModelConfig(max_batch_size=128, batcher=DynamicBatcher(max_queue_delay_microseconds=int(1e6 * window))),
+            config=ModelConfig(
+                max_batch_size=128, batcher=DynamicBatcher(max_queue_delay_microseconds=int(1e6 * window))
+            ),
         )
         triton.serve()
 

@@ -32,7 +32,9 @@ async def main() -> None:
         grpc_max_message_length=64 << 20,
     )
     server = MLServer(settings)
-    await server.start([ModelSettings(name=name, implementation=Identity) for name in (text.split(":")[0] for text in sys.argv[3:])])
+    await server.start(
+        [ModelSettings(name=name, implementation=Identity) for name in (text.split(":")[0] for text in sys.argv[3:])]
+    )
 
 
 if __name__ == "__main__":

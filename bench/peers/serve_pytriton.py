@@ -22,7 +22,11 @@ def main() -> None:
     # Without restricted_endpoints=[] clients may not register shared memory.
     triton = Triton(
         config=TritonConfig(
-            http_address="127.0.0.1", http_port=int(sys.argv[1]), grpc_address="127.0.0.1", grpc_port=int(sys.argv[2]), allow_metrics=False
+            http_address="127.0.0.1",
+            http_port=int(sys.argv[1]),
+            grpc_address="127.0.0.1",
+            grpc_port=int(sys.argv[2]),
+            allow_metrics=False,
         ),
         security_config=TritonSecurityConfig(restricted_endpoints=[]),
     )

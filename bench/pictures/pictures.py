@@ -134,7 +134,8 @@ def measure(args: argparse.Namespace) -> int:
         for form, frame in frames.items():
             np.save(folder / form, frame)
         at_server, at_client = stack.enter_context(link(args.rate))
-        doors = ["--tcp", f"{ADDRESS}:{PORT}", "--rest", "", "--grpc", "", "--admin", "", "--containers", "127.0.0.1:7000"]
+        doors = ["--tcp", f"{ADDRESS}:{PORT}", "--containers", "127.0.0.1:7000"]
+        doors += ["--rest", "", "--grpc", "", "--admin", ""]
         stack.enter_context(process([*at_server, str(TOP / "bin/shivad"), *doors, "--log-level", "error"]))
         me = [sys.executable, str(Path(__file__).resolve())]
         stack.enter_context(process([*at_server, *me, "-container"]))
@@ -144,7 +145,9 @@ def measure(args: argparse.Namespace) -> int:
         for _ in range(args.rounds):
             for form in frames:
                 command = [*at_client, *me, "-seconds", str(args.seconds), "-inflight", str(args.inflight), "-ask"]
-                out = subprocess.run([*command, str(folder / f"{form}.npy")], check=True, capture_output=True, text=True)
+                out = subprocess.run(
+                    [*command, str(folder / f"{form}.npy")], check=True, capture_output=True, text=True
+                )
                 got = json.loads(out.stdout)
                 rates[form].append(got["rate"])
                 answers.append(got["answer"])

@@ -119,14 +119,18 @@ def strip(screens: dict[str, Screen], moments: list[float]) -> Image:
         label = np.full((HEIGHT, WIDTH // 2, 3), DARK, np.uint8)
         for i, word in enumerate(name.split("\n")):
             write(label, word, (12, HEIGHT // 2 - 12 + 28 * i))
-        seen = [cv2.copyMakeBorder(screen.at(m)[4:-4, 4:-4], 4, 4, 4, 4, cv2.BORDER_CONSTANT, value=DARK) for m in moments]
+        seen = [
+            cv2.copyMakeBorder(screen.at(m)[4:-4, 4:-4], 4, 4, 4, 4, cv2.BORDER_CONSTANT, value=DARK) for m in moments
+        ]
         rows.append(np.hstack([label, *seen]))
     return np.asarray(cv2.resize(np.vstack(rows), None, fx=0.6, fy=0.6, interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("video", nargs="?", help="a file, an address, or the number of a camera; default: a generated one")
+    parser.add_argument(
+        "video", nargs="?", help="a file, an address, or the number of a camera; default: a generated one"
+    )
     parser.add_argument("--server", default="127.0.0.1:6174", help="HOST:PORT of shivad (%(default)s)")
     parser.add_argument("--fps", type=float, default=30, help="of the camera (%(default)s)")
     parser.add_argument("--seconds", type=float, default=4, help="for each of the two (%(default)s)")

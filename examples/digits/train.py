@@ -159,7 +159,10 @@ def sheet(images: NDArray[np.uint8], answers: NDArray[np.int64], labels: NDArray
             inks.setdefault(int(image[y, x]), []).append(f"M{left + x} {top + y}h1v1h-1z")
         ink = "#2a7f3f" if answers[n] == labels[n] else "#c0392b"
         texts.append(f'<text x="{left + 4}" y="{top + 11.5}" text-anchor="middle" fill="{ink}">{answers[n]}</text>')
-    paths = [f'<path fill="#{255 - ink:02x}{255 - ink:02x}{255 - ink:02x}" d="{"".join(inks[ink])}"/>' for ink in sorted(inks)]
+    paths = [
+        f'<path fill="#{255 - ink:02x}{255 - ink:02x}{255 - ink:02x}" d="{"".join(inks[ink])}"/>'
+        for ink in sorted(inks)
+    ]
     width, height = 102, 1 + len(images) // 10 * 14
     size = f'viewBox="0 0 {width} {height}" width="{6 * width}" height="{6 * height}"'
     style = 'font-family="system-ui, sans-serif" font-size="3" shape-rendering="crispEdges"'

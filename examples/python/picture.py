@@ -52,7 +52,10 @@ def species(client: Client, left: int) -> list[str]:
     named = client.infer("iris", np.array(measures), timeout=30)["species"].reshape(14, 24)
     drawn = [text(left, 24, "iris: measures of a flower to its species")]
     drawn += cells([[SPECIES[str(name)] for name in row] for row in named], left, 38)
-    drawn += [text(left + x, y, name, "#fff") for name, x, y in (("setosa", 6, 174), ("versicolor", 80, 124), ("virginica", 176, 64))]
+    drawn += [
+        text(left + x, y, name, "#fff")
+        for name, x, y in (("setosa", 6, 174), ("versicolor", 80, 124), ("virginica", 176, 64))
+    ]
     return [*drawn, text(left + 240, 194, "length of petals →", text_anchor="end"), text(left, 194, "↑ their width")]
 
 
@@ -61,7 +64,10 @@ def slugs(client: Client, left: int) -> list[str]:
     made = client.infer("slug", {"title": TITLES}, timeout=30)["slug"]
     drawn = [text(left, 24, "slug: titles to URLs")]
     for i, (title, slug) in enumerate(zip(TITLES, made, strict=True)):
-        drawn += [text(left, 56 + 46 * i, title), text(left + 12, 76 + 46 * i, f"/{slug}", "#0072b2", font_family="monospace")]
+        drawn += [
+            text(left, 56 + 46 * i, title),
+            text(left + 12, 76 + 46 * i, f"/{slug}", "#0072b2", font_family="monospace"),
+        ]
     return drawn
 
 

@@ -111,6 +111,8 @@ def network(static: bool = False) -> onnx.ModelProto:
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("file", type=Path, help="where the network goes")
-    options.add_argument("--static", action="store_true", help="for one picture at a time, as yolo export does by default")
+    options.add_argument(
+        "--static", action="store_true", help="for one picture at a time, as yolo export does by default"
+    )
     given = options.parse_args()
     given.file.write_bytes(network(given.static).SerializeToString(deterministic=True))

@@ -23,4 +23,6 @@ def program(name: str = "shivad") -> str:
     for place in places:
         if (path := Path(place) / name).is_file():
             return str(path)
-    raise FileNotFoundError(f"shivad-server: there is no {name} in {', '.join(dict.fromkeys(places))}: install it again")
+    raise FileNotFoundError(
+        f"shivad-server: there is no {name} in {', '.join(dict.fromkeys(places))}: install it again"
+    )

@@ -134,7 +134,9 @@ class Pipeline:
         self.folder = folder
         self._log = (folder / "log").open("w+")
         command = ["gst-launch-1.0", "-e", *description.split()]
-        self.process = subprocess.Popen(command, cwd=folder, env=environment, stdout=self._log, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=self._log, stderr=subprocess.STDOUT
+        )
 
     def said(self) -> str:
         return (self.folder / "log").read_text()

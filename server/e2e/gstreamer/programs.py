@@ -196,7 +196,9 @@ def late() -> None:
     element = Gst.ElementFactory.make("identity")
     pad, got = Gst.Pad.new("results", Gst.PadDirection.SRC), []
     element.add_pad(pad)
-    pad.add_probe(Gst.PadProbeType.BUFFER, lambda pad, info: got.append(info.get_buffer().pts) or Gst.PadProbeReturn.DROP)
+    pad.add_probe(
+        Gst.PadProbeType.BUFFER, lambda pad, info: got.append(info.get_buffer().pts) or Gst.PadProbeReturn.DROP
+    )
     pad.set_active(True)
     segment = Gst.Segment()
     segment.init(Gst.Format.TIME)

@@ -29,14 +29,16 @@ def green(frame: np.ndarray, found: list[int]) -> bool:
     x, y, width, height = found
     middle_x, middle_y = x + width // 2, y + height // 2
     lines = [frame[y, middle_x], frame[y + height - 1, middle_x], frame[middle_y, x], frame[middle_y, x + width - 1]]
-    return all(line[1] > 110 and line[1] > line[2] + 40 for line in lines) and tuple(frame[middle_y, middle_x]) == (255, 128, 0)
+    green = all(line[1] > 110 and line[1] > line[2] + 40 for line in lines)
+    return green and tuple(frame[middle_y, middle_x]) == (255, 128, 0)
 
 
 def test_every_picture_has_its_own_answer(server: Server, launch: Launch) -> None:
     """With keep = all, the JSON is that of the picture, and its boxes are drawn on it."""
     p = launch(
         f"{camera('num-buffers=20')} ! tee name=t ! queue ! filesink location=before "
-        f"t. ! queue ! shivainfer name=i keep=all model=ball location={server.tcp} ! filesink location=after {results()}"
+        f"t. ! queue ! shivainfer name=i keep=all model=ball location={server.tcp} "
+        f"! filesink location=after {results()}"
     )
     assert p.wait() == 0
     before, after = p.frames("before", WIDTH, HEIGHT), p.frames("after", WIDTH, HEIGHT)
@@ -80,7 +82,8 @@ def test_a_server_that_hangs_does_not_hold_up_the_video(server: Server, launch: 
     try:
         for keep in ("latest", "all"):
             p = launch(
-                f"{camera('num-buffers=60', 1280, 720)} ! shivainfer name=i model=slow keep={keep} timeout=300 location={server.tcp} "
+                f"{camera('num-buffers=60', 1280, 720)} "
+                f"! shivainfer name=i model=slow keep={keep} timeout=300 location={server.tcp} "
                 f"! filesink location=after {results()}"
             )
             assert p.wait() == 0
@@ -117,8 +120,14 @@ def test_a_server_that_is_killed_and_comes_back(server: Server, launch: Launch, 
 @pytest.mark.parametrize(
     ("options", "texts"),
     [
-        ("model=ball location={nobody}", ["Connection refused", "expected a server at {nobody}, as the property location says"]),
-        ("model=bell location={tcp}", ["bell: not found: ", "expected the name of a model of the server in the property model"]),
+        (
+            "model=ball location={nobody}",
+            ["Connection refused", "expected a server at {nobody}, as the property location says"],
+        ),
+        (
+            "model=bell location={tcp}",
+            ["bell: not found: ", "expected the name of a model of the server in the property model"],
+        ),
         ("model=small location={tcp}", ["small: invalid input: ", "48, 64, 3]", "the model got uint8 [240, 321, 3]"]),
     ],
 )
@@ -128,7 +137,8 @@ def test_what_fails_is_said_once_and_the_video_goes_on(
 ) -> None:
     names = {"tcp": server.tcp, "nobody": port()}
     p = launch(
-        f"{camera('num-buffers=30')} ! shivainfer name=i keep={keep} {options.format(**names)} ! filesink location=after {results()}"
+        f"{camera('num-buffers=30')} ! shivainfer name=i keep={keep} {options.format(**names)} "
+        f"! filesink location=after {results()}"
     )
     assert p.wait() == 0
     assert len(p.frames("after", WIDTH, HEIGHT)) == 30
@@ -141,7 +151,8 @@ def test_what_fails_is_said_once_and_the_video_goes_on(
 def test_the_end_of_the_pipeline_if_that_is_asked(launch: Launch) -> None:
     nobody = port()
     p = launch(
-        f"{camera('is-live=true')} ! shivainfer name=i model=ball stop-on-error=true location={nobody} ! fakesink {results()}"
+        f"{camera('is-live=true')} ! shivainfer name=i model=ball stop-on-error=true location={nobody} "
+        f"! fakesink {results()}"
     )
     assert p.wait() != 0
     assert f"ERROR: from element /GstPipeline:pipeline0/ShivaInfer:i: ball: {nobody}: " in p.said()
@@ -165,17 +176,23 @@ def test_properties_that_cannot_be_meant(launch: Launch, options: str, text: str
 
 def test_tokens(tmp_path: Path, launch: Launch) -> None:
     tokens = {"camera": "camera-7fK2q", "guest": "guest-1hZ8m"}
-    server = Server(tmp_path, TOKENS.format(**{name: hashlib.sha256(t.encode()).hexdigest() for name, t in tokens.items()}))
+    server = Server(
+        tmp_path, TOKENS.format(**{name: hashlib.sha256(t.encode()).hexdigest() for name, t in tokens.items()})
+    )
     try:
         server.wait_ready()
         for token, fault in (
-            ("token=somebody-else", ["ball: Unauthenticated: ", "expected a token that the server knows, in the property token"]),
+            (
+                "token=somebody-else",
+                ["ball: Unauthenticated: ", "expected a token that the server knows, in the property token"],
+            ),
             ("token=guest-1hZ8m", ["ball: PermissionDenied: ", "expected a token whose identity may use the model"]),
             ("", ["ball: Unauthenticated: ", "expected a token that the server knows"]),
             ("token=camera-7fK2q", []),
         ):
             p = launch(
-                f"{camera('num-buffers=5')} ! shivainfer name=i keep=all model=ball {token} location={server.tcp} ! fakesink {results()}"
+                f"{camera('num-buffers=5')} ! shivainfer name=i keep=all model=ball {token} location={server.tcp} "
+                f"! fakesink {results()}"
             )
             assert p.wait() == 0
             assert len(p.records()) == (0 if fault else 5)
@@ -189,7 +206,8 @@ def test_tokens(tmp_path: Path, launch: Launch) -> None:
 def test_a_change_of_size(server: Server, launch: Launch, keep: str) -> None:
     first, second = camera("num-buffers=20"), camera("num-buffers=20", 64, 48)
     p = launch(
-        f"concat name=c ! shivainfer name=i model=ball keep={keep} location={server.tcp} ! filesink location=after {results()} "
+        f"concat name=c ! shivainfer name=i model=ball keep={keep} location={server.tcp} "
+        f"! filesink location=after {results()} "
         f"{first} ! c. {second} ! c."
     )
     assert p.wait() == 0
@@ -205,7 +223,9 @@ def test_a_change_of_size(server: Server, launch: Launch, keep: str) -> None:
     assert len(data) == 20 * (964 * HEIGHT + 64 * 48 * 3)
 
 
-@pytest.mark.parametrize("scene", ["seeks", "joined", "states", "memory", "hanging", "late", "pads", "messages", "properties"])
+@pytest.mark.parametrize(
+    "scene", ["seeks", "joined", "states", "memory", "hanging", "late", "pads", "messages", "properties"]
+)
 def test_programs(server: Server, environment: dict[str, str], scene: str) -> None:
     """Programs of the system's Python do what gst-launch-1.0 cannot."""
     if scene == "hanging":

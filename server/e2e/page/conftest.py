@@ -117,7 +117,11 @@ class Server:
 
     def run(self, *command: str) -> subprocess.Popen[bytes]:
         """Starts a container, or a client."""
-        env = os.environ | {"SHIVA_SERVERS": self.addresses["containers"], "SHIVACTL_ADDR": self.addresses["tcp"], "SHIVACTL_ADMIN": self.addresses["admin"]}
+        env = os.environ | {
+            "SHIVA_SERVERS": self.addresses["containers"],
+            "SHIVACTL_ADDR": self.addresses["tcp"],
+            "SHIVACTL_ADMIN": self.addresses["admin"],
+        }
         one = subprocess.Popen(command, cwd=TOP, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.others.append(one)
         return one
@@ -128,7 +132,9 @@ class Server:
 
     def open(self, path: str, body: object = None, who: str = "operator", method: str | None = None) -> Any:
         """Sends a request to the admin door; the caller must close the answer."""
-        request = urllib.request.Request(f"{self.url}{path}", data=None if body is None else json.dumps(body).encode(), method=method)
+        request = urllib.request.Request(
+            f"{self.url}{path}", data=None if body is None else json.dumps(body).encode(), method=method
+        )
         request.add_header("Authorization", f"Bearer {TOKENS[who]}")
         request.add_header("Content-Type", "application/json")
         return urllib.request.urlopen(request, timeout=PATIENCE)
@@ -161,7 +167,16 @@ def loaded(server: Server) -> Server:
     """The server with a model under load, cameras, and an application that has learned."""
     server.start_digits()
     until("the models", lambda: all(server.replicas(m) for m in ("digits", "sharp", "inked", "blurred")))
-    server.ask("/v1/apps", {"name": "selection", "models": ["sharp", "inked", "blurred"], "policy": "exp4", "params": {"eta": 0.5}, "slo": "5s"})
+    server.ask(
+        "/v1/apps",
+        {
+            "name": "selection",
+            "models": ["sharp", "inked", "blurred"],
+            "policy": "exp4",
+            "params": {"eta": 0.5},
+            "slo": "5s",
+        },
+    )
     server.run("bin/shivactl", "bench", "digits", "--rate", "50", "--for", "10m")
     server.run("bin/shivactl", "bench", "sharp", "--rate", "400", "--for", "10m")
     server.run("bin/shivactl", "bench", "sharp", "--streams", "3", "--fps", "20", "--keep", "latest", "--for", "10m")
@@ -174,7 +189,9 @@ def loaded(server: Server) -> Server:
 def heldout() -> list[tuple[list[list[int]], int]]:
     """Pictures of 8x8 pixels, and their labels."""
     data = (TOP / "examples/digits/heldout.u8").read_bytes()
-    return [([list(data[at + 8 * y : at + 8 * y + 8]) for y in range(8)], data[at + 64]) for at in range(0, len(data), 65)]
+    return [
+        ([list(data[at + 8 * y : at + 8 * y + 8]) for y in range(8)], data[at + 64]) for at in range(0, len(data), 65)
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -199,8 +216,17 @@ def open_page(browser: Browser, server: Server) -> Iterator[Callable[..., Page]]
         one.set_default_timeout(1000 * PATIENCE)
         pages.append(one)
         one.on("pageerror", lambda error: faults.append(str(error)))
-        one.on("console", lambda said: faults.append(said.text) if said.type == "error" and "Failed to load resource" not in said.text else None)
-        one.on("request", lambda asked: faults.append(asked.url) if not asked.url.startswith(server.url) or any(t in asked.url for t in TOKENS.values()) else None)
+
+        def said(message: Any) -> None:
+            if message.type == "error" and "Failed to load resource" not in message.text:
+                faults.append(message.text)
+
+        def asked(request: Any) -> None:
+            if not request.url.startswith(server.url) or any(t in request.url for t in TOKENS.values()):
+                faults.append(request.url)
+
+        one.on("console", said)
+        one.on("request", asked)
         one.goto(f"{server.url}/{path}")
         if who:
             one.get_by_label("Token").fill(TOKENS[who])

@@ -148,17 +148,25 @@ def test_share_in_time(open_page: Open, server: Server) -> None:
     seen = page.evaluate("""async () => {
       const { History } = await import('/page/history.js');
       const { withoutResult } = await import('/page/overview.js');
-      const at = (uptime, counts) => ({ started: new Date(0).toISOString(), uptime_seconds: uptime, models: [{ name: 'm', version: '1', streams: 0, queue_rows: 0, oldest_row_seconds: 0, durations: [], ...counts }] });
+      const m = { name: 'm', version: '1', streams: 0, queue_rows: 0, oldest_row_seconds: 0, durations: [] };
+      const started = new Date(0).toISOString();
+      const at = (uptime, counts) => ({ started, uptime_seconds: uptime, models: [{ ...m, ...counts }] });
       const history = new History();
       history.add(at(10, { requests: 0, judged: 0, in_time: 0, failed: 0 }), []);
       const half = history.add(at(20, { requests: 100, judged: 20, in_time: 10, failed: 10 }), []).get('m/1').inTime;
       const none = history.add(at(30, { requests: 150, judged: 20, in_time: 10, failed: 10 }), []).get('m/1').inTime;
-      const reasons = withoutResult([{ name: 'm', version: '1', outcomes: { ok: 5, canceled_queued: 70, canceled_executing: 4, superseded: 20, unavailable: 1 } }]);
+      const outcomes = { ok: 5, canceled_queued: 70, canceled_executing: 4, superseded: 20, unavailable: 1 };
+      const reasons = withoutResult([{ name: 'm', version: '1', outcomes }]);
       return { half, none, reasons: reasons.map((r) => [r.name, r.kind]) };
     }""")
     assert seen["half"] == 0.5
     assert seen["none"] is None
-    assert seen["reasons"] == [["unavailable", "bad"], ["canceled_queued", "off"], ["superseded", "off"], ["canceled_executing", "off"]]
+    assert seen["reasons"] == [
+        ["unavailable", "bad"],
+        ["canceled_queued", "off"],
+        ["superseded", "off"],
+        ["canceled_executing", "off"],
+    ]
 
 
 def test_try(open_page: Open, loaded: Server) -> None:
@@ -205,7 +213,8 @@ def test_try(open_page: Open, loaded: Server) -> None:
 OPEN_SIZES = """
 from shiva_container import Image, Tensor, model, serve
 
-@model(name="pixels", version="1", inputs=[Tensor("image", "UINT8", [-1, -1, 3])], outputs=[Tensor("size", "INT64", [-1])], batched=False)
+@model(name="pixels", version="1", batched=False,
+       inputs=[Tensor("image", "UINT8", [-1, -1, 3])], outputs=[Tensor("size", "INT64", [-1])])
 def pixels(image):
     return __import__("numpy").array(image.shape, "int64")
 
@@ -222,15 +231,18 @@ serve()
 
 
 def test_try_before_the_inputs_are_known(open_page: Open, loaded: Server) -> None:
-    """No picture is offered, nor anything sent, before it is known which input it is for; what was chosen or written by then stays."""
+    """No picture is offered, nor anything sent, before it is known which input it is for; what was
+    chosen or written by then stays."""
     page = open_page("#/")
     shown = page.evaluate("""async () => {
       const { trial } = await import('/page/try.js');
       const begin = () => {
         const box = trial({ state: {} }, 'm', '1'), at = (what) => box.querySelector(what);
         const kinds = () => [...box.querySelectorAll('.tabs button')].filter((b) => !b.hidden).map((b) => b.value);
-        const tell = () => box.update({ inputs: [{ name: 'image', datatype: 'UINT8', shape: [-1, -1, 3] }], batched: false });
-        return { box, at, kinds, tell, sends: () => !at('.primary').disabled, kind: () => at('.tabs [aria-pressed=true]').value };
+        const inputs = [{ name: 'image', datatype: 'UINT8', shape: [-1, -1, 3] }];
+        const tell = () => box.update({ inputs, batched: false });
+        const sends = () => !at('.primary').disabled, kind = () => at('.tabs [aria-pressed=true]').value;
+        return { box, at, kinds, tell, sends, kind };
       };
       const none = begin(), file = begin(), text = begin(), seen = [none.kinds()];
       none.box.update(undefined, undefined);
@@ -239,7 +251,8 @@ def test_try_before_the_inputs_are_known(open_page: Open, loaded: Server) -> Non
       seen.push(none.kinds(), none.kind(), none.sends());
 
       const chosen = new DataTransfer();
-      chosen.items.add(new File([await new Promise((made) => document.createElement('canvas').toBlob(made))], 'a.png', { type: 'image/png' }));
+      const picture = await new Promise((made) => document.createElement('canvas').toBlob(made));
+      chosen.items.add(new File([picture], 'a.png', { type: 'image/png' }));
       file.at('[type=file]').files = chosen.files;
       file.at('[type=file]').dispatchEvent(new Event('change'));
       seen.push(file.kind(), file.sends());
@@ -252,7 +265,8 @@ def test_try_before_the_inputs_are_known(open_page: Open, loaded: Server) -> Non
       text.tell();
       return [...seen, text.at('textarea').value];
     }""")
-    assert shown == [["json"], ["json"], False, ["draw", "image", "json"], "draw", True, "json", False, "image", True, True, "[1]"]
+    assert shown[:4] == [["json"], ["json"], False, ["draw", "image", "json"]]
+    assert shown[4:] == ["draw", True, "json", False, "image", True, True, "[1]"]
 
 
 def test_try_open_sizes(open_page: Open, loaded: Server, tmp_path: Path) -> None:
@@ -265,7 +279,10 @@ def test_try_open_sizes(open_page: Open, loaded: Server, tmp_path: Path) -> None
     until("the models", lambda: all(map(loaded.replicas, ("pixels", "files", "clock"))))
     large = tmp_path / "large.png"
     cv2.imwrite(str(large), np.zeros(1500 * 1200 * 3, "uint8").reshape(1200, 1500, 3))
-    for name, size, note in ("pixels", "819,1024,3", "1500 x 1200 pixels, and is sent with 1024 x 819"), ("files", "1200,1500,3", ""):
+    for name, size, note in (
+        ("pixels", "819,1024,3", "1500 x 1200 pixels, and is sent with 1024 x 819"),
+        ("files", "1200,1500,3", ""),
+    ):
         page = open_page(f"#/model/{name}/1")
         box = page.get_by_role("region", name="Try it")
         box.get_by_role("button", name="Picture", exact=True).click()
@@ -287,7 +304,8 @@ from shiva_container import Image, Tensor, model, serve
 from shiva_container.masks import outlined
 import numpy as np
 
-kinds = [("boxes", "FP32", [-1, 4]), ("scores", "FP32", [-1]), ("labels", "BYTES", [-1]), ("keypoints", "FP32", [-1, 2, 3]), ("masks", "BYTES", [-1])]
+kinds = [("boxes", "FP32", [-1, 4]), ("scores", "FP32", [-1]), ("labels", "BYTES", [-1]),
+         ("keypoints", "FP32", [-1, 2, 3]), ("masks", "BYTES", [-1])]
 
 @model(
     name="spotter", version="1", inputs=[Image("image", height=64, width=64, resize="letterbox")],
@@ -302,7 +320,8 @@ def spotter(image, batch):
     n = len(fits)
     return (
         [fit.boxes(boxes) for fit in fits], [np.float32([0.91, 0.5])] * n, [np.array(["cat", "dog"], object)] * n,
-        [np.concatenate([fit.points(points[..., :2]), points[..., 2:]], axis=2) for fit in fits], [outlined(grids, boxes, (64, 64), fit) for fit in fits],
+        [np.concatenate([fit.points(points[..., :2]), points[..., 2:]], axis=2) for fit in fits],
+        [outlined(grids, boxes, (64, 64), fit) for fit in fits],
     )
 
 serve()
@@ -326,21 +345,28 @@ def test_try_draws_what_a_detector_found(open_page: Open, loaded: Server, tmp_pa
     drawing = page.locator(".result canvas")
     expect(drawing).to_have_attribute("aria-label", "Found: cat 0.91, dog 0.50")
     seen = drawing.evaluate("""(canvas) => {
-      const paper = canvas.getContext('2d'), drawn = (x, y) => paper.getImageData(x, y, 1, 1).data.slice(0, 3).some((v) => v > 40);
-      return [canvas.width, canvas.height, drawn(80, 200), drawn(400, 200), drawn(300, 240), drawn(330, 290), drawn(150, 250), drawn(250, 100), drawn(20, 20)];
+      const paper = canvas.getContext('2d');
+      const drawn = ([x, y]) => paper.getImageData(x, y, 1, 1).data.slice(0, 3).some((v) => v > 40);
+      const points = [[80, 200], [400, 200], [300, 240], [330, 290], [150, 250], [250, 100], [20, 20]];
+      return [canvas.width, canvas.height, ...points.map(drawn)];
     }""")
     #              size    sides of the cat   a point  none   mask  outside of it  nothing
     assert seen == [640, 320, True, True, True, False, True, False, False]
 
 
 def test_newest_answers(open_page: Open, loaded: Server, tmp_path: Path) -> None:
-    """Who waits for a camera stands in the first view; its newest answer in that of the model, drawn without the picture."""
+    """Who waits for a camera stands in the first view; its newest answer in that of the model, drawn
+    without the picture."""
     (tmp_path / "spotter.py").write_text(SPOTTER)
     loaded.run(sys.executable, str(tmp_path / "spotter.py"))
     until("the model", lambda: loaded.replicas("spotter"))
     picture = cv2.imencode(".jpg", np.full((320, 640, 3), 255, "uint8"))[1]
     page = open_page("#/model/spotter/1")
-    with Client(loaded.addresses["tcp"]) as camera, Client(loaded.addresses["tcp"]) as robot, Client(loaded.addresses["tcp"]) as plain:
+    with (
+        Client(loaded.addresses["tcp"]) as camera,
+        Client(loaded.addresses["tcp"]) as robot,
+        Client(loaded.addresses["tcp"]) as plain,
+    ):
         waiting = robot.submit("spotter/latest", stream="dock <b>9</b>", wait=True, timeout=PATIENCE)
         first = open_page("#/")
         row = first.get_by_role("region", name="Streams").get_by_role("row", name="dock <b>9</b>")
@@ -381,7 +407,8 @@ def test_newest_answers(open_page: Open, loaded: Server, tmp_path: Path) -> None
 def test_shows(open_page: Open, loaded: Server) -> None:
     """The page has all that operators ask about, and updates it."""
     page = open_page("#/model/sharp/1")
-    for text in ("strategy deadline", "Latency", "In time, against deadlines", "Latency profile of", "planned with", "Rows of the last batches"):
+    texts = ["strategy deadline", "Latency", "In time, against deadlines", "Latency profile of", "planned with"]
+    for text in (*texts, "Rows of the last batches"):
         expect(page.locator("main")).to_contain_text(text)
     expect(page.get_by_role("region", name="Streams").get_by_role("row")).to_have_count(4)
     expect(page.locator(".plot canvas").first).to_be_visible()
@@ -462,12 +489,20 @@ def test_a_day(open_page: Open, server: Server) -> None:
         const uptime = second % 7200, name = `m${Math.floor(second / 600)}`; // it restarts, and models come and go
         const now = history.add({
           started: new Date(1000 * (second - uptime)).toISOString(), uptime_seconds: uptime,
-          models: ['stays', name].map((name) => ({ name, version: '1', requests: 100 * uptime, failed: 0, judged: 96 * uptime, in_time: 90 * uptime, streams: 0, queue_rows: 1, oldest_row_seconds: 0, durations: [{ above_seconds: 0.001, up_to_seconds: 0.002, requests: 100 * uptime }] })),
+          models: ['stays', name].map((name) => ({
+            name, version: '1', requests: 100 * uptime, failed: 0, judged: 96 * uptime, in_time: 90 * uptime,
+            streams: 0, queue_rows: 1, oldest_row_seconds: 0,
+            durations: [{ above_seconds: 0.001, up_to_seconds: 0.002, requests: 100 * uptime }],
+          })),
         }, [{ name: 'app', learned: { models: [{ model: `v${Math.floor(second / 600)}`, share: 1 }] } }]);
         peak = Math.max(peak, now.get('stays/1').requests ?? 0);
       }
       const lists = [...history.tracks.values(), ...history.shares.values()].flatMap((t) => Object.values(t));
-      return { peak, times: history.times.length, longest: Math.max(...lists.map((l) => l.length)), tracks: history.tracks.size, shares: Object.keys(history.shares.get('app')).length, p50: history.tracks.get('stays/1').p50.at(-1) };
+      return {
+        peak, times: history.times.length, longest: Math.max(...lists.map((l) => l.length)),
+        tracks: history.tracks.size, shares: Object.keys(history.shares.get('app')).length,
+        p50: history.tracks.get('stays/1').p50.at(-1),
+      };
     }""")
     assert kept["peak"] == pytest.approx(100)
     assert kept["times"] == kept["longest"] == 600  # seconds
@@ -481,7 +516,8 @@ def test_events_in_pieces(open_page: Open, server: Server) -> None:
     page = open_page()
     told = page.evaluate("""async () => {
       const { events } = await import('/page/stream.js');
-      const bytes = new TextEncoder().encode('event: a\\ndata: {"x":"ä€😀"}\\n\\nevent: b\\ndata: 2\\n\\nevent: cut\\ndata: 3'), all = [];
+      const text = 'event: a\\ndata: {"x":"ä€😀"}\\n\\nevent: b\\ndata: 2\\n\\nevent: cut\\ndata: 3';
+      const bytes = new TextEncoder().encode(text), all = [];
       for (let size = 1; size <= bytes.length; size++) {
         const told = [];
         const body = new ReadableStream({ start(c) {
@@ -541,7 +577,8 @@ def test_restart(open_page: Open, loaded: Server) -> None:
     loaded.start()
     expect(page.locator("#notice")).to_be_hidden()
     expect(page.locator("#ready")).to_contain_text("ready")
-    expect(page.get_by_role("region", name="Connected containers").get_by_role("row", name="sharp/1")).to_contain_text("serving")
+    containers = page.get_by_role("region", name="Connected containers")
+    expect(containers.get_by_role("row", name="sharp/1")).to_contain_text("serving")
     assert page.evaluate("window.same"), "the page was loaded again, though it is the same"
     # The restarted server checks the token again.
     page.evaluate("sessionStorage.setItem('shivad.token', 'another')")

@@ -82,5 +82,7 @@ def holder(x: Any) -> Any:
 
 if __name__ == "__main__":
     address, *names = sys.argv[1:]
-    with Container(*(m for m in (big, shared, together, picky, quiet, greedy, holder) if m.name in names), servers=address) as container:
+    with Container(
+        *(m for m in (big, shared, together, picky, quiet, greedy, holder) if m.name in names), servers=address
+    ) as container:
         container.wait()

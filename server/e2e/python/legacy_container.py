@@ -119,7 +119,13 @@ def placed(memory: bytearray, frames: list[bytes]) -> Iterator[memoryview]:
 
 
 def session(
-    context: zmq.Context[zmq.Socket[bytes]], rpc: str, address: str, name: str, version: str, kind: str, one_buffer: bool
+    context: zmq.Context[zmq.Socket[bytes]],
+    rpc: str,
+    address: str,
+    name: str,
+    version: str,
+    kind: str,
+    one_buffer: bool,
 ) -> None:
     """Serve one socket: for ever in v1, else until the server has been silent for too long."""
     memory = bytearray(1 << 16) if one_buffer else None

@@ -22,7 +22,12 @@ def detect() -> np.ndarray:
     return np.zeros((next(FOUND), 26), np.float32)
 
 
-@model(name="cells", batched=False, inputs=[Tensor("image", "UINT8", [-1, -1, 3])], outputs=[Tensor("found", "FP32", [-1, 26])])
+@model(
+    name="cells",
+    batched=False,
+    inputs=[Tensor("image", "UINT8", [-1, -1, 3])],
+    outputs=[Tensor("found", "FP32", [-1, 26])],
+)
 def cells(image: np.ndarray) -> np.ndarray:
     """As many parts as the first pixel says."""
     return np.arange(26 * int(image[0, 0, 0]), dtype=np.float32).reshape(-1, 26)

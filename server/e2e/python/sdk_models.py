@@ -112,7 +112,12 @@ def boxes(image: Any) -> Any:
     """Returns as many boxes as the value of the first pixel."""
     n = int(image[0, 0])
     names = [f"{i} of {n}" for i in range(n)]
-    return np.full((n, 4), n, "f4"), np.arange(n, dtype="f4"), names, np.array([[name, ""] for name in names], object).reshape(n, 2)
+    return (
+        np.full((n, 4), n, "f4"),
+        np.arange(n, dtype="f4"),
+        names,
+        np.array([[name, ""] for name in names], object).reshape(n, 2),
+    )
 
 
 if __name__ == "__main__":

@@ -46,7 +46,12 @@ def simple_string(INPUT0: Any, INPUT1: Any) -> Any:
 sums: dict[Any, int] = {}
 
 
-@model(name="stock_sequence", inputs=[Tensor("INPUT", "INT32", [-1, 1])], outputs=[Tensor("OUTPUT", "INT32", [-1, 1])], per_row=True)
+@model(
+    name="stock_sequence",
+    inputs=[Tensor("INPUT", "INT32", [-1, 1])],
+    outputs=[Tensor("OUTPUT", "INT32", [-1, 1])],
+    per_row=True,
+)
 def sequence(INPUT: Any, request: Request) -> Any:
     """Adds up each sequence, as Triton's simple_sequence does."""
     told = request.parameters

@@ -180,7 +180,10 @@ def test_what_is_missing_or_too_much_is_named(server: Server) -> None:
 
     for question, text in (
         (Half(image=NINE), 'input "mask" is missing'),
-        (More(image=NINE, mask=TWO, depth=TWO), 'field "depth" refers to a tensor, but matches no input; the model takes "image"'),
+        (
+            More(image=NINE, mask=TWO, depth=TWO),
+            'field "depth" refers to a tensor, but matches no input; the model takes "image"',
+        ),
     ):
         answer = ask(server, "sub", question)
         assert answer.namespace == "!error"

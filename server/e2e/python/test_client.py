@@ -25,7 +25,9 @@ import shiva
 @pytest.fixture(scope="module", autouse=True)
 def sdk(server: Server, start: Start) -> None:
     start("sdk_models.py")
-    server.wait_ready(*(f"echo_{name.lower()}/1" for name in sdk_models.ECHOED), "rows/1", "shout/1", "slow/1", "fails/1")
+    server.wait_ready(
+        *(f"echo_{name.lower()}/1" for name in sdk_models.ECHOED), "rows/1", "shout/1", "slow/1", "fails/1"
+    )
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -201,7 +203,9 @@ def reference(handler: Handler) -> Iterator[int]:
 async def negative(message: shiva.ShivaMessage) -> shiva.ShivaMessage:
     if message.namespace == "fails":
         raise ValueError("no such luck")
-    return shiva.ShivaMessage(metadata=message.metadata, tensors=[np.asarray(-t) for t in message.tensors], namespace=message.namespace)
+    return shiva.ShivaMessage(
+        metadata=message.metadata, tensors=[np.asarray(-t) for t in message.tensors], namespace=message.namespace
+    )
 
 
 def test_the_reference_server() -> None:

@@ -98,7 +98,10 @@ def test_a_broker_learns_what_the_camera_saw(run: Run, tmp_path: Path) -> None:
 
     def broker() -> subprocess.Popen[bytes]:
         process = run("mosquitto", "-c", str(config))
-        wait(lambda: subprocess.run(["mosquitto_pub", "-p", str(at), "-t", "x", "-n"], check=False).returncode == 0, "broker")
+        wait(
+            lambda: subprocess.run(["mosquitto_pub", "-p", str(at), "-t", "x", "-n"], check=False).returncode == 0,
+            "broker",
+        )
         return process
 
     def server() -> subprocess.Popen[bytes]:
@@ -106,7 +109,9 @@ def test_a_broker_learns_what_the_camera_saw(run: Run, tmp_path: Path) -> None:
         return run(str(ROOT / "bin" / "shivad"), "--config", str(ROOT / "examples" / "robot" / "cell.toml"), *doors)
 
     def camera() -> subprocess.Popen[bytes]:
-        return run(sys.executable, str(ROOT / "examples" / "robot" / "camera.py"), "--server", door, "--frames", "100000")
+        return run(
+            sys.executable, str(ROOT / "examples" / "robot" / "camera.py"), "--server", door, "--frames", "100000"
+        )
 
     first = broker()
     program = str(ROOT / "examples" / "mqtt" / "publish.py")

@@ -126,7 +126,11 @@ def test_one_corrupt_of_64_fails_alone(server: Server) -> None:
         (huge(), "TooLarge", "PNG of 30000 x 30000 is 900000000 pixels, limits.image_pixels is 67108864"),
         (encoded(".png", scene().astype(np.uint16)), "InvalidInput", "16 bits"),
         (np.frombuffer(b"GIF89a", np.uint8), "InvalidInput", "got a GIF"),
-        (saved("PNG", save_all=True, append_images=[PIL.Image.new("RGB", (SIDE, SIDE))]), "InvalidInput", "an animated PNG"),
+        (
+            saved("PNG", save_all=True, append_images=[PIL.Image.new("RGB", (SIDE, SIDE))]),
+            "InvalidInput",
+            "an animated PNG",
+        ),
         (saved("JPEG", "CMYK"), "InvalidInput", "JPEG in CMYK"),
         (saved("JPEG")[:100], "InvalidInput", "it ends after 100 bytes"),
         (encoded(".jpg", scene(20, 30)), "InvalidInput", "JPEG of 30 x 20 pixels, expected 64 x 64"),

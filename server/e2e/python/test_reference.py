@@ -147,7 +147,8 @@ def test_the_example_clients_of_the_reference(server: Server) -> None:
             info = await ask(namespace="info")
             assert {"model_name", "model_version", "seq", "age_ms"} <= info.metadata.keys()
             found = await ask(namespace="inference")
-            assert (found.namespace, found.tensors[0].shape, found.tensors[0].dtype) == ("inference", (n, 26), np.float32)
+            cells = found.tensors[0]
+            assert (found.namespace, cells.shape, cells.dtype) == ("inference", (n, 26), np.float32)
             assert found.tensors[0].ravel().tolist() == list(range(26 * n))
             bad = await ask(namespace="BAD")
             assert (bad.namespace, bad.tensors, bad.metadata["type"]) == ("!error", [], "NotFound")
@@ -177,4 +178,6 @@ def test_a_picture_divided_by_255(server: Server) -> None:
     with shiva_client.Client(server.tcp) as client:
         assert (client.infer("rounded", picture)["y"] == picture.astype(np.float32)).all()
         with pytest.raises(shiva_client.ShivaError, match=r'float64.*astype\("uint8"\)'):
-            client.infer("inspect", {"left": np.ones((1, 2, 3)) / 255, "right": np.zeros((1, 1, 3), np.uint8), "counter": [1]})
+            client.infer(
+                "inspect", {"left": np.ones((1, 2, 3)) / 255, "right": np.zeros((1, 1, 3), np.uint8), "counter": [1]}
+            )

@@ -101,7 +101,9 @@ def test_model_metadata_and_config(stock: Stock) -> None:
     assert metadata["platform"] == "go"
     # Both clients return the shape as in their JSON: numbers over HTTP, strings of int64 over
     # gRPC.
-    assert [(t["name"], t["datatype"], [int(n) for n in t["shape"]]) for t in metadata["inputs"] + metadata["outputs"]] == [
+    assert [
+        (t["name"], t["datatype"], [int(n) for n in t["shape"]]) for t in metadata["inputs"] + metadata["outputs"]
+    ] == [
         ("image", "UINT8", [-1, 8, 8]),
         ("scores", "FP32", [-1, 10]),
         ("label", "INT64", [-1]),
@@ -544,7 +546,9 @@ def test_stream(server: Server, algorithm: str | None) -> None:
             )
         # A request that fails is answered in its place, and the stream continues.
         client.async_stream_infer("stock_fails", [grpc_input("x", np.zeros(1, dtype=np.int32))], request_id="fails")
-        client.async_stream_infer("stock_int32", [grpc_input("x", np.full((1, 1), 20, dtype=np.int32))], request_id="20")
+        client.async_stream_infer(
+            "stock_int32", [grpc_input("x", np.full((1, 1), 20, dtype=np.int32))], request_id="20"
+        )
         for i in range(20):
             result, error = answers.get(timeout=PATIENCE)
             assert error is None, error

@@ -74,9 +74,15 @@ with context.wrap_socket(socket.create_connection(address("TCP", True)), server_
 # Our client, and our container behind the server: the input, and the answer of a plain client.
 numbers = np.frombuffer(np.random.default_rng(1).bytes(1_200_000), dtype="<f4").reshape(3, -1)
 trust = TLS(ca=ca, certificate=cert, key=key, server_name="localhost")
-with Client("tls://" + ":".join(map(str, address("TCP", True))), tls=trust) as client, Client(*address("TCP", False)) as plain_client:
+with (
+    Client("tls://" + ":".join(map(str, address("TCP", True))), tls=trust) as client,
+    Client(*address("TCP", False)) as plain_client,
+):
     assert client.infer("encrypted", numbers, timeout=60).tensors[0].tobytes() == numbers.tobytes()
-    scores = [c.infer("digits", np.frombuffer(pixels, dtype=np.uint8).reshape(1, 8, 8), timeout=60)["scores"].tobytes() for c in (client, plain_client)]
+    scores = [
+        c.infer("digits", np.frombuffer(pixels, dtype=np.uint8).reshape(1, 8, 8), timeout=60)["scores"].tobytes()
+        for c in (client, plain_client)
+    ]
     assert scores[0] == scores[1]
 
 # A client without a certificate gets an error, with its first answer at the latest.
@@ -95,8 +101,11 @@ except ssl.SSLError as e:
 def by_openssl(door: str, said: bytes, hear: Callable[[Callable[[int], bytes]], bytes]) -> bytes:
     """The bytes that a door answers to some bytes."""
     host, port = address(door, True)
-    command = ["openssl", "s_client", "-quiet", "-verify_return_error", "-connect", f"{host}:{port}", "-servername", "localhost"]
-    with subprocess.Popen([*command, "-CAfile", ca, "-cert", cert, "-key", key], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as openssl:
+    command = ["openssl", "s_client", "-quiet", "-verify_return_error"]
+    command += ["-connect", f"{host}:{port}", "-servername", "localhost"]
+    with subprocess.Popen(
+        [*command, "-CAfile", ca, "-cert", cert, "-key", key], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as openssl:
         assert openssl.stdin is not None
         assert openssl.stdout is not None
         openssl.stdin.write(said)
@@ -145,7 +154,9 @@ def curl(secure: bool) -> dict[str, object]:
     host, port = address("REST", secure)
     url = f"{'https' if secure else 'http'}://{host}:{port}/v2/models/digits/infer"
     own = ["--cacert", ca, "--cert", cert, "--key", key] if secure else []
-    out = subprocess.run(["curl", "-sS", "--fail-with-body", *own, "-d", body, url], capture_output=True, timeout=30, check=False)
+    out = subprocess.run(
+        ["curl", "-sS", "--fail-with-body", *own, "-d", body, url], capture_output=True, timeout=30, check=False
+    )
     assert out.returncode == 0, out
     answer = json.loads(out.stdout)
     assert isinstance(answer, dict)
@@ -171,7 +182,11 @@ def at(door: str, secure: bool) -> str:
     return f"{'localhost' if secure else host}:{port}"
 
 
-https = triton_http.InferenceServerClient(at("REST", True), ssl=True, ssl_options={"ca_certs": ca, "certfile": cert, "keyfile": key})
+https = triton_http.InferenceServerClient(
+    at("REST", True), ssl=True, ssl_options={"ca_certs": ca, "certfile": cert, "keyfile": key}
+)
 assert outputs(triton_http, https) == outputs(triton_http, triton_http.InferenceServerClient(at("REST", False)))
-grpcs = triton_grpc.InferenceServerClient(at("GRPC", True), ssl=True, root_certificates=ca, private_key=key, certificate_chain=cert)
+grpcs = triton_grpc.InferenceServerClient(
+    at("GRPC", True), ssl=True, root_certificates=ca, private_key=key, certificate_chain=cert
+)
 assert outputs(triton_grpc, grpcs) == outputs(triton_grpc, triton_grpc.InferenceServerClient(at("GRPC", False)))

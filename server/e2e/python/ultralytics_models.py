@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 from shiva_container import Tensor, model, serve
 
-MANY = {"task": "classify", "end2end": False, "author": None, "names": {i: f"it's the class no. {i}" for i in range(1000)}}
+MANY = {
+    "task": "classify",
+    "end2end": False,
+    "author": None,
+    "names": {i: f"it's the class no. {i}" for i in range(1000)},
+}
 
 
 @model(
