@@ -33,7 +33,8 @@ func TestLearned(t *testing.T) {
 			"                   other/1   0.500  1.000      1\n"},
 		{"policies learned app --user anna --json",
 			`{"application":"app","policy":"exp4","params":{"eta":0.1},"users":[{"user":"anna","rounds":1,` +
-				`"models":[{"model":"digits/1","share":0.5,"loss":1,"count":1},{"model":"other/1","share":0.5,"loss":1,"count":1}]}]}` + "\n"},
+				`"models":[{"model":"digits/1","share":0.5,"loss":1,"count":1},` +
+				`{"model":"other/1","share":0.5,"loss":1,"count":1}]}]}` + "\n"},
 		{"policies learned app --limit 0", "limit: expected a number of users of at least 1"},
 		{"policies forget app --yes", "exp4 of app has learned nothing\n"},
 	} {
