@@ -103,6 +103,28 @@ def test_a_runner_may_be_stopped_before_its_loop_runs() -> None:
     assert not runner._threads[0].is_alive()
 
 
+def test_a_container_may_be_stopped_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    container, start = Container(echo(), servers="127.0.0.1:9"), threading.Thread.start
+
+    def late(thread: threading.Thread) -> None:
+        if thread.name.startswith("shiva-echo"):
+            container.stop()
+            container.wait(0.2)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", late)
+    container.start()
+    assert container.wait(20)
+
+
+def test_the_end_comes_even_if_cleaning_up_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with Container(echo(), servers="127.0.0.1:9") as container:
+        monkeypatch.setattr(container._runners[0], "stop", lambda _: [][0])
+        container.stop()
+        assert container.wait(20)
+
+
 def test_servers_are_told_what_may_keep_the_process_from_answering() -> None:
     """Another model that is being loaded, and a call for another server."""
     loaded, slow = threading.Event(), Held()

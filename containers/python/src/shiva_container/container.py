@@ -226,8 +226,9 @@ class Container:
                 self._clean_up()
             except OSError as e:  # as when the process has closed all its descriptors
                 log.warning("at the end of the container: %s", e)
-            self._finished.set()
-            self._ready.set()
+            finally:
+                self._finished.set()
+                self._ready.set()
 
     def _clean_up(self) -> None:
         self._resolver.stop()

@@ -102,8 +102,8 @@ class Runner:
     def spawn(self, target: Callable[[], None]) -> None:
         """Start a thread that ``stop`` waits for."""
         thread = threading.Thread(target=target, name=f"shiva-{self.model.name}-{len(self._threads)}", daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)  # then: ``stop`` cannot wait for one that has not been started
 
     def warm(self) -> bool:
         """Call the warm-up hook; whether it succeeded."""
