@@ -34,14 +34,22 @@ type rig struct {
 func onRig(t *testing.T, f func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newRig(t, inMemory(t))
 		f(r)
 		r.close()
 	})
 }
 
-func newRig(t testing.TB) *rig {
-	r := &rig{t: t, pool: tensor.NewPool(64 << 20)}
+func inMemory(t testing.TB) state.Store {
+	store, err := state.NewMemory(state.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func newRig(t testing.TB, store state.Store) *rig {
+	r := &rig{t: t, pool: tensor.NewPool(64 << 20), store: store}
 	counts := metrics.New("test")
 	r.Gate = gate.New(gate.Config{Pool: r.pool, Latest: 1 << 20, Metrics: counts,
 		Options: func(string) gate.ModelOptions {
@@ -56,9 +64,6 @@ func newRig(t testing.TB) *rig {
 	}
 	r.sched = s
 	r.Attach(s, gate.Server{Ready: func() (bool, string) { return true, "" }})
-	if r.store, err = state.NewMemory(state.Options{}); err != nil {
-		t.Fatal(err)
-	}
 	r.apps = apps.Open(apps.Config{Store: r.store, Changed: r.Changed})
 	r.reg = Open(Config{Store: r.store, Changed: r.Changed})
 	r.AttachComposites(r.apps, r.reg)

@@ -12,7 +12,7 @@ import (
 // BenchmarkObjects compares a request to a model with one to a pipeline that asks that model, and
 // then another one about each of 8 things that it finds. The models answer at once.
 func BenchmarkObjects(b *testing.B) {
-	r := newRig(b)
+	r := newRig(b, inMemory(b))
 	b.Cleanup(func() {
 		r.sched.Close()
 		r.Gate.Close()

@@ -42,7 +42,8 @@ func TestRandomPipelines(t *testing.T) {
 	total, asked := outcomes{}, 0
 	for seed := *seedOfPipeline; asked < n; seed++ {
 		onRig(t, func(r *rig) {
-			s := &soak{rig: r, random: rand.New(rand.NewPCG(seed, 1)), outcomes: total, asked: map[int]bool{}, made: map[string]int{}}
+			s := &soak{rig: r, random: rand.New(rand.NewPCG(seed, 1)), outcomes: total,
+				asked: map[int]bool{}, made: map[string]int{}}
 			s.run()
 			asked += max(1, len(s.asked)) // so that it ends
 			if r.t.Failed() {
