@@ -155,7 +155,8 @@ func TestTwoServersOneRedis(t *testing.T) {
 			t.Errorf("change %d: the server where it was made answers by definition %d, not %d", k, w, now)
 		}
 		if k%10 == 0 {
-			budgettest.Until(t, "the change at the other server", func() bool { return asks(both[1-at], int64(k)) == now })
+			budgettest.Until(t, "the change at the other server",
+				func() bool { return asks(both[1-at], int64(k)) == now })
 		}
 	}
 	close(stop)
@@ -203,7 +204,8 @@ func changeAtOnce(t *testing.T, both [2]*rig) {
 	}
 	writers.Wait()
 	for _, r := range both {
-		budgettest.Until(t, "all changes", func() bool { return r.reg.Find("p").Definition.Stages[1].Keep.Most == 1+4*each })
+		budgettest.Until(t, "all changes",
+			func() bool { return r.reg.Find("p").Definition.Stages[1].Keep.Most == 1+4*each })
 	}
 }
 
