@@ -182,7 +182,7 @@ dist-check: ## two clones make the same bytes, and every package installs, runs,
 dist: ## archives, .deb, .rpm, wheels, images, SBOM and checksums of this commit in DIST (bin/dist); ARCH=amd64
 	@.ci/dist $(DIST) $(ARCH)
 
-bench: $(VENV)/ready ## against the limits of this machine (half an hour); BENCHFLAGS="-short -only door"; others are in bench/README.md
+bench: $(VENV)/ready ## against the limits of this machine (half an hour); BENCHFLAGS="-short -only door"; others are in bench/METHODS.md
 	go run ./bench/run $(BENCHFLAGS)
 
 clean: ## remove what the other targets made

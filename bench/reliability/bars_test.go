@@ -18,7 +18,7 @@ func TestBars(t *testing.T) {
 	if err := process.AtTop(); err != nil {
 		t.Fatal(err)
 	}
-	manual, err := os.ReadFile("bench/README.md")
+	manual, err := os.ReadFile("bench/METHODS.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestBars(t *testing.T) {
 		}
 		last = n
 		if !bytes.Contains(manual, []byte("\n| "+b.name+" |")) {
-			t.Errorf("%s: bench/README.md has no row for it", b.name)
+			t.Errorf("%s: bench/METHODS.md has no row for it", b.name)
 		}
 		for _, f := range b.faults {
 			if f.piece >= len(b.pieces) || f.seen.MatchString("") {

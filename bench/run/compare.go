@@ -10,7 +10,7 @@ import (
 )
 
 // besideEcho compares a system with the bare echo, under four loads. The floors are those of
-// bench/README.md.
+// bench/METHODS.md.
 func besideEcho(how setup) func(context.Context, *bench) (findings, error) {
 	return func(ctx context.Context, b *bench) (f findings, err error) {
 		systems, loads := []setup{bareEcho, how}, []*workload{deep, gathered, single, image}

@@ -11,7 +11,7 @@
 // There are two forms. Systems take turns under the same loads (turns.go), such as the four doors,
 // or shivad beside a bare echo. Or one figure is taken with something and without it (with.go): a
 // container with hostile peers, clients that do not read, a log that nobody reads. The parts are
-// listed in bench/README.md.
+// listed in bench/METHODS.md.
 //
 // It prints lines for benchstat, then the ratios, each with its limit, and exits with 1 if a ratio
 // does not hold.

@@ -37,6 +37,7 @@ import (
 // A page of commands that take minutes or hours, or need rare equipment, is exempt, with the
 // reason, unless -page names it.
 var exempt = map[string]string{
+	"bench/METHODS.md":              "benchmarks and soaks, which take minutes to hours",
 	"bench/README.md":               "benchmarks and soaks, which take minutes to hours",
 	"examples/gstreamer/README.md":  "it needs GStreamer; make gst-test installs that and runs it",
 	"examples/mqtt/README.md":       "it needs a broker; python/test_mqtt.py runs its program with one",

@@ -62,10 +62,10 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// The commands of bench/README.md take minutes, so TestE2EPages does not run them; but their
+// The commands of bench/METHODS.md take minutes, so TestE2EPages does not run them; but their
 // targets of make, programs and flags exist.
 func TestBenchCommands(t *testing.T) {
-	page, err := os.ReadFile("bench/README.md")
+	page, err := os.ReadFile("bench/METHODS.md")
 	if err != nil {
 		t.Fatal(err)
 	}
