@@ -1,4 +1,4 @@
-"""Serve the two models, and compare the points of faces with those of the package itself.
+"""Serve the models, and compare the points of faces and irises with those of the package itself.
 
     python run.py [--shivad bin/shivad] [--picture faces.jpg]
 
@@ -9,23 +9,30 @@ from __future__ import annotations
 
 import argparse
 import io
-import socket
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from container import FaceLandmark, face_detection_to_roi, finder
+from container import (
+    IRIS,
+    POINTS,
+    FaceLandmark,
+    IrisLandmark,
+    face_detection_to_roi,
+    finder,
+    iris_roi_from_face_landmarks,
+)
 from PIL import Image, ImageDraw
-from shiva_client import Client, ShivaError
+from shiva_client import Client
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+from serving import server, wait_for
+
+MODELS = dict.fromkeys(("faces_find", "faces_look", "faces_left", "faces_right"), 1)
 PATIENCE = 60
 """Seconds for a picture, however slow the machine is."""
 
@@ -58,71 +65,62 @@ def encoded(picture: Image.Image) -> bytes:
     return file.getvalue()
 
 
-def ask(client: Client, file: bytes) -> Any:
-    """The points of each face, [faces, 468, 2], in pixels of the picture."""
-    return client.infer("faces", {"image": np.frombuffer(file, np.uint8)}, timeout=PATIENCE)["points"]
+def ask(client: Client, file: bytes) -> tuple[Any, Any]:
+    """The points of each face, [faces, 468, 2], and of its irises, [faces, 2, 5, 2], in pixels of the picture."""
+    answer = client.infer("faces", {"image": np.frombuffer(file, np.uint8)}, timeout=PATIENCE)
+    points, seen = answer["points"], ~np.isnan(answer["points"]).any((1, 2))
+    return points[seen], np.stack([answer["left"], answer["right"]], axis=1)[seen]
 
 
-@contextmanager
-def server(shivad: str) -> Iterator[str]:
-    """A shivad that runs the containers, one of each model."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    with tempfile.TemporaryDirectory() as folder:
-        config = [f'[containers]\nlisten = ["ipc://{folder}/containers.sock"]\n']
-        for name in ("faces_find", "faces_look"):
-            command = [sys.executable, str(HERE / "container.py"), name]
-            config.append(f'[[container]]\nname = "{name}"\ncommand = {command}\n')
-        path = Path(folder) / "faces.toml"
-        path.write_text("\n".join([*config, (HERE / "pipeline.toml").read_text()]))
-        doors = ["--tcp", address, "--rest", "", "--grpc", "", "--admin", "", "--log-level", "error"]
-        process = subprocess.Popen([shivad, "--config", str(path), *doors])
-        try:
-            yield address
-        finally:
-            process.terminate()
-            process.wait(60)
+def package() -> Callable[[Image.Image], tuple[Any, Any]]:
+    """The same by the package's own chain."""
+    detect, landmarks, iris = finder(), FaceLandmark(), IrisLandmark()
+
+    def find(picture: Image.Image) -> tuple[Any, Any]:
+        points, irises = [], []
+        for face in detect(picture):
+            if found := landmarks(picture, face_detection_to_roi(face, picture.size)):
+                points.append(found)
+                regions = iris_roi_from_face_landmarks(found, picture.size)
+                irises += [iris(picture, region, right).iris for right, region in enumerate(regions)]
+        return (
+            pixels(points, picture).reshape(-1, POINTS, 2),
+            pixels(irises, picture).reshape(-1, 2, IRIS, 2),
+        )
+
+    return find
 
 
-def ready(client: Client, file: bytes) -> None:
-    """Wait for the containers, which have their networks to load."""
-    until = time.monotonic() + 120
-    while True:
-        try:
-            ask(client, file)
-            return
-        except ShivaError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.2)
+def pixels(places: Any, picture: Image.Image) -> Any:
+    return np.float32([[(one.x, one.y) for one in several] for several in places]).reshape(-1, 2) * picture.size
 
 
 def compare(client: Client) -> bool:
     """Ask both about all pictures, and return whether they agree."""
-    detect, landmarks = finder(), FaceLandmark()
-    worst, faces, agree = 0.0, 0, True
+    find, worst, faces = package(), np.zeros(2), 0
     for number, picture in enumerate(pictures()):
-        size = picture.size
-        each = [landmarks(picture, face_detection_to_roi(face, size)) for face in detect(picture)]
-        wanted = np.float32([[(point.x, point.y) for point in face] for face in each if face]).reshape(-1, 468, 2)
-        wanted *= size
-        got = ask(client, encoded(picture))
-        got = got[~np.isnan(got).any((1, 2))]
-        if got.shape != wanted.shape:
-            print(f"picture {number}: the package finds {len(wanted)} faces, the pipeline {len(got)}", file=sys.stderr)
-            agree = False
-            continue
-        worst, faces = max(worst, float(abs(got - wanted).max(initial=0))), faces + len(got)
-    print(f"{faces} faces in {number + 1} pictures: points differ by {worst:.2f} pixels at most")
-    return agree and faces > 0 and worst < 1
+        wanted, got = find(picture), ask(client, encoded(picture))
+        if len(got[0]) != len(wanted[0]):
+            print(
+                f"picture {number}: the package finds {len(wanted[0])} faces, the pipeline {len(got[0])}",
+                file=sys.stderr,
+            )
+            return False
+        worst = np.maximum(worst, [abs(a - b).max(initial=0) for a, b in zip(got, wanted, strict=True)])
+        faces += len(got[0])
+    print(f"{faces} faces in {number + 1} pictures: {worst[0]:.2f} pixels between points at most, ", end="")
+    print(f"{worst[1]:.2f} between those of irises")
+    return faces > 0 and bool((worst < 1).all())
 
 
-def drawn(picture: Image.Image, points: Any) -> Image.Image:
-    """A picture with the points of its faces."""
+def drawn(picture: Image.Image, points: Any, irises: Any) -> Image.Image:
+    """A picture with the points of its faces, and its irises."""
     draw = ImageDraw.Draw(picture)
     for x, y in points.reshape(-1, 2):
         draw.ellipse([x - 1, y - 1, x + 1, y + 1], fill=(90, 255, 120))
+    for iris in irises.reshape(-1, IRIS, 2):
+        (x, y), radius = iris[0], float(np.linalg.norm(iris[1:] - iris[0], axis=1).mean())
+        draw.ellipse([x - radius, y - radius, x + radius, y + radius], outline=(90, 160, 255), width=2)
     return picture
 
 
@@ -132,12 +130,12 @@ def main() -> int:
     parser.add_argument("--picture", type=Path, help="where a picture with the points goes")
     args = parser.parse_args()
     face = portrait()
-    with server(args.shivad) as address, Client(address) as client:
-        ready(client, encoded(face))
+    with server(args.shivad, HERE, MODELS) as address, Client(address) as client:
+        wait_for(lambda: ask(client, encoded(face)))
         agree = compare(client)
         if args.picture:
             around = face.crop((0, 0, 400, 300))
-            drawn(around, ask(client, encoded(around))).save(args.picture, quality=85)
+            drawn(around, *ask(client, encoded(around))).save(args.picture, quality=85)
     return 0 if agree else 1
 
 

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import argparse
 import random
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +24,11 @@ from reader import Line, lines, read
 from shiva_client import Client, ShivaError
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+from serving import server, wait_for
+
+MODELS = {"ocr_det": 2, "ocr_cls": 1, "ocr_rec": 1}
+"""And their processes: the detectors do most of the work."""
 FPS = 10
 """Frames per second of each camera."""
 PATIENCE = 600
@@ -70,45 +71,6 @@ def label(seed: int, width: int = 480, height: int = 440) -> Any:
 
 def encoded(kind: str, pixels: Any) -> bytes:
     return bytes(cv2.imencode(kind, pixels)[1])
-
-
-def free() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def server(shivad: str) -> Iterator[str]:
-    """A shivad that runs the containers: two detectors, which do most of the work, and one of each other."""
-    address = f"127.0.0.1:{free()}"
-    with tempfile.TemporaryDirectory() as folder:
-        config = [f'[containers]\nlisten = ["ipc://{folder}/containers.sock"]\n']
-        for name, replicas in (("ocr_det", 2), ("ocr_cls", 1), ("ocr_rec", 1)):
-            command = [sys.executable, str(HERE / "container.py"), name]
-            config.append(f'[[container]]\nname = "{name}"\ncommand = {command}\nreplicas = {replicas}\n')
-        path = Path(folder) / "ocr.toml"
-        path.write_text("\n".join([*config, (HERE / "pipeline.toml").read_text()]))
-        doors = ["--tcp", address, "--rest", "", "--grpc", "", "--admin", "", "--log-level", "warn"]
-        process = subprocess.Popen([shivad, "--config", str(path), *doors])
-        try:
-            yield address
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def ready(client: Client) -> None:
-    """Wait for the containers, which have ONNX Runtime to load."""
-    until = time.monotonic() + 120
-    while True:
-        try:
-            read(client, encoded(".png", label(0)))
-            return
-        except ShivaError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.2)
 
 
 def compare(client: Client, pictures: int) -> int:
@@ -210,8 +172,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10, help="for each number of cameras; 0: none (%(default)s)")
     parser.add_argument("--picture", type=Path, help="where a picture with the boxes goes")
     args = parser.parse_args()
-    with server(args.shivad) as address, Client(address) as client:
-        ready(client)
+    with server(args.shivad, HERE, MODELS) as address, Client(address) as client:
+        wait_for(lambda: read(client, encoded(".png", label(0))))
         different = compare(client, args.pictures) if args.pictures else 0
         if args.picture:
             pixels = label(3)
