@@ -84,6 +84,7 @@ fmt: ## gofmt would change nothing, nothing is too long, shell scripts parse, go
 vet: ## go vet and staticcheck, with the tags that tests use
 	go vet -tags $(TAGS),e2e,plants $(PACKAGES)
 	go vet -tags $(TAGS),invariants ./shiva/tensor
+	GOOS=darwin go vet ./cmd/shivactl
 	$(STATICCHECK) -tags $(TAGS),e2e,plants $(PACKAGES)
 	$(STATICCHECK) -tags $(TAGS),invariants ./shiva/tensor
 

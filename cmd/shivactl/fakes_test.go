@@ -1,14 +1,24 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
+	"image"
+	"image/png"
+	"os"
 	"strings"
+	"sync"
+	"testing"
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
+
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // fakeModels are the models of the fake server: metadata, and an answer to a question.
 var fakeModels = map[string]struct {
@@ -145,4 +155,55 @@ func answer(metadata string, tensors ...tensor.Tensor) *shiva.Message {
 
 func refusal(kind, message string) *shiva.Message {
 	return shiva.ErrorMessage(&shiva.RemoteError{Type: kind, Message: message, Code: 400})
+}
+
+// write writes a file.
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// digit writes a PNG whose first pixel is n.
+func digit(t *testing.T, name string, n uint8, width int) {
+	t.Helper()
+	p := image.NewGray(image.Rect(0, 0, width, 8))
+	p.Pix[0] = n
+	var b bytes.Buffer
+	if err := png.Encode(&b, p); err != nil {
+		t.Fatal(err)
+	}
+	write(t, name, b.String())
+}
+
+// A record holds the output of a command so far.
+type record struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (r *record) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(b)
+}
+
+func (r *record) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
+}
+
+// running starts a command, and returns its output and a function to interrupt it.
+func running(t *testing.T, args ...string) (out, errs *record, interrupt func() int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	out, errs = new(record), new(record)
+	done := make(chan int, 1)
+	go func() { done <- run(ctx, args, nil, out, errs) }()
+	return out, errs, func() int {
+		cancel()
+		return <-done
+	}
 }

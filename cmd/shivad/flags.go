@@ -17,6 +17,7 @@ import (
 type options struct {
 	file           string
 	version, check bool
+	doctor         bool
 	over           []override // in the order of the command line
 	models         modelFiles // of "shivad serve"
 }
@@ -89,6 +90,7 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 	f.SetOutput(io.Discard) // the caller prints errors, once
 	f.StringVar(&o.file, "config", "", "")
 	f.BoolVar(&o.check, "check", false, "")
+	f.BoolVar(&o.doctor, "doctor", false, "")
 	f.BoolVar(&o.version, "version", false, "")
 	for _, s := range settings {
 		define := f.Func
@@ -122,6 +124,8 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 		return o, fmt.Errorf("%w; shivad -h lists the flags", err)
 	case serve && o.models.files == nil && o.models.folders == nil:
 		return o, errors.New("serve: expected files with models, or a folder of them by --models, as \"shivad serve yolo11n.onnx\"; shivad -h lists the flags")
+	case o.doctor && (serve || o.over != nil):
+		return o, errors.New("--doctor examines the file that --config names, and takes no other flags; shivad -h lists the flags")
 	case f.NArg() > 0:
 		return o, fmt.Errorf("unexpected argument %q; a file is given with --config; shivad -h lists the flags", f.Arg(0))
 	}
@@ -148,6 +152,7 @@ func settingsHelp() string {
 // ownHelp is the help text for the flags that are no settings.
 func ownHelp() string {
 	return entry("--check", "check flags and file, print all settings in effect as TOML, and exit") +
+		entry("--doctor", "examine this machine for the file of --config, print what shivactl doctor shows as JSON, and exit") +
 		entry("--version", "print the version and exit") + entry("-h, --help", "print this and exit")
 }
 

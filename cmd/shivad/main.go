@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"github.com/shivad/shivad/server"
 	"github.com/shivad/shivad/server/build"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/doctor"
 )
 
 // Exit codes, as documented in the help.
@@ -53,6 +55,8 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 	case o.version:
 		fmt.Fprintln(stdout, build.Line("shivad"))
 		return exitOK
+	case o.doctor:
+		return examine(o.file, stdout, signals)
 	}
 	cfg, lowered, err := o.load()
 	if err != nil {
@@ -78,6 +82,24 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 		c.log.Warn("less memory for payloads than configured", "why", lowered)
 	}
 	return c.serve(o, cfg)
+}
+
+// examine prints what keeps a server from serving with a file on this machine, until a signal.
+func examine(file string, stdout io.Writer, signals <-chan os.Signal) int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	found := doctor.Examine(ctx, file)
+	if err := json.NewEncoder(stdout).Encode(found); err != nil || found.Wrong > 0 {
+		return exitFailed
+	}
+	return exitOK
 }
 
 // lastLinesLimit bounds how long the end of the process waits for the reader of its log.

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -80,7 +81,7 @@ func TestManual(t *testing.T) {
 	for _, found := range known.FindAllStringSubmatch(unwrapped, -1) {
 		options = append(options, option{found[1], found[2]})
 	}
-	if len(options) != len(settings)+len(readingFlags)+7 {
+	if len(options) != len(settings)+len(readingFlags)+8 {
 		t.Fatalf("the help has %d flags", len(options))
 	}
 	escaped := strings.NewReplacer("-", `\-`, "'", `\(aq`).Replace
@@ -152,6 +153,28 @@ func TestVersionAndCheck(t *testing.T) {
 	}
 	if c, err := config.Load(file); err != nil || c.TCP.Listen[0] != ":7" {
 		t.Errorf("%v %+v", err, c.TCP)
+	}
+}
+
+// --doctor prints what it finds as a document, and its exit code tells whether anything is wrong.
+func TestDoctor(t *testing.T) {
+	const closed = "tcp.listen = []\nrest.listen = []\ngrpc.listen = []\nadmin.listen = \"\"\ncontainers.listen = \"127.0.0.1:0\"\n"
+	file := filepath.Join(t.TempDir(), "shivad.toml")
+	for wrong, settings := range []string{"", "state.at = \"no/state.db\"\n"} {
+		if err := os.WriteFile(file, []byte(closed+settings), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var stdout bytes.Buffer
+		var found admin.Diagnosis
+		code := run([]string{"--doctor", "--config", file}, &stdout, io.Discard, nil)
+		if err := json.Unmarshal(stdout.Bytes(), &found); err != nil || code != wrong || found.Wrong != wrong || found.Config != file {
+			t.Errorf("%v, exit %d, %s", err, code, stdout.String())
+		}
+	}
+	for _, args := range [][]string{{"--doctor", "--tcp", ":7"}, {"serve", "--doctor", file}} {
+		if code := run(args, io.Discard, io.Discard, nil); code != exitBadUsage {
+			t.Errorf("%q: exit %d", args, code)
+		}
 	}
 }
 

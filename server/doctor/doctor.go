@@ -14,44 +14,17 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 )
 
-// DefaultFile is where packages put the configuration.
-const DefaultFile = "/etc/shivad/shivad.toml"
-
-// A Verdict says what a finding means for the server.
-type Verdict string
-
-// Verdicts.
-const (
-	OK    Verdict = "ok"
-	Note  Verdict = "note"  // the server works, perhaps not as its operator expects
-	Wrong Verdict = "wrong" // it does not start, or does not serve all that is configured
-)
-
-// A Finding is the result of a check, or one of several.
-type Finding struct {
-	Check   string  `json:"check"` // such as "ports"
-	Verdict Verdict `json:"verdict"`
-	Text    string  `json:"text"`
-	Remedy  string  `json:"remedy,omitempty"` // a command, a line of the configuration, or advice
-}
-
-// A Report has all findings, in the order of the checks.
-type Report struct {
-	Config   string    `json:"config"` // the file; "": the defaults
-	Wrong    int       `json:"wrong"`  // findings that are Wrong
-	Findings []Finding `json:"findings"`
-}
-
-// Examine examines this machine for a server with a file; "" is DefaultFile, or the defaults if
+// Examine examines this machine for a server with a file; "" is admin.DefaultFile, or the defaults if
 // there is none. It opens each address for a moment, connects to Redis, and executes the Pythons
 // that are to read model files. The end of ctx makes checks that wait end as failed.
-func Examine(ctx context.Context, file string) Report {
+func Examine(ctx context.Context, file string) admin.Diagnosis {
 	if file == "" {
-		if _, err := os.Stat(DefaultFile); !errors.Is(err, fs.ErrNotExist) {
-			file = DefaultFile
+		if _, err := os.Stat(admin.DefaultFile); !errors.Is(err, fs.ErrNotExist) {
+			file = admin.DefaultFile
 		}
 	}
 	return examine(ctx, file, machine{root: "/", now: time.Now})
@@ -80,21 +53,23 @@ type examination struct {
 	file  string
 	cfg   config.Config
 	check string // that is being made
-	found []Finding
+	found []admin.Finding
 }
 
-func (e *examination) ok(format string, args ...any)           { e.add(OK, "", format, args...) }
-func (e *examination) note(remedy, format string, args ...any) { e.add(Note, remedy, format, args...) }
+func (e *examination) ok(format string, args ...any) { e.add(admin.OK, "", format, args...) }
+func (e *examination) note(remedy, format string, args ...any) {
+	e.add(admin.Note, remedy, format, args...)
+}
 func (e *examination) wrong(remedy, format string, args ...any) {
-	e.add(Wrong, remedy, format, args...)
+	e.add(admin.Wrong, remedy, format, args...)
 }
 
-func (e *examination) add(v Verdict, remedy, format string, args ...any) {
-	e.found = append(e.found, Finding{e.check, v, fmt.Sprintf(format, args...), remedy})
+func (e *examination) add(v admin.Verdict, remedy, format string, args ...any) {
+	e.found = append(e.found, admin.Finding{e.check, v, fmt.Sprintf(format, args...), remedy})
 }
 
 // examine makes all checks; those of an invalid configuration end with it.
-func examine(ctx context.Context, file string, m machine) Report {
+func examine(ctx context.Context, file string, m machine) admin.Diagnosis {
 	e := &examination{machine: m, ctx: ctx, file: file}
 	e.check = "configuration"
 	valid := e.configuration()
@@ -118,9 +93,9 @@ func examine(ctx context.Context, file string, m machine) Report {
 			one.make()
 		}
 	}
-	r := Report{Config: file, Findings: e.found}
+	r := admin.Diagnosis{Config: file, Findings: e.found}
 	for _, f := range e.found {
-		if f.Verdict == Wrong {
+		if f.Verdict == admin.Wrong {
 			r.Wrong++
 		}
 	}
@@ -163,7 +138,7 @@ var ofCertificates = regexp.MustCompile(`(^|\.)tls\.(cert|key|client_ca|client_c
 // both.
 func (e *examination) invalid(f config.Fault) {
 	if ofCertificates.MatchString(f.Key) {
-		e.found = append(e.found, Finding{"certificates", Wrong, f.String(), "correct the line or replace the file, then: systemctl reload shivad"})
+		e.found = append(e.found, admin.Finding{"certificates", admin.Wrong, f.String(), "correct the line or replace the file, then: systemctl reload shivad"})
 		return
 	}
 	e.wrong("correct the line, then: shivad --config "+e.file+" --check", "%s", f)

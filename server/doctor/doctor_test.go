@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/shiva/certtest"
 )
 
@@ -74,7 +75,7 @@ func (p *patient) gpu(files ...string) {
 	p.write("m.onnx", "", 0o600)
 }
 
-func (p *patient) examine() Report {
+func (p *patient) examine() admin.Diagnosis {
 	return examine(p.Context(), p.write("shivad.toml", p.text, 0o600), p.machine)
 }
 
@@ -194,7 +195,7 @@ func TestFaults(t *testing.T) {
 			r := p.examine()
 			wrong := 0
 			for _, f := range r.Findings {
-				if f.Verdict != Wrong {
+				if f.Verdict != admin.Wrong {
 					continue
 				}
 				wrong++
@@ -221,7 +222,7 @@ func TestHealthy(t *testing.T) {
 	r := p.examine()
 	seen := map[string]bool{}
 	for _, f := range r.Findings {
-		if seen[f.Check] = true; f.Verdict == Wrong {
+		if seen[f.Check] = true; f.Verdict == admin.Wrong {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -261,7 +262,7 @@ func TestDockerLoopback(t *testing.T) {
 	p.machine.root = p.dir
 	p.write(".dockerenv", "", 0o600)
 	for _, f := range p.examine().Findings {
-		if f.Check == "containers" && (f.Verdict != Note || f.Remedy != `containers.listen = "0.0.0.0:0"`) {
+		if f.Check == "containers" && (f.Verdict != admin.Note || f.Remedy != `containers.listen = "0.0.0.0:0"`) {
 			t.Errorf("%+v", f)
 		}
 	}

@@ -97,7 +97,7 @@ server/internal/regions:     server/internal/fault server/internal/capacity serv
 server/internal/predict:     shiva/nested server/internal/fault server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/regions server/config server/internal/metrics scheduler shiva shiva/jsontensor shiva/jsonscan shiva/tensor
 server/internal/doortest:    server/config server/internal/apps server/internal/gate server/internal/listen server/internal/predict server/internal/regions server/internal/metrics server/state scheduler scheduler/schedtest shiva/budgettest shiva/tensor
 server/internal/modelfiles: server/internal/fault server/internal/wake shiva/backoff server/internal/predict server/config scheduler/naming golang.org/x/sys
-server/doctor:              containers server/config server/internal/capacity server/internal/listen server/internal/modelfiles server/state shiva/unixsocket golang.org/x/sys
+server/doctor:              containers server/admin server/config server/internal/capacity server/internal/listen server/internal/modelfiles server/state shiva/unixsocket golang.org/x/sys
 server/internal/operate:    server/internal/pipelines server/internal/modelfiles containers scheduler scheduler/setting server/admin server/config server/internal/access server/internal/apps server/internal/composite server/internal/fault server/internal/gate server/internal/listen server/internal/capacity server/internal/metrics server/internal/parameter server/internal/predict server/internal/regions server/internal/unfinished server/internal/wake shiva/backoff server/selection server/state shiva/jsonscan shiva/jsontensor shiva/tensor shiva/unixsocket server/manual github.com/yuin/goldmark
 server/internal/tcp:                  server/internal/fault server/internal/capacity server/internal/unfinished server/internal/wake server/internal/trace server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/regions server/internal/metrics scheduler scheduler/setting shiva shiva/jsonscan shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps shiva/unixsocket
 server/internal/rest:                 shiva/nested server/internal/fault server/internal/unfinished server/internal/trace server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler shiva/jsontensor shiva/jsonscan shiva/tensor | server/internal/apps shiva/unixsocket
@@ -109,8 +109,8 @@ server:                      server/internal/modelfiles server/internal/capacity
 
 server/e2e:                 | containers containers/container shiva shiva/jsonscan shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
 
-cmd/shivad:                 shiva/backoff server cmd/shivad/internal/logqueue server/config server/build server/manual | shiva/tensor
-cmd/shivactl:               shiva/nested server/picture shiva/backoff shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag golang.org/x/image golang.org/x/sys google.golang.org/protobuf server/manual server/doctor | server/config
+cmd/shivad:                 shiva/backoff server cmd/shivad/internal/logqueue server/config server/doctor server/build server/manual | server/admin shiva/tensor
+cmd/shivactl:               shiva/nested server/picture shiva/backoff shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag golang.org/x/image golang.org/x/sys google.golang.org/protobuf server/manual | server/config
 
 examples/client:             shiva shiva/tensor
 examples/client/stream:      shiva shiva/tensor
@@ -207,6 +207,29 @@ func TestImportDirections(t *testing.T) {
 	for name := range rows {
 		t.Errorf("%s has a row in the table of imports, and does not exist", name)
 	}
+}
+
+// shivactl is also for machines on which no server can run, and small: whatever it imports, of the
+// server it has only these, and what checks a configuration stays in shivad.
+func TestShivactlHasNoServer(t *testing.T) {
+	of := []string{"server/admin", "server/build", "server/manual", "server/picture"}
+	all, seen := packages(t), map[string]bool{}
+	var visit func(name string)
+	visit = func(name string) {
+		if seen[name] {
+			return
+		}
+		seen[name] = true
+		if strings.HasPrefix(name, "server/") && !slices.Contains(of, name) {
+			t.Errorf("shivactl contains %s", name)
+		}
+		for _, imp := range all[name].Imports {
+			if ours, ok := strings.CutPrefix(imp, module+"/"); ok {
+				visit(ours)
+			}
+		}
+	}
+	visit("cmd/shivactl")
 }
 
 // covers reports whether a row allows an import: one of the standard library, or one that it names.

@@ -17,6 +17,7 @@ complete -c shivad -l traces -r -f -d 'collector that takes traces as OTLP over 
 complete -c shivad -l metrics-triton -d 'metrics by the names of Triton, too (default off)'
 complete -c shivad -l log-level -r -f -d 'debug, info, warn or error (default info)'
 complete -c shivad -l log-format -r -f -d 'text or json (default text)'
+complete -c shivad -l doctor -d 'examine this machine for the file of --config, print what shivactl doctor shows as JSON, and exit'
 complete -c shivad -l check -d 'check flags and file, print all settings in effect as TOML, and exit'
 complete -c shivad -l version -d 'print the version and exit'
 complete -c shivad -l help -d 'print this and exit'

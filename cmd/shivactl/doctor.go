@@ -1,12 +1,17 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/shivad/shivad/server/doctor"
+	"github.com/shivad/shivad/server/admin"
 )
 
 // doctorCommand examines this machine: it asks no server.
@@ -21,6 +26,8 @@ GPUs. Each fault has the line that mends it. A server may run meanwhile: its own
 Run it as the user, and in the container, of the server: limits and permissions are those of this process, such as by
   sudo -u shivad shivactl doctor
 
+It executes the shivad beside shivactl, or the one in $PATH.
+
 The exit status is 1 if anything is wrong.
 
 With --json: {"config", "wrong", "findings": [{"check", "verdict", "text", "remedy"}]}, where the verdict is ok, note or wrong
@@ -30,31 +37,68 @@ With --json: {"config", "wrong", "findings": [{"check", "verdict", "text", "reme
 		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.asks(func(c *cli, _ []string) error { return c.doctor(file) }),
 	}
-	cmd.Flags().StringVar(&file, "config", "", "the `FILE` that the server reads (default "+doctor.DefaultFile+", or none)")
+	cmd.Flags().StringVar(&file, "config", "", "the `FILE` that the server reads (default "+admin.DefaultFile+", or none)")
 	return c.patient(cmd, loading)
 }
 
+// doctor has the server's program examine the machine, as that is what would start. Checks need most
+// of the server: in shivactl they would be a third of the program.
 func (c *cli) doctor(file string) error {
-	r := doctor.Examine(c.ctx, file)
+	program, err := serverProgram()
+	if err != nil {
+		return err
+	}
+	args := []string{"--doctor"}
+	if file != "" {
+		args = append(args, "--config", file)
+	}
+	var said strings.Builder
+	examine := exec.CommandContext(c.ctx, program, args...)
+	examine.Stderr = &said
+	examine.Cancel = func() error { return examine.Process.Signal(os.Interrupt) }
+	examine.WaitDelay = time.Second
+	out, err := examine.Output()
+	var found admin.Diagnosis
+	if json.Unmarshal(out, &found) != nil {
+		if c.ctx.Err() != nil {
+			return explain(c.ctx.Err(), "--config", file)
+		}
+		return unfit("is it of the same version as shivactl? "+program+" --version says", "%s --doctor: %v: %s", program, err,
+			strings.TrimSpace(said.String()))
+	}
 	if c.json {
-		if err := c.printJSON(r); err != nil {
+		if err := c.printJSON(found); err != nil {
 			return err
 		}
 	} else {
-		c.showReport(r)
+		c.showReport(found)
 	}
-	if r.Wrong > 0 {
+	if found.Wrong > 0 {
 		return &failure{code: exitRefused} // the report says all
 	}
 	return nil
 }
 
+// serverProgram finds shivad: beside shivactl, where packages put both, or in $PATH.
+func serverProgram() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		if found, err := exec.LookPath(filepath.Join(filepath.Dir(self), "shivad")); err == nil {
+			return found, nil
+		}
+	}
+	found, err := exec.LookPath("shivad")
+	if err != nil {
+		return "", unfit("run it on the machine of the server", "there is no shivad beside shivactl or in $PATH")
+	}
+	return found, nil
+}
+
 // showReport has what is wrong in capitals, and what mends it below.
-func (c *cli) showReport(r doctor.Report) {
+func (c *cli) showReport(r admin.Diagnosis) {
 	const indent = "                      " // of what the columns below leave
 	for _, f := range r.Findings {
 		verdict := string(f.Verdict)
-		if f.Verdict == doctor.Wrong {
+		if f.Verdict == admin.Wrong {
 			verdict = strings.ToUpper(verdict)
 		}
 		fmt.Fprintf(c.stdout, "%-6s %-14s %s\n", verdict, f.Check, strings.ReplaceAll(f.Text, "\n", "\n"+indent))

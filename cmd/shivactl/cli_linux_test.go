@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
-	"image"
-	"image/png"
 	"io"
 	"net"
 	"net/http/httptest"
@@ -26,8 +23,6 @@ import (
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/shivatest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // fake is a server with both doors.
 func fake(t *testing.T, network string) (tcp, adminAddr string) {
@@ -143,25 +138,6 @@ var fakeStatus = admin.Status{
 			Log: []string{"Traceback:", "ModuleNotFoundError: numpy"}},
 	},
 	Limits: map[string]any{"rank": 32},
-}
-
-// digit writes a PNG whose first pixel is n.
-func digit(t *testing.T, name string, n uint8, width int) {
-	t.Helper()
-	p := image.NewGray(image.Rect(0, 0, width, 8))
-	p.Pix[0] = n
-	var b bytes.Buffer
-	if err := png.Encode(&b, p); err != nil {
-		t.Fatal(err)
-	}
-	write(t, name, b.String())
-}
-
-func write(t *testing.T, name, text string) {
-	t.Helper()
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 type commandLine struct{ name, stdin, args string }
