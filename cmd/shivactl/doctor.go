@@ -41,8 +41,8 @@ With --json: {"config", "wrong", "findings": [{"check", "verdict", "text", "reme
 	return c.patient(cmd, loading)
 }
 
-// doctor has the server's program examine the machine, as that is what would start. Checks need most
-// of the server: in shivactl they would be a third of the program.
+// doctor has the server's program examine the machine, as that is what would start. Checks need
+// most of the server: in shivactl they would be a third of the program.
 func (c *cli) doctor(file string) error {
 	program, err := serverProgram()
 	if err != nil {

@@ -158,7 +158,8 @@ func TestVersionAndCheck(t *testing.T) {
 
 // --doctor prints what it finds as a document, and its exit code tells whether anything is wrong.
 func TestDoctor(t *testing.T) {
-	const closed = "tcp.listen = []\nrest.listen = []\ngrpc.listen = []\nadmin.listen = \"\"\ncontainers.listen = \"127.0.0.1:0\"\n"
+	const closed = "tcp.listen = []\nrest.listen = []\ngrpc.listen = []\nadmin.listen = \"\"\n" +
+		"containers.listen = \"127.0.0.1:0\"\n"
 	file := filepath.Join(t.TempDir(), "shivad.toml")
 	for wrong, settings := range []string{"", "state.at = \"no/state.db\"\n"} {
 		if err := os.WriteFile(file, []byte(closed+settings), 0o600); err != nil {

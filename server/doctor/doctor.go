@@ -18,8 +18,8 @@ import (
 	"github.com/shivad/shivad/server/config"
 )
 
-// Examine examines this machine for a server with a file; "" is admin.DefaultFile, or the defaults if
-// there is none. It opens each address for a moment, connects to Redis, and executes the Pythons
+// Examine examines this machine for a server with a file; "" is admin.DefaultFile, or the defaults
+// if there is none. It opens each address for a moment, connects to Redis, and executes the Pythons
 // that are to read model files. The end of ctx makes checks that wait end as failed.
 func Examine(ctx context.Context, file string) admin.Diagnosis {
 	if file == "" {
