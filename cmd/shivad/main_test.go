@@ -168,7 +168,8 @@ func TestDoctor(t *testing.T) {
 		var stdout bytes.Buffer
 		var found admin.Diagnosis
 		code := run([]string{"--doctor", "--config", file}, &stdout, io.Discard, nil)
-		if err := json.Unmarshal(stdout.Bytes(), &found); err != nil || code != wrong || found.Wrong != wrong || found.Config != file {
+		err := json.Unmarshal(stdout.Bytes(), &found)
+		if err != nil || code != wrong || found.Wrong != wrong || found.Config != file {
 			t.Errorf("%v, exit %d, %s", err, code, stdout.String())
 		}
 	}
