@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -19,28 +20,46 @@ func (c *cli) confirm(what string, args []string) error {
 		quoted[i] = fmt.Sprintf("%q", arg)
 	}
 	what = fmt.Sprintf(what, quoted...) + " at " + c.admin
+	keyboard, err := c.keyboard()
+	if err != nil {
+		return &failure{"usage", fmt.Sprintf("expected --yes to delete %s, as there is no terminal to ask at", what),
+			"--yes does it without asking", exitUsage}
+	}
+	line, _ := c.question(keyboard, fmt.Sprintf("delete %s? [y/N] ", what))
+	if slices.Contains([]string{"y", "yes"}, strings.ToLower(line)) {
+		return nil
+	}
+	return &failure{"canceled", "nothing was deleted", "", exitRefused}
+}
+
+// keyboard returns the terminal that standard input is; an error if it is none.
+func (c *cli) keyboard() (*os.File, error) {
 	file, ok := c.stdin.(*os.File)
 	if ok {
 		_, _, ok = terminalSize(file)
 	}
 	if !ok {
-		return &failure{"usage", fmt.Sprintf("expected --yes to delete %s, as there is no terminal to ask at", what),
-			"--yes does it without asking", exitUsage}
+		return nil, errors.New("standard input is no terminal")
 	}
-	fmt.Fprintf(c.stderr, "delete %s? [y/N] ", what)
+	return file, nil
+}
+
+// question returns the line that the user answers, trimmed; false if there is none, as after Ctrl-D
+// and Ctrl-C. A terminal gives a line for each read, so that no later answer is lost.
+func (c *cli) question(keyboard *os.File, text string) (line string, ok bool) {
+	fmt.Fprint(c.stderr, text)
 	answer := make(chan string, 1)
 	// When the user interrupts, this goroutine is left behind, reading: the process ends.
 	go func() {
-		line, _ := bufio.NewReader(file).ReadString('\n')
+		line, _ := bufio.NewReader(keyboard).ReadString('\n')
 		answer <- line
 	}()
 	select {
-	case line := <-answer:
-		if slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(line))) {
-			return nil
-		}
+	case line = <-answer:
 	case <-c.ctx.Done():
+	}
+	if line == "" {
 		fmt.Fprintln(c.stderr)
 	}
-	return &failure{"canceled", "nothing was deleted", "", exitRefused}
+	return strings.TrimSpace(line), line != ""
 }

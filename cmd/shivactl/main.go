@@ -106,7 +106,7 @@ func (c *cli) root() *cobra.Command {
 		}},
 		{"The server", []*cobra.Command{
 			c.statusCommand(), c.topCommand(), c.explainCommand(), c.historyCommand(), c.auditCommand(),
-			c.logsCommand(), c.doctorCommand(),
+			c.logsCommand(), c.initCommand(), c.doctorCommand(),
 			c.configCommand(), c.reloadCommand(), c.exportCommand(), c.importCommand(),
 		}},
 		{"You and shivactl", []*cobra.Command{

@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"slices"
@@ -61,7 +63,7 @@ func (c *cli) newToken(o *tokenOptions, name string) error {
 	}
 	secret := token.New()
 	if o.file != "" {
-		if err := writeSecret(o.file, secret); err != nil {
+		if err := writeNew(o.file, []byte(secret+"\n"), secretMode); err != nil {
 			return unfit("", "%v", err)
 		}
 	}
@@ -103,18 +105,14 @@ func checkRight(right string) error {
 		fmt.Sprintf("--may: there is no right %q; the rights are %s", right, strings.Join(all, ", ")), hint, exitUsage}
 }
 
-// writeSecret writes a new file that only its owner can read; it fails if the file exists.
-func writeSecret(path, secret string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+// writeNew writes a new file; it fails if the file exists.
+func writeNew(path string, text []byte, mode fs.FileMode) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}
-	if _, err = f.WriteString(secret + "\n"); err == nil {
-		err = f.Sync()
-	}
-	if closing := f.Close(); err == nil {
-		err = closing
-	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Sync(), f.Close())
 	if err != nil {
 		os.Remove(path)
 	}

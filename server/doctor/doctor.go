@@ -65,7 +65,8 @@ func (e *examination) wrong(remedy, format string, args ...any) {
 }
 
 func (e *examination) add(v admin.Verdict, remedy, format string, args ...any) {
-	e.found = append(e.found, admin.Finding{e.check, v, fmt.Sprintf(format, args...), remedy})
+	e.found = append(e.found, admin.Finding{Check: e.check, Verdict: v, Text: fmt.Sprintf(format, args...),
+		Remedy: remedy})
 }
 
 // examine makes all checks; those of an invalid configuration end with it.
@@ -138,7 +139,8 @@ var ofCertificates = regexp.MustCompile(`(^|\.)tls\.(cert|key|client_ca|client_c
 // both.
 func (e *examination) invalid(f config.Fault) {
 	if ofCertificates.MatchString(f.Key) {
-		e.found = append(e.found, admin.Finding{"certificates", admin.Wrong, f.String(), "correct the line or replace the file, then: systemctl reload shivad"})
+		e.found = append(e.found, admin.Finding{Check: "certificates", Verdict: admin.Wrong, Text: f.String(),
+			Remedy: "correct the line or replace the file, then: systemctl reload shivad"})
 		return
 	}
 	e.wrong("correct the line, then: shivad --config "+e.file+" --check", "%s", f)

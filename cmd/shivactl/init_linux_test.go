@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shivad/shivad/server/config"
+)
+
+// initIn writes the files of a server into a new directory, and returns it.
+func initIn(t *testing.T, args ...string) (dir, out string, code int) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "a cell")
+	var text bytes.Buffer
+	code = run(t.Context(), append([]string{"init", dir}, args...), nil, &text, &text)
+	return dir, text.String(), code
+}
+
+// Whatever the answers, the file is valid and has a comment for each setting, the unit names it,
+// and others can read no secret.
+func TestInit(t *testing.T) {
+	models := t.TempDir()
+	t.Setenv("SHIVAD_PYTHON", "")
+	t.Setenv("VIRTUAL_ENV", "/opt/venv")
+	for _, listen := range []string{"local", "network"} {
+		for _, secure := range []string{"none", "tokens", "tls"} {
+			for _, folder := range []string{"none", models} {
+				for _, state := range []string{"memory", "file", "redis://:se%20cret@10.0.0.9:6379/0"} {
+					for _, memory := range []string{"all", "1GiB"} {
+						args := []string{"--listen", listen, "--secure", secure, "--models", folder, "--state", state,
+							"--memory", memory}
+						dir, out, code := initIn(t, args...)
+						if code != exitOK {
+							t.Fatalf("%v: exit %d: %s", args, code, out)
+						}
+						checkCell(t, dir, args)
+					}
+				}
+			}
+		}
+	}
+}
+
+// checkCell checks what init wrote for answers: listen, secure, models, state and memory, each
+// after its flag.
+func checkCell(t *testing.T, dir string, args []string) {
+	t.Helper()
+	c, err := config.Load(filepath.Join(dir, "shivad.toml"))
+	if err == nil {
+		err = c.Validate() // which reads the certificate
+	}
+	if err == nil {
+		_, _, err = c.Fit()
+	}
+	text, _ := os.ReadFile(filepath.Join(dir, "shivad.toml"))
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", args, err, text)
+	}
+	wants := map[string]bool{
+		"the tokens":   (len(c.Identities) == 2) == (args[3] != "none"),
+		"TLS":          strings.HasPrefix(c.TCP.Listen[0], "tls://") == (args[3] == "tls"),
+		"the address":  strings.Contains(c.TCP.Listen[0], "127.0.0.1") == (args[1] == "local"),
+		"the folder":   (len(c.ModelFolders) == 1) == (args[5] != "none"),
+		"the state":    (c.State.At == "") == (args[7] == "memory"),
+		"the memory":   (c.Limits.PayloadBytes == 512<<20) == (args[9] == "1GiB"),
+		"the comments": strings.Count(string(text), "\n# ") > strings.Count(string(text), "listen = "),
+	}
+	for what, right := range wants {
+		if !right {
+			t.Errorf("%v: not %s:\n%s", args, what, text)
+		}
+	}
+	if len(c.ModelFolders) > 0 && (c.ModelFolders[0].Path != args[5] || c.ModelFolders[0].Python != "/opt/venv/bin/python") {
+		t.Errorf("%v: %+v", args, c.ModelFolders[0])
+	}
+	quoted, _ := os.ReadFile(filepath.Join(dir, unitFile))
+	unit := strings.ReplaceAll(string(quoted), `"`, "")
+	if !strings.Contains(unit, " --config "+dir+"/shivad.toml\n") || !strings.Contains(unit, "\nReadWritePaths="+dir+"\n") ||
+		strings.Contains(unit, "\nMemoryMax=1G\n") != (args[9] == "1GiB") {
+		t.Errorf("%v:\n%s", args, quoted)
+	}
+	for _, name := range []string{"shivad.toml", "client.token", "operator.token", "server.key"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v", name, info.Mode())
+		}
+	}
+}
+
+// Without a terminal init asks nothing: it names the flags that are missing. Answers are checked
+// as those to questions are, and nothing is overwritten without --force.
+func TestInitRefusals(t *testing.T) {
+	for want, args := range map[string][]string{
+		"expected --secure, --models, --state, --memory, as there": {"--listen", "local"},
+		"expected one of none, tokens, tls":                        {"--secure", "ssl", "--yes"},
+		"there is no such folder":                                  {"--models", "/nowhere", "--yes"},
+		"the URL of a Redis":                                       {"--state", "state.db", "--yes"},
+		"at least 1GiB":                                            {"--memory", "1023MiB", "--yes"},
+		"expected printable characters":                            {"--state", "redis://h\n[tls]", "--yes"},
+	} {
+		dir, out, code := initIn(t, args...)
+		if _, err := os.Stat(dir); code != exitUsage || !strings.Contains(out, want) || err == nil {
+			t.Errorf("%v: exit %d, made: %t, %s", args, code, err == nil, out)
+		}
+	}
+	dir, out, code := initIn(t, "--yes", "--secure", "tls")
+	if code != exitOK {
+		t.Fatal(out)
+	}
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	token, key := read("client.token"), read("server.key")
+	os.Remove(filepath.Join(dir, "operator.token"))
+	again := []string{"init", dir, "--yes", "--secure", "tls"}
+	var said bytes.Buffer
+	if code := run(t.Context(), again, nil, &said, &said); code != exitUsage || !strings.Contains(said.String(), "there is already: "+dir+"/client.token") {
+		t.Errorf("exit %d: %s", code, &said)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "operator.token")); err == nil || read("client.token") != token {
+		t.Error("something was written")
+	}
+	said.Reset()
+	if code := run(t.Context(), append(again, "--force", "--json"), nil, &said, &said); code != exitOK {
+		t.Errorf("exit %d: %s", code, &said)
+	}
+	var done struct{ Files, Next []string }
+	if err := json.Unmarshal(said.Bytes(), &done); err != nil || len(done.Next) != 2 || len(done.Files) != 4 ||
+		read("client.token") == token || read("server.key") != key {
+		t.Errorf("%v: %s", err, &said)
+	}
+	checkCell(t, dir, []string{"", "local", "", "tls", "", "none", "", "file", "", "all"})
+}
+
+// At a terminal, a question is asked until its answer fits; Enter takes the default, and Ctrl-D
+// ends it before anything is written.
+func TestInitAsks(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cell")
+	start := func(ctx context.Context) (*terminal, chan int) {
+		w, done := openTerminal(t, 100, 24), make(chan int)
+		go func() { done <- run(ctx, []string{"init", dir, "--memory", "all"}, w.device, w.device, w.device) }()
+		w.waitFor("? [local] ")
+		return w, done
+	}
+	w, done := start(t.Context())
+	w.press("everywhere\n")
+	w.waitFor("expected one of local, network")
+	w.press("\x04")
+	if code := <-done; code != exitRefused {
+		t.Errorf("exit %d", code)
+	}
+	w.waitFor("nothing was written")
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Error("the folder is there")
+	}
+
+	w, done = start(t.Context())
+	for _, step := range []string{"network", "[tls] ", "", "[none] ", "", "[file] ", "memory"} {
+		if strings.HasPrefix(step, "[") {
+			w.waitFor(step)
+		} else {
+			w.press(step + "\n")
+		}
+	}
+	if code := <-done; code != exitOK {
+		t.Errorf("exit %d", code)
+	}
+	checkCell(t, dir, []string{"", "network", "", "tls", "", "none", "", "memory", "", "all"})
+	if entries, err := fs.Glob(os.DirFS(dir), "*"); err != nil || len(entries) != 6 {
+		t.Errorf("%v %v", entries, err)
+	}
+}
