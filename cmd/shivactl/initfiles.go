@@ -59,7 +59,8 @@ func (o *initOptions) files(dir string) ([]newFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	add("shivad.toml", "the configuration", []byte(text), secretMode) // a URL of Redis may have a password
+	// The URL of a Redis may have a password.
+	add("shivad.toml", "the configuration", []byte(text), secretMode)
 	service, err := o.unit(dir)
 	add(unitFile, "the systemd unit", []byte(service), 0o644)
 	return list, err
@@ -81,7 +82,8 @@ func (o *initOptions) settings(dir string) []table {
 	}
 	var list []table
 	for _, door := range []struct{ name, port string }{{"[tcp]", "6174"}, {"[rest]", "8000"}, {"[grpc]", "8001"}} {
-		list = append(list, table{door.name, [][2]string{{"listen", strconv.Quote(scheme + net.JoinHostPort(host, door.port))}}})
+		addr := scheme + net.JoinHostPort(host, door.port)
+		list = append(list, table{door.name, [][2]string{{"listen", strconv.Quote(addr)}}})
 	}
 	list = append(list, table{"[admin]", [][2]string{{"listen", `"127.0.0.1:8002"`}}})
 	if o.secure == "tls" {
@@ -95,7 +97,8 @@ func (o *initOptions) settings(dir string) []table {
 		list = append(list, table{"[state]", [][2]string{{"at", strconv.Quote(o.state)}}})
 	}
 	if n, err := memorySize(o.memory); err == nil {
-		list = append(list, table{"[limits]", [][2]string{{"payload_bytes", fmt.Sprintf("%q", fmt.Sprintf("%dMiB", n>>21))}}})
+		half := fmt.Sprintf("%dMiB", n>>21)
+		list = append(list, table{"[limits]", [][2]string{{"payload_bytes", strconv.Quote(half)}}})
 	}
 	if o.models != "none" {
 		path, err := filepath.Rel(dir, o.models) // which survives a move of both
