@@ -63,8 +63,8 @@ func (c *cli) doctor(file string) error {
 		if c.ctx.Err() != nil {
 			return explain(c.ctx.Err(), "--config", file)
 		}
-		return unfit("is it of the same version as shivactl? "+program+" --version says", "%s --doctor: %v: %s", program, err,
-			strings.TrimSpace(said.String()))
+		return unfit("is it of the same version as shivactl? "+program+" --version says", "%s --doctor: %v: %s",
+			program, err, strings.TrimSpace(said.String()))
 	}
 	if c.json {
 		if err := c.printJSON(found); err != nil {

@@ -82,15 +82,16 @@ func (o *initOptions) questions() []question {
 			"Who sends requests: programs on this machine (local), or others, too (network)?", always("local"),
 			words("local", "network")},
 		{"secure", "`HOW` to keep others out: none, tokens, or tls for tokens and encryption", &o.secure,
-			"How are others kept out: not at all (none), by tokens (tokens), or by tokens and encryption (tls)?", o.usualSecurity,
-			words("none", "tokens", "tls")},
+			"How are others kept out: not at all (none), by tokens (tokens), or by tokens and encryption (tls)?",
+			o.usualSecurity, words("none", "tokens", "tls")},
 		{"models", "serve the model files in a `FOLDER`, or none", &o.models,
 			"Which folder has your model files (or none)?", always("none"), folder},
 		{"state", "where applications and what they learn are kept: memory, file, or `URL`, as redis://HOST:6379/0", &o.state,
-			"Where are applications kept, and what they learn: in memory, in a file here (file), or in a Redis (redis://HOST:6379/0)?",
-			always("file"), stateAnswer},
+			"Where are applications kept, and what they learn: in memory, in a file here (file), or in a Redis " +
+				"(redis://HOST:6379/0)?", always("file"), stateAnswer},
 		{"memory", "the most memory for the service and its models: all, or a `SIZE` such as 8GiB", &o.memory,
-			"How much memory may the service have, its models included: all, or a size such as 8GiB?", always("all"), memoryAnswer},
+			"How much memory may the service have, its models included: all, or a size such as 8GiB?",
+			always("all"), memoryAnswer},
 	}
 }
 
@@ -114,7 +115,9 @@ func words(all ...string) func(string) (string, error) {
 
 // printable checks an answer that becomes a string of TOML, and a line of the unit.
 func printable(answer string) (string, error) {
-	if answer == "" || strings.ContainsFunc(answer, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
+	if answer == "" || strings.ContainsFunc(answer, func(r rune) bool {
+		return !unicode.IsPrint(r) || r == unicode.ReplacementChar
+	}) {
 		return "", errors.New("expected printable characters")
 	}
 	return answer, nil
@@ -196,7 +199,8 @@ func (c *cli) init(o *initOptions) error {
 	}
 	next := []string{
 		"shivad --config " + shellWord(filepath.Join(o.dir, "shivad.toml")),
-		"sudo install -m 644 " + shellWord(filepath.Join(o.dir, unitFile)) + " /etc/systemd/system/ && sudo systemctl enable --now shivad",
+		"sudo install -m 644 " + shellWord(filepath.Join(o.dir, unitFile)) +
+			" /etc/systemd/system/ && sudo systemctl enable --now shivad",
 	}
 	if c.json {
 		names := []string{}
@@ -209,9 +213,10 @@ func (c *cli) init(o *initOptions) error {
 		fmt.Fprintf(c.stdout, "%-16s %s\n", filepath.Base(one.path), one.what)
 	}
 	if os.Geteuid() == 0 {
-		fmt.Fprintln(c.stdout, "\nThe service will run as root, who owns these files: better write them as the user whom it should run as.")
+		fmt.Fprintln(c.stdout, "\nThe service will run as root, since root writes these files; another user is safer.")
 	}
-	fmt.Fprintf(c.stdout, "\nTry it, until Ctrl-C:\n  %s\nHave it run, now and after each start of the machine:\n  %s\n", next[0], next[1])
+	fmt.Fprintf(c.stdout, "\nTry it, until Ctrl-C:\n  %s\n", next[0])
+	fmt.Fprintf(c.stdout, "Have it run, now and after each start of the machine:\n  %s\n", next[1])
 	return nil
 }
 

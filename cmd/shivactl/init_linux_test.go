@@ -123,7 +123,8 @@ func TestInitRefusals(t *testing.T) {
 	os.Remove(filepath.Join(dir, "operator.token"))
 	again := []string{"init", dir, "--yes", "--secure", "tls"}
 	var said bytes.Buffer
-	if code := run(t.Context(), again, nil, &said, &said); code != exitUsage || !strings.Contains(said.String(), "there is already: "+dir+"/client.token") {
+	if code := run(t.Context(), again, nil, &said, &said); code != exitUsage ||
+		!strings.Contains(said.String(), "there is already: "+dir+"/client.token") {
 		t.Errorf("exit %d: %s", code, &said)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "operator.token")); err == nil || read("client.token") != token {
