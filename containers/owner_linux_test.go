@@ -94,6 +94,9 @@ func TestOrigin(t *testing.T) {
 	} {
 		for _, network := range []string{"tcp", "unix"} {
 			t.Run(name+" "+network, func(t *testing.T) {
+				if strings.Contains(c.script, "setsid") {
+					hosttest.Need(t, "setsid")
+				}
 				addr := "127.0.0.1:0"
 				if network == "unix" {
 					addr = t.TempDir() + "/s"
@@ -158,6 +161,7 @@ time.sleep(1000)`, ear.Addr().String()}
 // its own, and its orphans are reaped.
 func TestSessionsOfTheirOwn(t *testing.T) {
 	t.Parallel() // it mostly waits
+	hosttest.Need(t, "setsid")
 	for _, script := range []string{
 		`setsid sleep 1000 & echo $!; exit 3`,
 		`setsid sh -c 'echo $$; sleep 1000 & wait' & sleep 1000`,
@@ -191,6 +195,7 @@ func TestSessionsOfTheirOwn(t *testing.T) {
 // long to start.
 func TestLeftBehindDuringAStart(t *testing.T) {
 	t.Parallel() // it mostly waits
+	hosttest.Need(t, "setsid")
 	cmd := child("")
 	cmd.Args = []string{"/bin/sh", "-c", `setsid sh -c 'echo $$; exec sleep 1000' & sleep 1000`}
 	s, _ := supervise(t, cmd)

@@ -7,6 +7,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/hosttest"
 )
 
 // tryPrivileges is the supervised process: it prints its privileges, one fact a line.
@@ -142,6 +144,9 @@ func TestFallback(t *testing.T) {
 // TestNewPrivileges: a process cannot gain privileges, unless that is allowed; the other processes
 // are not affected, and no thread stays behind with fewer privileges than the rest.
 func TestNewPrivileges(t *testing.T) {
+	if fact(fmt.Sprintf("/proc/%d/status", os.Getppid()), "NoNewPrivs:") == "NoNewPrivs: 1" {
+		hosttest.Lacks(t, "the tests were started without the right to gain privileges")
+	}
 	budgettest.Until(t, "the threads of other tests to end", func() bool { return confinedThreads() == 0 })
 	_, lines := tried(t, containers.Privileges{NewPrivileges: true})
 	want(t, lines, "NoNewPrivs: 0", "create done", "truncate done", "remove done", "move done", "shm done", "large done")
@@ -195,6 +200,9 @@ func TestUser(t *testing.T) {
 	}
 	p := containers.Privileges{User: "nobody"}
 	if os.Geteuid() != 0 {
+		if u.Uid == strconv.Itoa(os.Geteuid()) {
+			hosttest.Lacks(t, "another user than nobody")
+		}
 		cmd := child("confined")
 		cmd.Privileges = p
 		s, _ := supervise(t, cmd)

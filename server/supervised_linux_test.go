@@ -11,6 +11,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/hosttest"
 )
 
 // TestServesItsOwnModels: a supervised process registers the model of its [[container]] and what
@@ -40,6 +41,9 @@ func TestServesItsOwnModels(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if c.script == orphan {
+				hosttest.Need(t, "setsid")
+			}
 			s := start(t, func(conf *config.Config) {
 				if c.listen != "" {
 					conf.Containers.Listen = config.Addrs{c.listen}
