@@ -292,7 +292,7 @@ func ragged(name string) containertest.Model {
 // several batches; each request gets the values of its rows, one after the other, with the counts.
 func TestRaggedOutputs(t *testing.T) {
 	for name, change := range map[string]func(*config.Policy){
-		"together": func(p *config.Policy) { p.Delay = time.Second }, // all have come by then
+		"together": func(p *config.Policy) { p.Delay, p.Objective = time.Second, 2*time.Second }, // all have come by then
 		"split":    func(p *config.Policy) { p.MaxBatch = 2 },
 		"padded":   func(p *config.Policy) { p.Strategy, p.MaxBatch, p.Pad = "static", 4, true },
 	} {
