@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -214,7 +213,12 @@ func TestE2EPipelineKilledUnderLoad(t *testing.T) {
 // process returns the id of a process of a container; 0: it does not run.
 func (s *shivad) process(container string, replica int) int {
 	s.t.Helper()
-	var status admin.Status
+	var status struct {
+		Processes []struct {
+			Name         string
+			Replica, PID int
+		}
+	}
 	s.get("/v1/status", &status)
 	for _, p := range status.Processes {
 		if p.Name == container && p.Replica == replica {
