@@ -253,6 +253,9 @@ func (a *application) fanOut(r *gate.Request) (*fanout, error) {
 		f.Close()
 		return nil, err
 	}
+	if len(a.down) > 0 {
+		a.missed(f, state, left)
+	}
 	return f, nil
 }
 
@@ -299,18 +302,34 @@ func (a *application) deadline(plan selection.Plan) time.Duration {
 	return a.candidate(plan.Asks[0].Model).Deadline
 }
 
+// missed counts a request at the models that the policy might have chosen if they had replicas.
+// Otherwise no request would tell a scaler, which has taken the last replica of each of an
+// application's models while nobody asked, that the second of them is wanted again, too.
+func (a *application) missed(f *fanout, s selection.State, left []selection.Model) {
+	c := &f.firstToAnswer().call
+	wanted, err := a.Selection.Select(s, selection.Request{User: f.user, Random: rand.Uint64(), Without: left})
+	if err != nil {
+		return
+	}
+	for _, w := range wanted.Asks {
+		if slices.Contains(a.down, w.Model) && !f.asked(w.Model) {
+			a.candidate(w.Model).Model.Missed(c.Rows, c.Frame != nil && c.Keep() > 0)
+		}
+	}
+}
+
 // Missed implements gate.Composite.
 func (a *application) Missed(rows int, newest bool) {
 	state, err := a.registry.State(a.App, "", a.models)
 	if err != nil {
 		return
 	}
-	plan, err := a.plan(state, "", nil)
+	wanted, err := a.Selection.Select(state, selection.Request{Random: rand.Uint64()})
 	if err != nil {
 		return
 	}
-	for _, asked := range plan.Asks {
-		a.candidate(asked.Model).Model.Missed(rows, newest)
+	for _, w := range wanted.Asks {
+		a.candidate(w.Model).Model.Missed(rows, newest)
 	}
 }
 

@@ -411,6 +411,35 @@ func TestCancelledApplication(t *testing.T) {
 	}
 }
 
+// TestWantedAgain: a model without replicas needs one if the policy would choose it, although
+// others of the application answer. Those that it would not choose need none.
+func TestWantedAgain(t *testing.T) {
+	for policy, want := range map[string]int{"ensemble": 1, "exp3": 1, "single": 0} {
+		t.Run(policy, func(t *testing.T) {
+			h := newHouse(t)
+			gone := h.replica("a", "1", 1, 0)
+			h.model("b", "1", 2, 0)
+			d := Definition{Name: "app", Models: []string{"a", "b"}, Policy: policy}
+			if policy == "single" {
+				d.Params = map[string]any{"model": "b"}
+			}
+			h.app(d)
+			gone.Remove(errors.New("nobody asks"))
+			if n := gone.Model().Need().Replicas; n != 0 {
+				t.Fatalf("nobody has asked, and %d are needed", n)
+			}
+			for range 50 {
+				if got := h.ask("app", gate.Request{}); !strings.HasPrefix(got, "2 by b/1") {
+					t.Fatal(got)
+				}
+			}
+			if n := gone.Model().Need().Replicas; n != want {
+				t.Errorf("%d replicas are needed, expected %d", n, want)
+			}
+		})
+	}
+}
+
 func TestNamesOfApplications(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)

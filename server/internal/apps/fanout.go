@@ -101,6 +101,16 @@ func (f *fanout) ask(asked selection.Ask) {
 	}
 }
 
+// asked reports whether a model is, or was to be, asked.
+func (f *fanout) asked(m selection.Model) bool {
+	for i := range f.asks {
+		if f.asks[i].pick.Model == m {
+			return true
+		}
+	}
+	return slices.ContainsFunc(f.refused, func(r refusal) bool { return r.pick.Model == m })
+}
+
 // keep returns tensors that outlive their message: counted memory is retained, the rest is copied.
 func keep(tensors []tensor.Tensor) []tensor.Tensor {
 	own := make([]tensor.Tensor, len(tensors))
