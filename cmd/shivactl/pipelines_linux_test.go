@@ -1,6 +1,11 @@
 package main
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/shivad/shivad/shiva/nested"
+	"github.com/shivad/shivad/shiva/tensor"
+)
 
 // pipelineLines are commandLines about pipelines, in an order of their own.
 var pipelineLines = []commandLine{
@@ -43,4 +48,23 @@ margin = 0.05
 timeout = "50ms"
 required = true
 `)
+}
+
+// A classifier behind a detector has scores of its classes, and no object of its own.
+func TestDrawnBeforeAClassifier(t *testing.T) {
+	value := func(output string, values ...float32) nested.Field {
+		x, err := tensor.FromSlice(tensor.Shape{len(values)}, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return nested.Field{Name: output, Output: output, Value: x}
+	}
+	of := func(fields ...nested.Field) *nested.Object { return &nested.Object{Fields: fields} }
+	look := nested.Field{Name: "look", Object: of(value("scores", 0.25, 0.75))}
+	dot := of(value("boxes", 1, 2, 3, 4), value("scores", 0.5), look)
+	find := of(nested.Field{Name: "objects", List: []*nested.Object{dot}})
+	all, err := drawn(of(nested.Field{Name: "find", Object: find}))
+	if err != nil || len(all) != 1 || all[0].score != 0.5 || all[0].box[3] != 4 {
+		t.Errorf("expected one object of the detector, got %+v (%v)", all, err)
+	}
 }

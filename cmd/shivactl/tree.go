@@ -123,8 +123,9 @@ func drawn(o *nested.Object) ([]object, error) {
 		}
 		for _, child := range children {
 			one := make([]object, 1)
+			boxed := slices.ContainsFunc(child.Fields, func(f nested.Field) bool { return f.Output == "boxes" })
 			for _, v := range child.Fields {
-				if v.Object != nil || v.List != nil {
+				if !boxed || v.Object != nil || v.List != nil { // a classifier has scores, too: of its classes
 					continue
 				}
 				t := v.Value
