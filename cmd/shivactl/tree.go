@@ -123,9 +123,10 @@ func drawn(o *nested.Object) ([]object, error) {
 		}
 		for _, child := range children {
 			one := make([]object, 1)
+			// A classifier has scores, too: of its classes.
 			boxed := slices.ContainsFunc(child.Fields, func(f nested.Field) bool { return f.Output == "boxes" })
 			for _, v := range child.Fields {
-				if !boxed || v.Object != nil || v.List != nil { // a classifier has scores, too: of its classes
+				if !boxed || v.Object != nil || v.List != nil {
 					continue
 				}
 				t := v.Value
