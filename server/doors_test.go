@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -336,28 +335,19 @@ func jsonValues(x tensor.Tensor) []any {
 	values := make([]any, count)
 	size := x.DType.Size()
 	texts, _ := tensor.Strings(x)
-	var wide tensor.Tensor
-	switch x.DType {
-	case tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64:
-		var err error
-		if wide, err = tensor.Cast(x, tensor.Float64, nil); err != nil {
-			panic(err)
-		}
-	}
 	for i := range values {
 		b := x.Data[min(i*size, len(x.Data)):]
-		switch x.DType {
-		case tensor.Bool:
+		switch d := x.DType; {
+		case d == tensor.Bool:
 			values[i] = b[0] != 0
-		case tensor.Bytes:
+		case d == tensor.Bytes:
 			values[i] = texts[i]
-		case tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64:
-			v := math.Float64frombits(binary.NativeEndian.Uint64(wide.Data[8*i:]))
-			values[i] = json.Number(strconv.FormatFloat(v, 'g', -1, 64))
-		case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
-			values[i] = 0
+		case d.IsFloat():
+			values[i] = json.Number(strconv.FormatFloat(d.Float(b), 'g', -1, 64))
+		case d.Ordered():
+			values[i] = json.Number(integer(d, b))
 		default:
-			values[i] = json.Number(integer(x.DType, b))
+			values[i] = 0
 		}
 	}
 	return values
@@ -407,10 +397,9 @@ func appendNumber(data []byte, d tensor.DType, text string) ([]byte, error) {
 	bits := 8 * d.Size()
 	var v uint64
 	var err error
-	switch d {
-	case tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64:
-		var f float64
-		if f, err = strconv.ParseFloat(text, max(bits, 32)); err != nil {
+	if d.IsFloat() {
+		f, err := strconv.ParseFloat(text, max(bits, 32))
+		if err != nil {
 			return nil, err
 		}
 		one, _ := tensor.FromSlice(tensor.Shape{}, []float64{f})
@@ -418,6 +407,8 @@ func appendNumber(data []byte, d tensor.DType, text string) ([]byte, error) {
 			return nil, err
 		}
 		return append(data, one.Data...), nil
+	}
+	switch d {
 	case tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64:
 		var n int64
 		n, err = strconv.ParseInt(text, 10, bits)

@@ -2,7 +2,6 @@ package selection
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -86,7 +85,14 @@ type Kind struct {
 var registry = struct {
 	sync.RWMutex
 	kinds map[string]kind
-}{kinds: maps.Clone(kinds)}
+	added []string // names, sorted
+}{kinds: func() map[string]kind {
+	kinds := map[string]kind{}
+	for _, k := range ours {
+		kinds[k.name] = k.kind
+	}
+	return kinds
+}()}
 
 // Register adds a policy, for all servers of the process: call it before a server is opened, as
 // from an init function. It panics if the name is taken or the Kind lacks something. Servers that
@@ -109,6 +115,8 @@ func Register(k Kind) {
 		}
 	}
 	registry.kinds[k.Name] = made
+	registry.added = append(registry.added, k.Name)
+	slices.Sort(registry.added)
 }
 
 // kindOf finds a policy.
@@ -122,15 +130,13 @@ func kindOf(name string) (kind, bool) {
 // Names returns the names of all policies: those of this package, and then those that were
 // registered, sorted.
 func Names() []string {
-	names := []string{"single", "split", "shadow", "exp3", "exp4", "epsilon-greedy", "thompson", "ensemble"}
+	var names []string
+	for _, k := range ours {
+		names = append(names, k.name)
+	}
 	registry.RLock()
 	defer registry.RUnlock()
-	for _, name := range slices.Sorted(maps.Keys(registry.kinds)) {
-		if _, ours := kinds[name]; !ours {
-			names = append(names, name)
-		}
-	}
-	return names
+	return append(names, registry.added...)
 }
 
 func listNames() string { return strings.Join(Names(), ", ") }

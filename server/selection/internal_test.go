@@ -115,6 +115,6 @@ func TestNamesAreAllPolicies(t *testing.T) {
 		}
 	}
 	if len(names) != len(registry.kinds) {
-		t.Errorf("%d names for %d policies", len(names), len(kinds))
+		t.Errorf("%d names for %d policies", len(names), len(registry.kinds))
 	}
 }

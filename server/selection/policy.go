@@ -34,16 +34,19 @@ type kind struct {
 	make func(map[string]any) (Algorithm, error)
 }
 
-// kinds are the policies of this package.
-var kinds = map[string]kind{
-	"single":         singleKind,
-	"split":          splitKind,
-	"shadow":         shadowKind,
-	"exp3":           exp3Kind,
-	"exp4":           exp4Kind,
-	"epsilon-greedy": epsilonKind,
-	"thompson":       thompsonKind,
-	"ensemble":       ensembleKind,
+// ours are the policies of this package, in the order of [Names].
+var ours = []struct {
+	name string
+	kind kind
+}{
+	{"single", singleKind},
+	{"split", splitKind},
+	{"shadow", shadowKind},
+	{"exp3", exp3Kind},
+	{"exp4", exp4Kind},
+	{"epsilon-greedy", epsilonKind},
+	{"thompson", thompsonKind},
+	{"ensemble", ensembleKind},
 }
 
 // Parse returns the policy of that name. Parameters that params leaves out have their defaults.
