@@ -37,6 +37,7 @@ type core struct {
 
 	gathering gathering
 	allowance int64 // ns that waits in vain may take
+	restarts  int64 // ns that rows which start over may be worth
 	lastWait  Wait
 
 	// Replicas.

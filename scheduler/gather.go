@@ -11,8 +11,8 @@ import (
 // chosen by what it gains for all rows (bestWait), never passes a deadline, and ends early when
 // nobody is owed a request any more, the batch is full, or another replica is free. Waits that
 // bring less than half of the rows that were hoped for, and those for a trial, are paid from an
-// allowance: a hundredth of the time that replicas execute. So no belief can cost more than that,
-// and none is final.
+// allowance: a hundredth of the time that replicas execute. Rows that start over have one of their
+// own, of as much. So no belief can cost more than that, and none is final.
 type gathering struct {
 	replica *Replica // nil: none waits
 	began   int64
@@ -36,7 +36,7 @@ type Wait struct {
 
 const (
 	leastGain  = 0.02 // below it nothing waits
-	wasteShare = 0.01 // of the time that replicas execute, for waits in vain
+	wasteShare = 0.01 // of the time that replicas execute, for waits in vain and for starting over
 	firstWaste = 0.25 // of one row's time, to begin with
 	mostWaste  = 2.0  // of one row's time that is saved up
 	// Where rows of others wait, a wait makes the cycle longer by this factor at most: the others
@@ -65,8 +65,12 @@ func (c *core) gather(rep *Replica, q *queue, w *window, p *plan, now int64, fx 
 		return now
 	}
 	next := gathering{replica: rep, began: now, due: cs.due, from: cs.newest.since, asked: cs.asking}
-	if w.rows < w.room {
-		c.bestWait(&next, p, w.room, false)
+	room := w.room
+	if w.why == CloseDeadline {
+		room = w.cap // its rows leave no time for others, and may start over
+	}
+	if w.rows < room {
+		c.bestWait(&next, p, room, false)
 	}
 	if room := p.trialRoom(q, w); next.until == 0 && w.rows < room {
 		c.bestWait(&next, p, room, true)
@@ -219,12 +223,14 @@ func (p *plan) trialRoom(q *queue, w *window) int {
 // startOver answers the rows that would be late after a wait, if more rows are answered in time
 // from then on: groups of callers that meet at different times, each too late for the other's
 // batch, would fail for ever. Their clients ask again at once, and are in the batch. Only callers
-// pay for it, and it is charged with the time of the rows that would have been sent.
+// pay for it, and it is charged with the time of the rows that would have been sent: not to the
+// allowance of waits, since those that follow keep together who has just met.
 func (c *core) startOver(q *queue, w *window, p *plan, until, now int64, fx *effects) bool {
 	n := min(w.cap, q.rows+c.sources.due)
 	took := p.planned(n) + p.start - now
 	t := float64(until-now) + p.typical(n)
-	if !*c.cfg.Shed || w.rows > 0 && float64(n)/t <= (1+leastGain)*float64(w.rows)/p.typical(w.rows) {
+	if c.restarts <= 0 || !*c.cfg.Shed ||
+		w.rows > 0 && float64(n)/t <= (1+leastGain)*float64(w.rows)/p.typical(w.rows) {
 		return false
 	}
 	for at := q.start(); !q.end(at) && q.item(at).deadline < until+took; at = q.next(at) {
@@ -233,7 +239,7 @@ func (c *core) startOver(q *queue, w *window, p *plan, until, now int64, fx *eff
 			return false
 		}
 	}
-	c.allowance -= int64(t * float64(w.rows) / float64(n))
+	c.restarts -= int64(t * float64(w.rows) / float64(n))
 	for head := q.head(); head != nil && head.deadline < until+took; head = q.head() {
 		c.answer(head.req, OutcomeDeadlineNeverSent, errHopeless, fx)
 	}
@@ -342,8 +348,9 @@ func (c *core) gathered(now int64) {
 func (c *core) earn(rep *Replica, exec int64) {
 	one := rep.profile.typical(1) + rep.profile.excess
 	if c.sources.horizon == 0 {
-		c.allowance = int64(firstWaste * one)
+		c.allowance, c.restarts = int64(firstWaste*one), int64(firstWaste*one)
 	}
 	c.sources.horizon = int64(one)
-	c.allowance = min(c.allowance+int64(wasteShare*float64(exec)), int64(mostWaste*one))
+	earned, most := int64(wasteShare*float64(exec)), int64(mostWaste*one)
+	c.allowance, c.restarts = min(c.allowance+earned, most), min(c.restarts+earned, most)
 }
