@@ -13,7 +13,9 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ MODELS = {"ocr_det": 2, "ocr_cls": 1, "ocr_rec": 1}
 """And their processes: the detectors do most of the work."""
 FPS = 10
 """Frames per second of each camera."""
+CROWD = 4
+"""Cameras, where the package in one process is compared."""
 PATIENCE = 600
 """Seconds for a picture whose text must be right, however slow the machine is."""
 WORDS = ["BATCH", "LOT", "SERIAL No.", "MODEL", "TYPE", "REV", "MADE IN", "CHECKED BY", "NET WEIGHT", "FUSE"]
@@ -165,6 +169,35 @@ def cameras(address: str, seconds: float) -> None:
         )
 
 
+def beside(address: str, seconds: float) -> None:
+    """How many frames four cameras have read that send again on each answer, by the pipeline and in one process."""
+    from rapidocr_onnxruntime import RapidOCR
+
+    files = [encoded(".jpg", label(i)) for i in range(8)]
+    clients = [Client(address) for _ in range(CROWD)]
+    packages = [RapidOCR(intra_op_num_threads=1, inter_op_num_threads=1) for _ in range(CROWD)]
+    ways: dict[str, list[Callable[[bytes], object]]] = {
+        "the pipeline": [partial(read, client, timeout=PATIENCE) for client in clients],
+        "the package, a thread for each camera": [*packages],
+        "the package, one camera after the other": [RapidOCR()],
+    }
+    print(f"\n| {CROWD} cameras that send again on each answer | read, frames/s |\n| --- | --- |")
+    for name, readers in ways.items():
+        counts, until = [0] * len(readers), time.monotonic() + seconds
+
+        def send(reader: int, readers: Any = readers, counts: Any = counts, until: float = until) -> None:
+            while time.monotonic() < until:
+                readers[reader](files[counts[reader] % len(files)])
+                counts[reader] += 1
+
+        with ThreadPoolExecutor(len(readers)) as threads:
+            began = time.monotonic()
+            list(threads.map(send, range(len(readers))))
+        print(f"| {name} | {sum(counts) / (time.monotonic() - began):.1f} |", flush=True)
+    for client in clients:
+        client.close()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shivad", default="bin/shivad", help="the server (%(default)s)")
@@ -181,6 +214,7 @@ def main() -> int:
             picture.resize((640, 293), Image.Resampling.LANCZOS).quantize(16).save(args.picture, optimize=True)
         if args.seconds:
             cameras(address, args.seconds)
+            beside(address, args.seconds)
     return 1 if different else 0
 
 
