@@ -16,7 +16,7 @@ func (c *cli) auditCommand() *cobra.Command {
 	most := 0
 	cmd := &cobra.Command{
 		Use: "audit", Short: "show who changed what last, and which actions were refused",
-		Long: `One line for each act that changed something, by whatever door, and for each that was refused for want of a right: what
+		Long: `One line for each act that changed something, through whatever endpoint, and for each that was refused for want of a right: what
 operators change, models that clients load and unload, regions of shared memory, containers that register and leave. Requests
 and feedback are not among them. The oldest are first. WHO is the identity, if there is one, and the address. The server has
 the last thousand since its start, and all of them in its log ("audit:"). Times are UTC.
@@ -45,7 +45,7 @@ func (c *cli) audit(most int) error {
 
 func (c *cli) printAudit(a admin.Audit) error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "AT\tWHO\tDOOR\tACTION\tWHAT\tNAME\tRESULT")
+	fmt.Fprintln(w, "AT\tWHO\tENDPOINT\tACTION\tWHAT\tNAME\tRESULT")
 	for _, e := range a.Entries {
 		result := "done"
 		switch {

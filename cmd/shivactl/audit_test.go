@@ -23,11 +23,11 @@ func TestPrintAudit(t *testing.T) {
 	if err := c.printAudit(a); err != nil {
 		t.Fatal(err)
 	}
-	const want = `AT                   WHO                DOOR    ACTION  WHAT   NAME      RESULT
-2026-11-01 09:00:00  ann at 10.0.0.7:4  admin   change  model  digits    {} → {"delay":"1ms"}
-2026-11-01 09:00:01  uid=1000,pid=7     rest    unload  model  digits    refused: unauthenticated: no
-2026-11-01 09:00:02  -                  server  retire  model  digits/1  done
-2026-11-01 09:00:03  bob at 10.0.0.8:5  grpc    load    model  \x1b[2J   failed: it ended
+	const want = `AT                   WHO                ENDPOINT  ACTION  WHAT   NAME      RESULT
+2026-11-01 09:00:00  ann at 10.0.0.7:4  admin     change  model  digits    {} → {"delay":"1ms"}
+2026-11-01 09:00:01  uid=1000,pid=7     rest      unload  model  digits    refused: unauthenticated: no
+2026-11-01 09:00:02  -                  server    retire  model  digits/1  done
+2026-11-01 09:00:03  bob at 10.0.0.8:5  grpc      load    model  \x1b[2J   failed: it ended
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)

@@ -30,7 +30,7 @@ func (c *cli) benchCommand() *cobra.Command {
 	f.Var(value[time.Duration]{&o.length, period, "10s"}, "for", "how long, as a `TIME` with a unit")
 	f.Var(value[int]{&o.conns, count, ""}, "conns", "`N` connections (default 16, rest 64, 1 for each stream)")
 	f.Var(value[int]{&o.inFlight, count, ""}, "inflight", "most unanswered requests of a connection, `N` (default 1, with --rate any)")
-	f.Var(value[door]{&o.door, parseDoor, "tcp"}, "door", "the `DOOR` for the load: tcp, rest or grpc")
+	f.Var(value[door]{&o.door, parseDoor, "tcp"}, "door", "the `ENDPOINT` for the load: tcp, rest or grpc")
 	f.Var(value[int]{&o.clients, count, ""}, "clients", "`N` clients that ask again on each answer, alone or beside another load")
 	f.Var(value[*load.Think]{&o.think, parseThink, ""}, "think", "their `TIME` from an answer to the next request (default 0s)")
 	f.Var(value[int]{&o.streams, count, ""}, "streams", "send the frames of `N` streams, such as cameras")
@@ -76,7 +76,7 @@ the tool had too little processor time, and the latencies include the delay. Ctr
 and shows what was measured until then. A model with a cache answers from it: --data with many
 files, or caching off, shows the model itself.
 
---addr is the door that the load goes to; with --door rest or grpc it is 127.0.0.1:8000 or :8001
+--addr is the endpoint that the load goes to; with --door rest or grpc it is 127.0.0.1:8000 or :8001
 unless it is said. --hdr writes the latencies as HdrHistogram's tools and plotters read them.
 --timeout ends the run; without it nothing but --for does. The exit code is 1 if any request failed.
 

@@ -98,7 +98,8 @@ func (c *cli) askREST(addr, route string) (d declaration, err error) {
 }
 
 func notTheDoor(addr, name, got string) *failure {
-	return &failure{"protocol", fmt.Sprintf("%s does not answer as the %s door of a server does: %s", addr, name, got),
+	return &failure{"protocol",
+		fmt.Sprintf("%s does not answer as the %s endpoint of a server does: %s", addr, name, got),
 		"check --addr " + addr, exitUnreachable}
 }
 

@@ -75,7 +75,8 @@ func (c *cli) printStatus(s admin.Status) error {
 	}
 	listen("admin (http)", s.Listen.Admin)
 	for _, d := range s.Doors {
-		fmt.Fprintf(w, "door %s\t%s, %s in flight\n", d.Name, plural(d.Connections, "connection"), plural(d.InFlight, "request"))
+		fmt.Fprintf(w, "endpoint %s\t%s, %s in flight\n", d.Name, plural(d.Connections, "connection"),
+			plural(d.InFlight, "request"))
 	}
 	waiting := plural(s.Queue.Rows, "row") + ", " + size(s.Queue.Bytes)
 	if s.Queue.Rows > 0 {

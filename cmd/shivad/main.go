@@ -180,7 +180,7 @@ wait:
 			log.Info("draining", "signal", sig.String(), "limit", time.Duration(drain.Load()), "again", "a second signal ends the process at once")
 			break wait
 		case err := <-s.Failed():
-			log.Error("a door failed, shutting down", "error", err)
+			log.Error("an endpoint failed, shutting down", "error", err)
 			code = exitFailed
 			break wait
 		}

@@ -310,7 +310,7 @@ type Admin struct {
 type Traces struct {
 	// Endpoint is the URL of a collector for OTLP over HTTP, such as "http://127.0.0.1:4318"; "" =
 	// no traces.
-	Endpoint string `toml:"endpoint" restart:"doors have or have not got what follows requests"`
+	Endpoint string `toml:"endpoint" restart:"endpoints have or have not got what follows requests"`
 	// OneIn traces one in that many requests without a traceparent; 0 = none of them. A request
 	// with a traceparent is traced if the traceparent says so.
 	OneIn int `toml:"one_in" default:"100" min:"0" max:"1000000000"`

@@ -131,7 +131,7 @@ func (c *Config) secure(fs *faults, old map[string]*listen.TLS, now func() time.
 		case f.Cert == "" || f.Key == "":
 			if f.Cert == f.Key { // otherwise checkCertificates reports it
 				fs.Add(l.table+".listen",
-					"%s needs a certificate: give tls.cert and tls.key, of all doors, or %s.tls.cert and %[2]s.tls.key",
+					"%s needs a certificate: give tls.cert and tls.key, of all endpoints, or %s.tls.cert and %[2]s.tls.key",
 					addr, l.table)
 			}
 			continue
@@ -195,7 +195,7 @@ func (c *Config) uselessCertificates(fs *faults, used map[string]bool) {
 			}
 		}
 	}
-	check("tls", `no door that has no certificate of its own has an address of TLS, such as rest.listen = "tls://:8443"`,
+	check("tls", `no endpoint without a certificate of its own has an address of TLS, such as rest.listen = "tls://:8443"`,
 		c.TLS.Certificates)
 	for _, l := range c.doorsTLS() {
 		check(l.table+".tls", fmt.Sprintf("%s.listen has no address of TLS: expected one as tls://host:port", l.table),

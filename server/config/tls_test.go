@@ -37,8 +37,8 @@ func TestTLSFaults(t *testing.T) {
 		{"all of it", "[tls]\n" + pair + "client_ca = \"ca.pem\"\nclient_crl = \"crl.pem\"\nclient_auth = \"optional\"\nmin_version = \"1.2\"\n" + doors +
 			"[grpc.tls]\ncert = \"cert2.pem\"\nkey = \"key2.pem\"\nclient_auth = \"required\"\nmin_version = \"1.3\"\n", nil},
 		{"no certificate", doors, []string{
-			"x.toml:2:1: rest.listen: tls://:8443 needs a certificate: give tls.cert and tls.key, of all doors, or rest.tls.cert and rest.tls.key",
-			"x.toml:4:1: grpc.listen: tls:localhost:8444 needs a certificate: give tls.cert and tls.key, of all doors, or grpc.tls.cert and grpc.tls.key"}},
+			"x.toml:2:1: rest.listen: tls://:8443 needs a certificate: give tls.cert and tls.key, of all endpoints, or rest.tls.cert and rest.tls.key",
+			"x.toml:4:1: grpc.listen: tls:localhost:8444 needs a certificate: give tls.cert and tls.key, of all endpoints, or grpc.tls.cert and grpc.tls.key"}},
 		{"half a pair", "[tls]\ncert = \"cert.pem\"\n[rest.tls]\nkey = \"key.pem\"\n" + doors, []string{
 			"x.toml:1:2: tls.key: missing: the key of DIR/cert.pem", "x.toml:3:7: rest.tls.cert: missing: the certificate of the key DIR/key.pem"}},
 		{"words", "[tls]\n" + pair + "client_auth = \"yes\"\n[rest.tls]\nmin_version = \"1.1\"\n" + doors, []string{
@@ -52,7 +52,7 @@ func TestTLSFaults(t *testing.T) {
 		{"nobody is asked", "[tls]\n" + pair + "client_ca = \"ca.pem\"\n" + doors, []string{
 			`x.toml:4:1: tls.client_ca: has no meaning with client_auth = "none": say "optional" or "required"`}},
 		{"no address", "[tls]\n" + pair + "[admin.tls]\n" + pair, []string{
-			`x.toml:2:1: tls.cert: has no meaning: no door that has no certificate of its own has an address of TLS, such as rest.listen = "tls://:8443"`,
+			`x.toml:2:1: tls.cert: has no meaning: no endpoint without a certificate of its own has an address of TLS, such as rest.listen = "tls://:8443"`,
 			"x.toml:5:1: admin.tls.cert: has no meaning: admin.listen has no address of TLS: expected one as tls://host:port"}},
 		{"containers", "[tls]\n" + pair + "[containers]\nlisten = \"tls://:1\"\nlisten_v2 = \"tls:x:1\"\n[containers.tls]\nclient_auth = \"required\"\n[[container]]\nname = \"a\"\ncommand = [\"a\"]\n" +
 			"[[container]]\nname = \"b\"\ncommand = [\"b\"]\nenv = { SHIVA_TLS_CA = \"ca.pem\" }\n", []string{

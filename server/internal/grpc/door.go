@@ -216,7 +216,7 @@ func (d *Door) recovered(err *error) {
 }
 
 func (d *Door) bug(p any) error {
-	d.log.Error("panic in the grpc door", "panic", p, "stack", string(debug.Stack()))
+	d.log.Error("panic in the grpc endpoint", "panic", p, "stack", string(debug.Stack()))
 	return fmt.Errorf("%w: panic: %v", fault.ErrInternal, p)
 }
 

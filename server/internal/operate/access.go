@@ -31,7 +31,7 @@ type Access struct {
 // check returns an error for a request that a page of another site may have sent.
 func (a Access) check(r *http.Request) error {
 	if !listen.NamedHost(r.Host, a.Hosts) && !slices.Contains(a.Hosts, "*") {
-		return refuse(http.StatusForbidden, "the host %.200q is not a name of this door: use an IP address, localhost, or a name that admin.hosts lists", r.Host)
+		return refuse(http.StatusForbidden, "the host %.200q is not a name of this endpoint: use an IP address, localhost, or a name that admin.hosts lists", r.Host)
 	}
 	// Following a link changes nothing.
 	followed := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
@@ -45,7 +45,7 @@ func (a Access) check(r *http.Request) error {
 		})
 	})
 	if err != nil {
-		return refuse(http.StatusForbidden, "%v; admin.hosts lists the names whose pages may use this door", err)
+		return refuse(http.StatusForbidden, "%v; admin.hosts lists the names whose pages may use this endpoint", err)
 	}
 	return nil
 }

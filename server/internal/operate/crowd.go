@@ -49,7 +49,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 	b.held[k] = struct{}{}
 	if tell := out != nil && time.Since(b.lastLog) >= time.Minute; tell {
 		b.lastLog = time.Now()
-		b.log.Warn("the admin door has reached its limit of connections: each new connection closes the one that has been idle the longest",
+		b.log.Warn("the admin API has reached its limit of connections: each new connection closes the one that has been idle the longest",
 			"limit", maxConnections, "from", out.address, "to", k.address)
 	}
 	b.mu.Unlock()

@@ -89,6 +89,10 @@ const (
 func warnings(s admin.Status) []string {
 	out := []string{}
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	if s.State.Error != "" {
+		say("changes of applications, pipelines and settings, and feedback, are refused, as %s cannot be written: %s",
+			cmp.Or(s.State.At, "the state"), s.State.Error)
+	}
 	for _, c := range s.Sessions {
 		switch c.State {
 		case "failing":

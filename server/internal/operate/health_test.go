@@ -25,3 +25,13 @@ func TestWarnsOfReplacedMemory(t *testing.T) {
 		}
 	}
 }
+
+// TestWarnsOfState: a state that cannot be written is among what an operator should look at.
+func TestWarnsOfState(t *testing.T) {
+	s := admin.Status{State: admin.State{At: "redis://10.0.0.9:6379/0", Error: "connection refused"}}
+	want := []string{"changes of applications, pipelines and settings, and feedback, are refused, as " +
+		"redis://10.0.0.9:6379/0 cannot be written: connection refused"}
+	if got := warnings(s); !slices.Equal(got, want) {
+		t.Errorf("got %q, expected %q", got, want)
+	}
+}

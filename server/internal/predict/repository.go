@@ -50,10 +50,10 @@ func (s *Service) permit(c Caller) error {
 	case reach == config.RepositoryAll, reach == config.RepositoryLocal && (Local(c.Listener) || s.view.Who().Name() != ""):
 		return nil
 	case reach == config.RepositoryLocal:
-		return fmt.Errorf("%w: clients may not load or unload models through a door that other machines can reach (%s); server.repository = \"all\" allows all clients to, and the admin door (shivactl containers) always can",
+		return fmt.Errorf("%w: clients may not load or unload models through an endpoint that other machines can reach (%s); server.repository = \"all\" allows all clients to, and the admin API (shivactl containers) always can",
 			fault.ErrPermissionDenied, c.Listener)
 	}
-	return fmt.Errorf("%w: clients may not load or unload models (server.repository = \"none\"); the admin door (shivactl containers) always can",
+	return fmt.Errorf("%w: clients may not load or unload models (server.repository = \"none\"); the admin API (shivactl containers) always can",
 		fault.ErrPermissionDenied)
 }
 
