@@ -265,16 +265,28 @@ func (c *core) parallel(now int64) float64 {
 	return float64(peak) * math.Ceil(max(1, rows/float64(batch)))
 }
 
-// Missed counts rows that a request to several models would have asked of this one, if it had not
-// been refused before for want of time or of replicas. For Need they have arrived: a model that no
-// request reaches would never be found to be too small. Those of streams that keep only their
-// newest frames (newest) are no load, as ever.
-func (m *Model) Missed(rows int, newest bool) {
+// A Miss is rows that a request to several models would have asked of one of them, if it had not
+// been refused before for want of time or of replicas.
+type Miss struct {
+	Rows int
+	// Newest: they are of a stream that keeps only its newest frames, and no load, as ever.
+	Newest bool
+	// Late: the request was not, or could not be, in time, and no model refused it. If that is so
+	// with any number of replicas, a client gets errors at once and may send thousands of requests
+	// in a second, so it lifts no bound of Need.
+	Late bool
+}
+
+// Missed counts rows that did not come. For Need they have arrived: a model that no request reaches
+// would never be found to be too small.
+func (m *Model) Missed(miss Miss) {
 	fx, now := m.begin()
 	c := &m.core.stats
-	if c.arrived += uint64(rows); !newest {
-		c.want(rows)
-		c.missed += uint64(rows)
+	if c.arrived += uint64(miss.Rows); !miss.Newest {
+		c.want(miss.Rows)
+	}
+	if !miss.Newest && !miss.Late {
+		c.missed += uint64(miss.Rows)
 	}
 	m.end(fx, now)
 }

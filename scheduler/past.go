@@ -11,7 +11,7 @@ type counters struct {
 	arrived  uint64 // rows, and those of Missed
 	wanted   uint64 // rows that count as load; see Need
 	promised uint64 // of these, rows of streams that keep only their newest frames
-	missed   uint64 // of these, rows of requests that did not come here; see Missed
+	missed   uint64 // of these, rows that did not come and lift the bound of Need; see Miss
 	squares  uint64 // sum of the squares of each request's wanted rows
 	bound    uint64 // requests that arrived with a deadline ahead
 	timeLeft uint64 // sum of the times that they had left on arrival, in µs

@@ -313,13 +313,13 @@ func (a *application) missed(f *fanout, s selection.State, left []selection.Mode
 	}
 	for _, w := range wanted.Asks {
 		if slices.Contains(a.down, w.Model) && !f.asked(w.Model) {
-			a.candidate(w.Model).Model.Missed(c.Rows, c.Frame != nil && c.Keep() > 0)
+			a.candidate(w.Model).Model.Missed(scheduler.Miss{Rows: c.Rows, Newest: c.Frame != nil && c.Keep() > 0})
 		}
 	}
 }
 
 // Missed implements gate.Composite.
-func (a *application) Missed(rows int, newest bool) {
+func (a *application) Missed(m scheduler.Miss) {
 	state, err := a.registry.State(a.App, "", a.models)
 	if err != nil {
 		return
@@ -329,7 +329,7 @@ func (a *application) Missed(rows int, newest bool) {
 		return
 	}
 	for _, w := range wanted.Asks {
-		a.candidate(w.Model).Model.Missed(rows, newest)
+		a.candidate(w.Model).Model.Missed(m)
 	}
 }
 

@@ -39,9 +39,9 @@ type Composite interface {
 	// Unlinked returns the error of a composite that has no model to ask; nil if it has one.
 	Unlinked() error
 
-	// Missed counts rows that a request would have asked of the composite at the models that it
-	// would have asked; see scheduler.Model.Missed.
-	Missed(rows int, newest bool)
+	// Missed counts rows that did not come at the models that they would have come to; see
+	// scheduler.Model.Missed.
+	Missed(m scheduler.Miss)
 
 	Kind() Kind
 	Status() CompositeStatus

@@ -67,26 +67,29 @@ func (y *yield) each() float64 {
 	return y.rows / y.from
 }
 
-// miss counts rows at the model of the stage.
-func (y *yield) miss(rows float64, target *gate.Target, newest bool) {
+// miss counts rows at the model of the stage, of which m says the rest.
+func (y *yield) miss(rows float64, target *gate.Target, m scheduler.Miss) {
 	y.mu.Lock()
 	y.owed += rows
 	whole := math.Floor(y.owed)
 	y.owed -= whole
 	y.mu.Unlock()
+	m.Rows = int(whole)
 	switch {
-	case whole == 0:
+	case m.Rows == 0:
 	case target.Composite != nil:
-		target.Composite.Missed(int(whole), newest)
+		target.Composite.Missed(m)
 	default:
-		target.Model.Missed(int(whole), newest)
+		target.Model.Missed(m)
 	}
 }
 
 // lacking reports whether an error says that time or replicas were wanting.
-func lacking(err error) bool {
-	return errors.Is(err, scheduler.ErrOverloaded) || errors.Is(err, scheduler.ErrDeadlineExceeded) ||
-		errors.Is(err, scheduler.ErrUnavailable)
+func lacking(err error) bool { return errors.Is(err, scheduler.ErrDeadlineExceeded) || refusing(err) }
+
+// refusing reports whether an error is that of a model that had no room or no replica.
+func refusing(err error) bool {
+	return errors.Is(err, scheduler.ErrOverloaded) || errors.Is(err, scheduler.ErrUnavailable)
 }
 
 // missed counts the rows that a request which ends would have had, if nothing had been wanting.
@@ -95,7 +98,7 @@ func (r *run) missed(sent bool) {
 	if !r.short || r.err != nil && !lacking(r.err) {
 		return
 	}
-	newest := r.call.Frame != nil && r.call.Keep() > 0
+	m := scheduler.Miss{Newest: r.call.Frame != nil && r.call.Keep() > 0, Late: !r.refused}
 	for i := range r.stages {
 		w := &r.stages[i]
 		lost := r.lost(i)
@@ -105,7 +108,7 @@ func (r *run) missed(sent bool) {
 				lost++
 			}
 		}
-		r.p.yields[i].miss(lost, r.p.plan.stages[i].target, newest)
+		r.p.yields[i].miss(lost, r.p.plan.stages[i].target, m)
 	}
 }
 
@@ -135,7 +138,7 @@ func (r *run) lost(i int) float64 {
 }
 
 // Missed implements gate.Composite.
-func (p *pipeline) Missed(rows int, newest bool) {
+func (p *pipeline) Missed(m scheduler.Miss) {
 	if p.plan == nil {
 		return
 	}
@@ -148,8 +151,8 @@ func (p *pipeline) Missed(rows int, newest bool) {
 		case s.scope != request:
 			all[i] = all[s.scope]
 		default:
-			all[i] = float64(rows)
+			all[i] = float64(m.Rows)
 		}
-		p.yields[i].miss(all[i], s.target, newest)
+		p.yields[i].miss(all[i], s.target, m)
 	}
 }

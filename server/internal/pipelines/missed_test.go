@@ -156,6 +156,10 @@ func TestReplicasOfRefused(t *testing.T) {
 			if n := o.models[name].Need(); n.Arriving < 0.9*rows || n.Arriving > 1.1*rows {
 				t.Errorf("%s needs %+v, expected %v rows a second", name, n, rows)
 			}
+			// A request each second is tried: more replicas than it has rows would get nothing.
+			if n := o.models[name].Need(); n.Replicas < 1 || n.Replicas > offeredThings {
+				t.Errorf("%s needs %+v, and no number of replicas helps", name, n)
+			}
 		}
 		time.Sleep(2 * time.Minute)
 		o.needs("nobody asks", map[string]int{"finder": 0, "maker": 0, "checker": 0})

@@ -48,6 +48,7 @@ type run struct {
 	moves    []move // of other runs, to be made without the lock
 	err      error  // of the request; nothing begins any more
 	short    bool   // a row failed for want of time or of replicas
+	refused  bool   // and a model refused it
 	started  bool
 	stopped  bool // calls were canceled because of err
 	expired  bool // it waits in no line any more
@@ -212,7 +213,7 @@ func (o *row) Complete(*gate.Call) {
 func (r *run) settle(o *row, err error) {
 	w, s := &r.stages[o.stage], &r.p.plan.stages[o.stage]
 	o.done, o.err = true, err
-	r.short = r.short || lacking(err)
+	r.short, r.refused = r.short || lacking(err), r.refused || refusing(err)
 	if err != nil && (s.needed || errors.Is(err, scheduler.ErrSuperseded)) && r.err == nil {
 		where := fmt.Sprintf("stage %q", s.Name)
 		if len(w.rows) > 1 {
@@ -607,7 +608,8 @@ func (r *run) Close() {
 	}
 	r.p, r.call, r.request, r.asker, r.within = nil, nil, gate.Request{}, gate.Asker{}, nil
 	r.waiter, r.timer, r.moves, r.err = nil, nil, nil, nil
-	r.pending, r.trial, r.short, r.started, r.stopped, r.expired, r.over = 0, false, false, false, false, false, false
+	r.pending, r.trial, r.short, r.refused = 0, false, false, false
+	r.started, r.stopped, r.expired, r.over = false, false, false, false
 	runs.Put(r)
 }
 
