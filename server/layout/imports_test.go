@@ -107,7 +107,7 @@ server/internal/grpc:                 server/internal/fault server/internal/unfi
 server/internal/frigate:              server/internal/fault server/internal/unfinished server/internal/access server/internal/listen server/internal/gate server/internal/predict server/internal/metrics containers/zmtp scheduler shiva/jsonscan shiva/tensor | server/config shiva/unixsocket
 server:                      server/internal/modelfiles server/internal/capacity server/internal/unfinished server/internal/wake shiva/backoff server/internal/frigate server/internal/trace server/internal/operate server/internal/access server/internal/listen server/internal/apps server/internal/clock server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/tcp server/internal/rest server/internal/grpc server/admin server/config server/internal/metrics server/build containers scheduler scheduler/setting shiva/jsonscan shiva/tensor shiva/unixsocket | golang.org/x/sys containers/zmtp containers/container server/grpc/pb google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf shiva/token server/internal/fault server/selection server/state shiva
 
-server/e2e:                 | containers containers/container server/admin shiva shiva/jsonscan shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
+server/e2e:                 | containers containers/container shiva shiva/jsonscan shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
 
 cmd/shivad:                 shiva/backoff server cmd/shivad/internal/logqueue server/config server/doctor server/build server/manual | server/admin shiva/tensor
 cmd/shivad/unit:
