@@ -119,22 +119,19 @@ func (c *tcpClient) ask(ctx context.Context, model string, x tensor.Tensor,
 		metadata["timeout_ms"] = timeout.Seconds() * 1000
 	}
 	m := &shiva.Message{Namespace: model}
-	sent := x
-	switch x.DType {
-	case tensor.Bytes: // text is not a tensor on this wire
+	if x.DType == tensor.Bytes { // text is not a tensor on this wire
 		x.Name = "x"
 		object, err := shiva.AppendTexts(nil, x)
 		if err != nil {
 			return x, err
 		}
 		metadata[shiva.TextsKey] = json.RawMessage(object)
-	case tensor.BFloat16: // not on this wire: float32 holds its values
-		var err error
-		if sent, err = tensor.Cast(x, tensor.Float32, nil); err != nil {
+	} else {
+		on, _ := x.DType.WireType() // float32 holds the values of a float that is not on this wire
+		sent, err := tensor.Cast(x, on, nil)
+		if err != nil {
 			return x, err
 		}
-		fallthrough
-	default:
 		m.Tensors = []tensor.Tensor{sent}
 	}
 	var err error
@@ -157,8 +154,8 @@ func (c *tcpClient) ask(ctx context.Context, model string, x tensor.Tensor,
 		return x, fmt.Errorf("%d tensors in the answer %s", len(a.Tensors), a.Metadata)
 	}
 	y := a.Tensors[0]
-	if x.DType == tensor.BFloat16 {
-		return tensor.Cast(y, tensor.BFloat16, nil)
+	if !x.DType.OnWire() {
+		return tensor.Cast(y, x.DType, nil)
 	}
 	return tensor.Tensor{DType: y.DType, Shape: slices.Clone(y.Shape), Data: bytes.Clone(y.Data)}, nil
 }
