@@ -47,7 +47,9 @@ func (s *Server) manage() {
 	}})
 	s.models.Configure(s.cfg)
 	s.demand = operate.NewDemand(s.store, s.sched, s.gate, s.log)
+	host, _ := os.Hostname() // without a name, operators see the addresses
 	s.report = &operate.Report{
+		Host:       host,
 		Version:    Version,
 		Started:    started,
 		Phase:      func() string { return *s.phase.Load() },

@@ -53,6 +53,7 @@ type Tensor struct {
 
 // Status is the state of a server.
 type Status struct {
+	Host      string    `json:"host"` // the machine's name; "" if it has none
 	Version   string    `json:"version"`
 	PID       int       `json:"pid"`
 	Started   time.Time `json:"started"`

@@ -20,13 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 TOP = Path(__file__).parents[3]
 PATIENCE = 180.0
 """Seconds to wait for an event that must happen, on the slowest machine."""
+expect.set_options(timeout=1000 * PATIENCE)
 
-TOKENS = {"operator": "operator-4f0cBq9Z", "reader": "reader-1hZ8mWq2"}
+FOLDS = (
+    "Models", "Pipelines", "Streams", "Routes", "Applications", "Containers", "Without a result",
+    "Over a quota", "Further findings", "Diagnosis", "Requests", "Try it", "Batches", "Replicas", "Newest answers", "Settings in effect",
+)  # fmt: skip
+"""The titles of what folds, but for those that are open at first."""
+
+TOKENS = {"operator": "operator-4f0cBq9Z", "reader": "reader-1hZ8mWq2", "camera": "camera-7pTt3nKd"}
 
 CONFIG = """
 [tcp]
@@ -52,6 +59,11 @@ may = ["admin:write", "infer", "feedback", "load"]
 name = "reader"
 token_sha256 = "{reader}"
 may = ["admin:read", "infer:digits"]
+[[identity]]
+name = "camera"
+token_sha256 = "{camera}"
+may = ["infer"]
+quota = {{ requests_per_second = 500 }}
 [[identity]]
 name = "anonymous"
 may = ["infer", "serve"]
@@ -207,14 +219,18 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, server: Server) -> Iterator[Callable[..., Page]]:
-    """Opens a page, signed in. It must log nothing in the console, and use no other host."""
+    """Opens a page, signed in, with all that folds open unless it is told otherwise. It must log
+    nothing in the console, and use no other host."""
     faults: list[str] = []
     pages: list[Page] = []
 
-    def open_one(path: str = "#/", who: str = "operator", **options: Any) -> Page:
+    def open_one(path: str = "#/", who: str = "operator", unfolded: bool = True, **options: Any) -> Page:
         one = browser.new_page(**{"viewport": {"width": 1280, "height": 900}} | options)
         one.set_default_timeout(1000 * PATIENCE)
         pages.append(one)
+        if unfolded:  # most tests look at all there is
+            all_open = json.dumps(dict.fromkeys(FOLDS, True))
+            one.add_init_script(f"localStorage['shivad.folds'] ??= '{all_open}'")
         one.on("pageerror", lambda error: faults.append(str(error)))
 
         def said(message: Any) -> None:
@@ -231,7 +247,7 @@ def open_page(browser: Browser, server: Server) -> Iterator[Callable[..., Page]]
         if who:
             one.get_by_label("Token").fill(TOKENS[who])
             one.get_by_role("dialog").get_by_role("button", name="Sign in").click()
-            one.locator("#ready", has_text="ready").wait_for()
+            one.locator("#health:not(.off)").wait_for()
         return one
 
     yield open_one

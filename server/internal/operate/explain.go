@@ -178,14 +178,15 @@ func explainNeed(s scheduler.Stats, crowded string) []string {
 	case n.Worth == 0:
 		return []string{"The number of replicas needed is not known: no replica has answered enough requests to show its rate. One is assumed."}
 	}
-	text := fmt.Sprintf("About %.3g rows/s arrive, including refused ones", n.Arriving)
+	text := fmt.Sprintf("About %s arrive, including refused ones", perSecond(n.Arriving, "rows"))
 	if n.Waiting > 0 {
 		text += fmt.Sprintf(", and %d rows wait beyond the next batches", n.Waiting)
 	}
-	text += fmt.Sprintf(". A replica has a capacity of %.3g rows/s, of which it should carry at most 80 %%.", n.Worth)
+	text += fmt.Sprintf(". A replica has a capacity of %s rows/s, of which it should carry at most 80 %%.",
+		figure(n.Worth))
 	if n.Callers > 0 {
-		text += fmt.Sprintf(" Clients that send the next request on each answer have %d more rows in flight; a replica answers %.3g of these within the objective.",
-			n.Callers, n.Group)
+		text += fmt.Sprintf(" Clients that send the next request on each answer have %d more rows in flight; a replica answers %s of these within the objective.",
+			n.Callers, figure(n.Group))
 	}
 	text += fmt.Sprintf(" Replicas needed: %d (%.2f); live: %d.", n.Replicas, n.Load, s.Live)
 	if crowded != "" {
@@ -499,10 +500,6 @@ func refusals(s scheduler.Stats) (out []string) {
 		}
 	}
 	return out
-}
-
-func percent(n, of uint64) string {
-	return fmt.Sprintf("%.3g %%", 100*float64(n)/float64(max(of, 1)))
 }
 
 // round keeps about three digits.

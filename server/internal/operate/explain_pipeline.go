@@ -55,17 +55,17 @@ func explainStage(s admin.Stage, l admin.StageLoad) string {
 	if l.Requests == 0 {
 		return fmt.Sprintf("Stage %s had no requests in the last minute.", s.Name)
 	}
-	text := fmt.Sprintf("Stage %s had %d requests in the last minute, with %.3g rows each", s.Name, l.Requests,
-		float64(l.Rows)/float64(l.Requests))
+	text := fmt.Sprintf("Stage %s had %d requests in the last minute, with %s rows each", s.Name, l.Requests,
+		figure(float64(l.Rows)/float64(l.Requests)))
 	if l.LeftOut > 0 {
 		text += fmt.Sprintf(" (keep left out %s of the elements)", percent(l.LeftOut, l.LeftOut+l.Rows))
 	}
 	if l.Batch > 0 {
-		text += fmt.Sprintf("; batches of %s have %.3g rows on average", s.Model, l.Batch)
+		text += fmt.Sprintf("; batches of %s have %s rows on average", s.Model, figure(l.Batch))
 	}
 	if l.Took > 0 {
-		text += fmt.Sprintf("; a request is there for %v, waits for %v of that, and uses up %.2g %% of the time to its deadline",
-			spanOf(l.Took), spanOf(l.Waited), 100*l.Share)
+		text += fmt.Sprintf("; a request is there for %v, waits for %v of that, and uses up %s %% of the time to its deadline",
+			spanOf(l.Took), spanOf(l.Waited), figure(100*l.Share))
 	}
 	if lost := l.LostRows(); lost > 0 {
 		var why []string

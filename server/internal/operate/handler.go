@@ -219,6 +219,11 @@ func Handler(s Sources) http.Handler {
 	mux.HandleFunc("/{$}", pageOr(list))
 	mux.Handle("/page/",
 		s.serve(route{early: true, need: needNothing, methods: methods{"GET": always(http.HandlerFunc(servePage))}}))
+	// Where browsers look for the icon of what is no page, such as the description of the API.
+	mux.Handle("/favicon.ico", s.serve(route{early: true, need: needNothing,
+		methods: methods{"GET": always(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			pageAt(w, r, "/page/icon.png")
+		}))}}))
 	mux.Handle(manualPath,
 		s.serve(route{early: true, need: needNothing, methods: methods{"GET": always(http.HandlerFunc(serveManual))}}))
 	mux.HandleFunc("/", notFound)

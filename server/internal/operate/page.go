@@ -34,7 +34,10 @@ type pageFile struct {
 // pageFiles are all files by their paths below the door, and the tag of this edition, from which an
 // open page learns that the server has another one.
 var pageFiles = sync.OnceValues(func() (files map[string]pageFile, tag string) {
-	kinds := map[string]string{".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+	kinds := map[string]string{
+		".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+		".svg": "image/svg+xml; charset=utf-8", ".png": "image/png",
+	}
 	files = map[string]pageFile{}
 	sum := sha256.New()
 	_ = fs.WalkDir(pageSource, "page", func(name string, entry fs.DirEntry, _ error) error {
@@ -51,7 +54,7 @@ var pageFiles = sync.OnceValues(func() (files map[string]pageFile, tag string) {
 		w.Write(plain)
 		w.Close()
 		fmt.Fprintf(sum, "%s %d\n%s", name, len(plain), plain)
-		files["/"+name] = pageFile{kind + "; charset=utf-8", plain, packed.Bytes()}
+		files["/"+name] = pageFile{kind, plain, packed.Bytes()}
 		return nil
 	})
 	return files, fmt.Sprintf("%x", sum.Sum(nil)[:8])

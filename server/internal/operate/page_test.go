@@ -40,6 +40,9 @@ func TestPage(t *testing.T) {
 		strings.Contains(policy, "unsafe") {
 		t.Errorf("policy %q", policy)
 	}
+	if w := fetch(h, "/favicon.ico"); w.Code != 200 || w.Header().Get("Content-Type") != "image/png" {
+		t.Errorf("a browser that shows JSON gets %d %v for an icon", w.Code, w.Header())
+	}
 	tag := w.Header().Get("ETag")
 	if again := fetch(h, "/", "Accept", "text/html", "If-None-Match", tag); tag == "" ||
 		again.Code != http.StatusNotModified || again.Body.Len() > 0 {
@@ -56,7 +59,7 @@ func TestPage(t *testing.T) {
 			!bytes.Equal(got.Body.Bytes(), file.packed) || got.Header().Get("Content-Type") != file.kind {
 			t.Errorf("%s: %d %v", name, got.Code, got.Header())
 		}
-		if strings.Contains(name, "/uplot/") || strings.HasSuffix(name, ".svg") {
+		if strings.Contains(name, "/uplot/") || path.Ext(name) == ".svg" || path.Ext(name) == ".png" {
 			continue
 		}
 		if found := outside.Find(file.plain); found != nil {
@@ -84,7 +87,7 @@ func TestPageIsWhole(t *testing.T) {
 		if strings.Contains(name, "/uplot/") {
 			continue
 		}
-		for _, m := range regexp.MustCompile(`(?:src|href)="(/page/[^"]+)"|from '\.(/[^']+)'`).
+		for _, m := range regexp.MustCompile(`["'](/page/[^"']+)["']|from '\.(/[^']+)'`).
 			FindAllSubmatch(file.plain, -1) {
 			other := string(m[1])
 			if other == "" {

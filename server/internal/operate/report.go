@@ -24,6 +24,7 @@ import (
 
 // A Report describes the state of the server. Its methods may be called from any goroutine.
 type Report struct {
+	Host      string // the machine's name
 	Version   string // of the server
 	Started   time.Time
 	Phase     func() string // admin.Starting, Serving, Draining
@@ -148,6 +149,7 @@ func declared(specs []tensor.Spec) []admin.Tensor {
 // Status returns the state of the whole server.
 func (r *Report) Status() admin.Status {
 	st := admin.Status{
+		Host:      r.Host,
 		Version:   r.Version,
 		PID:       os.Getpid(),
 		Started:   r.Started,

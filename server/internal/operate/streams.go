@@ -57,9 +57,9 @@ func explainStreams(s scheduler.Stats, list []scheduler.StreamStats) (out []stri
 				round(stream.Span))
 		}
 		if slow {
-			say("%s: the model answers %.3g frames a second, its streams send %.3g.", text, does, brings)
+			say("%s: the model answers %s frames a second, its streams send %s.", text, figure(does), figure(brings))
 		} else {
-			say("%s; the model answers all that its streams send, %.3g a second.", text, brings)
+			say("%s; the model answers all that its streams send, %s a second.", text, figure(brings))
 		}
 		if stream.Late >= worthALook && stream.Late > stream.Age/2 {
 			say("Its frames were up to %v old when they arrived: the network is slow, or the clock that sets captured_at is behind.",

@@ -1,20 +1,22 @@
 // Applications: what they answer, and what their policies have learned.
 
-import { bars, dot, each, el, panel, setText } from './dom.js';
-import { count, plural, rate, share, took } from './format.js';
+import { bars, dot, each, el, setText } from './dom.js';
+import { fold } from './fold.js';
+import { count, perSecond, plural, rate, share, took } from './format.js';
 import { plot } from './plots.js';
 
 export function applications(page) {
   const list = el('div', { class: 'columns' });
   const nothing = el('p', { class: 'quiet nothing' }, 'There are no applications.');
   const fault = el('p', { class: 'bad nothing' });
-  const node = panel('Applications', fault, nothing, list);
+  const node = fold('Applications', false, fault, nothing, list);
   node.update = ({ applications: known, status, history, now }) => {
     if (!known) return;
     setText(fault, known.error ?? '');
     fault.hidden = !known.error;
     const apps = known.apps ?? [];
     nothing.hidden = apps.length > 0 || !!known.error;
+    node.say(known.error ? 'cannot be read' : apps.length ? plural(apps.length, 'application') : 'none', known.error ? 'bad' : '');
     each(list, apps, (a) => a.name, () => application());
     for (const a of apps) {
       list.kept.get(a.name).follow(a, status?.models.find((m) => m.name === a.name && !m.version), now?.get(`${a.name}/`), history);
@@ -35,7 +37,7 @@ function application() {
     link.setAttribute('href', `#/model/${encodeURIComponent(a.name)}`);
     setText(policy, `${a.policy || 'single'}${a.slo ? `, SLO ${a.slo}` : ''}`);
     state.update(health);
-    const parts = [`${rate(rates?.requests)} requests/s`, `in time ${share(rates?.inTime)}`, `p99 ${took(rates?.p99)}`];
+    const parts = [`p99 ${took(rates?.p99)}`, `in time ${share(rates?.inTime)}`, `requests ${perSecond(rates?.requests)}`];
     if (health?.defaults) parts.push(`${plural(health.defaults, 'default answer')}`);
     if (health?.missing_voices) parts.push(`${count(health.missing_voices)} without a model's prediction`);
     if (a.learned) parts.push(`learned from ${plural(a.learned.rounds, 'feedback')}`);

@@ -1,7 +1,9 @@
 // Containers: those of the file, which can be started and stopped, and those connected.
 
-import { dot, el, panel, table } from './dom.js';
+import { dot, el } from './dom.js';
+import { fold } from './fold.js';
 import { count, plural, took } from './format.js';
+import { table } from './table.js';
 import { change } from './actions.js';
 
 const kinds = { READY: 'good', LOADING: 'warn', UNLOADING: 'warn', FAILING: 'bad', UNAVAILABLE: 'bad' };
@@ -10,27 +12,30 @@ const states = { serving: 'good', connecting: 'warn', draining: 'warn', leaving:
 export function containers(page) {
   const declared = table('Containers of the configuration', [
     { name: 'Container', head: true, cell: (c) => c.name },
-    { name: 'Model', class: 'wide', cell: (c) => c.model },
+    { name: 'Model', cell: (c) => c.model },
     { name: 'State', node: () => dot((c) => kinds[c.state] ?? 'off', (c) => c.state.toLowerCase() + (c.reason || c.scaling?.why ? `: ${c.reason || c.scaling.why}` : '')) },
-    { name: 'Processes', class: 'wide', cell: (c) => c.processes.map((p) => `${p.state}${p.restarts ? `, ${plural(p.restarts, 'restart')}` : ''}`).join('; ') + (c.scaling ? ` (${c.scaling.min} to ${c.scaling.max})` : '') || '–' },
+    { name: 'Processes', cell: (c) => c.processes.map((p) => `${p.state}${p.restarts ? `, ${plural(p.restarts, 'restart')}` : ''}`).join('; ') + (c.scaling ? ` (${c.scaling.min} to ${c.scaling.max})` : '') || '–' },
     { name: 'Actions', node: (c) => actions(page, c) },
   ], (c) => c.name, 'The configuration has no containers.');
   const connected = table('Connected containers', [
     { name: 'Model', head: true, cell: (s) => (s.model ? `${s.model}/${s.version}` : 'not registered') },
     { name: 'State', node: () => dot((s) => states[s.state] ?? 'bad', (s) => s.state) },
-    { name: 'Instance', class: 'wide', cell: (s) => s.instance ?? '–' },
-    { name: 'From', class: 'wide', cell: (s) => s.remote },
-    { name: 'Protocol', class: 'wide', cell: (s) => s.rpc + (s.arena ? ', shared memory' : '') },
-    { name: 'In hand', class: 'number', cell: (s) => `${s.pending} of ${s.slots ?? '–'}` },
+    { name: 'Instance', cell: (s) => s.instance ?? '–' },
+    { name: 'From', cell: (s) => s.remote },
+    { name: 'Protocol', cell: (s) => s.rpc + (s.arena ? ', shared memory' : '') },
+    { name: 'In flight', class: 'number', cell: (s) => `${s.pending} of ${s.slots ?? '–'}` },
     { name: 'Batches', class: 'number', cell: (s) => count(s.batches) },
     { name: 'Failed', class: 'number', cell: (s) => count(s.failures) },
-    { name: 'Oldest', class: 'number wide', cell: (s) => (s.pending ? took(s.oldest_seconds) : '–') },
-    { name: 'Connected', class: 'number wide', cell: (s) => took(s.connected_seconds) },
+    { name: 'Oldest', class: 'number', cell: (s) => (s.pending ? took(s.oldest_seconds) : '–') },
+    { name: 'Connected', class: 'number', cell: (s) => took(s.connected_seconds) },
   ], (s) => `${s.model} ${s.instance} ${s.remote}`, 'No container is connected.');
-  const node = panel('Containers', el('h3', {}, 'Of the configuration'), declared, el('h3', {}, 'Connected'), connected);
+  const node = fold('Containers', false, el('h3', {}, 'Of the configuration'), declared, el('h3', {}, 'Connected'), connected);
   node.update = ({ containers: known, status }) => {
     if (known) declared.fill(known.containers);
-    if (status) connected.fill(status.sessions);
+    if (!status) return;
+    connected.fill(status.sessions);
+    const sick = status.sessions.filter((s) => !(s.state in states)).length;
+    node.say(sick ? `${count(sick)} of ${count(status.sessions.length)} not well` : `${count(status.sessions.length)} connected`, sick ? 'bad' : '');
   };
   return node;
 }

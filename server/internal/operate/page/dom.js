@@ -9,7 +9,7 @@ export function el(tag, props = {}, ...children) {
     else if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? '' : value);
   }
-  node.append(...children.filter((c) => c !== null && c !== undefined));
+  node.append(...children.filter((c) => c !== null && c !== undefined && c !== false));
   return node;
 }
 
@@ -30,6 +30,7 @@ export function show(node, visible) {
 // update(item) if it can change.
 export function each(parent, list, key, make) {
   const known = parent.kept ??= new Map();
+  const held = document.activeElement;
   const wanted = new Set();
   let at = parent.firstElementChild;
   for (const item of list) {
@@ -49,41 +50,8 @@ export function each(parent, list, key, make) {
     node.remove();
     known.delete(k);
   }
-}
-
-// table makes a table of columns {name, class, cell(item) or node(item)}; fill(list) shows a list.
-export function table(label, columns, key, empty) {
-  const body = el('tbody');
-  const nothing = el('p', { class: 'quiet nothing' }, empty);
-  const grid = el('table', {},
-    el('thead', {}, el('tr', {}, ...columns.map((c) => el('th', { scope: 'col', class: c.class }, c.name)))), body);
-  // A table wider than the page can be scrolled with the keyboard, too.
-  const box = el('div', { class: 'scroll', role: 'region', 'aria-label': label, tabindex: '0' }, grid);
-  const whole = el('div', {}, box, nothing);
-  whole.fill = (list) => {
-    show(box, list.length > 0);
-    show(nothing, list.length === 0);
-    each(body, list, key, (item) => row(columns, item));
-  };
-  return whole;
-}
-
-function row(columns, first) {
-  const updates = [];
-  const node = el('tr');
-  for (const c of columns) {
-    const cell = el(c.head ? 'th' : 'td', { class: c.class, scope: c.head ? 'row' : undefined });
-    node.append(cell);
-    if (c.node) {
-      const inner = c.node(first);
-      cell.append(inner);
-      updates.push((item) => inner.update?.(item));
-    } else {
-      updates.push((item) => setText(cell, c.cell(item)));
-    }
-  }
-  node.update = (item) => updates.forEach((update) => update(item));
-  return node;
+  // A node loses the focus when it moves.
+  if (held !== document.activeElement && parent.contains(held)) held.focus({ preventScroll: true });
 }
 
 // dot is a state as a coloured point and a word: kind(item) is good, warn, bad or off.

@@ -5,7 +5,7 @@
 const kept = 600; // seconds
 
 // since is the increase of a count, which restarts at 0 if its model was removed and added again.
-const since = (now, before = 0) => (now < before ? now : now - before);
+const since = (now = 0, before = 0) => (now < before ? now : now - before);
 
 // quantile is the time within which the share q of the requests between two counts were answered;
 // null if there were none. Within a class they are spread evenly over the logarithm.
@@ -26,8 +26,22 @@ function quantile(now, before, q) {
   return null;
 }
 
+// between is what happened to a model between two of its counts, that many seconds apart.
+export function between(old, m, span) {
+  const requests = since(m.requests, old.requests), judged = since(m.judged, old.judged);
+  return {
+    requests: requests / span,
+    failed: since(m.failed, old.failed) / span,
+    superseded: since(m.superseded, old.superseded) / span,
+    judged: judged / span,
+    inTime: judged > 0 ? Math.min(1, since(m.in_time, old.in_time) / judged) : null,
+    p50: quantile(m.durations, old.durations, 0.5),
+    p99: quantile(m.durations, old.durations, 0.99),
+  };
+}
+
 // measures are the values kept for each model in each sample.
-const measures = ['requests', 'failed', 'inTime', 'p50', 'p99', 'waiting', 'oldest', 'age', 'judged'];
+const measures = ['requests', 'failed', 'superseded', 'inTime', 'p50', 'p99', 'waiting'];
 
 export class History {
   constructor() {
@@ -50,10 +64,8 @@ export class History {
     for (const m of status.models) {
       const key = `${m.name}/${m.version}`;
       const old = before?.models.find((o) => o.name === m.name && o.version === m.version);
-      const one = old ? this.between(old, m, span) : {};
+      const one = old ? between(old, m, span) : {};
       one.waiting = m.queue_rows;
-      one.oldest = m.oldest_row_seconds;
-      one.age = m.streams ? m.frame_age_seconds : null;
       now.set(key, one);
       this.keep(this.tracks, key, measures, one);
     }
@@ -81,19 +93,6 @@ export class History {
       for (const { name, version, in_time: inTime, ...series } of models) this.keep(this.tracks, `${name}/${version}`, measures, at({ ...series, inTime }, i));
       for (const { name, shares } of applications) this.keep(this.shares, name, Object.keys(shares), at(shares, i));
     });
-  }
-
-  between(old, m, span) {
-    const requests = since(m.requests, old.requests);
-    const judged = since(m.judged, old.judged);
-    return {
-      requests: requests / span,
-      failed: since(m.failed, old.failed) / span,
-      judged: judged / span,
-      inTime: judged > 0 ? Math.min(1, since(m.in_time, old.in_time) / judged) : null,
-      p50: quantile(m.durations, old.durations, 0.5),
-      p99: quantile(m.durations, old.durations, 0.99),
-    };
   }
 
   // keep appends values to a track, with gaps where there were none.

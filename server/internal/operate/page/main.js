@@ -1,20 +1,29 @@
 // The page: it watches the server, and shows the view that the address selects.
 
 import { ask, headers, token } from './api.js';
-import { setClass, setText, show } from './dom.js';
-import { matches, took } from './format.js';
+import { setText, show } from './dom.js';
+import { matches } from './format.js';
+import { head, pill } from './head.js';
 import { History } from './history.js';
+import { Minute } from './minute.js';
 import { Watch } from './stream.js';
 import { repaint } from './plots.js';
 import { overview } from './overview.js';
 import { model } from './model.js';
 import { activity } from './activity.js';
+import { settings } from './settings.js';
+import { metrics } from './metrics.js';
 
 const at = (id) => document.getElementById(id);
 
+// fresh is what the page knows of a server at first; now has the last minute of each model.
+function fresh() {
+  return { history: new History(), minute: new Minute(), now: null };
+}
+
 const page = {
   // The server's latest events, by their names.
-  state: { history: new History(), now: null },
+  state: fresh(),
   rights: [],
   may: (right, name) => page.rights.some((r) => r === right || (right === 'admin:read' && r === 'admin:write') || (name && r.startsWith(`${right}:`) && matches(r.slice(right.length + 1), name))),
   signIn,
@@ -35,7 +44,10 @@ const watch = new Watch({
       return;
     }
     state[name] = value;
-    if (name === 'status') state.now = state.history.add(value, state.applications?.apps);
+    if (name === 'status') {
+      state.history.add(value, state.applications?.apps);
+      state.now = state.minute.add(value);
+    }
     if (painting) return;
     painting = true;
     requestAnimationFrame(() => {
@@ -55,8 +67,7 @@ const watch = new Watch({
     }
     page.away ||= Date.now();
     notice(`${error.status ? error.message : 'The server does not answer'}. The data shown is from ${new Date(page.away).toLocaleTimeString('en-GB')}; the page tries again every few seconds.`);
-    setText(at('ready'), 'no connection');
-    setClass(at('ready'), 'pill bad');
+    pill('no connection', 'bad');
     return true;
   },
 });
@@ -108,7 +119,7 @@ at('login').addEventListener('submit', () => {
 at('signin').addEventListener('click', () => signIn());
 at('signout').addEventListener('click', () => {
   token.clear();
-  page.state = { history: new History(), now: null };
+  page.state = fresh();
   route();
   signIn('You have signed out.');
 });
@@ -123,31 +134,28 @@ async function start() {
   if (await arrive()) watch.start();
 }
 
-// route makes the view for the address: #/, #/activity, #/model/NAME/VERSION.
+const views = { '': () => overview(page), activity, settings, metrics };
+let place = '';
+
+// route makes the view for the address: #/, #/activity, #/settings, #/metrics or
+// #/model/NAME/VERSION.
 function route() {
-  const [kind = '', ...rest] = location.hash.replace(/^#\//, '').split('/').map(decodeURIComponent);
+  const [kind = '', name = '', version = ''] = location.hash.replace(/^#\//, '').split('/').map(decodeURIComponent);
+  const ofModel = kind === 'model' && name;
   view?.close();
-  const [name = '', version = ''] = rest;
-  view = kind === 'model' && name ? model(page, name, version) : kind === 'activity' ? activity() : overview(page);
+  view = ofModel ? model(page, name, version) : (Object.hasOwn(views, kind) ? views[kind] : views[''])();
   at('main').replaceChildren(view);
-  document.title = kind === 'model' ? `${name} · shivad` : 'shivad';
-  for (const link of document.querySelectorAll('nav a')) {
+  place = ofModel ? (version ? `${name}/${version}` : name) : document.querySelector(`nav [data-view="${CSS.escape(kind)}"]`)?.textContent ?? '';
+  for (const link of document.querySelectorAll('nav a[data-view]')) {
     if (link.dataset.view === (kind || 'overview')) link.setAttribute('aria-current', 'page');
     else link.removeAttribute('aria-current');
   }
-  watch.of(kind === 'model' ? name : '');
+  watch.of(ofModel ? name : '');
   paint();
 }
 
 function paint() {
-  const { status } = page.state;
-  if (status) {
-    const { readiness } = status;
-    setText(at('version'), `${status.version} · up ${took(status.uptime_seconds)}`);
-    setText(at('ready'), readiness.ready ? (readiness.degraded ? 'degraded' : 'ready') : `not ready: ${readiness.reason}`);
-    setClass(at('ready'), `pill ${readiness.ready ? (readiness.degraded ? 'warn' : 'good') : 'bad'}`);
-    at('ready').title = readiness.degraded ?? '';
-  }
+  head(page.state, place);
   view?.update(page.state);
 }
 

@@ -2,7 +2,8 @@
 // picture, which the server does not keep.
 
 import { ask } from './api.js';
-import { each, el, panel, setText, show } from './dom.js';
+import { each, el, setText, show } from './dom.js';
+import { fold } from './fold.js';
 import { plural, took } from './format.js';
 import { objects, sketch } from './objects.js';
 
@@ -10,29 +11,28 @@ const shown = 12; // streams
 const values = 40; // of an output that is no list of boxes
 
 export function newest(page, name) {
-  const note = el('p', { class: 'quiet' }), list = el('div', { class: 'columns' });
-  const node = panel('Newest answers', note, list);
-  node.hidden = true;
+  const note = el('p', { class: 'quiet nothing' }), list = el('div', { class: 'columns' });
+  const node = fold('Newest answers', false, note, list);
   let asking = false;
   // Asking makes the server keep these answers: it happens only while somebody looks.
   const look = async () => {
-    if (asking || document.hidden || !page.may('infer', name)) return;
+    if (asking || document.hidden || node.hidden || !node.open || !page.may('infer', name)) return;
     asking = true;
     try {
       const got = await ask('GET', `/v1/models/${encodeURIComponent(name)}/latest?limit=${shown}`);
       each(list, got.answers, (a) => JSON.stringify([a.name, a.connection, a.client, a.identity]), one);
       const more = got.known - got.answers.length;
-      setText(note, more > 0 ? `and ${plural(more, 'more stream')}` : '');
-      show(note, more > 0);
-      show(node, got.known > 0);
-    } catch {
-      show(node, false); // the view says what is wrong with the server
+      setText(note, got.known === 0 ? 'There is none that you may see.' : `and ${plural(more, 'more stream')}`);
+      show(note, got.known === 0 || more > 0);
+    } catch (error) {
+      setText(note, error.message);
+      show(note, true);
     } finally {
       asking = false;
     }
   };
   const timer = setInterval(look, 1000);
-  look();
+  node.addEventListener('toggle', look);
   node.close = () => clearInterval(timer);
   return node;
 }

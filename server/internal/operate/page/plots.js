@@ -20,8 +20,30 @@ export function repaint() {
   for (const plot of live) plot.paint();
 }
 
+// steps are the values of 1, 2 and 5 times a power of ten from low to high; only the powers where
+// those would be too many.
+export function steps(low, high) {
+  const list = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
+    for (const n of [1, 2, 5]) list.push(Number(`${n}e${power}`));
+  }
+  const within = list.filter((v) => v >= low * 0.999 && v <= high * 1.001);
+  return within.length > 7 ? within.filter((v) => Math.log10(v) % 1 === 0) : within;
+}
+
+// wide is the range of a logarithmic axis: from a step to a step, and a decade at least.
+function wide(low, high) {
+  if (!(low > 0)) return [0.001, 0.01];
+  const below = steps(low / 10, low).findLast((v) => v <= low) ?? low;
+  const above = steps(high, high * 10).find((v) => v >= high) ?? high;
+  return [below, Math.max(above, 10 * below)];
+}
+
+const tint = (one) => `color-mix(in srgb, ${one} 13%, transparent)`;
+
 // plot makes one. options: height, title, series [{label, n (of its colour), width, points, fill,
-// dash, value(v)}], x and y {value(v), range}, empty (what to say without data).
+// dash, value(v)}], x and y {value(v), range, log: a logarithmic axis}, empty (what to say without
+// data).
 export function plot(options) {
   const canvas = el('div', { class: 'canvas', role: 'img', 'aria-label': options.title });
   const key = el('p', { class: 'key', 'aria-hidden': 'true' });
@@ -29,9 +51,9 @@ export function plot(options) {
   const node = el('figure', { class: 'plot' }, el('figcaption', {}, options.title), canvas, key, nothing);
   let drawn = null, data = null, series = options.series, width = 0;
 
-  const axis = ({ value = String, values = (list) => list.map((v) => (v === null ? '' : value(v))), size = 56, space = 40 }) => ({
+  const axis = ({ value = String, values = (list) => list.map((v) => (v === null ? '' : value(v))), size = 60, space = 40, log }) => ({
     stroke: css('--quiet'), grid: { stroke: css('--line'), width: 1 }, ticks: { show: false }, font: '11px system-ui', size, gap: 4,
-    values: (_, list) => values(list), space,
+    values: (_, list) => values(list), space, ...(log && { splits: (_, i, low, high) => steps(low, high), filter: (_, list) => list }),
   });
   const paint = () => {
     drawn?.destroy();
@@ -43,11 +65,11 @@ export function plot(options) {
       legend: { show: false }, cursor: { y: false, drag: { x: false, y: false } },
       scales: {
         x: { time: !x.value, range: x.range },
-        y: { range: y.range ?? ((_, low, high) => [0, (high ?? 0) * 1.05 || 1]) },
+        y: { distr: y.log ? 3 : 1, range: y.log ? (_, low, high) => wide(low, high) : y.range ?? ((_, low, high) => [0, (high ?? 0) * 1.05 || 1]) },
       },
       axes: [axis({ ...(x.value ? x : { values: clock }), size: 28, space: 80 }), axis(y)],
       series: [{}, ...series.map((s) => ({
-        label: s.label, stroke: color(s.n), width: s.width ?? 1.5, dash: s.dash, fill: s.fill && `${color(s.n)}22`, paths: s.width === 0 ? () => null : undefined,
+        label: s.label, stroke: color(s.n), width: s.width ?? 1.5, dash: s.dash, fill: s.fill && tint(color(s.n)), paths: s.width === 0 ? () => null : undefined,
         points: { show: s.points ?? false, size: 5, width: 1, fill: color(s.n), stroke: color(s.n) }, spanGaps: s.spanGaps ?? false,
       }))],
       hooks: { setCursor: [(u) => legend(u.cursor.idx)] },
@@ -107,7 +129,7 @@ export function spark(n) {
     drawn = new uPlot({
       width: 120, height: 32, legend: { show: false }, cursor: { show: false }, axes: [{ show: false }, { show: false }], padding: [2, 0, 2, 0],
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 1, 1e-9)] } },
-      series: [{}, { stroke: color(n), width: 1.5, fill: `${color(n)}22`, points: { show: false } }],
+      series: [{}, { stroke: color(n), width: 1.5, fill: tint(color(n)), points: { show: false } }],
     }, data, canvas);
   };
   canvas.paint = paint;

@@ -1,7 +1,8 @@
 // A box to try a model: a picture, a drawing or JSON goes in; the answer and its timing come out.
 
 import { ask } from './api.js';
-import { each, el, panel, setText, show } from './dom.js';
+import { each, el, setText, show } from './dom.js';
+import { fold } from './fold.js';
 import { rate, share, took } from './format.js';
 import { drawn as found } from './objects.js';
 
@@ -20,8 +21,7 @@ export function trial(page, name, version) {
   });
   const boxes = { draw: el('div', {}, drawn), image: chosen, json };
   const names = { draw: 'Draw', image: 'Picture', json: 'JSON' };
-  const node = panel('Try it', kinds, none, ...Object.values(boxes), el('div', { class: 'buttons' }, send), fault, note, answer);
-  node.setAttribute('aria-label', 'Try it');
+  const node = fold('Try it', false, el('div', { role: 'region', 'aria-label': 'Try it' }, kinds, none, ...Object.values(boxes), el('div', { class: 'buttons' }, send), fault, note, answer));
   let kind = 'json', wanted = '', input = null, inputs = null, sending = false;
 
   const choose = (next) => {
@@ -203,7 +203,7 @@ function drawing() {
   const side = 224;
   const canvas = el('canvas', { width: side, height: side, class: 'paper', tabindex: '0', role: 'img', 'aria-label': 'A square to draw in: with the pointer, or by the arrow keys with the space bar held down' });
   const paper = canvas.getContext('2d', { willReadFrequently: true });
-  const wipe = () => {
+  const clear = () => {
     paper.fillStyle = '#000';
     paper.fillRect(0, 0, side, side);
   };
@@ -238,8 +238,8 @@ function drawing() {
     pen = to;
   });
   canvas.addEventListener('keyup', (e) => { if (e.key === ' ') down = false; });
-  wipe();
-  const node = el('div', { class: 'drawing' }, canvas, el('button', { type: 'button', onclick: wipe }, 'Wipe'));
+  clear();
+  const node = el('div', { class: 'drawing' }, canvas, el('button', { type: 'button', onclick: clear }, 'Clear'));
   node.canvas = canvas;
   return node;
 }
