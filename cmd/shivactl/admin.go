@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -80,18 +81,13 @@ func (c *cli) call(method, path string, send []byte, v any) error {
 		return &failure{"protocol", fmt.Sprintf("%s does not answer %s as a shivad does: %v", c.admin, path, got),
 			"is that the admin API? check --admin " + c.admin, exitUnreachable}
 	}
-	resp, err := client.Do(r)
+	resp, body, err := c.exchange(client, r)
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err // without method and URL
 		if strings.Contains(err.Error(), "malformed HTTP") {
 			return notOurs(err)
 		}
 	}
-	if err != nil {
-		return explain(err, "--admin", c.admin)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return explain(err, "--admin", c.admin)
 	}
@@ -114,4 +110,16 @@ func (c *cli) call(method, path string, send []byte, v any) error {
 		return notOurs(err)
 	}
 	return nil
+}
+
+// exchange sends a request and reads the whole answer.
+func (c *cli) exchange(client *http.Client, r *http.Request) (*http.Response, []byte, error) {
+	defer c.waiting(cmp.Or(c.doing, "waiting for "+c.admin))()
+	resp, err := client.Do(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return resp, body, err
 }

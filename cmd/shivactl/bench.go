@@ -358,11 +358,10 @@ type bench struct {
 	report benchReport
 }
 
-// run offers the load of a configuration, and shows its progress on a line.
+// run offers the load of a configuration, and tells its progress.
 func (b *bench) run(config load.Config) (*load.Result, error) {
 	config.Live = &load.Live{}
-	line := b.liveLine(config)
-	defer line.stop()
+	defer b.moments(config)()
 	return load.Run(b.ctx, config)
 }
 
@@ -403,6 +402,6 @@ func (b *bench) trial(c load.Config, last **load.Result) (load.Trial, error) {
 	if b.o.think != nil {
 		t.Clients = c.Conns
 	}
-	b.tell(t)
+	b.tried(t)
 	return t, nil
 }

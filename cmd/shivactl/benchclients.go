@@ -49,7 +49,7 @@ func (o *benchOptions) thinks() (t load.Think) {
 	return t
 }
 
-// offer offers the load, with the clients beside it, and shows its progress on a line. When one of
+// offer offers the load, with the clients beside it, and tells its progress. When one of
 // the two ends early, so does the other.
 func (b *bench) offer() (r, clients *load.Result, err error) {
 	if b.beside == nil {
@@ -59,8 +59,7 @@ func (b *bench) offer() (r, clients *load.Result, err error) {
 	config, beside := b.config, *b.beside
 	config.Live = &load.Live{}
 	beside.Live = config.Live
-	line := b.liveLine(config)
-	defer line.stop()
+	defer b.moments(config)()
 	ctx, cancel := context.WithCancel(b.ctx)
 	defer cancel()
 	var besideErr error

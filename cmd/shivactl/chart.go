@@ -68,42 +68,9 @@ func bar(share float64, room int, unicode bool) string {
 	return text
 }
 
-// A liveLine shows the progress of a run on one line of a terminal, once a second.
-type liveLine struct {
-	done, ended chan struct{}
-}
-
-// liveLine begins the line of a run; without a terminal it does nothing.
-func (b *bench) liveLine(config load.Config) *liveLine {
-	l := &liveLine{done: make(chan struct{}), ended: make(chan struct{})}
-	f, width := terminalOf(b.stderr)
-	if f == nil {
-		close(l.ended)
-		return l
-	}
-	go func() { // stop joins it
-		defer close(l.ended)
-		began, tick := time.Now(), time.NewTicker(time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				text := liveText(config, time.Since(began), config.Live.Take())
-				// A wrapped line could not be erased.
-				fmt.Fprintf(f, "\r\x1b[K%s", text[:min(len(text), max(width-1, 0))])
-			case <-l.done:
-				fmt.Fprint(f, "\r\x1b[K")
-				return
-			}
-		}
-	}()
-	return l
-}
-
-// stop removes the line.
-func (l *liveLine) stop() {
-	close(l.done)
-	<-l.ended
+// moments tells the progress of a run.
+func (b *bench) moments(config load.Config) (stop func()) {
+	return b.progress(func(elapsed time.Duration) string { return liveText(config, elapsed, config.Live.Take()) })
 }
 
 // liveText is the line for a second.
@@ -127,8 +94,8 @@ func liveText(config load.Config, at time.Duration, m load.Moment) string {
 	return text
 }
 
-// tell shows a finished trial of a search, if there is a terminal.
-func (b *bench) tell(t load.Trial) {
+// tried shows a finished trial of a search, if there is a terminal.
+func (b *bench) tried(t load.Trial) {
 	f, _ := terminalOf(b.stderr)
 	if f == nil {
 		return

@@ -30,6 +30,7 @@ With --json: {"changed": [{"key", "before", "after"}], "waiting": [...]}
 }
 
 func (c *cli) reload() error {
+	c.doing = "reload"
 	var done admin.Reloaded
 	if err := c.call(http.MethodPost, "/v1/config/reload", []byte{}, &done); err != nil {
 		return err

@@ -61,6 +61,7 @@ func (c *cli) listContainers() error {
 const loading = 10 * time.Minute
 
 func (c *cli) operate(what, name string) error {
+	c.doing = what + " " + name
 	var k admin.Container
 	if err := c.call(http.MethodPost, apiPath("/v1/containers/%s/"+what, name), []byte{}, &k); err != nil {
 		return err

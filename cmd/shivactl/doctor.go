@@ -57,7 +57,9 @@ func (c *cli) doctor(file string) error {
 	examine.Stderr = &said
 	examine.Cancel = func() error { return examine.Process.Signal(os.Interrupt) }
 	examine.WaitDelay = time.Second
+	stop := c.waiting("examining this machine")
 	out, err := examine.Output()
+	stop()
 	var found admin.Diagnosis
 	if json.Unmarshal(out, &found) != nil {
 		if c.ctx.Err() != nil {

@@ -31,6 +31,7 @@ With --json: {"file", "applications", "policies", "pipelines", "settings"}, how 
 }
 
 func (c *cli) export(file string) error {
+	c.doing = "export"
 	var text json.RawMessage
 	if err := c.get("/v1/export", &text); err != nil {
 		return err
@@ -118,6 +119,7 @@ func (c *cli) importFrom(file string, how importOptions) (err error) {
 	if len(query) > 0 {
 		path += "?" + query.Encode()
 	}
+	c.doing = "import"
 	var done admin.Imported
 	if err := c.call(http.MethodPost, path, text, &done); err != nil {
 		return err

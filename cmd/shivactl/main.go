@@ -40,8 +40,10 @@ type cli struct {
 	timed       bool // the user has set timeout
 	json        bool
 	yes         bool          // delete without confirmation
+	doing       string        // what the user waits for; "": an answer
 	every       time.Duration // interval at which to repeat the output; 0: show it once
 	follows     bool          // each repetition shows only what is new
+	columns     int           // width of the terminal that the output is for; 0: see width
 
 	given map[string]bool // flags, by name
 }

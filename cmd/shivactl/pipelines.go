@@ -316,8 +316,13 @@ func (c *cli) printStages(all []admin.PipelineLoad) error {
 	if len(all) == 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PIPELINE\tSTAGE\tREQUESTS\tROWS\tBATCH\tWAITED\tTOOK\tOF DEADLINE\tLEFT OUT\tNOT BEGUN\tLOST")
+	return c.writeWithLine(stageGrid(all))
+}
+
+// stageGrid has a row for each stage of pipelines.
+func stageGrid(all []admin.PipelineLoad) *grid {
+	g := newGrid("PIPELINE\tSTAGE\tREQUESTS\tROWS\tBATCH\tWAITED\tTOOK\tOF DEADLINE\tLEFT OUT\tNOT BEGUN\tLOST",
+		"LEFT OUT\tNOT BEGUN\tBATCH\tLOST\tREQUESTS\tOF DEADLINE")
 	for _, p := range all {
 		for _, l := range p.Stages {
 			batch, waited, took, share := "-", "-", "-", "-"
@@ -327,13 +332,11 @@ func (c *cli) printStages(all []admin.PipelineLoad) error {
 			if l.Took > 0 {
 				waited, took, share = roughly(l.Waited), roughly(l.Took), fmt.Sprintf("%.2g %%", 100*l.Share)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", p.Name, l.Stage, l.Requests, l.Rows, batch,
-				waited, took, share,
-				l.LeftOut, l.NotBegun, l.LostRows())
+			g.add("%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d", p.Name, l.Stage, l.Requests, l.Rows, batch,
+				waited, took, share, l.LeftOut, l.NotBegun, l.LostRows())
 		}
 	}
-	fmt.Fprintln(w)
-	return w.Flush()
+	return g
 }
 
 // kindOf says what a name without versions is. Servers before pipelines do not say it.

@@ -7,6 +7,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
 // A printer is a standard output or standard error. Much of what is written there was chosen by
@@ -64,4 +66,11 @@ func terminalOf(w io.Writer) (f *os.File, columns int) {
 		return nil, 0
 	}
 	return f, columns
+}
+
+// terminalSize returns the size of a terminal in characters, 0 if unknown; ok is false if f is not
+// a terminal.
+func terminalSize(f *os.File) (columns, rows int, ok bool) {
+	columns, rows, err := term.GetSize(int(f.Fd()))
+	return columns, rows, err == nil
 }

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/shivad/shivad/server/manual/manualtest"
 )
@@ -34,6 +35,11 @@ commands are in the help of shivactl itself; ` + "`shivad -h`" + ` has those of 
 		}
 		out.Reset()
 		help(cmd, nil)
+		root.PersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if cmd != root && cmd.LocalNonPersistentFlags().Lookup(f.Name) != nil {
+				t.Errorf("%s: --%s is of all commands, and in the help of shivactl alone", cmd.CommandPath(), f.Name)
+			}
+		})
 		for line := range strings.Lines(out.String()) {
 			if utf8.RuneCountInString(line) > helpColumns+1 && !strings.Contains(line, "  shivactl ") &&
 				!strings.Contains(line, "completion") {

@@ -94,6 +94,7 @@ func (c *cli) refresh(show func(*cli) error) error {
 		round.stdout = printer{&out}
 		if screen != nil {
 			round.stderr = round.stdout
+			round.columns, _ = screen.size()
 		}
 		err := show(&round)
 		answered = answered || err == nil
@@ -162,10 +163,16 @@ func (s *screen) close() {
 	}
 }
 
+// size returns the columns and rows of the terminal; 0 if they are unknown.
+func (s *screen) size() (columns, rows int) {
+	columns, rows, _ = terminalSize(s.f)
+	return columns, rows
+}
+
 // draw shows as many lines as fit.
 func (s *screen) draw(text string) {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	if _, rows, ok := terminalSize(s.f); ok && rows > 0 && len(lines) > rows {
+	if _, rows := s.size(); rows > 0 && len(lines) > rows {
 		more := len(lines) - rows + 1
 		lines = append(lines[:rows-1], fmt.Sprintf("… %d lines more", more))
 	}

@@ -56,46 +56,7 @@ func (c *cli) printStatus(s admin.Status) error {
 		fmt.Fprintln(c.stdout)
 	}
 
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	listen := func(name, addr string) { fmt.Fprintf(w, "%s\t%s\n", name, cmp.Or(addr, "off")) }
-	listen("clients (tcp)", strings.Join(s.Listen.TCP, ", "))
-	listen("clients (rest)", strings.Join(s.Listen.REST, ", "))
-	listen("clients (grpc)", strings.Join(s.Listen.GRPC, ", "))
-	if s.Listen.Frigate != nil {
-		listen("detectors (frigate)", strings.Join(s.Listen.Frigate, ", "))
-	}
-	listen("containers", strings.Join(s.Listen.Containers, ", "))
-	for _, l := range []struct {
-		name  string
-		addrs []string
-	}{{"containers (v1b)", s.Listen.V1b}, {"containers (v2)", s.Listen.V2}, {"containers (v2a)", s.Listen.V2a}} {
-		if l.addrs != nil {
-			listen(l.name, strings.Join(l.addrs, ", "))
-		}
-	}
-	listen("admin (http)", s.Listen.Admin)
-	for _, d := range s.Doors {
-		fmt.Fprintf(w, "endpoint %s\t%s, %s in flight\n", d.Name, plural(d.Connections, "connection"),
-			plural(d.InFlight, "request"))
-	}
-	waiting := plural(s.Queue.Rows, "row") + ", " + size(s.Queue.Bytes)
-	if s.Queue.Rows > 0 {
-		waiting += ", the oldest for " + seconds(s.Queue.OldestRow)
-	}
-	fmt.Fprintf(w, "waiting\t%s\n", waiting)
-	memory := size(s.Payload.Used) + " of " + size(s.Payload.Limit)
-	if s.Payload.Refused > 0 {
-		memory += fmt.Sprintf(", refused %d times", s.Payload.Refused)
-	}
-	fmt.Fprintf(w, "payload memory\t%s\n", memory)
-	fmt.Fprintf(w, "shared memory\t%s\n", sharedMemoryText(s.Shared))
-	fmt.Fprintf(w, "client regions\t%s\n", regionsText(s.Regions))
-	fmt.Fprintf(w, "newest answers\t%s\n", newestText(s.Newest))
-	fmt.Fprintf(w, "state\t%s\n", stateText(s.State, s.Started.Add(time.Duration(s.Uptime*float64(time.Second)))))
-	if err := w.Flush(); err != nil {
-		return err
-	}
-
+	writeList(c.stdout, c.width(), statusLines(s))
 	fmt.Fprintln(c.stdout)
 	if err := c.printHealth(s.Models); err != nil {
 		return err
@@ -119,16 +80,16 @@ func (c *cli) printStatus(s admin.Status) error {
 		return nil
 	}
 	fmt.Fprintln(c.stdout)
-	fmt.Fprintln(w, "PROCESS\tPID\tSTATE\tFOR\tRESTARTS\tLAST EXIT")
+	g := newGrid("PROCESS\tPID\tSTATE\tFOR\tRESTARTS\tLAST EXIT", "PID\tFOR")
 	for _, p := range s.Processes {
 		pid := "-"
 		if p.PID != 0 {
 			pid = fmt.Sprint(p.PID)
 		}
-		fmt.Fprintf(w, "%s[%d]\t%s\t%s\t%s\t%d\t%s\n", p.Name, p.Replica, pid, p.State, seconds(p.Since), p.Restarts,
+		g.add("%s[%d]\t%s\t%s\t%s\t%d\t%s", p.Name, p.Replica, pid, p.State, seconds(p.Since), p.Restarts,
 			cmp.Or(p.LastExit, "-"))
 	}
-	if err := w.Flush(); err != nil {
+	if err := g.write(c.stdout, c.width()); err != nil {
 		return err
 	}
 	// Show the logs of processes that were restarted, or failed.
@@ -138,6 +99,46 @@ func (c *cli) printStatus(s admin.Status) error {
 		}
 	}
 	return nil
+}
+
+// statusLines are the addresses of a server, and what all of it does.
+func statusLines(s admin.Status) (list [][2]string) {
+	add := func(name, text string) { list = append(list, [2]string{name, text}) }
+	listen := func(name string, addrs ...string) { add(name, cmp.Or(strings.Join(addrs, ", "), "off")) }
+	listen("clients (tcp)", s.Listen.TCP...)
+	listen("clients (rest)", s.Listen.REST...)
+	listen("clients (grpc)", s.Listen.GRPC...)
+	if s.Listen.Frigate != nil {
+		listen("detectors (frigate)", s.Listen.Frigate...)
+	}
+	listen("containers", s.Listen.Containers...)
+	for _, l := range []struct {
+		name  string
+		addrs []string
+	}{{"containers (v1b)", s.Listen.V1b}, {"containers (v2)", s.Listen.V2}, {"containers (v2a)", s.Listen.V2a}} {
+		if l.addrs != nil {
+			listen(l.name, l.addrs...)
+		}
+	}
+	listen("admin (http)", s.Listen.Admin)
+	for _, d := range s.Doors {
+		add("endpoint "+d.Name, plural(d.Connections, "connection")+", "+plural(d.InFlight, "request")+" in flight")
+	}
+	waiting := plural(s.Queue.Rows, "row") + ", " + size(s.Queue.Bytes)
+	if s.Queue.Rows > 0 {
+		waiting += ", the oldest for " + seconds(s.Queue.OldestRow)
+	}
+	add("waiting", waiting)
+	memory := size(s.Payload.Used) + " of " + size(s.Payload.Limit)
+	if s.Payload.Refused > 0 {
+		memory += fmt.Sprintf(", refused %d times", s.Payload.Refused)
+	}
+	add("payload memory", memory)
+	add("shared memory", sharedMemoryText(s.Shared))
+	add("client regions", regionsText(s.Regions))
+	add("newest answers", newestText(s.Newest))
+	add("state", stateText(s.State, s.Started.Add(time.Duration(s.Uptime*float64(time.Second)))))
+	return list
 }
 
 // sharedMemoryText formats the part of the payload memory that is shared with containers on the
@@ -183,8 +184,9 @@ func (c *cli) printHealth(all []admin.Health) error {
 	if len(all) == 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MODEL\tREPLICAS\tNEEDED\tFAILING\tREQUESTS\tIN TIME\tSLO\tDEFAULTS\tMISSING\tNO MEMORY\tOLDEST ROW\tOLDEST BATCH\tSTREAMS\tSUPERSEDED\tFRAME AGE")
+	g := newGrid("MODEL\tREPLICAS\tNEEDED\tFAILING\tREQUESTS\tIN TIME\tSLO\tDEFAULTS\tMISSING\tNO MEMORY\t"+
+		"OLDEST ROW\tOLDEST BATCH\tSTREAMS\tSUPERSEDED\tFRAME AGE",
+		"DEFAULTS\tMISSING\tNO MEMORY\tSUPERSEDED\tOLDEST BATCH\tSTREAMS\tSLO\tNEEDED\tFRAME AGE\tOLDEST ROW\tFAILING")
 	for _, h := range all {
 		name, share := h.Name+"/"+h.Version, "-"
 		if h.Version == "" {
@@ -197,13 +199,19 @@ func (c *cli) printHealth(all []admin.Health) error {
 		if h.SLO > 0 {
 			slo = time.Duration(h.SLO * float64(time.Second)).Round(time.Microsecond).String()
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%d\t%d\t%s\n", name, h.Replicas, needed(h),
+		g.add("%s\t%d\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%d\t%d\t%s", name, h.Replicas, needed(h),
 			h.Failing, h.Requests, share, slo,
 			h.Defaults, h.MissingVoices, h.NoMemory, age(h.OldestRow), age(h.OldestBatch), h.Streams, h.Superseded,
 			millis(h.FrameAge))
 	}
-	fmt.Fprintln(w)
-	return w.Flush()
+	return c.writeWithLine(g)
+}
+
+// writeWithLine writes a grid with an empty line below.
+func (c *cli) writeWithLine(g *grid) error {
+	err := g.write(c.stdout, c.width())
+	fmt.Fprintln(c.stdout)
+	return err
 }
 
 // printRoutes prints the names that stand for others.
@@ -241,8 +249,7 @@ func (c *cli) printClients(all []admin.Client) error {
 	if len(all) == 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CLIENT\tREQUESTS\tBYTES\tQUOTA\tUSED\tLIMIT\tREFUSED\tLAST REFUSED")
+	g := newGrid("CLIENT\tREQUESTS\tBYTES\tQUOTA\tUSED\tLIMIT\tREFUSED\tLAST REFUSED", "BYTES\tLAST REFUSED\tREQUESTS")
 	for _, one := range all {
 		head := fmt.Sprintf("%s\t%d\t%s", one.Name, one.Requests, size(one.Bytes))
 		for _, q := range one.Quotas {
@@ -256,15 +263,14 @@ func (c *cli) printClients(all []admin.Client) error {
 			if q.Refused > 0 {
 				last = seconds(q.Since) + " ago"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", head, q.Quota, used, limit, q.Refused, last)
+			g.add("%s\t%s\t%s\t%s\t%d\t%s", head, q.Quota, used, limit, q.Refused, last)
 			head = "\t\t"
 		}
 		if len(one.Quotas) == 0 {
-			fmt.Fprintf(w, "%s\t-\t-\t-\t-\t-\n", head)
+			g.add("%s\t-\t-\t-\t-\t-", head)
 		}
 	}
-	fmt.Fprintln(w)
-	return w.Flush()
+	return c.writeWithLine(g)
 }
 
 // amount formats an amount of a quota.
@@ -297,18 +303,18 @@ func (c *cli) printSessions(sessions []admin.Session) error {
 		fmt.Fprintln(c.stdout, "no containers are connected")
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tROWS\tFAILED\tOUT\tAT ONCE\tSHARED MEMORY")
+	g := newGrid("CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tROWS\tFAILED\tOUT\tAT ONCE\tSHARED MEMORY",
+		"SHARED MEMORY\tAT ONCE\tRPC\tHEARD FROM\tBATCHES\tOUT\tCONNECTED\tINSTANCE")
 	for _, k := range sessions {
 		model, rpc, out := k.Model+"/"+k.Version, k.RPC, fmt.Sprintf("%d of %d", k.Pending, k.Slots)
 		if k.Model == "" { // not registered yet
 			model, rpc, out = "-", cmp.Or(k.RPC, "-"), "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%s\t%d\t%s\n", model, cmp.Or(k.Instance, "-"),
+		g.add("%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%s\t%d\t%s", model, cmp.Or(k.Instance, "-"),
 			k.Remote, rpc,
 			k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Rows, k.Failures, out, k.AtOnce, shares(k))
 	}
-	if err := w.Flush(); err != nil {
+	if err := g.write(c.stdout, c.width()); err != nil {
 		return err
 	}
 	for _, k := range sessions {

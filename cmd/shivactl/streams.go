@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"strings"
 	"text/tabwriter"
 
@@ -65,15 +64,12 @@ func (c *cli) printSeen(all []admin.Seen) error {
 	if len(all) == 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	writeSeen(w, all)
-	fmt.Fprintln(w)
-	return w.Flush()
+	return c.writeWithLine(seenGrid(all))
 }
 
-// writeSeen writes a line for each stream: how old its newest answer is, and who waits for it.
-func writeSeen(w io.Writer, all []admin.Seen) {
-	fmt.Fprintln(w, "STREAM\tOF\tFROM\tNEWEST ANSWER\tWAITED FOR BY")
+// seenGrid has a row for each stream: how old its newest answer is, and who waits for it.
+func seenGrid(all []admin.Seen) *grid {
+	g := newGrid("STREAM\tOF\tFROM\tNEWEST ANSWER\tWAITED FOR BY", "FROM\tWAITED FOR BY")
 	for _, s := range all {
 		name, from, newest, waiting := abbreviate(s.Name), s.Client, "none", "-"
 		if user, ok := strings.CutPrefix(from, "user "); ok { // a text of the client's
@@ -99,8 +95,9 @@ func writeSeen(w io.Writer, all []admin.Seen) {
 		if s.Identity != "" {
 			from += ", " + s.Identity
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", name, s.Model, from, newest, waiting)
+		g.add("%s\t%s\t%s\t%s\t%s", name, s.Model, from, newest, waiting)
 	}
+	return g
 }
 
 // newestText tells what is kept of the newest answers of streams.

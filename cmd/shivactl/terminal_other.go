@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// terminalSize recognises no terminals on this system.
-func terminalSize(*os.File) (columns, rows int, ok bool) { return 0, 0, false }
+// resizes tells nothing: this system has no signal for that, and the next output has the new size.
+func resizes() (changed <-chan os.Signal, stop func()) { return nil, func() {} }

@@ -4,16 +4,13 @@ package main
 
 import (
 	"os"
-
-	"golang.org/x/sys/unix"
+	"os/signal"
+	"syscall"
 )
 
-// terminalSize returns the size of a terminal in characters, 0 if unknown; ok is false if f is not
-// a terminal.
-func terminalSize(f *os.File) (columns, rows int, ok bool) {
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return 0, 0, false
-	}
-	return int(size.Col), int(size.Row), true
+// resizes tells each change of the terminal's size until stop.
+func resizes() (changed <-chan os.Signal, stop func()) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGWINCH)
+	return c, func() { signal.Stop(c) }
 }

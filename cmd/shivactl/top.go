@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,23 +19,37 @@ func (c *cli) topCommand() *cobra.Command {
 	every := usualRefresh
 	cmd := &cobra.Command{
 		Use: "top", Short: "live view of model activity",
-		Long: `One line for each version of a model and each application, the busiest first, with what happened since the time before:
-REQUESTS/S are those answered, FAILED/S of them those with an error. P50 and P99 are how long requests took, to about a
+		Long: `One line for each version of a model and each application, the busiest first, with what happened since the time before.
+LOAD is how many replicas the requests need. REQUESTS/S are those answered, FAILED/S of them those with an error. P50 and P99 are how long requests took, to about a
 quarter: the server counts them in classes that double. IN TIME is the share that had a result within the SLO, defaults
 apart; requests that their client withdrew (superseded by a newer frame, cancelled, or hung up) or got wrong do not count.
 WAITING are rows now, and the age of the oldest. Below are streams, how old their newest answers are and who waits for them
 (those that somebody waits for first, at most 20), and the identities and addresses that a quota has refused something to
 in the last minute. It ends with Ctrl-C, or after --count times. shivactl status and explain say more.
 
+On a terminal one of the tables is shown, and keys change it at once:
+
+  m, p, s       models, pipelines or streams
+  r 9 l w f n   models by requests/s, p99, load, waiting rows, failures or name; the last line has the keys of the others
+  left, right   sort by another column
+  up, down      scroll
+  /             show only what has a text in its names; Esc shows all
+  q, Ctrl-C     end
+
 With --json: a document each time: {"version", "ready", "reason", "uptime_seconds", "span_seconds", "warnings",
-"requests_per_second", "models": [{"name", "version" ("" of an application), "replicas", "failing", "queue_rows",
+"requests_per_second", "models": [{"name", "version" ("" of an application), "replicas", "failing", "load", "queue_rows",
 "oldest_row_seconds", "requests_per_second", "failed_per_second", "p50_seconds", "p99_seconds", "in_time" (null as these two
 without requests), "streams", "frame_age_seconds"}], "clients": [{"name", "requests_per_second", "bytes_per_second", "over":
 [{"quota", "limit", "refused_per_second"}]}], "streams": [as shivactl status shows them]}
 `,
 		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
 		PreRun: func(*cobra.Command, []string) { c.every = every },
-		RunE:   c.asks(func(c *cli, _ []string) error { return c.top(o) }),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if keyboard, ok := c.keyboardAndScreen(); ok && !c.json {
+				return c.live(keyboard, o)
+			}
+			return c.asks(func(c *cli, _ []string) error { return c.top(o) })(cmd, args)
+		},
 	}
 	cmd.Flags().Var(value[time.Duration]{&every, parseRefresh, usualRefresh.String()}, "every", "show it every `TIME`")
 	cmd.Flags().Var(value[int]{&o.count, count, ""}, "count", "end after `N` times")
@@ -53,30 +66,39 @@ type topOptions struct {
 const firstSpan = 500 * time.Millisecond
 
 func (c *cli) top(o *topOptions) error {
-	var now admin.Status
+	t, now, err := c.measureTop(o)
+	if err != nil {
+		return err
+	}
+	err = c.printTop(&t, &now)
+	if o.shown++; err == nil && o.shown == o.count {
+		return errEnough
+	}
+	return err
+}
+
+// measureTop asks the server what has happened since it was asked before.
+func (c *cli) measureTop(o *topOptions) (t top, now admin.Status, err error) {
 	if err := c.get("/v1/status", &now); err != nil {
 		o.last = nil
-		return err
+		return t, now, err
 	}
 	if o.last == nil || !o.last.Started.Equal(now.Started) { // first call, or restarted server
 		before := now
 		o.last = &before
 		if !backoff.Wait(min(firstSpan, c.every), c.ctx.Done()) {
-			return explain(c.ctx.Err(), "--admin", c.admin)
+			return t, now, explain(c.ctx.Err(), "--admin", c.admin)
 		}
 		now = admin.Status{}
 		if err := c.get("/v1/status", &now); err != nil {
 			o.last = nil
-			return err
+			return t, now, err
 		}
 	}
-	t := topOf(o.last, &now)
-	o.last = &now
-	err := c.printTop(&t, &now)
-	if o.shown++; err == nil && o.shown == o.count {
-		return errEnough
-	}
-	return err
+	t = topOf(o.last, &now)
+	last := now
+	o.last = &last
+	return t, now, nil
 }
 
 // The JSON output of top; the help documents it.
@@ -101,6 +123,7 @@ type (
 		Kind      string   `json:"kind,omitempty"`
 		Replicas  int      `json:"replicas"`
 		Failing   int      `json:"failing"`
+		Load      float64  `json:"load"` // replicas that the requests need
 		QueueRows int      `json:"queue_rows"`
 		OldestRow float64  `json:"oldest_row_seconds"`
 		Requests  float64  `json:"requests_per_second"`
@@ -142,7 +165,8 @@ func topOf(before, now *admin.Status) top {
 			old = before.Models[i]
 		}
 		m := topModel{
-			Name: h.Name, Version: h.Version, Replicas: h.Replicas, Failing: h.Failing, QueueRows: h.QueueRows,
+			Name: h.Name, Version: h.Version, Replicas: h.Replicas, Failing: h.Failing, Load: h.Load,
+			QueueRows: h.QueueRows,
 			OldestRow: h.OldestRow, Streams: h.Streams, FrameAge: h.FrameAge,
 			Failed: float64(since(h.Failed, old.Failed)) / span,
 		}
@@ -230,6 +254,27 @@ func (c *cli) printTop(t *top, s *admin.Status) error {
 	if c.json {
 		return c.printJSON(t)
 	}
+	c.printTopHead(t, s)
+	if len(t.Models) == 0 {
+		fmt.Fprintln(c.stdout, "no models: no container has connected yet")
+		return nil
+	}
+	for i, g := range []*grid{modelGrid(t.Models), stageGrid(t.Pipelines), seenGrid(t.Streams), quotaGrid(t.Clients)} {
+		if len(g.rows) == 0 {
+			continue
+		}
+		if i > 0 {
+			fmt.Fprintln(c.stdout)
+		}
+		if err := g.write(c.stdout, c.width()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printTopHead prints what is true of the whole server, and an empty line.
+func (c *cli) printTopHead(t *top, s *admin.Status) {
 	state := "ready"
 	if !t.Ready {
 		state = "NOT READY: " + t.Reason
@@ -240,18 +285,18 @@ func (c *cli) printTop(t *top, s *admin.Status) error {
 		line = append(line, fmt.Sprintf("%s %s, %d in flight", d.Name, plural(d.Connections, "connection"), d.InFlight))
 	}
 	line = append(line, fmt.Sprintf("payload memory %s of %s", size(s.Payload.Used), size(s.Payload.Limit)))
-	fmt.Fprintln(c.stdout, strings.Join(line, " · "))
+	writeList(c.stdout, c.width(), [][2]string{{"", strings.Join(line, " · ")}})
 	if t.Warnings > 0 {
 		fmt.Fprintf(c.stdout, "! %s: shivactl status\n", plural(t.Warnings, "warning"))
 	}
 	fmt.Fprintln(c.stdout)
-	if len(t.Models) == 0 {
-		fmt.Fprintln(c.stdout, "no models: no container has connected yet")
-		return nil
-	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MODEL\tREPLICAS\tWAITING\tREQUESTS/S\tFAILED/S\tP50\tP99\tIN TIME\tSTREAMS\tFRAME AGE")
-	for _, m := range t.Models {
+}
+
+// modelGrid has a row for each version of a model, and for each name that stands for models.
+func modelGrid(models []topModel) *grid {
+	g := newGrid("MODEL\tREPLICAS\tLOAD\tWAITING\tREQUESTS/S\tFAILED/S\tP50\tP99\tIN TIME\tSTREAMS\tFRAME AGE",
+		"STREAMS\tFRAME AGE\tP50\tREPLICAS\tLOAD\tFAILED/S")
+	for _, m := range models {
 		name, replicas, waiting, inTime := m.Name+"/"+m.Version, fmt.Sprint(m.Replicas), fmt.Sprint(m.QueueRows), "-"
 		if m.Version == "" {
 			name, waiting = m.Name+" ("+m.Kind+")", "-"
@@ -265,35 +310,23 @@ func (c *cli) printTop(t *top, s *admin.Status) error {
 		if m.InTime != nil {
 			inTime = fmt.Sprintf("%.4g %%", 100**m.InTime)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", name, replicas, waiting, rate(m.Requests),
-			rate(m.Failed), durationText(m.P50), durationText(m.P99),
-			inTime, m.Streams, millis(m.FrameAge))
+		g.add("%s\t%s\t%.2g\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s", name, replicas, m.Load, waiting, rate(m.Requests),
+			rate(m.Failed), durationText(m.P50), durationText(m.P99), inTime, m.Streams, millis(m.FrameAge))
 	}
-	if len(t.Pipelines) > 0 {
-		if err := w.Flush(); err != nil {
-			return err
-		}
-		fmt.Fprintln(c.stdout)
-		if err := c.printStages(t.Pipelines); err != nil {
-			return err
-		}
-	}
-	if len(t.Streams) > 0 {
-		fmt.Fprintln(w)
-		writeSeen(w, t.Streams)
-	}
-	if len(t.Clients) > 0 {
-		fmt.Fprintln(w)
-		fmt.Fprintln(w, "OVER A QUOTA\tREQUESTS/S\tBYTES/S\tQUOTA\tLIMIT\tREFUSED/S")
-	}
-	for _, k := range t.Clients {
+	return g
+}
+
+// quotaGrid has a row for each quota that has refused something.
+func quotaGrid(clients []topClient) *grid {
+	g := newGrid("OVER A QUOTA\tREQUESTS/S\tBYTES/S\tQUOTA\tLIMIT\tREFUSED/S", "BYTES/S\tREQUESTS/S")
+	for _, k := range clients {
 		head := fmt.Sprintf("%s\t%s\t%s", k.Name, rate(k.Requests), size(int64(k.Bytes)))
 		for _, q := range k.Over {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", head, q.Quota, amount(q.Quota, q.Limit), rate(q.Refused))
+			g.add("%s\t%s\t%s\t%s", head, q.Quota, amount(q.Quota, q.Limit), rate(q.Refused))
 			head = "\t\t"
 		}
 	}
-	return w.Flush()
+	return g
 }
 
 // rate formats a number per second with about three digits.

@@ -40,8 +40,9 @@ func TestTopOf(t *testing.T) {
 			{Name: "idle", Version: "1", Requests: 7, Replicas: 1},
 			{Name: "app", Requests: 4, Judged: 4, InTime: 4,
 				Durations: []admin.DurationClass{{Above: 64, Requests: 4}}},
-			{Name: "slow", Version: "1", Replicas: 3, Failing: 1, QueueRows: 3, OldestRow: 1.234, Requests: 1200,
-				Judged: 1060, Failed: 110, InTime: 620, Streams: 2, FrameAge: 0.43,
+			{Name: "slow", Version: "1", Replicas: 3, Failing: 1, Load: 2.5, QueueRows: 3, OldestRow: 1.234,
+				Requests: 1200,
+				Judged:   1060, Failed: 110, InTime: 620, Streams: 2, FrameAge: 0.43,
 				Durations: []admin.DurationClass{{Above: 0.004, UpTo: 0.008, Requests: 1000},
 					{Above: 0.008, UpTo: 0.016, Requests: 150}, {Above: 0.016, UpTo: 0.032, Requests: 50}}},
 			{Name: "again", Version: "1", Requests: 20, Judged: 20, InTime: 10,
@@ -59,7 +60,7 @@ func TestTopOf(t *testing.T) {
 	}
 	top := topOf(&before, &now)
 	var out bytes.Buffer
-	c := &cli{stdout: &out, admin: "127.0.0.1:8002"}
+	c := &cli{stdout: &out, admin: "127.0.0.1:8002", columns: 120}
 	if err := c.printTop(&top, &now); err != nil {
 		t.Fatal(err)
 	}
@@ -67,11 +68,11 @@ func TestTopOf(t *testing.T) {
 110 requests/s · 3 rows waiting · tcp 1 connection, 2 in flight · payload memory 1 MiB of 1 GiB
 ! 2 warnings: shivactl status
 
-MODEL              REPLICAS      WAITING     REQUESTS/S  FAILED/S  P50    P99    IN TIME  STREAMS  FRAME AGE
-slow/1             3, 1 FAILING  3 for 1.2s  100         5         13ms   31ms   75 %     2        430ms
-again/1            0             0           10          0         350ms  500ms  50 %     0        -
-app (application)  0             -           2           0         1m4s   1m4s   100 %    0        -
-idle/1             1             0           0           0         -      -      -        0        -
+MODEL              REPLICAS      LOAD  WAITING     REQUESTS/S  FAILED/S  P50    P99    IN TIME  STREAMS  FRAME AGE
+slow/1             3, 1 FAILING  2.5   3 for 1.2s  100         5         13ms   31ms   75 %     2        430ms
+again/1            0             0     0           10          0         350ms  500ms  50 %     0        -
+app (application)  0             0     -           2           0         1m4s   1m4s   100 %    0        -
+idle/1             1             0     0           0           0         -      -      -        0        -
 
 STREAM   OF    FROM      NEWEST ANSWER  WAITED FOR BY
 "cam-3"  slow  10.0.0.4  43ms old       2: robot
@@ -84,7 +85,7 @@ cam           30          2 KiB    requests_per_second  100    10
 	}
 	out.Reset()
 	c.json = true
-	if err := c.printTop(&top, &now); err != nil || !strings.Contains(out.String(), `"name":"idle","version":"1","replicas":1,"failing":0,"queue_rows":0,"oldest_row_seconds":0,"requests_per_second":0,"failed_per_second":0,"p50_seconds":null`) {
+	if err := c.printTop(&top, &now); err != nil || !strings.Contains(out.String(), `"name":"idle","version":"1","replicas":1,"failing":0,"load":0,"queue_rows":0,"oldest_row_seconds":0,"requests_per_second":0,"failed_per_second":0,"p50_seconds":null`) {
 		t.Errorf("%v: %s", err, &out)
 	}
 }
