@@ -29,7 +29,8 @@ func busy(t *testing.T) (addr string) {
 			{Name: "aa", Version: "1", Load: 0.5, Replicas: 1}, {Name: "zz", Version: "1", Load: 7, Replicas: 1},
 			{Name: hostileName, Version: hostileName, Load: 2},
 		}
-		s.Pipelines = []admin.PipelineLoad{{Name: "plates", Stages: []admin.StageLoad{{Stage: "read"}, {Stage: hostileName}}}}
+		stages := []admin.StageLoad{{Stage: "read"}, {Stage: hostileName}}
+		s.Pipelines = []admin.PipelineLoad{{Name: "plates", Stages: stages}}
 		s.Streams = []admin.Seen{{Model: "aa", Name: "cam-1", Client: hostileName}, {Model: "zz", Name: hostileName}}
 		_ = json.NewEncoder(w).Encode(s)
 	}))
@@ -148,7 +149,8 @@ func TestLiveRestores(t *testing.T) {
 			t.Errorf("%s: exit %d", name, code)
 		}
 		w.waitFor(left)
-		if now := w.modes(); raw.Lflag&unix.ECHO != 0 || now.Lflag&(unix.ECHO|unix.ICANON|unix.ISIG) != unix.ECHO|unix.ICANON|unix.ISIG {
+		const lines = unix.ECHO | unix.ICANON | unix.ISIG
+		if now := w.modes(); raw.Lflag&lines != 0 || now.Lflag&lines != lines {
 			t.Errorf("%s: %x, then %x", name, raw.Lflag, now.Lflag)
 		}
 		cancel()

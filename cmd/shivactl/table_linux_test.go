@@ -9,15 +9,16 @@ import (
 	"github.com/shivad/shivad/server/admin"
 )
 
-// Status and top fit into the width: columns without a value go first, then those that matter least.
+// Status and top fit into the width: columns without a value go first, then those that matter
+// least.
 func TestWidth(t *testing.T) {
 	for _, width := range []int{0, 80, 100, 200} {
 		var out bytes.Buffer
 		c := &cli{stdout: &out, columns: width}
 		s := fakeStatus
 		s.Warnings = nil // sentences, which the terminal wraps
-		s.Pipelines = []admin.PipelineLoad{{Name: "plates-of-all-gates",
-			Stages: []admin.StageLoad{{Stage: "plate-detector-large", Requests: 1e9, Rows: 1e9, LeftOut: 1e9, NotBegun: 1e9}}}}
+		stage := admin.StageLoad{Stage: "plate-detector-large", Requests: 1e9, Rows: 1e9, LeftOut: 1e9, NotBegun: 1e9}
+		s.Pipelines = []admin.PipelineLoad{{Name: "plates-of-all-gates", Stages: []admin.StageLoad{stage}}}
 		if err := c.printStatus(s); err != nil {
 			t.Fatal(err)
 		}
@@ -27,11 +28,13 @@ func TestWidth(t *testing.T) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(out.String()) {
-			if n := utf8.RuneCountInString(strings.TrimRight(line, " \n")); n > c.width() && n > usualColumns {
+			n := utf8.RuneCountInString(strings.TrimRight(line, " \n"))
+			if n > c.width() && n > usualColumns {
 				t.Errorf("%d columns for %d: %s", n, c.width(), line)
 			}
 		}
-		if all := strings.Contains(shown, "SHARED MEMORY") && strings.Contains(shown, "NO MEMORY"); all != (width == 200) {
+		all := strings.Contains(shown, "SHARED MEMORY") && strings.Contains(shown, "NO MEMORY")
+		if all != (width == 200) {
 			t.Errorf("%d columns:\n%s", width, shown)
 		}
 		for _, always := range []string{"REPLICAS", "REQUESTS", "IN TIME", "BATCHES", "FAILED", "LAST EXIT"} {
