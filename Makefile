@@ -114,11 +114,13 @@ e2e: build programs $(VENV)/ready ## real processes and sockets: server, contain
 fuzz: ## fuzz targets that match FUZZ (all) for FUZZTIME (2m) each; FUZZ_CORPUS is where inputs are kept
 	.ci/fuzz $(FUZZTIME) '$(FUZZ)' $(PACKAGES)
 
-soak: ## long simulations, buffers reused under the race detector, the server for SOAKTIME (10m), a million requests of MUTANTS
+soak: build $(VENV)/ready ## long simulations, buffers reused under the race detector, the server for SOAKTIME (10m), a million requests of MUTANTS
 	go test -count=1 -vet=off -run '^(TestNoAbsorbingState|TestNewestFrame|TestCallersFromAnyBelief)$$' ./scheduler -all -frames 1000000
 	SHIVA_INVARIANTS=off $(RACE) -count=1 -skip '^TestMisuse$$' ./server/internal/tcp ./shiva/... ./containers/internal/arena
 	SHIVA_INVARIANTS=off $(RACE) -count=1 -timeout 2h ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME)
 	go test -count=1 -vet=off ./server -run 'TestPollersSoak$$' -pollers 10000
+	go test -count=1 -vet=off -timeout 2h ./server/internal/pipelines -run 'TestRandomPipelines$$' -pipelines 60000
+	SHIVA_E2E_SECONDS=60 go test -count=1 -vet=off -tags $(TAGS),e2e ./server/e2e -run 'TestE2EPipelineKilledUnderLoad$$'
 	go run ./bench/soak -length $(SOAKTIME)
 	go test -count=1 -timeout 2h ./server/internal/rest ./server/internal/grpc ./server/internal/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)
 
