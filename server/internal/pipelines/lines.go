@@ -172,10 +172,3 @@ func (l *line) moves() (list []move) {
 	}
 	return list
 }
-
-// streams counts the lines.
-func (ls *lines) streams() int {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	return len(ls.open)
-}

@@ -74,7 +74,7 @@ func newRig(t testing.TB, store state.Store) *rig {
 func (r *rig) close() {
 	r.t.Helper()
 	synctest.Wait()
-	if n := r.reg.lines.streams(); n != 0 {
+	if n := len(r.reg.lines.open); n != 0 {
 		r.t.Errorf("%d lines of streams are left", n)
 	}
 	if n := r.reg.order.Streams(); n != 0 {
