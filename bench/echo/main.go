@@ -3,8 +3,11 @@
 //
 //	echo [-listen 127.0.0.1:7] [-loops N]
 //	echo [-listen 127.0.0.1:7] -tls-cert FILE -tls-key FILE
+//	echo [-listen 127.0.0.1:7] -crowd BYTES
 //
-// With a certificate it is the reference for that door over TLS: crypto/tls alone.
+// With a certificate it is the reference for that door over TLS: crypto/tls alone. With -crowd it is
+// the reference for those who wait for the newest answer of a stream: what is longer than a KiB is a
+// frame, and answered with that many bytes to its sender and to all who have sent less before.
 //
 // It prints its address and serves until SIGTERM or SIGINT.
 package main
@@ -17,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"syscall"
 
 	"github.com/panjf2000/gnet/v2"
@@ -26,6 +30,8 @@ type handler struct {
 	gnet.BuiltinEventEngine
 	listen string
 	stop   <-chan os.Signal
+	answer []byte      // to a frame; nil: received bytes are written back
+	crowd  []gnet.Conn // who wait for it
 }
 
 func (h *handler) OnBoot(e gnet.Engine) gnet.Action {
@@ -42,9 +48,26 @@ func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
 	if err != nil {
 		return gnet.Close
 	}
+	if h.answer != nil {
+		return h.tell(c, len(p))
+	}
 	if _, err := c.Write(p); err != nil {
 		return gnet.Close
 	}
+	return gnet.None
+}
+
+// tell answers a frame, or has c wait for the next one.
+func (h *handler) tell(c gnet.Conn, received int) gnet.Action {
+	h.crowd = append(h.crowd, c)
+	if received <= 1<<10 {
+		return gnet.None
+	}
+	slices.Reverse(h.crowd) // the sender first
+	for _, c := range h.crowd {
+		_, _ = c.Write(h.answer)
+	}
+	h.crowd = h.crowd[:0]
 	return gnet.None
 }
 
@@ -53,15 +76,20 @@ func main() {
 	loops := flag.Int("loops", runtime.GOMAXPROCS(0), "number of event loops")
 	cert := flag.String("tls-cert", "", "speak TLS with the certificate in this `file`, in PEM")
 	key := flag.String("tls-key", "", "`file` with the key of the certificate, in PEM")
+	crowd := flag.Int("crowd", 0, "answer frames with that many `bytes`, to all who wait; one event loop")
 	flag.Parse()
 	log.SetFlags(0)
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	h := &handler{listen: *listen, stop: stop}
+	if *crowd > 0 {
+		h.answer, *loops = make([]byte, *crowd), 1
+	}
 	var err error
 	if *cert != "" {
 		err = encrypted(*listen, *cert, *key, stop)
 	} else {
-		err = gnet.Run(&handler{listen: *listen, stop: stop}, "tcp://"+*listen, gnet.WithReuseAddr(true),
+		err = gnet.Run(h, "tcp://"+*listen, gnet.WithReuseAddr(true),
 			gnet.WithNumEventLoop(*loops))
 	}
 	if err != nil {

@@ -16,6 +16,8 @@ type wire struct {
 	decoder *shiva.Decoder
 	buf     []byte
 	rest    []byte // of buf, not decoded yet
+	sent    []byte // the last message
+	got     int    // the bytes of the last answer
 }
 
 func dial(ctx context.Context, addr string) (*wire, error) {
@@ -31,6 +33,7 @@ func (w *wire) send(m *shiva.Message) error {
 	if err == nil {
 		_, err = w.Write(b)
 	}
+	w.sent, w.got = b, 0
 	return err
 }
 
@@ -58,6 +61,7 @@ func (w *wire) receive() (seq int64, at time.Time, err error) {
 			return 0, at, err
 		}
 		at, w.rest = time.Now(), w.buf[:n]
+		w.got += n
 	}
 }
 

@@ -4,9 +4,9 @@
 //
 //	newest [-turns 20] [-short] [-markdown]
 //
-// Turns with the camera alone, with one poller, with a hundred, and with a hundred clients that ask
-// for the same answer once it is there, without waiting, alternate. It exits with 1 if a
-// promise is broken; promises has them.
+// Turns with the camera alone, with one poller, with a hundred, with a hundred clients that ask for
+// the same answer once it is there, without waiting, and with the same bytes through a bare gnet
+// server alternate. It exits with 1 if a promise is broken; promises has them.
 package main
 
 import (
@@ -46,7 +46,7 @@ func run(ctx context.Context, turns int, markdown bool) (broken []string, err er
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	if err := process.Build(ctx, dir, "cmd/shivad", "bench/sleeper"); err != nil {
+	if err := process.Build(ctx, dir, "cmd/shivad", "bench/sleeper", "bench/echo"); err != nil {
 		return nil, err
 	}
 	s, err := process.Shivad(dir, process.Options{Config: "[model.cells]\nlatest = true\n"})
@@ -59,7 +59,15 @@ func run(ctx context.Context, turns int, markdown bool) (broken []string, err er
 		return nil, err
 	}
 	m := measurement{server: s}
-	if err := m.measure(ctx, turns); err != nil {
+	err = m.connect(ctx)
+	if err == nil {
+		m.floor, err = startFloor(ctx, dir, m.camera.sent, m.pollers[0].sent, m.pollers[0].got)
+		defer m.floor.Stop()
+	}
+	if err == nil {
+		err = m.measure(ctx, turns)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, s.Output())
 	}
 	var rows [][]string
@@ -78,8 +86,10 @@ type measurement struct {
 	server  *process.Server
 	camera  *camera
 	pollers []*poller
+	floor   *floor
 
 	alone, one, all, plain []turn
+	bare                   []float64 // µs of the bare server for each answer and poller
 }
 
 // A turn is a second of the camera.
@@ -90,8 +100,9 @@ type turn struct {
 	backward  int             // answers to pollers that were not newer than the one before
 }
 
-func (m *measurement) measure(ctx context.Context, turns int) (err error) {
-	err = m.server.Await(ctx, 20*time.Second, func() (err error) {
+// connect connects the camera and those who ask. It and one of them have had an answer then.
+func (m *measurement) connect(ctx context.Context) error {
+	err := m.server.Await(ctx, 20*time.Second, func() (err error) {
 		if m.camera, err = dialCamera(ctx, m.server.TCP); err == nil {
 			err = m.camera.frame()
 		}
@@ -107,6 +118,14 @@ func (m *measurement) measure(ctx context.Context, turns int) (err error) {
 		}
 		m.pollers = append(m.pollers, p)
 	}
+	if err := m.pollers[0].ask(m.camera.seq - 1); err != nil {
+		return err
+	}
+	_, _, err = m.pollers[0].receive()
+	return err
+}
+
+func (m *measurement) measure(ctx context.Context, turns int) error {
 	for range turns {
 		for _, kind := range []struct {
 			turns   *[]turn
@@ -122,6 +141,15 @@ func (m *measurement) measure(ctx context.Context, turns int) (err error) {
 				return err
 			}
 		}
+		alone, err := m.floor.turn(nil)
+		if err != nil {
+			return err
+		}
+		all, err := m.floor.turn(m.floor.pollers)
+		if err != nil {
+			return err
+		}
+		m.bare = append(m.bare, us(all-alone)/(frames*crowd))
 	}
 	return nil
 }
@@ -188,7 +216,7 @@ func (m *measurement) turn(asking []*poller, plain bool) (t turn, err error) {
 
 // promises are the figures and their limits.
 func (m *measurement) promises() []ratio.Ratio {
-	var cost, dear, usual, wake, wakeOne, missed []float64
+	var cost, above, dear, usual, wake, wakeOne, missed []float64
 	var disturbed, quiet []time.Duration // latencies of the camera, of all turns
 	backward := 0
 	for i := range m.all {
@@ -197,6 +225,7 @@ func (m *measurement) promises() []ratio.Ratio {
 		usual = append(usual, float64(quantile(all.latencies, 0.5))/float64(quantile(alone.latencies, 0.5)))
 		each := func(t turn) float64 { return us(t.processor-alone.processor) / float64(len(t.wakes)) }
 		cost = append(cost, each(all))
+		above = append(above, each(all)/m.bare[i])
 		dear = append(dear, each(all)/each(m.plain[i]))
 		wake = append(wake, us(quantile(all.wakes, 0.5)))
 		wakeOne = append(wakeOne, us(quantile(m.one[i].wakes, 0.5)))
@@ -209,6 +238,8 @@ func (m *measurement) promises() []ratio.Ratio {
 	}
 	return []ratio.Ratio{
 		{What: "100 pollers: server's processor time for each answer and poller, µs", Rounds: cost},
+		{What: "100 pollers: the same of a bare gnet server that moves the same bytes, µs", Rounds: m.bare},
+		{What: "100 pollers: the first to the second", Rounds: above},
 		atMost(1.25, "100 pollers: the same, to that of asking without waiting", dear...),
 		atMost(1.05, "100 pollers: p99 of the camera's answers, to that without pollers", late),
 		{What: "100 pollers: the same for the median", Rounds: usual},
