@@ -188,7 +188,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	if c.zmtp != nil {
 		since, bytes := c.zmtp.Receiving()
 		if since.IsZero() {
-			time.Sleep(c.Pause(1))
+			c.Rest(c.Pause(1), c.ctx.Done())
 		}
 		c.half.Arrived(bytes)
 		due := listen.Clock{Began: since, Bytes: bytes}.Due(c.door.settings.Load().MessageTimeout)

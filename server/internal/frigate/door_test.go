@@ -478,3 +478,33 @@ func TestShutdown(t *testing.T) {
 		half.Close()
 	})
 }
+
+// A detector most of whose requests are refused is read in turns, and one that waits for its turn
+// does not hold a shutdown up.
+func TestPausedDetectorEnds(t *testing.T) {
+	l := access.Limits{Burst: 2 * time.Second}
+	l.Of[access.RequestsPerSecond] = 1
+	var who access.Addresses
+	who.Configure(l, true)
+	play(t, func(c *Config) { c.Addresses = &who }, func(r *rig) {
+		r.model("yolo", []tensor.Spec{rows}, 0, one)
+		d := r.detector("10.2.0.1:1")
+		var took time.Duration // the last answer
+		for range 100 {
+			began := time.Now()
+			d.ask(`{"model_request": true, "model_name": "yolo.onnx"}`)
+			took = time.Since(began)
+		}
+		if took < 200*time.Millisecond {
+			r.T.Errorf("the detector has its answer after %v, and is not read in turns", took)
+		}
+		began := time.Now()
+		if err := r.Stop(r.T.Context()); err != nil {
+			r.T.Error(err)
+		}
+		if took := time.Since(began); took > 20*time.Millisecond {
+			r.T.Errorf("the shutdown took %v", took)
+		}
+		d.closed()
+	})
+}
