@@ -115,13 +115,14 @@ func (c *Call) Own(tensors ...tensor.Tensor) { c.owned = append(c.owned, tensors
 // call afterwards.
 func (c *Call) Finish() {
 	c.pass(submitted, complete)
-	if c.newest != nil && c.Frame != nil {
-		c.keep()
-	}
+	waits := c.keep()
 	if c.trace != nil && c.ask == nil {
 		c.trace.Answered()
 	}
 	c.Owner.Complete(c)
+	if waits != nil {
+		waits.Serve()
+	}
 }
 
 // Failed returns the rows of a call with Holes that its container has failed, in their order; their

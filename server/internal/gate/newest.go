@@ -80,16 +80,17 @@ func (c *Call) keepIn(n *latest.Name, r *Request) {
 	}
 }
 
-// keep makes the answer of a frame the newest of its stream, if anybody wants to know.
-func (c *Call) keep() {
+// keep makes the answer of a frame the newest of its stream, if anybody wants to know. It returns
+// whom to Serve when the frame's own client has been told; nil: nobody.
+func (c *Call) keep() *latest.Name {
 	f, n := c.Frame, c.newest
-	if !n.Wanted(f.arrived) {
-		return
+	if n == nil || f == nil || !n.Wanted(f.arrived) {
+		return nil
 	}
 	key := f.source()
 	if c.Err != nil || c.Choice != nil && c.Choice.Default {
 		n.Seen(key)
-		return
+		return nil
 	}
 	of := &kept{target: c.Target, squeeze: c.Squeeze}
 	if c.Choice != nil {
@@ -97,9 +98,13 @@ func (c *Call) keep() {
 		choice.Missing = slices.Clone(choice.Missing)
 		of.choice = &choice
 	}
-	n.Put(key,
+	awaited := n.Put(key,
 		latest.Frame{Seq: f.Seq, Arrived: f.arrived, Captured: f.place.Captured, Skipped: f.Skipped,
 			Version: c.Target.ID.Version, Of: of}, c.Outputs)
+	if !awaited {
+		return nil
+	}
+	return n
 }
 
 // A Newest is the newest answer of a stream as its client would get it.

@@ -140,16 +140,26 @@ func wholeBuffers(outputs []tensor.Tensor) []bool {
 	return whole
 }
 
-// Put makes the answer to a frame the newest one of its stream, and answers the polls that wait for
-// it. The strings of key and the outputs need to last for the call only. Frames of a stream are put
-// in the order in which their answers leave.
-func (n *Name) Put(key Source, f Frame, outputs []tensor.Tensor) {
+// Put makes the answer to a frame the newest one of its stream. The strings of key and the outputs
+// need to last for the call only. Frames of a stream are put in the order in which their answers
+// leave. awaited: polls may wait for it, and the caller must call Serve, once the client of the
+// frame has its answer.
+func (n *Name) Put(key Source, f Frame, outputs []tensor.Tensor) (awaited bool) {
 	a, unkept := n.newAnswer(f, outputs)
 	s := n.store
 	s.mu.Lock()
 	gone := n.put(key, a, unkept)
+	awaited = len(s.put) > 0
 	s.mu.Unlock()
 	gone.release()
+	return awaited
+}
+
+// Serve answers the polls that wait for what was put. It does not wait for that.
+func (n *Name) Serve() {
+	n.store.mu.Lock()
+	defer n.store.mu.Unlock()
+	n.store.wake()
 }
 
 // put is Put under the mutex. It returns what is to be released; unkept says why a must not be
@@ -171,7 +181,6 @@ func (n *Name) put(key Source, a *Answer, unkept error) (gone released) {
 	if n.awaited(src) {
 		a.retain()
 		s.put = append(s.put, served{src, a, turn})
-		s.wake()
 	}
 	if unkept == nil && a.bytes > s.limit {
 		unkept = fmt.Errorf("it counts %d bytes, and limits.latest_bytes is %d", a.bytes, s.limit)

@@ -11,6 +11,7 @@
 // results are few.
 //
 // A [Poll] that waits costs its own memory and a timer: no goroutine, and no work until a frame of
-// its stream is answered. One goroutine then tells all polls that the answer satisfies, so that
-// those who complete frames do not pay for those who ask.
+// its stream is answered. Once the frame's own client has been told ([Name.Serve]), one goroutine
+// tells all polls that the answer satisfies, so that those who complete frames do not pay for those
+// who ask.
 package latest

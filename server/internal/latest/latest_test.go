@@ -71,6 +71,7 @@ func (g *rig) put(src Source, seq int64, change ...func(*Frame)) {
 		g.name.Put(src, f, []tensor.Tensor{{DType: tensor.Int64, Shape: tensor.Shape{1}, Data: buf.Bytes(), Buf: buf}})
 	}
 	buf.Release()
+	g.name.Serve()
 }
 
 func version(v string) func(*Frame) { return func(f *Frame) { f.Version = v } }
@@ -442,6 +443,7 @@ func TestCopies(t *testing.T) {
 		g.name.Put(camera("full"), Frame{Seq: 4, Arrived: time.Now(), Captured: time.Now()},
 			[]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{64 << 10}, Data: lent.Bytes(), Buf: lent}})
 		lent.Release()
+		g.name.Serve()
 		g.got(waiting, 4, nil)
 		g.got(g.ask(question("full")), 0, scheduler.ErrUnavailable, "is not kept", "memory budget")
 		g.pool.Unreserve(hold)

@@ -48,6 +48,7 @@ type loop struct {
 	pending    []*call      // to submit at the end of this turn
 	submission []*gate.Call // buffer of submit
 	ready      []*session   // with answers to write at the end of this turn
+	told       []*call      // parked calls that have their answers: see tell
 	receiver   *receiver    // for the next session that reads; nil while lent
 	spares     shiva.Spares // messages that receivers reuse
 	out        []byte       // encoded answers of one session
@@ -114,18 +115,24 @@ func (l *loop) takeTurn() {
 	}
 	l.start()
 	for rounds := 0; l.round(); rounds++ {
-		if rounds == borrowed {
-			l.wake() // awake stays true, and whatever comes waits for that turn
+		if rounds == borrowed || len(l.told) > 0 {
+			l.postpone()
 			break
 		}
 	}
 	l.finish()
 }
 
-// borrowed is how many more rounds a turn has on a goroutine that has other things to do: a
-// thousand clients that wait for the newest answer of a stream are told one after another, while
-// the goroutine which made the answer should go on with the next one.
+// borrowed is how many more rounds a turn has on a goroutine that has other things to do.
 const borrowed = 1
+
+// postpone requests another turn for the rest of this one. Whatever comes waits for that turn.
+func (l *loop) postpone() {
+	if !l.deferred {
+		l.deferred = true
+		l.wake() // awake stays true
+	}
+}
 
 // postReport posts a report about a session. Any goroutine may call it.
 func (l *loop) postReport(s *session, r report) {
@@ -202,9 +209,14 @@ func (l *loop) start() {
 func (l *loop) refresh() { l.now, l.settings = time.Now(), l.door.settings.Load() }
 
 // end finishes a turn: it submits the requests that were read, collects and writes answers until no
-// completion is left, and submits the calls for which these made room.
+// completion is left, and submits the calls for which these made room. While there are clients to
+// tell of a newer answer, the sockets are read before each of the turns that tell some of them.
 func (l *loop) end() {
 	for l.round() {
+		if len(l.told) > 0 {
+			l.postpone()
+			break
+		}
 	}
 	l.finish()
 }
@@ -265,42 +277,56 @@ func (l *loop) submit() {
 }
 
 // collect empties the mailbox and reports whether there is something to write. After it has
-// reported false, the next completion wakes the loop. Of parked calls only a few are resumed before
-// their answers are written, so that those who wait for the same stream do not all need a work at
-// once.
+// reported false, the next completion wakes the loop.
 func (l *loop) collect() bool {
 	l.mu.Lock()
 	mails := l.mails
-	if len(mails) == 0 {
+	if len(mails)+len(l.told) == 0 {
 		l.awake = len(l.ready) > 0
 		l.mu.Unlock()
 		return len(l.ready) > 0
 	}
 	l.mails = l.spare
 	l.mu.Unlock()
-	resumed := 0
 	for _, m := range mails {
-		c := m.call
-		if c == nil {
+		switch c := m.call; {
+		case c == nil:
 			m.session.hear(m.report)
-			continue
-		}
-		if c.phase == fetching {
+		case c.phase == fetching:
 			c.session.resumeFetched(c)
-			continue
+		case c.parked != nil:
+			l.told = append(l.told, c)
+		default:
+			l.complete(c)
 		}
-		if c.parked != nil {
-			if resumed++; resumed%few == 0 {
-				l.flush()
-			}
-			l.resume(c)
-		}
-		c.session.inFlight--
-		c.session.finish(c)
 	}
 	clear(mails)
 	l.spare = mails[:0]
+	l.tell()
 	return true
+}
+
+// complete continues with a call that is complete.
+func (l *loop) complete(c *call) {
+	c.session.inFlight--
+	c.session.finish(c)
+}
+
+// tell resumes some of the parked calls that have their answers. All other answers go first: a
+// frame that many wait for must not be answered after them, nor the next one be read after them.
+// And those who wait for the same stream do not all need a work at once.
+func (l *loop) tell() {
+	const some = 32
+	done := 0
+	for connected := 0; done < len(l.told) && connected < some; done++ {
+		c := l.told[done]
+		if c.session.phase != gone {
+			connected++
+		}
+		l.resume(c)
+		l.complete(c)
+	}
+	l.told = slices.Delete(l.told, 0, done)
 }
 
 // turn takes a turn without input, or for deferred input.

@@ -3,7 +3,9 @@ package tcp
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,21 +20,47 @@ import (
 type crowd struct {
 	t     *testing.T
 	loop  *loop
+	woken int // how often the loop was
 	peers []*memory
+	wrote []int // the clients in the order of what was written to them
+
+	takes time.Duration // an execution; 0: it is over before the frame's turn ends
+}
+
+// An audible transport tells whom it writes to.
+type audible struct {
+	*memory
+	crowd *crowd
+	i     int
+}
+
+func (a *audible) Write(vecs [][]byte) (int, error) {
+	a.crowd.wrote = append(a.crowd.wrote, a.i)
+	return a.memory.Write(vecs)
 }
 
 func newCrowd(t *testing.T, n int) *crowd {
 	pool := tensor.NewPool(1 << 30)
+	c := &crowd{t: t}
 	s, m := newSessionOf(t, floats("x"), func(b *scheduler.Batch) error {
 		buf, err := pool.Get(16)
 		if err != nil {
 			return err
 		}
-		b.Complete([]tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1, 4}, Data: buf.Bytes(), Buf: buf}},
-			nil)
+		answer := func() {
+			b.Complete(
+				[]tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1, 4}, Data: buf.Bytes(), Buf: buf}}, nil)
+		}
+		if c.takes > 0 {
+			time.AfterFunc(c.takes, answer)
+		} else {
+			answer()
+		}
 		return nil
 	}, pool)
-	c := &crowd{t, s.loop, []*memory{m}}
+	c.loop, c.peers = s.loop, []*memory{m}
+	c.loop.wake = func() { c.woken++ }
+	s.transport = &audible{m, c, 0}
 	t.Cleanup(func() { // the answers are not kept for longer than their streams
 		s.loop.spares.Release()
 		if n := pool.InUse(); n != 0 {
@@ -42,7 +70,7 @@ func newCrowd(t *testing.T, n int) *crowd {
 	s.loop.begin()
 	for i := range n {
 		m := new(memory)
-		m.s = s.loop.newSession(uint64(2+i), m)
+		m.s = s.loop.newSession(uint64(2+i), &audible{m, c, 1 + i})
 		c.peers = append(c.peers, m)
 	}
 	s.loop.end()
@@ -62,8 +90,17 @@ func (c *crowd) say(i int, m *shiva.Message) {
 // show answers a frame of the stream, and those who wait for it.
 func (c *crowd) show(seq int) {
 	c.say(0, message("m", fmt.Sprintf(`{"stream":"cam","seq":%d}`, seq), 1, 2, 3, 4))
+	c.turns()
+}
+
+// turns takes turns for as long as the loop is woken.
+func (c *crowd) turns() {
 	synctest.Wait()
-	c.loop.turn()
+	for before := -1; before < c.woken; {
+		before = c.woken
+		c.loop.turn()
+		synctest.Wait()
+	}
 }
 
 func (c *crowd) ask(i int, metadata string) {
@@ -126,6 +163,70 @@ func TestWaitingPollersCostLittle(t *testing.T) {
 		c.ask(1, `{"stream":"cam"}`) // without waiting
 		if got := c.answer(1); !strings.Contains(got, `"seq":3,`) {
 			t.Errorf("client 1 got %s", got)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+	})
+}
+
+// TestFramesBeforePollers: answers to frames leave before those to a hundred who wait for one of
+// them, and input is read in between.
+func TestFramesBeforePollers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, camera, other, third = 100, 0, 101, 102
+		c := newCrowd(t, third)
+		for i := 1; i <= n; i++ {
+			c.ask(i, `{"stream":"cam","wait":true}`)
+		}
+		frame := message("m", `{"stream":"cam"}`, 1, 2, 3, 4)
+		over := c.loop.door.Gather()
+		c.say(camera, frame)
+		synctest.Wait() // its answer and all others are in the mailbox
+		none := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{0, 4}}
+		empty := &shiva.Message{Namespace: "m", Tensors: []tensor.Tensor{none}} // answered at once
+		c.say(other, empty)
+		if len(c.wrote) < 2 || !slices.Equal(c.wrote[:2], []int{camera, other}) {
+			t.Errorf("written to %v, expected the cameras %d and %d first", c.wrote, camera, other)
+		}
+		if answered := len(c.wrote) - 2; answered > n/2 || c.woken != 1 {
+			t.Errorf("%d of %d were told in one turn, and the loop woken %d times, expected once", answered, n, c.woken)
+		}
+		c.say(third, empty)
+		c.loop.turn()
+		if at := slices.Index(c.wrote, third); at < 0 || at > n/2+2 {
+			t.Errorf("the frame that came in between was answered as number %d of %d", at, len(c.wrote))
+		}
+		over()
+		c.turns()
+		if len(c.wrote) != n+3 {
+			t.Errorf("written to %d clients, expected %d", len(c.wrote), n+3)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+	})
+}
+
+// TestFrameThenPollers: those who wait for a frame are told when its own client has been.
+func TestFrameThenPollers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, 1)
+		c.takes = time.Millisecond
+		c.ask(1, `{"stream":"cam","wait":true}`)
+		var told atomic.Int64
+		c.loop.wake = func() { // while its client is told, everything happens that can
+			synctest.Wait()
+			c.loop.mu.Lock()
+			told.CompareAndSwap(0, int64(len(c.loop.mails)))
+			c.loop.mu.Unlock()
+		}
+		c.say(0, message("m", `{"stream":"cam"}`, 1, 2, 3, 4))
+		time.Sleep(2 * c.takes)
+		if n := told.Load(); n != 1 {
+			t.Errorf("%d clients were told at first, expected that of the frame only", n)
+		}
+		c.turns()
+		if got := c.answer(1); !strings.Contains(got, `"skipped":0`) {
+			t.Errorf("the client that waits got %s", got)
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
