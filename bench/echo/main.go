@@ -5,9 +5,10 @@
 //	echo [-listen 127.0.0.1:7] -tls-cert FILE -tls-key FILE
 //	echo [-listen 127.0.0.1:7] -crowd BYTES
 //
-// With a certificate it is the reference for that door over TLS: crypto/tls alone. With -crowd it is
-// the reference for those who wait for the newest answer of a stream: what is longer than a KiB is a
-// frame, and answered with that many bytes to its sender and to all who have sent less before.
+// With a certificate it is the reference for that door over TLS: crypto/tls alone. With -crowd
+// it is the reference for those who wait for the newest answer of a stream: what is longer than
+// a KiB is a frame, and answered with that many bytes to its sender and to all who have sent
+// less before.
 //
 // It prints its address and serves until SIGTERM or SIGINT.
 package main
