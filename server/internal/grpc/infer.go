@@ -82,7 +82,7 @@ func (d *Door) infer(w *wire.Stream, stream grpc.ServerStream) error {
 func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room predict.Outbox) (*reply, error) {
 	if r.Newest == nil && d.AsksNewest(r.Who, r.Model) {
 		r.Values, r.Parameters = parameter.Values{}, nil
-		r.fault = r.readParameters(parameter.Latest.Keys())
+		r.fault = r.readQuestion()
 	}
 	if err := r.complete(); err != nil {
 		d.Refused(err, arrived)

@@ -1,8 +1,11 @@
 package grpc
 
 import (
+	"maps"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
@@ -300,7 +303,7 @@ func (in *input) data(t *tensor.Tensor, elements int, raw *wire.Bytes) error {
 // for the container.
 func (r *request) readParameters(keys map[string]*parameter.Key) (err error) {
 	if newest, _ := r.parameters["latest"].(bool); newest {
-		keys = parameter.Latest.Keys()
+		return r.readQuestion()
 	}
 	forward := parameters{}
 	for key, value := range r.parameters {
@@ -321,6 +324,23 @@ func (r *request) readParameters(keys map[string]*parameter.Key) (err error) {
 		r.Parameters, err = forward.object()
 	}
 	return err
+}
+
+// readQuestion reads the parameters of a question for the newest answer of a stream. An unknown one
+// is refused, as over HTTP: a robot that mistypes max_age_ms must not get an answer of any age.
+func (r *request) readQuestion() error {
+	keys := parameter.Latest.Keys()
+	for name, value := range r.parameters {
+		key := keys[name]
+		if key == nil {
+			return fault.Invalid("parameter %q: expected the parameters %s", name,
+				strings.Join(slices.Sorted(maps.Keys(keys)), ", "))
+		}
+		if err := key.Read(&r.Values, parameter.Typed(value)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // wanted returns the outputs that a request asks for.
