@@ -180,7 +180,9 @@ func TestFramesBeforePollers(t *testing.T) {
 		}
 		frame := message("m", `{"stream":"cam"}`, 1, 2, 3, 4)
 		over := c.loop.door.Gather()
+		c.takes = time.Millisecond // so that nothing is answered within the turn of the frame
 		c.say(camera, frame)
+		time.Sleep(c.takes)
 		synctest.Wait() // its answer and all others are in the mailbox
 		none := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{0, 4}}
 		empty := &shiva.Message{Namespace: "m", Tensors: []tensor.Tensor{none}} // answered at once
