@@ -151,8 +151,13 @@ func (p *Poll) take(a *Answer) {
 	p.Answer = a
 }
 
-// Cancel answers a poll that waits with err.
-func (p *Poll) Cancel(err error) { p.end(func() error { return err }) }
+// Cancel answers a poll that waits with err. One that was not asked yet, which its owner must then
+// not ask, stays as it is.
+func (p *Poll) Cancel(err error) {
+	if p.name != nil {
+		p.end(func() error { return err })
+	}
+}
 
 // expire answers a poll whose deadline has passed.
 func (p *Poll) expire() {

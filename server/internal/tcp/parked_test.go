@@ -235,6 +235,28 @@ func TestFrameThenPollers(t *testing.T) {
 	})
 }
 
+// TestClosedBeforeItWaits: a client may send a question that waits, and close its connection, before
+// the loop has submitted what it has read.
+func TestClosedBeforeItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, 1)
+		b, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: "m/latest",
+			Metadata: []byte(`{"stream":"cam","wait":true,"timeout_ms":1000}`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.loop.begin()
+		c.peers[1].s.traffic(b)
+		c.peers[1].s.closed()
+		c.loop.end()
+		if free := len(c.loop.calls.free); free != 1 {
+			t.Errorf("%d calls are free of 1", free)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+	})
+}
+
 // TestParkedCallsEnd: whichever way a wait ends, its call is free again, and its place in the line.
 func TestParkedCallsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
