@@ -235,8 +235,8 @@ func TestFrameThenPollers(t *testing.T) {
 	})
 }
 
-// TestClosedBeforeItWaits: a client may send a question that waits, and close its connection, before
-// the loop has submitted what it has read.
+// TestClosedBeforeItWaits: a client may send a question that waits, and close its connection,
+// before the loop has submitted what it has read.
 func TestClosedBeforeItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, 1)
