@@ -316,17 +316,12 @@ func (l *loop) complete(c *call) {
 // frame that many wait for must not be answered after them, nor the next one be read after them.
 // And those who wait for the same stream do not all need a work at once.
 func (l *loop) tell() {
-	const some = 32
-	done := 0
-	for connected := 0; done < len(l.told) && connected < some; done++ {
-		c := l.told[done]
-		if c.session.phase != gone {
-			connected++
-		}
+	now := min(32, len(l.told))
+	for _, c := range l.told[:now] {
 		l.resume(c)
 		l.complete(c)
 	}
-	l.told = slices.Delete(l.told, 0, done)
+	l.told = slices.Delete(l.told, 0, now)
 }
 
 // turn takes a turn without input, or for deferred input.
