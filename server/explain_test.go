@@ -139,3 +139,31 @@ func TestSentencesArePlain(t *testing.T) {
 		}
 	}
 }
+
+// TestExplainAbsent: explain says of a model that no container has registered where the
+// configuration names it, and why it is not there. What nothing names is not found.
+func TestExplainAbsent(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		c.Models = map[string]config.Model{"tuned": {Policy: c.Defaults}}
+		c.Server.RequiredModels = []string{"needed/2"}
+		process := config.NewContainer("cell", "sleep", "600")
+		process.Model = "slow"
+		c.Supervised = []config.Container{process}
+	})
+	for model, want := range map[string][]string{
+		"tuned":  {"No container of tuned has registered: ", "The configuration has it in [model.tuned]."},
+		"needed": {"No container of needed has registered: ", "in server.required_models."},
+		"slow":   {"No container of slow has registered (slow: ", `in [[container]] "cell".`, "shivactl logs"},
+	} {
+		status, body := requestAdmin(t, s, http.MethodGet, "/v1/models/"+model+"/explain", "", "")
+		for _, text := range want {
+			if text = strings.ReplaceAll(text, `"`, `\"`); status != http.StatusOK || !strings.Contains(body, text) {
+				t.Errorf("%s: %d, expected %s in %s", model, status, text, body)
+			}
+		}
+	}
+	status, body := requestAdmin(t, s, http.MethodGet, "/v1/models/other/explain", "", "")
+	if status != http.StatusNotFound {
+		t.Errorf("%d: %s", status, body)
+	}
+}

@@ -110,8 +110,8 @@ func TestDeadModelsDoNotLookHealthy(t *testing.T) {
 	}
 
 	for name, want := range map[string][]string{
-		"late": {"It is an application", "were answered with its default", "0 % had a result of its models within 50ms"},
-		"both": {"without the answer of bad/1", "1 of the 1 live replicas of bad/1 fail on every batch"},
+		"late": {"It is an application", "got its default", "0 % had a result of its models within 50ms"},
+		"both": {"without the answer of bad/1", "Live replicas of bad/1 that fail on every batch: 1 of 1."},
 		"bad":  {"fails on every batch", "no kernel image"},
 	} {
 		var e admin.Explanations

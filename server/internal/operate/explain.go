@@ -17,7 +17,7 @@ import (
 )
 
 // Explain describes for every version of a model, for an application or for a pipeline, what it
-// does and why.
+// does and why, and for a model of the configuration why it is not there.
 func (r *Report) Explain(model string) []admin.Explanation {
 	var all []admin.Explanation
 	if about := r.explainApplication(model); about != nil {
@@ -38,6 +38,11 @@ func (r *Report) Explain(model string) []admin.Explanation {
 		about = append(about, explainStreams(stats, target.Model.Streams(math.MaxInt))...)
 		about = append(about, explainMissing(target)...)
 		all = append(all, admin.Explanation{Name: model, Version: target.ID.Version, Sentences: about})
+	}
+	if all == nil {
+		if about := r.explainAbsent(model); about != nil {
+			all = append(all, admin.Explanation{Name: model, Sentences: about})
+		}
 	}
 	for i := range all {
 		all[i].Sentences = append(all[i].Sentences, r.explainScaling(model)...)
@@ -147,13 +152,15 @@ func sentences(s scheduler.Stats, crowded string) []string {
 		say("No batch was sent in the last %v%s, so there is little to explain.", span(s), before(s))
 		return append(out, refusals(s)...)
 	}
-	accepted := fmt.Sprintf("In the last %v%s, the time that these figures cover, %d requests were accepted, %.1f a second.",
-		span(s), before(s), n.Submitted, float64(n.Submitted)/max(s.Span.Seconds(), 0.001))
+	accepted := fmt.Sprintf("In the last %v%s, the time that these figures cover, %s accepted, %.1f a second.",
+		span(s), before(s), counted(n.Submitted, "request was", "requests were"),
+		float64(n.Submitted)/max(s.Span.Seconds(), 0.001))
 	if s.Unbatched {
-		say("%s %d were sent to replicas, one by one.", accepted, n.Batches)
+		say("%s %s sent to replicas, one by one.", accepted, counted(n.Batches, "was", "were"))
 	} else {
-		say("%s %d batches were sent, of %.1f rows on average; the current batch limit is %d rows (strategy %s).",
-			accepted, n.Batches, float64(n.Rows)/float64(n.Batches), mostRows(s), s.Config.Strategy)
+		say("%s %s sent, of %.1f rows on average; the current batch limit is %s (strategy %s).",
+			accepted, counted(n.Batches, "batch was", "batches were"),
+			float64(n.Rows)/float64(n.Batches), rows(mostRows(s)), s.Config.Strategy)
 		out = append(out, explainSizes(s)...)
 		out = append(out, explainWaits(s)...)
 	}
@@ -163,8 +170,8 @@ func sentences(s scheduler.Stats, crowded string) []string {
 		say("%s of the batches failed.%s", percent(n.BatchesFailed, n.BatchesDone), lastFailures(s))
 	}
 	if n.Suspected > 0 {
-		say("%d times a replica did not answer within execution_timeout, %v. Raise it if the model is meant to take so long.",
-			n.Suspected, s.Config.ExecTimeout)
+		say("%s a replica did not answer within execution_timeout, %v. Raise it if the model is meant to take so long.",
+			counted(n.Suspected, "time", "times"), s.Config.ExecTimeout)
 	}
 	return out
 }
@@ -180,13 +187,13 @@ func explainNeed(s scheduler.Stats, crowded string) []string {
 	}
 	text := fmt.Sprintf("About %s arrive, including refused ones", perSecond(n.Arriving, "rows"))
 	if n.Waiting > 0 {
-		text += fmt.Sprintf(", and %d rows wait beyond the next batches", n.Waiting)
+		text += fmt.Sprintf(", and %s beyond the next batches", counted(n.Waiting, "row waits", "rows wait"))
 	}
 	text += fmt.Sprintf(". A replica has a capacity of %s rows/s, of which it should carry at most 80 %%.",
 		figure(n.Worth))
 	if n.Callers > 0 {
-		text += fmt.Sprintf(" Clients that send the next request on each answer have %d more rows in flight; a replica answers %s of these within the objective.",
-			n.Callers, figure(n.Group))
+		text += fmt.Sprintf(" Clients that send the next request on each answer have %s in flight; a replica answers %s of these within the objective.",
+			counted(n.Callers, "more row", "more rows"), figure(n.Group))
 	}
 	text += fmt.Sprintf(" Replicas needed: %d (%.2f); live: %d.", n.Replicas, n.Load, s.Live)
 	if crowded != "" {
@@ -272,7 +279,7 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 	c := s.Config
 	switch r {
 	case scheduler.CloseFull:
-		return fmt.Sprintf("were full (%d rows): %s.", mostRows(s), largerBatches(s))
+		return fmt.Sprintf("were full (%s): %s.", rows(mostRows(s)), largerBatches(s))
 	case scheduler.CloseIdle:
 		text := "took all waiting rows (idle): they are small because the load is light, not because of a setting."
 		if s.Busy() > mostlyBusy {
@@ -290,10 +297,10 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 		return fmt.Sprintf("end where other shapes begin (%d wait now): rows share a batch only if their dtypes and trailing dimensions agree. Let clients send one shape.", s.Shapes)
 	case scheduler.CloseLimit:
 		if c.Strategy == "aimd" {
-			return fmt.Sprintf("are as large as the strategy aimd has grown them: up to %d rows now.", mostRows(s))
+			return fmt.Sprintf("are as large as the strategy aimd has grown them: up to %s now.", rows(mostRows(s)))
 		}
-		return fmt.Sprintf("are as large as has been tried: sizes grow to double the largest one measured, which is %d rows.",
-			greatest(s, func(r scheduler.ReplicaStats) int { return r.Largest }))
+		return fmt.Sprintf("are as large as has been tried: sizes grow to double the largest one measured, which is %s.",
+			rows(greatest(s, func(r scheduler.ReplicaStats) int { return r.Largest })))
 	case scheduler.CloseBytes:
 		return fmt.Sprintf("are bounded by batch_bytes, %d. Raise it, if the container takes larger messages.",
 			c.BatchBytes)
@@ -310,8 +317,8 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 	case scheduler.CloseStream:
 		return "end where all waiting frames belong to streams that are in the batch already: it takes one frame of each, in order. More streams fill it; keep = \"all\" lets a stream's frames share one."
 	case scheduler.CloseObjective:
-		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Raise objective, if latency allows it. Larger ones are tried now and then while rows wait, so that is measured, not guessed.",
-			mostRows(s), c.Objective)
+		return fmt.Sprintf("are bounded by the objective: with more than %s they would take longer than %v. Raise objective, if latency allows it. Larger ones are tried now and then while rows wait, so that is measured, not guessed.",
+			rows(mostRows(s)), c.Objective)
 	}
 	return "were closed because of " + r.String() + "."
 }
@@ -329,8 +336,8 @@ func throughput(s scheduler.Stats, crowded string) (out []string) {
 		}
 		if r.Ceiling > 0 && !s.Unbatched {
 			out = append(out,
-				fmt.Sprintf("Replica %s fails on batches of more than %d rows; more are tried again now and then. Set max_batch if that is its limit.",
-					name(r), r.Ceiling))
+				fmt.Sprintf("Replica %s fails on batches of more than %s; more are tried again now and then. Set max_batch if that is its limit.",
+					name(r), rows(r.Ceiling)))
 		}
 		if r.Serial && r.Slots > 1 {
 			out = append(out,
@@ -354,8 +361,8 @@ func throughput(s scheduler.Stats, crowded string) (out []string) {
 		if r.Concurrency > 1 {
 			together = fmt.Sprintf(", and it executes %d at once", r.Concurrency)
 		}
-		out = append(out, fmt.Sprintf("Replica %s (%s): a batch of %d rows takes %v, planned with %v%s; that is %.0f rows/s, the best rate measured.",
-			name(r), r.State, best.Rows, round(best.Typical), round(best.Planned), together, rate))
+		out = append(out, fmt.Sprintf("Replica %s (%s): a batch of %s takes %v, planned with %v%s; that is %.0f rows/s, the best rate measured.",
+			name(r), r.State, rows(best.Rows), round(best.Typical), round(best.Planned), together, rate))
 	}
 	for _, r := range s.Replicas {
 		if r.Stalls > 0 {
@@ -495,7 +502,8 @@ func refusals(s scheduler.Stats) (out []string) {
 	}
 	for _, o := range frequent(s.Recent.Outcomes) {
 		if n := s.Recent.Outcomes[o]; remedies[o] != "" && n > 0 {
-			out = append(out, fmt.Sprintf("%d requests (%s) had no result, %s: %s.", n, percent(n, all),
+			out = append(out, fmt.Sprintf("%s (%s) had no result, %s: %s.",
+				counted(n, "request", "requests"), percent(n, all),
 				strings.ReplaceAll(o.String(), "_", " "), remedies[o]))
 		}
 	}

@@ -27,15 +27,15 @@ func (r *Report) explainApplication(name string) (out []string) {
 		if h.SLO > 0 {
 			within = fmt.Sprintf(" within %v", h.SLO)
 		}
-		say("Of %d requests since the server started %s had a result of its models%s; those that clients withdrew or got wrong do not count.",
-			judged, percent(h.InTime, judged), within)
+		say("Of %s since the server started %s had a result of its models%s; those that clients withdrew or got wrong do not count.",
+			counted(judged, "request", "requests"), percent(h.InTime, judged), within)
 	}
 	if n := h.Ended[metrics.Default]; n > 0 {
-		say("%d requests (%s) were answered with its default, as its models gave no answer in time: see below, and \"default_explanation\" in those answers.",
-			n, percent(n, all))
+		say("%s (%s) got its default, as its models gave no answer in time: see below, and \"default_explanation\" in those answers.",
+			counted(n, "request", "requests"), percent(n, all))
 	}
 	if h.Unheard > 0 {
-		say("%d answers (%s) lack the part of one of their models.", h.Unheard, percent(h.Unheard, all))
+		say("%s the part of a model (%s).", counted(h.Unheard, "answer lacks", "answers lack"), percent(h.Unheard, all))
 	}
 	known := r.Gate.Models()
 	for _, l := range a.Models {
@@ -51,8 +51,8 @@ func (r *Report) explainApplication(name string) (out []string) {
 			if t, err := r.Gate.Target(m.Name, m.Version); err == nil {
 				out = append(out, explainMissing(t)...)
 				if stats := t.Model.Stats(); stats.Failing > 0 {
-					say("%d of the %d live replicas of %s fail on every batch: \"shivactl explain %s\" names them.",
-						stats.Failing, stats.Live, t.ID, t.ID)
+					say("Live replicas of %s that fail on every batch: %d of %d. \"shivactl explain %s\" names them.", t.ID,
+						stats.Failing, stats.Live, t.ID)
 				}
 			}
 		}
@@ -69,7 +69,8 @@ func (r *Report) explainApplication(name string) (out []string) {
 // explainMissing says how often a model did not contribute to the answers of applications.
 func explainMissing(t *gate.Target) []string {
 	if n := t.Metrics.Health().Unheard; n > 0 {
-		return []string{fmt.Sprintf("%d answers of applications since the server started were given without the answer of %s.", n, t.ID)}
+		return []string{fmt.Sprintf("%s of applications since the server started came without the answer of %s.",
+			counted(n, "answer", "answers"), t.ID)}
 	}
 	return nil
 }

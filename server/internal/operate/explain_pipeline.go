@@ -38,8 +38,8 @@ func (r *Report) explainPipeline(name string) (out []string) {
 		if h.SLO > 0 {
 			within = fmt.Sprintf(" within %v", h.SLO)
 		}
-		say("Of %d requests since the server started %s had a result%s; those that clients withdrew or got wrong do not count.",
-			judged, percent(h.InTime, judged), within)
+		say("Of %s since the server started %s had a result%s; those that clients withdrew or got wrong do not count.",
+			counted(judged, "request", "requests"), percent(h.InTime, judged), within)
 	} else {
 		say("No request was sent to it since the server started.")
 	}
@@ -55,7 +55,8 @@ func explainStage(s admin.Stage, l admin.StageLoad) string {
 	if l.Requests == 0 {
 		return fmt.Sprintf("Stage %s had no requests in the last minute.", s.Name)
 	}
-	text := fmt.Sprintf("Stage %s had %d requests in the last minute, with %s rows each", s.Name, l.Requests,
+	text := fmt.Sprintf("Stage %s had %s in the last minute, with %s rows each", s.Name,
+		counted(l.Requests, "request", "requests"),
 		figure(float64(l.Rows)/float64(l.Requests)))
 	if l.LeftOut > 0 {
 		text += fmt.Sprintf(" (keep left out %s of the elements)", percent(l.LeftOut, l.LeftOut+l.Rows))
@@ -93,13 +94,14 @@ func (r *Report) stageRemedies(d admin.Pipeline, loads []admin.StageLoad) (out [
 		}
 		switch {
 		case l.NotBegun > 0:
-			say("%d rows of stage %s were not begun, since they could not be in time: give the stages before it more replicas or faster models%s, or requests a later deadline.",
-				l.NotBegun, s.Name, fewer)
+			say("Stage %s did not begin %s, since they could not be in time: give the stages before it more replicas or faster models%s, or requests a later deadline.",
+				s.Name, counted(l.NotBegun, "row", "rows"), fewer)
 		case l.LostRows() > 0:
 			say("Why rows of stage %s are lost: \"shivactl explain %s\".", s.Name, s.Model)
 		}
 		if need, live := r.needOf(s.Model); need > live {
-			say("%s needs %d replicas for the rows of stage %s and of others, and has %d.", s.Model, need, s.Name, live)
+			say("%s needs %s for the rows of stage %s and of others, and has %d.", s.Model,
+				counted(need, "replica", "replicas"), s.Name, live)
 		}
 	}
 	slowest := -1

@@ -47,6 +47,8 @@ func TestSentences(t *testing.T) {
 		want   string
 	}{
 		{func(s *scheduler.Stats) { s.Recent.Batches = 0 }, "No batch was sent in the last 1m0s"},
+		{func(s *scheduler.Stats) { s.Recent.Batches = 1; s.Recent.Submitted = 1; s.Replicas[0].Limit = 1 }, "1 request was accepted, 0.0 a second. 1 batch was sent, of 100.0 rows on average; the current batch limit is 1 row ("},
+		{func(s *scheduler.Stats) { s.Recent.Outcomes[scheduler.OutcomeMemory] = 1 }, "1 request (0.99 %) had no result, memory"},
 		{func(s *scheduler.Stats) { s.Ago = 23 * time.Minute }, "Nothing has happened for 23m0s: what follows describes the time before.\nIn the last 1m0s of it, the time that these figures cover, 120 requests were accepted, 2.0 a second."},
 		{func(s *scheduler.Stats) {}, "In the last 1m0s, the time that these figures cover, 120 requests were accepted, 2.0 a second. 50 batches were sent, of 2.0 rows on average; the current batch limit is 30 rows (strategy deadline)."},
 		{func(s *scheduler.Stats) { s.Recent.Closed[scheduler.CloseIdle] = 50; s.Recent.Peak = 1 }, "the client waits for each reply"},
@@ -156,8 +158,8 @@ func TestExplainWaits(t *testing.T) {
 		want   string
 	}{
 		{0, scheduler.Wait{Took: 600 * time.Microsecond, Hoped: 16, Came: 15, Gain: 1.9},
-			"waited 600µs for 16 rows whose clients ask again on each answer; 15 came, which answers 1.9 times as many a second. There were 40 such waits, which brought 600 rows."},
-		{10, scheduler.Wait{Took: time.Millisecond, Hoped: 3, Came: 1, Gain: 1.5}, "1 came, so it was in vain. There were 40 such waits, which brought 600 rows; 25 % of them were in vain."},
+			"waited 600µs for 16 rows whose clients ask again on each answer; 15 came, which answers 1.9 times as many a second. In all, 40 such waits brought 600 rows."},
+		{10, scheduler.Wait{Took: time.Millisecond, Hoped: 3, Came: 1, Gain: 1.5}, "1 came, so it was in vain. In all, 40 such waits brought 600 rows; 25 % of them were in vain."},
 		{0, scheduler.Wait{Took: time.Millisecond, Hoped: 1}, "0 came, to measure a batch of that size."},
 	} {
 		s := scheduler.Stats{Live: 1, Recent: scheduler.Counts{Batches: 1000, Waits: 40, WaitedRows: 600,

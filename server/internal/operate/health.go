@@ -139,7 +139,8 @@ func warnings(s admin.Status) []string {
 		}
 	}
 	if s.Payload.Refused > 0 && s.Payload.Used > s.Payload.Limit/2 {
-		say("memory for payloads was refused %d times; limits.payload_bytes is %d", s.Payload.Refused, s.Payload.Limit)
+		say("memory for payloads was refused %s; limits.payload_bytes is %d",
+			counted(s.Payload.Refused, "time", "times"), s.Payload.Limit)
 	}
 	return out
 }

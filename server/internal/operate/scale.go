@@ -104,7 +104,7 @@ func (ps *Processes) shortages(all []*process) map[scheduler.ModelID]shortage {
 			}
 		}
 		others = max(0, others)
-		why := fmt.Sprintf("%s needs %d replicas (%.2f)", m.ID(), n.Replicas, n.Load)
+		why := fmt.Sprintf("%s needs %s (%.2f)", m.ID(), counted(n.Replicas, "replica", "replicas"), n.Load)
 		if n.Replicas > 0 && n.Worth == 0 {
 			why = fmt.Sprintf("%s receives requests, but no replica has answered enough of them to tell how many it needs", m.ID())
 		}

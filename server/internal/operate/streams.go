@@ -53,8 +53,8 @@ func explainStreams(s scheduler.Stats, list []scheduler.StreamStats) (out []stri
 	for _, stream := range list[:min(namedStreams, len(list))] {
 		text := fmt.Sprintf("%s gets answers for frames %v old", source(stream), round(stream.Age))
 		if stream.Answered == 0 {
-			text = fmt.Sprintf("%s got no answers for its %d frames in the last %v", source(stream), stream.Frames,
-				round(stream.Span))
+			text = fmt.Sprintf("%s got no answers for its %s in the last %v", source(stream),
+				counted(stream.Frames, "frame", "frames"), round(stream.Span))
 		}
 		if slow {
 			say("%s: the model answers %s frames a second, its streams send %s.", text, figure(does), figure(brings))
@@ -74,8 +74,8 @@ func explainStreams(s scheduler.Stats, list []scheduler.StreamStats) (out []stri
 			source(list[i]))
 	}
 	if n.Reordered > 0 {
-		say("%d frames had a seq that was not above that of the frame before. They are answered in the order in which they arrive; check whether two clients use one stream name.",
-			n.Reordered)
+		say("%s a seq that was not above that of the frame before. Frames are answered in the order in which they arrive; check whether two clients use one stream name.",
+			counted(n.Reordered, "frame had", "frames had"))
 	}
 	return out
 }

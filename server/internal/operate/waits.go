@@ -13,8 +13,8 @@ func lastWait(s scheduler.Stats) string {
 	if w.Took == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("waited %v for %d rows whose clients ask again on each answer; %d came, ", round(w.Took),
-		w.Hoped, w.Came)
+	text := fmt.Sprintf("waited %v for %s whose clients ask again on each answer; %d came, ", round(w.Took),
+		rows(w.Hoped), w.Came)
 	switch {
 	case w.Gain == 0:
 		return text + "to measure a batch of that size"
@@ -31,8 +31,8 @@ func explainWaits(s scheduler.Stats) []string {
 	if n.Waits == 0 || last == "" {
 		return nil
 	}
-	text := fmt.Sprintf("The latest batch that did not leave at once %s. There were %d such waits, which brought %d rows",
-		last, n.Waits, n.WaitedRows)
+	text := fmt.Sprintf("The latest batch that did not leave at once %s. In all, %s brought %s",
+		last, counted(n.Waits, "such wait", "such waits"), counted(n.WaitedRows, "row", "rows"))
 	if n.WaitsInVain > 0 {
 		text += fmt.Sprintf("; %s of them were in vain", percent(n.WaitsInVain, n.Waits))
 	}
