@@ -38,7 +38,11 @@ def on_config(config: Any) -> Any:
 
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     if found := WORDS.search(text):
-        page.meta["tags"] = [" ".join(word.split()) for word in found[1].split(",")]
+        tags = [" ".join(word.split()) for word in found[1].split(",")]
+        page.meta["tags"] = tags
+        if any(len(part) == 1 and part != "a" for tag in tags for part in tag.split()):
+            # The search completes each word of a query, so that "c" also finds "chain" and "crop".
+            page.meta["search"] = {"boost": 2}
         text = text.replace(found[0], "", 1)
 
     def outside(link: re.Match[str]) -> str:
