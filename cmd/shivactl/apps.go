@@ -162,13 +162,12 @@ func (c *cli) listApps() error {
 		fmt.Fprintln(c.stdout, "no applications; shivactl help apps tells how to make one")
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "APPLICATION\tPOLICY\tMODELS\tSLO\tDEFAULT")
+	g := newGrid("APPLICATION\tPOLICY\tMODELS\tSLO\tDEFAULT", "DEFAULT\tSLO\tPOLICY")
 	for _, a := range list.Apps {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", a.Name, a.Policy, strings.Join(a.Models, " "), cmp.Or(a.SLO, "-"),
+		g.add("%s\t%s\t%s\t%s\t%s", a.Name, a.Policy, strings.Join(a.Models, " "), cmp.Or(a.SLO, "-"),
 			cmp.Or(onOneLine(a.Default), "-"))
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }
 
 func (c *cli) showApp(name string) error {

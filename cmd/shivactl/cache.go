@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -78,16 +77,15 @@ func (c *cli) showCaches(models []string) error {
 		fmt.Fprintln(c.stdout, "no model has a cache; shivactl models set MODEL cache=64MiB gives it one")
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MODEL\tVERSION\tKEPT\tIN USE\tLIMIT\tHIT RATIO\tHITS\tSHARED\tMISSES\tEVICTED\tEXPIRED\tNOT KEPT")
+	g := newGrid("MODEL\tVERSION\tKEPT\tIN USE\tLIMIT\tHIT RATIO\tHITS\tSHARED\tMISSES\tEVICTED\tEXPIRED\tNOT KEPT",
+		"NOT KEPT\tEXPIRED\tSHARED\tEVICTED\tMISSES\tHITS")
 	for _, m := range out.Caches {
 		for _, v := range m.Versions {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", m.Name, v.Version, v.Entries,
-				size(v.Bytes), size(m.Limit),
-				hitRatio(v.Cache), v.Hits, v.Shared, v.Misses, v.Evicted, v.Expired, v.NotKept)
+			g.add("%s\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d", m.Name, v.Version, v.Entries, size(v.Bytes),
+				size(m.Limit), hitRatio(v.Cache), v.Hits, v.Shared, v.Misses, v.Evicted, v.Expired, v.NotKept)
 		}
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }
 
 func (c *cli) clearCache(name string) error {

@@ -228,33 +228,26 @@ func (c *cli) printModels(models []admin.Model) error {
 		fmt.Fprintln(c.stdout, "no models: no container has connected yet; shivactl status shows where they can")
 		return nil
 	}
-	cached := slices.ContainsFunc(models, func(m admin.Model) bool { return m.Cache != nil })
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "MODEL\tVERSION\tREADY\tREPLICAS\tPLATFORM\tMAX BATCH\tINPUTS\tOUTPUTS\tWAITING")
-	if cached {
-		fmt.Fprint(w, "\tCACHED\tHIT RATIO")
+	head := "MODEL\tVERSION\tREADY\tREPLICAS\tPLATFORM\tMAX BATCH\tINPUTS\tOUTPUTS\tWAITING"
+	if slices.ContainsFunc(models, func(m admin.Model) bool { return m.Cache != nil }) {
+		head += "\tCACHED\tHIT RATIO"
 	}
-	fmt.Fprintln(w)
+	g := newGrid(head, "PLATFORM\tMAX BATCH\tCACHED\tHIT RATIO\tWAITING")
 	for _, m := range models {
-		version, ready := m.Version, "no"
+		version, ready, cached, ratio := m.Version, "no", "-", "-"
 		if m.Default {
 			version += "*"
 		}
 		if m.Ready {
 			ready = "yes"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s", m.Name, version, ready, m.Replicas,
-			cmp.Or(m.Platform, "-"), m.MaxBatch,
-			declarations(m.Inputs), declarations(m.Outputs), plural(m.QueueRows, "row"))
-		switch {
-		case m.Cache != nil:
-			fmt.Fprintf(w, "\t%s\t%s", size(m.Cache.Bytes), hitRatio(*m.Cache))
-		case cached:
-			fmt.Fprint(w, "\t-\t-")
+		if m.Cache != nil {
+			cached, ratio = size(m.Cache.Bytes), hitRatio(*m.Cache)
 		}
-		fmt.Fprintln(w)
+		g.add("%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s", m.Name, version, ready, m.Replicas, cmp.Or(m.Platform, "-"),
+			m.MaxBatch, declarations(m.Inputs), declarations(m.Outputs), plural(m.QueueRows, "row"), cached, ratio)
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }
 
 func declarations(list []admin.Tensor) string {

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -39,8 +38,8 @@ func (c *cli) streams(name string) error {
 }
 
 func (c *cli) printStreams(list admin.StreamList) error {
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "STREAM\tVERSION\tKEEP\tFRAMES/S\tANSWERED/S\tSUPERSEDED/S\tWAITING\tAGE\tLATE\tSILENT")
+	g := newGrid("STREAM\tVERSION\tKEEP\tFRAMES/S\tANSWERED/S\tSUPERSEDED/S\tWAITING\tAGE\tLATE\tSILENT",
+		"SILENT\tKEEP\tSUPERSEDED/S\tANSWERED/S")
 	for _, v := range list.Versions {
 		for _, s := range v.Streams {
 			name := abbreviate(s.Name)
@@ -48,15 +47,14 @@ func (c *cli) printStreams(list admin.StreamList) error {
 				name += " (connection)"
 			}
 			rate := func(n int) float64 { return float64(n) / max(s.Span, 0.001) }
-			fmt.Fprintf(w, "%s\t%s\t%v\t%.3g\t%.3g\t%.3g\t%d\t%s\t%s\t%s\n", name, v.Version, s.Keep, rate(s.Frames),
-				rate(s.Answered), rate(s.Superseded),
-				s.Waiting, millis(s.Age), millis(s.Late), seconds(s.Silent))
+			g.add("%s\t%s\t%v\t%.3g\t%.3g\t%.3g\t%d\t%s\t%s\t%s", name, v.Version, s.Keep, rate(s.Frames), rate(s.Answered),
+				rate(s.Superseded), s.Waiting, millis(s.Age), millis(s.Late), seconds(s.Silent))
 		}
 		if more := v.Known - len(v.Streams); more > 0 {
-			fmt.Fprintf(w, "and %d more\t%s\n", more, v.Version)
+			g.add("and %d more\t%s", more, v.Version)
 		}
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }
 
 // printSeen lists streams, with an empty line below.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -9,7 +10,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 )
 
-// Status and top fit into the width: columns without a value go first, then those that matter
+// Status, top, models and streams fit into the width: columns without a value go first, then those that matter
 // least.
 func TestWidth(t *testing.T) {
 	for _, width := range []int{0, 80, 100, 200} {
@@ -25,6 +26,10 @@ func TestWidth(t *testing.T) {
 		shown := out.String()
 		now := topOf(&fakeStatus, &s)
 		if err := c.printTop(&now, &s); err != nil {
+			t.Fatal(err)
+		}
+		models, streams := wide()
+		if err := errors.Join(c.printModels(models), c.printStreams(streams)); err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(out.String()) {
@@ -43,4 +48,13 @@ func TestWidth(t *testing.T) {
 			}
 		}
 	}
+}
+
+// wide returns models and streams with long values in all columns.
+func wide() ([]admin.Model, admin.StreamList) {
+	one := []admin.Tensor{{Name: "images", Datatype: "FP32", Shape: []int{3, 640, 640}}}
+	m := admin.Model{Name: "plate-detector-large", Version: "1", Platform: "onnx_onnxv1", MaxBatch: 1000, Inputs: one,
+		Outputs: one, Cache: &admin.Cache{Bytes: 1 << 20, Hits: 1}}
+	s := admin.Stream{Name: strings.Repeat("cam", 10), Frames: 1e6, Answered: 1e6, Superseded: 1e6, Span: 7, Silent: 1e6, Keep: "latest"}
+	return []admin.Model{m}, admin.StreamList{Versions: []admin.VersionStreams{{Version: "1", Known: 2, Streams: []admin.Stream{s}}}}
 }
