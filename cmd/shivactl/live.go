@@ -177,7 +177,7 @@ func (l *live) draw() {
 	if rows > 0 {
 		all = all[:min(len(all), rows-1)]
 	}
-	l.screen.draw(strings.Join(append(all, cut(l.view.foot(), columns)), "\n"))
+	l.screen.draw(strings.Join(append(all, cut(l.view.foot(), page.width())), "\n"))
 }
 
 func textLines(text string) []string {

@@ -89,6 +89,10 @@ func TestLiveKeys(t *testing.T) {
 	w.waitForPicture("aa first, by name", before("aa/1", "zz/1"))
 	w.press("\x1b[C")
 	w.waitForPicture("the next column", has("by requests/s", "by model"))
+	w.press("\x1b[19~\x1b[1;5D") // F8, which has no meaning, and Ctrl-left
+	w.waitForPicture("the column before", has("by model", "by p99"))
+	w.press("r")
+	w.waitForPicture("requests again", has("by requests/s", "by model"))
 	w.press("/z")
 	w.waitForPicture("the filter", has("filter: z_", "aa/1"))
 	w.press("\x7fq") // a letter while typing

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -43,12 +44,15 @@ func (v *view) matches(names ...string) bool {
 	return false
 }
 
+// specialKey is what a terminal sends for a key without a character, such as an arrow.
+var specialKey = regexp.MustCompile(`^\x1b[\[O][ -?]*[@-~]`)
+
 // press changes the view, and reports whether to go on.
 func (v *view) press(keys []byte) bool {
 	for len(keys) > 0 {
-		if arrow := string(keys[:min(3, len(keys))]); len(arrow) == 3 && (arrow[:2] == "\x1b[" || arrow[:2] == "\x1bO") {
-			v.move(arrow[2])
-			keys = keys[3:]
+		if special := specialKey.Find(keys); special != nil {
+			v.move(special[len(special)-1])
+			keys = keys[len(special):]
 			continue
 		}
 		r, size := utf8.DecodeRune(keys)
