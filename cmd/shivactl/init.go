@@ -64,6 +64,8 @@ type initOptions struct {
 	force bool
 
 	listen, secure, models, state, memory string
+
+	python string // of the models, which this shell chooses; "" for none
 }
 
 // A question is asked unless its flag is given.
@@ -189,6 +191,9 @@ func (c *cli) init(o *initOptions) error {
 	}
 	if err != nil {
 		return unfit("", "%s: %v", o.dir, err)
+	}
+	if o.python, err = environmentPython(); err != nil {
+		return unfit("", "%v", err)
 	}
 	f, err := o.files(dir)
 	if err != nil {

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -43,6 +45,24 @@ func TestInit(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// The Python of this shell is written as it is found from elsewhere.
+func TestInitPython(t *testing.T) {
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("VIRTUAL_ENV", "/opt/venv")
+	for chosen, want := range map[string]string{"": "/opt/venv/bin/python", "python3.12": "python3.12",
+		"venv/bin/python": here + "/venv/bin/python"} {
+		t.Setenv("SHIVAD_PYTHON", chosen)
+		dir, out, code := initIn(t, "--yes", "--models", here)
+		c, err := config.Load(filepath.Join(dir, "shivad.toml"))
+		if code != exitOK || err != nil || c.ModelFolders[0].Python != want {
+			t.Errorf("%s: exit %d, %v: %s", chosen, code, err, out)
 		}
 	}
 }
@@ -92,6 +112,44 @@ func checkCell(t *testing.T, dir string, args []string) {
 	}
 }
 
+// What the unit hides from a server is not what its file names, links included, and names of
+// directories keep their characters.
+func TestInitUnit(t *testing.T) {
+	home, models, python := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "python")
+	t.Setenv("HOME", home)
+	t.Setenv("VIRTUAL_ENV", "")
+	link := filepath.Join(t.TempDir(), "link")
+	if err := errors.Join(os.Symlink(home, link), os.Symlink(filepath.Join(home, "python3"), python),
+		os.WriteFile(filepath.Join(home, "python3"), nil, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", "/nowhere") // so that the program is that of the packages
+	for _, c := range []struct {
+		o          initOptions
+		dir        string
+		has, lacks string
+	}{
+		{initOptions{}, "/srv/a cell", "\nReadWritePaths=\"/srv/a cell\"\n", "\nProtectHome=read-only"},
+		{initOptions{}, "/srv/100% $x", "\nReadWritePaths=\"/srv/100%% $x\"\n", "\nPrivateTmp=no"},
+		{initOptions{}, "/srv/100% $x", " --config \"/srv/100%% $$x/shivad.toml\"\n", "/srv/100% "},
+		{initOptions{}, `/srv/"\`, `ReadWritePaths="/srv/\"\\"` + "\n", "\nMemoryMax="},
+		{initOptions{memory: "3GiB"}, "/srv/c", "\nMemoryMax=3G\n", "\nPrivateTmp=no"},
+		{initOptions{}, "/home/me", "\nProtectHome=read-only\n", "ProtectHome=yes\n"},
+		{initOptions{}, "/homes", "\nProtectHome=yes\n", "\nProtectHome=read-only"},
+		{initOptions{}, link, "\nProtectHome=read-only\n", "ProtectHome=yes\n"},
+		{initOptions{models: link}, "/srv/c", "\nProtectHome=read-only\n", "ProtectHome=yes\n"},
+		{initOptions{python: python}, "/srv/c", "\nProtectHome=read-only\n", "ProtectHome=yes\n"},
+		{initOptions{}, "/tmp/c", "\nPrivateTmp=no\n", "PrivateTmp=yes\n"},
+		{initOptions{models: models}, "/var/tmp/c", "\nPrivateTmp=no\n", "PrivateTmp=yes\n"},
+	} {
+		c.o.memory = cmp.Or(c.o.memory, "all")
+		text, err := c.o.unit(c.dir)
+		if err != nil || !strings.Contains(text, c.has) || strings.Contains(text, c.lacks) {
+			t.Errorf("%+v in %s: expected %q, and no %q:\n%s", c.o, c.dir, c.has, c.lacks, text)
+		}
+	}
+}
+
 // Without a terminal init asks nothing: it names the flags that are missing. Answers are checked
 // as those to questions are, and nothing is overwritten without --force.
 func TestInitRefusals(t *testing.T) {
@@ -107,6 +165,17 @@ func TestInitRefusals(t *testing.T) {
 		if _, err := os.Stat(dir); code != exitUsage || !strings.Contains(out, want) || err == nil {
 			t.Errorf("%v: exit %d, made: %t, %s", args, code, err == nil, out)
 		}
+	}
+	for name, value := range map[string]string{"SHIVAD_PYTHON": "python\x1b", "VIRTUAL_ENV": "/opt/\nvenv"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("SHIVAD_PYTHON", "")
+			t.Setenv(name, value)
+			dir, out, code := initIn(t, "--yes")
+			if entries, _ := os.ReadDir(dir); code != exitUsage || !strings.Contains(out, "$"+name+": expected printable") ||
+				len(entries) > 0 {
+				t.Errorf("exit %d, made: %v, %s", code, entries, out)
+			}
+		})
 	}
 	dir, out, code := initIn(t, "--yes", "--secure", "tls")
 	if code != exitOK {

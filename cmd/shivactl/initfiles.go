@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -106,8 +105,8 @@ func (o *initOptions) settings(dir string) []table {
 			path = o.models
 		}
 		folder := table{"[[model_folder]]", [][2]string{{"path", strconv.Quote(path)}}}
-		if python := environmentPython(); python != "" {
-			folder.settings = append(folder.settings, [2]string{"python", strconv.Quote(python)})
+		if o.python != "" {
+			folder.settings = append(folder.settings, [2]string{"python", strconv.Quote(o.python)})
 		}
 		list = append(list, folder)
 	}
@@ -115,38 +114,55 @@ func (o *initOptions) settings(dir string) []table {
 }
 
 // environmentPython returns the Python that this shell chooses for model files; "" if it chooses
-// none. A service does not have the variables.
-func environmentPython() string {
-	if python := os.Getenv("SHIVAD_PYTHON"); python != "" {
-		return python
+// none. A service has neither the variables nor this directory.
+func environmentPython() (string, error) {
+	name, python := "SHIVAD_PYTHON", os.Getenv("SHIVAD_PYTHON")
+	if venv := os.Getenv("VIRTUAL_ENV"); python == "" && venv != "" {
+		name, python = "VIRTUAL_ENV", filepath.Join(venv, "bin", "python")
 	}
-	if venv := os.Getenv("VIRTUAL_ENV"); venv != "" {
-		return filepath.Join(venv, "bin", "python")
+	if python == "" {
+		return "", nil
 	}
-	return ""
+	var err error
+	if strings.Contains(python, "/") { // otherwise a program of $PATH
+		python, err = filepath.Abs(python)
+	}
+	if err == nil {
+		_, err = printable(python)
+	}
+	if err != nil {
+		return "", fmt.Errorf("$%s: %w", name, err)
+	}
+	return python, nil
 }
 
 // unit returns the unit of the packages for the files of a directory, to be run by this user.
 func (o *initOptions) unit(dir string) (string, error) {
-	me, err := user.Current()
-	if err != nil {
-		return "", err
-	}
-	group := cmp.Or(groupName(me.Gid), me.Gid)
+	me, group := names()
 	program := "/usr/bin/shivad"
 	if found, err := serverProgram(); err == nil {
 		if program, err = filepath.Abs(found); err != nil {
 			return "", err
 		}
 	}
-	text := unit.Text
-	for _, change := range [][2]string{
+	// In arguments, but not in paths, $ begins a variable.
+	file := strings.ReplaceAll(unitWord(filepath.Join(dir, "shivad.toml")), "$", "$$")
+	changes := [][2]string{
 		{"ExecStart=/usr/bin/shivad --config /etc/shivad/shivad.toml",
-			"ExecStart=" + unitWord(program) + " --config " + unitWord(filepath.Join(dir, "shivad.toml"))},
-		{"User=shivad", "User=" + me.Username},
+			"ExecStart=" + unitWord(program) + " --config " + file},
+		{"User=shivad", "User=" + me},
 		{"Group=shivad", "Group=" + group + "\nReadWritePaths=" + unitWord(dir)},
-		{"ProtectHome=yes", o.protectHome(dir, program)},
-	} {
+	}
+	needs := targets(dir, program, o.models, o.python)
+	home, _ := os.UserHomeDir()
+	if anyBelow(needs, "/home", "/root", "/run/user", home) {
+		changes = append(changes, [2]string{"ProtectHome=yes", "ProtectHome=read-only"})
+	}
+	if anyBelow(needs, "/tmp", "/var/tmp") {
+		changes = append(changes, [2]string{"PrivateTmp=yes", "PrivateTmp=no"})
+	}
+	text := unit.Text
+	for _, change := range changes {
 		if !strings.Contains(text, "\n"+change[0]+"\n") {
 			return "", fmt.Errorf("the unit of the packages lacks %s", change[0])
 		}
@@ -158,37 +174,49 @@ func (o *initOptions) unit(dir string) (string, error) {
 	return text, nil
 }
 
-func groupName(id string) string {
-	if group, err := user.LookupGroupId(id); err == nil {
-		return group.Name
+// names returns the names of this user and group: their numbers, as in a container, if they have
+// none.
+func names() (me, group string) {
+	me, group = strconv.Itoa(os.Getuid()), strconv.Itoa(os.Getgid())
+	if found, err := user.LookupId(me); err == nil {
+		me = found.Username
 	}
-	return ""
+	if found, err := user.LookupGroupId(group); err == nil {
+		group = found.Name
+	}
+	return me, group
 }
 
-// protectHome hides the homes of users unless what the server needs is there.
-func (o *initOptions) protectHome(needs ...string) string {
-	needs = append(needs, o.models, environmentPython())
-	home, _ := os.UserHomeDir()
-	if slices.ContainsFunc(needs, func(path string) bool {
-		return slices.ContainsFunc([]string{"/home", "/root", "/run/user", home}, func(top string) bool {
+// targets returns paths, and what they are links to: a virtual environment's Python often is one.
+func targets(paths ...string) []string {
+	for _, path := range slices.Clone(paths) {
+		if target, err := filepath.EvalSymlinks(path); err == nil {
+			paths = append(paths, target)
+		}
+	}
+	return paths
+}
+
+// anyBelow reports whether one of the paths is one of the directories, or below it.
+func anyBelow(paths []string, directories ...string) bool {
+	return slices.ContainsFunc(paths, func(path string) bool {
+		return slices.ContainsFunc(directories, func(top string) bool {
 			return top != "" && top != "/" && strings.HasPrefix(path+"/", top+"/")
 		})
-	}) {
-		return "ProtectHome=read-only"
-	}
-	return "ProtectHome=yes"
+	})
 }
 
 // unitWord quotes a word of a line of a unit.
 func unitWord(text string) string {
-	text = strings.NewReplacer(`%`, `%%`, `$`, `$$`).Replace(text)
+	text = strings.ReplaceAll(text, "%", "%%")
 	if strings.ContainsAny(text, " \"'\\;") {
 		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
 	}
 	return text
 }
 
-// writeAll writes all files or none. Without force none may exist.
+// writeAll writes all files or none, and none may exist. With force it replaces those that exist;
+// if one cannot be written, those before it stay.
 func writeAll(list []newFile, force bool) error {
 	var there []string
 	for _, f := range list {
