@@ -189,7 +189,10 @@ func TestInitRefusals(t *testing.T) {
 		return string(text)
 	}
 	token, key := read("client.token"), read("server.key")
-	os.Remove(filepath.Join(dir, "operator.token"))
+	if err := errors.Join(os.Remove(filepath.Join(dir, "operator.token")),
+		os.Chmod(filepath.Join(dir, "client.token"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
 	again := []string{"init", dir, "--yes", "--secure", "tls"}
 	var said bytes.Buffer
 	if code := run(t.Context(), again, nil, &said, &said); code != exitUsage ||

@@ -47,8 +47,8 @@ func (c *cli) printStreams(list admin.StreamList) error {
 				name += " (connection)"
 			}
 			rate := func(n int) float64 { return float64(n) / max(s.Span, 0.001) }
-			g.add("%s\t%s\t%v\t%.3g\t%.3g\t%.3g\t%d\t%s\t%s\t%s", name, v.Version, s.Keep, rate(s.Frames), rate(s.Answered),
-				rate(s.Superseded), s.Waiting, millis(s.Age), millis(s.Late), seconds(s.Silent))
+			g.add("%s\t%s\t%v\t%.3g\t%.3g\t%.3g\t%d\t%s\t%s\t%s", name, v.Version, s.Keep, rate(s.Frames),
+				rate(s.Answered), rate(s.Superseded), s.Waiting, millis(s.Age), millis(s.Late), seconds(s.Silent))
 		}
 		if more := v.Known - len(v.Streams); more > 0 {
 			g.add("and %d more\t%s", more, v.Version)

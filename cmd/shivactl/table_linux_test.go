@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/server/admin"
 )
 
-// Status, top, models and streams fit into the width: columns without a value go first, then those that matter
-// least.
+// Status, top, models and streams fit into the width: columns without a value go first, then those
+// that matter least.
 func TestWidth(t *testing.T) {
 	for _, width := range []int{0, 80, 100, 200} {
 		var out bytes.Buffer
@@ -55,6 +55,8 @@ func wide() ([]admin.Model, admin.StreamList) {
 	one := []admin.Tensor{{Name: "images", Datatype: "FP32", Shape: []int{3, 640, 640}}}
 	m := admin.Model{Name: "plate-detector-large", Version: "1", Platform: "onnx_onnxv1", MaxBatch: 1000, Inputs: one,
 		Outputs: one, Cache: &admin.Cache{Bytes: 1 << 20, Hits: 1}}
-	s := admin.Stream{Name: strings.Repeat("cam", 10), Frames: 1e6, Answered: 1e6, Superseded: 1e6, Span: 7, Silent: 1e6, Keep: "latest"}
-	return []admin.Model{m}, admin.StreamList{Versions: []admin.VersionStreams{{Version: "1", Known: 2, Streams: []admin.Stream{s}}}}
+	s := admin.Stream{Name: strings.Repeat("cam", 10), Frames: 1e6, Answered: 1e6, Superseded: 1e6, Span: 7,
+		Silent: 1e6, Keep: "latest"}
+	v := admin.VersionStreams{Version: "1", Known: 2, Streams: []admin.Stream{s}}
+	return []admin.Model{m}, admin.StreamList{Versions: []admin.VersionStreams{v}}
 }
