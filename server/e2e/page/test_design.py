@@ -20,7 +20,7 @@ STATUS = """
   const judge = (more, now = {}, rest = {}) => findings({ status: {
     readiness: { ready: true }, models: [model('a')], warnings: [], clients: [], queue: { oldest_row_seconds: 0 },
       payload_bytes: { used: 0, limit: 10 }, ...more,
-  }, now: new Map(Object.entries(now)), ...rest }).map((f) => `${f.kind}: ${f.text}`);
+  }, now: new Map(Object.entries(now)), minute: { span: 60 }, ...rest }).map((f) => `${f.kind}: ${f.text}`);
 """
 
 
@@ -39,6 +39,8 @@ def test_verdict(open_page: Open, server: Server) -> None:
         judge({{ readiness: {{ ready: false, reason: 'no live replica of a' }} }}),
         judge({{}}, {{ 'a/1': slow }}),
         judge({{}}, {{ 'a/1': {{ ...slow, judged: 0.1 }} }}),
+        judge({{}}, {{ 'a/1': slow }}, {{ minute: {{ span: 1 }} }}),
+        judge({{}}, {{ 'a/1': slow }}, {{ lost: true }}),
         judge({{}}, {{}}, {{ batches: {{ models: [{{ name: 'a', version: '1', outcomes: {{ ok: 900, queue_rows: 100,
           superseded: 5000 }} }}] }} }}),
         judge({{}}, {{}}, {{ batches: {{ models: [{{ name: 'a', version: '1', outcomes: {{ ok: 900,
@@ -54,6 +56,8 @@ def test_verdict(open_page: Open, server: Server) -> None:
         ["bad: Not ready: no live replica of a."],
         ["bad: a/1 answers only 42\xa0% of its requests in time, within 100\xa0ms."],
         [],
+        [],
+        ["bad: The server does not answer."],
         ["warn: 10\xa0% of the requests to a/1 fail, most of them by reason of queue rows."],
         [],
         ["bad: Pipeline p refuses requests: nobody serves x."],
@@ -178,12 +182,70 @@ def test_models_are_found(open_page: Open, loaded: Server) -> None:
     page.reload()
     expect(head).to_have_attribute("aria-sort", "descending")
     expect(page.get_by_label("Which models")).to_have_value("busy")
+    page.get_by_role("button", name="Closed because").click()
+    expect(page.get_by_role("columnheader", name="Closed because")).to_have_attribute("aria-sort", "ascending")
     ranked = page.evaluate("""async () => {
       const { sorted } = await import('/page/table.js');
       const by = (v) => v, list = [null, 2, 10, undefined, 1];
       return [sorted(list, { by }, false), sorted(list, { by }, true), sorted(['m/10', 'm/9'], { by }, false)];
     }""")
     assert ranked == [[1, 2, 10, None, None], [10, 2, 1, None, None], ["m/9", "m/10"]]
+
+
+def test_a_week(open_page: Open, server: Server) -> None:
+    """What goes is closed, and nothing else moves; what folds costs nothing while it is closed; the
+    focus stays on a finding whose figures change."""
+    page = open_page(unfolded=False)
+    seen: dict[str, Any] = page.evaluate("""async () => {
+      const { each, el } = await import('/page/dom.js');
+      const { fold } = await import('/page/fold.js');
+      const { verdict } = await import('/page/verdict.js');
+      const log = [], list = el('ul');
+      const make = (k) => {
+        const node = el('li', { tabindex: '0' });
+        node.close = () => log.push(`closed ${k}`);
+        return node;
+      };
+      const main = document.querySelector('main');
+      const fill = (...items) => each(list, items, (k) => k, make);
+      main.replaceChildren(list);
+      fill('a', 'b', 'c');
+      list.children[2].focus();
+      const moves = new MutationObserver(() => {});
+      moves.observe(list, { childList: true });
+      fill('b', 'c');
+      const moved = moves.takeRecords().length;
+      fill('c', 'b', 'd');
+      const held = document.activeElement === list.children[0];
+
+      const part = fold('Nothing that the page has', false);
+      let drawn = 0;
+      part.fill(() => drawn++);
+      part.fill(() => drawn++);
+      const closed = drawn;
+      const opened = new Promise((done) => part.addEventListener('toggle', done, { once: true }));
+      main.append(part);
+      part.open = true;
+      await opened;
+
+      const box = verdict();
+      main.append(box);
+      const tell = (n) => box.update({ status: { models: [] }, minute: { span: 60 }, found: [
+        { kind: 'bad', text: 'first' }, { kind: 'warn', text: `${n} % fail`, href: '#/model/a/1' }] });
+      tell(1);
+      box.querySelector('details').open = true;
+      const link = box.querySelector('.findings a');
+      link.focus();
+      tell(2);
+      return { log, moved, held, closed, drawn, focus: document.activeElement.textContent };
+    }""")
+    assert seen == {"log": ["closed a"], "moved": 1, "held": True, "closed": 0, "drawn": 1, "focus": "2 % fail"}
+
+
+def test_cut_off_address(open_page: Open, server: Server) -> None:
+    """An address that was cut off within a letter shows the whole."""
+    page = open_page("#/model/%E4%BD")
+    expect(page.get_by_role("region", name="Verdict")).to_be_visible()
 
 
 def test_many_models(open_page: Open, server: Server) -> None:

@@ -607,6 +607,7 @@ def test_pictures(open_page: Open, loaded: Server, tmp_path: Path) -> None:
         for row in heldout()[20 : 20 + 3 * seconds : 3]:
             loaded.ask("/v1/apps/selection/feedback", {"input": [row[0]], "label": row[1]})
             page.wait_for_timeout(1000)
+        page.evaluate("scrollTo(0, 0)")  # the head goes with it
         page.screenshot(path=folder / f"{name}.png", full_page=True)
         assert (folder / f"{name}.png").stat().st_size > 10_000
 
@@ -618,6 +619,8 @@ def test_restart(open_page: Open, loaded: Server) -> None:
     loaded.stop()
     expect(page.locator("#notice")).to_contain_text("does not answer")
     expect(page.locator("#health")).to_have_text("no connection")
+    expect(page).to_have_title(re.compile(r"^\(!\) "))
+    expect(page.get_by_role("region", name="Verdict").locator(".main h2")).to_have_text("The server does not answer.")
     loaded.start()
     expect(page.locator("#notice")).to_be_hidden()
     expect(page.locator("#health")).not_to_have_text("no connection")

@@ -31,9 +31,11 @@ export function containers(page) {
   ], (s) => `${s.model} ${s.instance} ${s.remote}`, 'No container is connected.');
   const node = fold('Containers', false, el('h3', {}, 'Of the configuration'), declared, el('h3', {}, 'Connected'), connected);
   node.update = ({ containers: known, status }) => {
-    if (known) declared.fill(known.containers);
     if (!status) return;
-    connected.fill(status.sessions);
+    node.fill(() => {
+      if (known) declared.fill(known.containers);
+      connected.fill(status.sessions);
+    });
     const sick = status.sessions.filter((s) => !(s.state in states)).length;
     node.say(sick ? `${count(sick)} of ${count(status.sessions.length)} not well` : `${count(status.sessions.length)} connected`, sick ? 'bad' : '');
   };

@@ -27,15 +27,20 @@ export function show(node, visible) {
 }
 
 // each keeps the children of a node equal to a list, by key. make(item) makes a child, which has an
-// update(item) if it can change.
+// update(item) if it can change, and a close() if something else holds it.
 export function each(parent, list, key, make) {
   const known = parent.kept ??= new Map();
   const held = document.activeElement;
-  const wanted = new Set();
+  const wanted = new Set(list.map(key));
+  for (const [k, node] of known) {
+    if (wanted.has(k)) continue;
+    node.close?.();
+    node.remove();
+    known.delete(k);
+  }
   let at = parent.firstElementChild;
   for (const item of list) {
     const k = key(item);
-    wanted.add(k);
     let node = known.get(k);
     if (!node) {
       node = make(item);
@@ -44,11 +49,6 @@ export function each(parent, list, key, make) {
     node.update?.(item);
     if (node === at) at = at.nextElementSibling;
     else parent.insertBefore(node, at);
-  }
-  for (const [k, node] of known) {
-    if (wanted.has(k)) continue;
-    node.remove();
-    known.delete(k);
   }
   // A node loses the focus when it moves.
   if (held !== document.activeElement && parent.contains(held)) held.focus({ preventScroll: true });

@@ -23,11 +23,18 @@ export function fold(title, open, ...children) {
     ...children,
   );
   node.addEventListener('toggle', () => {
+    if (node.open) draw();
     const folds = read();
     if (node.open === (folds[title] ?? open)) return;
     folds[title] = node.open;
     localStorage.setItem(key, JSON.stringify(folds));
   });
+  // fill draws what is in the part; while it is closed, not until it opens.
+  let draw = () => {};
+  node.fill = (now) => {
+    draw = now;
+    if (node.open) draw();
+  };
   node.say = (text, kind = '') => {
     setText(note, text);
     setClass(note, `note ${kind}`);

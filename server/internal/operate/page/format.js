@@ -21,7 +21,9 @@ export function perSecond(n) {
   return `${rate(60 * n)}/min`;
 }
 
-export const count = (n) => (n ?? 0).toLocaleString('en');
+const whole = new Intl.NumberFormat('en');
+
+export const count = (n) => whole.format(n ?? 0);
 
 // took formats a span of time, in seconds, with two digits or so.
 export function took(s) {
@@ -51,6 +53,9 @@ export function size(bytes) {
   return `${digits(bytes, 3)}\u00a0${units[i]}`;
 }
 
+// lately is the time that the figures of a minute are about, which is shorter at first.
+export const lately = ({ span }) => `the last ${span < 55 ? took(Math.round(span)) : 'minute'}`;
+
 export const plural = (n, word) => `${count(n)} ${word}${n === 1 ? '' : 's'}`;
 
 export const words = (key) => key.replaceAll('_', ' ');
@@ -67,6 +72,12 @@ export function listed(list, most = 3) {
   const named = list.length > most ? [...list.slice(0, most), `${count(list.length - most)} more`] : list;
   return named.length < 2 ? named.join('') : `${named.slice(0, -1).join(', ')} and ${named.at(-1)}`;
 }
+
+// id tells a version of a model from all others; that of what composes models ends with a slash.
+export const id = (m) => `${m.name}/${m.version}`;
+
+// byId finds the models of a list by their ids.
+export const byId = (list = []) => new Map(list.map((m) => [id(m), m]));
 
 // title is the name of a model or an application on the page.
 export const title = (m) => (m.version ? `${m.name}/${m.version}` : m.name);

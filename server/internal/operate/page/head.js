@@ -2,7 +2,7 @@
 
 import { each, el, setClass, setText } from './dom.js';
 import { took } from './format.js';
-import { findings, word } from './verdict.js';
+import { word } from './verdict.js';
 
 const at = (id) => document.getElementById(id);
 
@@ -23,7 +23,10 @@ const endpoints = {
 // head shows a state; view is the name of what is looked at, "" for the whole.
 export function head(state, view) {
   const { status } = state;
-  if (!status) return;
+  if (!status) {
+    if (state.lost) pill('no connection', 'bad');
+    return;
+  }
   setText(at('host'), status.host || location.host);
   setText(at('version'), `shivad ${status.version} · up ${took(status.uptime_seconds)}`);
   const list = Object.entries(endpoints)
@@ -40,18 +43,18 @@ export function head(state, view) {
       return node;
     },
   );
-  const [text, kind] = word(findings(state), status);
+  const [text, kind] = word(state);
   pill(text, kind);
   tab(`${view ? `${view} · ` : ''}${status.host || 'shivad'} · ${location.host} · shivad ${status.version}`, kind);
 }
 
-export function pill(text, kind) {
+function pill(text, kind) {
   setText(at('health'), text);
   setClass(at('health'), `pill ${kind}`);
 }
 
 // tab names the tab, and marks it while something is wrong.
-export function tab(title, kind) {
+function tab(title, kind) {
   const text = kind === 'good' ? title : `(!) ${title}`;
   if (document.title !== text) document.title = text;
   const icon = document.querySelector('link[rel=icon][type="image/svg+xml"]'),

@@ -2,6 +2,8 @@
 // received, and what the server has kept from before. The server counts; rates and shares are
 // computed here from two counts.
 
+import { byId, id } from './format.js';
+
 const kept = 600; // seconds
 
 // since is the increase of a count, which restarts at 0 if its model was removed and added again.
@@ -61,9 +63,10 @@ export class History {
     const span = before ? Math.max(status.uptime_seconds - before.uptime_seconds, 0.001) : 0;
     this.times.push(Date.parse(status.started) / 1000 + status.uptime_seconds);
     const now = new Map();
+    const earlier = byId(before?.models);
     for (const m of status.models) {
-      const key = `${m.name}/${m.version}`;
-      const old = before?.models.find((o) => o.name === m.name && o.version === m.version);
+      const key = id(m);
+      const old = earlier.get(key);
       const one = old ? between(old, m, span) : {};
       one.waiting = m.queue_rows;
       now.set(key, one);

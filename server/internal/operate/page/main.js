@@ -3,22 +3,24 @@
 import { ask, headers, token } from './api.js';
 import { setText, show } from './dom.js';
 import { matches } from './format.js';
-import { head, pill } from './head.js';
+import { head } from './head.js';
 import { History } from './history.js';
 import { Minute } from './minute.js';
 import { Watch } from './stream.js';
 import { repaint } from './plots.js';
 import { overview } from './overview.js';
 import { model } from './model.js';
+import { findings } from './verdict.js';
 import { activity } from './activity.js';
 import { settings } from './settings.js';
 import { metrics } from './metrics.js';
 
 const at = (id) => document.getElementById(id);
 
-// fresh is what the page knows of a server at first; now has the last minute of each model.
+// fresh is what the page knows of a server at first; now has the last minute of each model, and
+// lost says that the server does not answer, and found what is wrong.
 function fresh() {
-  return { history: new History(), minute: new Minute(), now: null };
+  return { history: new History(), minute: new Minute(), now: null, lost: false, found: [] };
 }
 
 const page = {
@@ -56,6 +58,7 @@ const watch = new Watch({
     });
   },
   up() {
+    page.state.lost = false;
     show(at('notice'), false);
     if (page.away) arrive();
     page.away = 0;
@@ -67,7 +70,8 @@ const watch = new Watch({
     }
     page.away ||= Date.now();
     notice(`${error.status ? error.message : 'The server does not answer'}. The data shown is from ${new Date(page.away).toLocaleTimeString('en-GB')}; the page tries again every few seconds.`);
-    pill('no connection', 'bad');
+    page.state.lost = true;
+    paint();
     return true;
   },
 });
@@ -140,7 +144,7 @@ let place = '';
 // route makes the view for the address: #/, #/activity, #/settings, #/metrics or
 // #/model/NAME/VERSION.
 function route() {
-  const [kind = '', name = '', version = ''] = location.hash.replace(/^#\//, '').split('/').map(decodeURIComponent);
+  const [kind = '', name = '', version = ''] = parts(location.hash.replace(/^#\//, ''));
   const ofModel = kind === 'model' && name;
   view?.close();
   view = ofModel ? model(page, name, version) : (Object.hasOwn(views, kind) ? views[kind] : views[''])();
@@ -154,9 +158,20 @@ function route() {
   paint();
 }
 
+// parts are the names in an address; one that was cut off within a letter is that of the overview.
+function parts(address) {
+  try {
+    return address.split('/').map(decodeURIComponent);
+  } catch {
+    return [];
+  }
+}
+
 function paint() {
-  head(page.state, place);
-  view?.update(page.state);
+  const { state } = page;
+  if (state.status) state.found = findings(state);
+  head(state, place);
+  view?.update(state);
 }
 
 addEventListener('hashchange', () => {

@@ -1,7 +1,7 @@
 // One model: how it does, and why.
 
 import { dot, each, el, setText, show } from './dom.js';
-import { count, perSecond, plural, rate, share, title, took } from './format.js';
+import { count, lately, perSecond, plural, rate, share, title, took } from './format.js';
 import { change } from './actions.js';
 import { batches as batchPanel } from './batches.js';
 import { fold } from './fold.js';
@@ -58,13 +58,13 @@ export function model(page, name, version) {
     ...parts,
   );
 
-  node.update = ({ status, batches, models, containers, insight, history, now }) => {
+  node.update = ({ status, batches, models, containers, insight, history, now, minute }) => {
     const health = status?.models.find((m) => m.name === name && m.version === version);
     const known = health ?? { replicas: 0, failing: 0 };
     state.update(known);
     node.firstChild.className = `verdict ${condition(known)[0]}`;
     const declared = models?.models.find((m) => m.name === name && m.version === version);
-    setText(figures, summary(now?.get(key), known));
+    setText(figures, summary(now?.get(key), known, minute));
     setText(facts, about(health, declared));
     versions.update(models, status);
     actions.update(declared, containers);
@@ -157,8 +157,9 @@ function diagnosis() {
 }
 
 // summary is how a model did in the last minute.
-function summary(now, m) {
-  if (!now?.requests) return 'No requests in the last minute.';
+function summary(now, m, minute) {
+  if (minute.span === 0) return '';
+  if (!now?.requests) return `No requests in ${lately(minute)}.`;
   const parts = [
     `p99 ${took(now.p99)}`,
     `${share(now.inTime)} in time${m.slo_seconds ? `, within ${took(m.slo_seconds)}` : ''}`,

@@ -2,7 +2,7 @@
 // the stream or by cancelling, are no failures.
 
 import { bars, el, show } from './dom.js';
-import { count, title } from './format.js';
+import { count, listed, title } from './format.js';
 
 const withdrawn = (reason) => reason === 'superseded' || reason.startsWith('canceled');
 
@@ -22,7 +22,7 @@ export function without(models) {
     .map(([name, value]) => ({
       name,
       value,
-      text: models.length > 1 ? `${count(value)} · ${of[name].join(', ')}` : count(value),
+      text: models.length > 1 ? `${count(value)} · ${listed(of[name])}` : count(value),
       kind: withdrawn(name) ? 'off' : 'bad',
     }));
   return [list.filter((one) => one.kind === 'bad'), list.filter((one) => one.kind === 'off')];

@@ -1,7 +1,7 @@
 // The first view: the verdict and the figures that matter; the rest folds.
 
 import { dot, el, setClass, setText, show } from './dom.js';
-import { count, perSecond, plural, share, size, title, took } from './format.js';
+import { byId, count, id, lately, perSecond, plural, share, size, title, took } from './format.js';
 import { spark } from './plots.js';
 import { fold } from './fold.js';
 import { table } from './table.js';
@@ -41,19 +41,20 @@ export function overview(page) {
   );
 
   node.update = (state) => {
-    const { status, batches, now } = state;
+    const { status, batches, now, minute } = state;
     if (!status) return;
     first.update(state);
     figures.update(state);
+    const sent = byId(batches?.models);
     const list = status.models
       .filter((m) => m.version)
       .map((m) => ({
         ...m,
-        now: now?.get(`${m.name}/${m.version}`),
-        batch: batches?.models.find((b) => b.name === m.name && b.version === m.version),
+        now: now?.get(id(m)),
+        batch: sent.get(id(m)),
       }));
     models.fill(list);
-    ofModels.say(`${plural(list.length, 'version')}, figures of the last minute`);
+    ofModels.say(`${plural(list.length, 'version')}${minute.span ? `, figures of ${lately(minute)}` : ''}`);
     const failed = losses.fill((batches?.models ?? []).filter((b) => !b.ago_seconds));
     without.say(
       failed ? `${plural(failed, 'request')} failed in the last minute` : 'no failure in the last minute',
@@ -169,7 +170,7 @@ function tiles() {
       failed = 0,
       slowest = null;
     for (const m of status.models) {
-      const one = now?.get(`${m.name}/${m.version}`);
+      const one = now?.get(id(m));
       if (!m.version || !one) continue; // what composes models counts at these
       rate += one.requests ?? 0;
       judged += one.judged ?? 0;

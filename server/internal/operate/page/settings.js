@@ -7,6 +7,8 @@ import { count, plural, size } from './format.js';
 import { say } from './sentences.js';
 import { table } from './table.js';
 
+const again = 10_000; // ms from one question for the settings to the next
+
 const unset = (v) =>
   v === '' ||
   v === 0 ||
@@ -118,11 +120,12 @@ export function settings() {
     ofAll,
   );
   let config = null,
-    asked = false;
+    asked = -Infinity;
   const read = () =>
     ask('GET', '/v1/config')
       .then((got) => {
         config = got;
+        show(fault, false);
         const { identity, ...rest } = got;
         const list = flat(rest);
         all.fill(list);
@@ -137,8 +140,11 @@ export function settings() {
       });
   node.update = ({ status }) => {
     if (!status) return;
-    if (!asked) read(); // now that there is a token, if one is needed
-    asked = true;
+    // Now there is a token, if one is needed. A reload or another run may change the settings.
+    if (performance.now() - asked > again) {
+      asked = performance.now();
+      read();
+    }
     if (!config) return;
     limits.fill(bounds(status, config));
     ofLimits.say('what may be taken, and what is');

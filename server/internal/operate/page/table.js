@@ -48,7 +48,7 @@ function head(column, order, changed) {
         class: 'sort',
         onclick: () => {
           // At first, words are sorted from a on, and numbers from the largest.
-          order.down = order.column === column.name ? !order.down : !column.head;
+          order.down = order.column === column.name ? !order.down : column.class === 'number';
           order.column = column.name;
           changed();
         },
@@ -64,6 +64,8 @@ function head(column, order, changed) {
   return node;
 }
 
+const alphabet = new Intl.Collator('en', { numeric: true });
+
 // sorted sorts a list; what has no value comes last, whichever the direction.
 export function sorted(list, column, down) {
   if (!column?.by) return list;
@@ -72,7 +74,7 @@ export function sorted(list, column, down) {
     .map((item) => [column.by(item), item])
     .sort(([a], [b]) => {
       if (none(a) || none(b)) return none(a) - none(b);
-      const order = typeof a === 'string' ? a.localeCompare(b, 'en', { numeric: true }) : a - b;
+      const order = typeof a === 'string' ? alphabet.compare(a, b) : a - b;
       return down ? -order : order;
     })
     .map(([, item]) => item);

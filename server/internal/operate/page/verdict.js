@@ -1,7 +1,7 @@
 // The verdict: whether all is well and, if not, the one sentence that matters.
 
 import { el, each, setClass, setText, show } from './dom.js';
-import { count, listed, plural, rate, share, size, took, title } from './format.js';
+import { byId, count, id, lately, listed, plural, rate, share, size, took, title } from './format.js';
 import { fold } from './fold.js';
 import { without } from './outcomes.js';
 
@@ -12,7 +12,9 @@ const few = 20; // requests in a minute, below which a share says nothing
 const model = (m) => `#/model/${encodeURIComponent(m.name)}${m.version ? `/${encodeURIComponent(m.version)}` : ''}`;
 
 // findings lists what is wrong, the worst first: {kind: bad or warn, text, href}.
-export function findings({ status, now, pipelines, batches }) {
+// The first one is all there is to say while the server does not answer.
+export function findings({ status, now, minute, pipelines, batches, lost }) {
+  if (lost) return [{ kind: 'bad', text: 'The server does not answer.' }];
   const found = [];
   const add = (kind, text, href) => found.push({ kind, text, href });
   const { readiness } = status;
@@ -38,24 +40,24 @@ export function findings({ status, now, pipelines, batches }) {
     add('warn', `${m.failing} of ${plural(m.replicas, 'replica')} of ${title(m)} fail on every batch.`, model(m));
   for (const w of status.warnings) add('warn', `${capital(w)}.`);
   for (const m of status.models) {
-    const one = now?.get(`${m.name}/${m.version}`);
-    if (one?.inTime === null || one?.inTime === undefined || one.judged * 60 < few || one.inTime >= 0.9) continue;
+    const one = now?.get(id(m));
+    if (one?.inTime === null || one?.inTime === undefined || one.judged * minute.span < few || one.inTime >= 0.9) continue;
     add(
       one.inTime < 0.5 ? 'bad' : 'warn',
       `${title(m)} answers only ${share(one.inTime)} of its requests in time, within ${took(m.slo_seconds)}.`,
       model(m),
     );
   }
+  const known = byId(status.models);
   for (const b of batches?.models ?? []) {
-    const of = status.models.find((m) => m.name === b.name && m.version === b.version);
-    if (!of?.replicas) continue; // it is named above, or retired
+    if (!known.get(id(b))?.replicas) continue; // it is named above, or retired
     const [failed] = without([b]),
-      lost = sum(failed),
-      all = lost + (b.outcomes.ok ?? 0);
-    if (!b.ago_seconds && all >= few && lost / all >= 0.01)
+      many = sum(failed),
+      all = many + (b.outcomes.ok ?? 0);
+    if (!b.ago_seconds && all >= few && many / all >= 0.01)
       add(
         'warn',
-        `${share(lost / all)} of the requests to ${title(b)} fail, most of them by reason of ${failed[0].name.replaceAll('_', ' ')}.`,
+        `${share(many / all)} of the requests to ${title(b)} fail, most of them by reason of ${failed[0].name.replaceAll('_', ' ')}.`,
         model(b),
       );
   }
@@ -74,7 +76,8 @@ export function findings({ status, now, pipelines, batches }) {
 }
 
 // word is the verdict in a word or two, and its colour.
-export function word(found, status) {
+export function word({ found, status, lost }) {
+  if (lost) return ['no connection', 'bad'];
   if (!status.readiness.ready) return ['not ready', 'bad'];
   if (found.length === 0) return ['healthy', 'good'];
   return [plural(found.length, 'finding'), found[0].kind];
@@ -83,23 +86,39 @@ export function word(found, status) {
 const capital = (text) => (text.charAt(0).toUpperCase() + text.slice(1)).replace(/\.+$/, '');
 
 // does says in a sentence what the server is at.
-function does({ status, now }) {
+function does({ status, now, minute }) {
   const models = status.models.filter((m) => m.version && m.replicas > 0);
   if (models.length === 0) return 'No model is here yet: start a container, or name a model file in the configuration.';
   let requests = 0,
     judged = 0,
     hits = 0;
   for (const m of models) {
-    const one = now?.get(`${m.name}/${m.version}`);
+    const one = now?.get(id(m));
     requests += one?.requests ?? 0;
     judged += one?.judged ?? 0;
     hits += (one?.inTime ?? 0) * (one?.judged ?? 0);
   }
   const who = plural(models.length, 'model'),
     several = models.length > 1;
-  if (requests === 0) return `${who} ${several ? 'are' : 'is'} ready; nobody asked in the last minute.`;
+  if (minute.span === 0) return `${who} ${several ? 'are' : 'is'} ready.`;
+  if (requests === 0) return `${who} ${several ? 'are' : 'is'} ready; nobody asked in ${lately(minute)}.`;
   const rates = requests >= 1 ? `${rate(requests)} requests a second` : `${rate(60 * requests)} requests a minute`;
   return `${who} ${several ? 'answer' : 'answers'} ${rates}${judged ? `, ${share(hits / judged)} in time` : ''}.`;
+}
+
+// further is a finding below the first one.
+function further() {
+  const link = el('a'),
+    text = el('span');
+  const node = el('li', {}, link, text);
+  node.update = (f) => {
+    setClass(node, f.kind);
+    setText(link, f.href ? f.text : '');
+    setText(text, f.href ? '' : f.text);
+    show(link, !!f.href);
+    if (f.href) link.setAttribute('href', f.href);
+  };
+  return node;
 }
 
 export function verdict() {
@@ -117,7 +136,7 @@ export function verdict() {
   );
   node.update = (state) => {
     if (!state.status) return;
-    const [first, ...rest] = findings(state);
+    const [first, ...rest] = state.found;
     setClass(node, `verdict ${first?.kind ?? 'good'}`);
     setText(sentence, first?.text ?? 'Healthy');
     show(link, !!first?.href);
@@ -125,12 +144,8 @@ export function verdict() {
     setText(note, does(state));
     show(more, rest.length > 0);
     more.say(count(rest.length), rest[0]?.kind);
-    each(
-      list,
-      rest,
-      (f) => f.text,
-      (f) => el('li', { class: f.kind }, f.href ? el('a', { href: f.href }, f.text) : f.text),
-    );
+    // Most have figures that change each second, and their links keep the focus.
+    each(list, rest, (f) => rest.indexOf(f), further);
   };
   return node;
 }
