@@ -248,6 +248,15 @@ def test_cut_off_address(open_page: Open, server: Server) -> None:
     expect(page.get_by_role("region", name="Verdict")).to_be_visible()
 
 
+def test_no_language(open_page: Open, loaded: Server) -> None:
+    """Plots are drawn, too, where the browser's language is none that numbers have a form in."""
+    page = open_page()
+    page.add_init_script("Object.defineProperty(Navigator.prototype, 'language', { get: () => 'C' })")
+    page.reload()
+    expect(page.locator(".spark canvas")).to_be_visible()
+    expect(page.get_by_role("region", name="Models").get_by_role("row", name="sharp/1")).to_be_visible()
+
+
 def test_many_models(open_page: Open, server: Server) -> None:
     """With ten thousand models the table has a hundred rows, and the search finds the others."""
     page = open_page()
@@ -288,6 +297,11 @@ def test_phone(open_page: Open, loaded: Server) -> None:
     expect(hint).to_have_text("← more to the left")
     name = table.get_by_role("link", name="sharp/1").bounding_box()
     assert name and 0 <= name["x"] < 60
+    page.goto(f"{loaded.url}/#/settings")
+    expect(page.get_by_role("row", name="Memory shared with containers")).to_be_visible()
+    wide = "[...document.querySelectorAll('tbody th')].filter((th) => th.scrollWidth > th.clientWidth)"
+    assert page.evaluate(f"{wide}.map((th) => th.textContent)") == [], "names that lie over the next column"
+    page.goto(f"{loaded.url}/#/")
     page.set_viewport_size({"width": 1280, "height": 844})
     expect(hint).to_be_hidden()
     expect(table).not_to_have_attribute("tabindex", "0")
