@@ -46,6 +46,7 @@ def test_verdict(open_page: Open, server: Server) -> None:
         judge({{}}, {{}}, {{ batches: {{ models: [{{ name: 'a', version: '1', outcomes: {{ ok: 900,
           superseded: 5000 }} }}] }} }}),
         judge({{}}, {{}}, {{ pipelines: {{ pipelines: [{{ name: 'p', faults: ['nobody serves x'] }}] }} }}),
+        judge({{ warnings: ['w'], queue: {{ oldest_row_seconds: 0 }} }}, {{ 'a/1': slow }}),
         judge({{ payload_bytes: {{ used: 9, limit: 10 }}, queue: {{ oldest_row_seconds: 3 }} }}),
       ];
     }}""")
@@ -61,6 +62,7 @@ def test_verdict(open_page: Open, server: Server) -> None:
         ["warn: 10\xa0% of the requests to a/1 fail, most of them by reason of queue rows."],
         [],
         ["bad: Pipeline p refuses requests: nobody serves x."],
+        ["bad: a/1 answers only 42\xa0% of its requests in time, within 100\xa0ms.", "warn: W."],
         ["warn: Requests wait for up to 3\xa0s.", "warn: Payloads take 9\xa0B of the 10\xa0B that they may."],
     ]
 
@@ -123,6 +125,19 @@ def test_latency_axis(open_page: Open, loaded: Server) -> None:
     expect(page.locator("main")).to_contain_text("The SLO, 30 s, is far above.")
     expect(key).to_contain_text("p99")
     expect(key).not_to_contain_text("SLO")
+    apart: list[float] = page.evaluate("""async () => {
+      const { plot } = await import('/page/plots.js');
+      const real = uPlot;
+      let drawn = null;
+      window.uPlot = function (...all) { return (drawn = new real(...all)); };
+      const node = plot({ title: 't', y: { log: true }, series: [{ label: 's', n: 0 }] });
+      document.querySelector('main').append(node);
+      node.fill([[1, 2, 3], [1, 10, 100]]);
+      while (!drawn?.scales.y.max) await new Promise(requestAnimationFrame);
+      const [low, middle, high] = [1, 10, 100].map((v) => drawn.valToPos(v, 'y'));
+      return [low - middle, middle - high];
+    }""")
+    assert apart[0] > 0 and apart[0] == pytest.approx(apart[1], abs=1), "a decade is as high as any other"
     steps = page.evaluate("import('/page/plots.js').then(({ steps }) => [steps(0.001, 0.02), steps(1e-4, 10)])")
     assert steps == [[0.001, 0.002, 0.005, 0.01, 0.02], [0.0001, 0.001, 0.01, 0.1, 1, 10]]
 
