@@ -1,5 +1,5 @@
-// Plots format numbers in the browser's language. WebKit gives that of a system without one, such as
-// a kiosk that was started with LANG=C, as "C", which nothing can format numbers in.
+// Plots format numbers in the language of the browser. WebKit gives that of a system without one,
+// such as a kiosk that was started with LANG=C, as "C", which numbers have no form in.
 try {
   new Intl.NumberFormat(navigator.language);
 } catch {
