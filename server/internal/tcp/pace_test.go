@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,7 +105,7 @@ func TestReadInTurns(t *testing.T) {
 // client's direction is noticed. When the rate is paid, the client is read at full speed.
 func TestLargeMessagesOverTheRate(t *testing.T) {
 	const (
-		rate, size = 4 << 20, 1 << 20
+		rate, size = 2 << 20, 512 << 10
 		most       = 200 // messages
 	)
 	onAll(t, func(t *testing.T, newRig func(testing.TB, func(*Config)) *rig) {
@@ -118,9 +119,10 @@ func TestLargeMessagesOverTheRate(t *testing.T) {
 		b := <-batches
 		question := unknown(t, size)
 		sent := make(chan int, 1)
+		var enough atomic.Bool
 		go func() { // until the client has ended its direction
 			n := 0
-			for ; n < most && time.Since(began) < 2*time.Second; n++ {
+			for ; n < most && !enough.Load(); n++ {
 				if _, err := c.Write(question); err != nil {
 					t.Error(err)
 					break
@@ -130,6 +132,7 @@ func TestLargeMessagesOverTheRate(t *testing.T) {
 			sent <- n
 		}()
 		budgettest.Until(t, "the server not to read it", func() bool { return rests(r) })
+		time.AfterFunc(time.Second, func() { enough.Store(true) })
 		if err := r.Echo(b); err != nil {
 			t.Fatal(err)
 		}
