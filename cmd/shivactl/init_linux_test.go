@@ -6,13 +6,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/token"
 )
 
 // initIn writes the files of a server into a new directory, and returns it.
@@ -83,13 +86,22 @@ func checkCell(t *testing.T, dir string, args []string) {
 		t.Fatalf("%v: %v\n%s", args, err, text)
 	}
 	wants := map[string]bool{
-		"the tokens":   (len(c.Identities) == 2) == (args[3] != "none"),
-		"TLS":          strings.HasPrefix(c.TCP.Listen[0], "tls://") == (args[3] == "tls"),
-		"the address":  strings.Contains(c.TCP.Listen[0], "127.0.0.1") == (args[1] == "local"),
-		"the folder":   (len(c.ModelFolders) == 1) == (args[5] != "none"),
-		"the state":    (c.State.At == "") == (args[7] == "memory"),
-		"the memory":   (c.Limits.PayloadBytes == 512<<20) == (args[9] == "1GiB"),
-		"the comments": strings.Count(string(text), "\n# ") > strings.Count(string(text), "listen = "),
+		"the tokens":    (len(c.Identities) == 2) == (args[3] != "none"),
+		"the admin API": c.Admin.Listen == "127.0.0.1:8002",
+		"the folder":    (len(c.ModelFolders) == 1) == (args[5] != "none"),
+		"the state":     (c.State.At == "") == (args[7] == "memory"),
+		"the memory":    (c.Limits.PayloadBytes == 512<<20) == (args[9] == "1GiB"),
+		"the comments":  strings.Count(string(text), "\n# ") > strings.Count(string(text), "listen = "),
+	}
+	for _, at := range []string{c.TCP.Listen[0], c.REST.Listen[0], c.GRPC.Listen[0]} {
+		wants[at+" with TLS or not"] = strings.HasPrefix(at, "tls://") == (args[3] == "tls")
+		wants[at+" for all or not"] = strings.Contains(at, "127.0.0.1") == (args[1] == "local")
+	}
+	for _, one := range c.Identities {
+		text, _ := os.ReadFile(filepath.Join(dir, one.Name+".token"))
+		secret := strings.TrimSpace(string(text))
+		wants["the token of "+one.Name] = slices.Contains(one.TokenSHA256, token.Hash(secret))
+		wants["the rights of "+one.Name] = strings.Contains(fmt.Sprint(one.May), "admin") == (one.Name == "operator")
 	}
 	for what, right := range wants {
 		if !right {
