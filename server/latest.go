@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/server/internal/latest"
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
@@ -50,4 +52,12 @@ func (s *Server) Latest(ctx context.Context, q *LatestRequest) (*Response, error
 		n.After = q.After.Seq
 	}
 	return s.infer(ctx, request)
+}
+
+// mayWait returns an error if whoever asks for the newest answer of a name has lost the right to.
+func (s *Server) mayWait(name string, q *latest.Question) error {
+	if q.Any && q.Client == "" {
+		return nil // this program
+	}
+	return s.identities.Named(q.Identity).Check(access.Infer, name)
 }

@@ -229,6 +229,50 @@ func TestLatestWhoMay(t *testing.T) {
 	}
 }
 
+// TestLatestRightsEnd: a question does not wait for longer than its asker has the right to ask.
+func TestLatestRightsEnd(t *testing.T) {
+	s, file := loaded(t, new(logged), func(c *config.Config) {
+		c.Identities = []config.Identity{declared("line", "infer"), declared("robot", "infer"), declared("gone", "infer")}
+		c.Models["m"] = config.Model{Policy: c.Defaults}
+	})
+	g := newStage(t, s, "m", 1)
+	replies := make(map[string]chan error)
+	for _, who := range []string{"line", "robot", "gone"} {
+		reply := make(chan error, 1)
+		replies[who] = reply
+		go func() {
+			_, err := askAs(t, s, who, &shiva.Message{Namespace: "m/latest", Metadata: []byte(`{"wait":true,"timeout_ms":60000}`)})
+			reply <- err
+		}()
+	}
+	budgettest.Until(t, "all wait", func() bool { return s.gate.Newest().Usage().Waiting == 3 })
+	reloads(t, s, file, func(c *config.Config) {
+		c.Identities = []config.Identity{declared("line", "infer"), declared("robot", "infer:other")}
+		m := c.Models["m"]
+		m.Latest = setting.LatestShared // so that the robot's question would be answered
+		c.Models["m"] = m
+	})
+	answer := make(chan error, 1)
+	go func() {
+		_, err := askAs(t, s, "line", frameOf("cam", 1).message(t, "m"))
+		answer <- err
+	}()
+	g.answer(0, 1)
+	if err := <-answer; err != nil {
+		t.Fatal(err)
+	}
+	for who, want := range map[string]string{"line": "", "robot": shiva.PermissionDenied, "gone": shiva.Unauthenticated} {
+		got := ""
+		err := <-replies[who]
+		if remote, ok := errors.AsType[*shiva.RemoteError](err); ok {
+			got = remote.Type
+		}
+		if got != want || want == "" && err != nil {
+			t.Errorf("%s, who waited: %v, expected %q", who, err, want)
+		}
+	}
+}
+
 // TestOperatorsSeeStreams: status tells which camera, how old its newest answer is and who waits
 // for it; the answers themselves are shown to whoever may have them.
 func TestOperatorsSeeStreams(t *testing.T) {

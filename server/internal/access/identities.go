@@ -233,6 +233,23 @@ func (t *table) find(s *Credentials) *Identity {
 	}
 }
 
+// Named returns the present identity of the client that had the identity of that name; "": that had
+// none. The result is nil only if no identities are declared.
+func (r *Identities) Named(name string) *Identity {
+	t := r.table.Load()
+	if t == nil {
+		return nil
+	}
+	if name == "" || name == Anonymous {
+		return t.noToken[InMessage]
+	}
+	at := slices.IndexFunc(t.list, func(i *Identity) bool { return i.name == name })
+	if at < 0 {
+		return t.unknown
+	}
+	return t.list[at]
+}
+
 // Enter returns an error if the identity is nobody: the client presented nothing and there is no
 // [Anonymous], or it presented a token or a certificate that is not declared.
 func (i *Identity) Enter() error {

@@ -105,6 +105,11 @@ func (n *Name) ask(p *Poll) (waits bool) {
 		p.Err = p.fault(a)
 		return false
 	}
+	if s.may != nil {
+		if p.Err = s.may(n.name, &p.Question); p.Err != nil {
+			return false
+		}
+	}
 	n.join(p)
 	return true
 }

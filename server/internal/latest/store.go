@@ -26,10 +26,11 @@ type Store struct {
 	limit   int64
 	bytes   int64
 	names   map[string]*Name
-	sources *list.List // of *source, the one whose frame was answered longest ago first
-	evicted time.Time  // when the limit last made the store forget a stream; zero: never
-	done    Usage      // the counts of what it has done
-	closed  error      // not nil: answers every poll
+	sources *list.List                           // of *source, the one whose frame was answered longest ago first
+	evicted time.Time                            // when the limit last made the store forget a stream; zero: never
+	done    Usage                                // the counts of what it has done
+	closed  error                                // not nil: answers every poll
+	may     func(name string, q *Question) error // why a question must not wait; see Permit
 	sweeper *time.Timer
 	due     bool // the sweeper is set
 
@@ -72,6 +73,25 @@ func (s *Store) Close(err error) {
 	}
 	s.mu.Unlock()
 	gone.release()
+}
+
+// Permit ends the waiting of polls for which may returns an error, and refuses those to come: a
+// question may wait for longer than its asker has the right to ask. may gets the name that is
+// asked; it is called under the mutex.
+func (s *Store) Permit(may func(name string, q *Question) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.may = may
+	for _, n := range s.names {
+		for _, t := range n.topics {
+			for p, after := t.first, (*Poll)(nil); p != nil; p = after {
+				after = p.next
+				if err := may(n.name, &p.Question); err != nil {
+					s.tell(p, nil, err)
+				}
+			}
+		}
+	}
 }
 
 // Settings say how a name's answers are kept.
