@@ -261,7 +261,8 @@ func TestLatestRightsEnd(t *testing.T) {
 	if err := <-answer; err != nil {
 		t.Fatal(err)
 	}
-	for who, want := range map[string]string{"line": "", "robot": shiva.PermissionDenied, "gone": shiva.Unauthenticated} {
+	for who, want := range map[string]string{"line": "", "robot": shiva.PermissionDenied,
+		"gone": shiva.Unauthenticated} {
 		got := ""
 		err := <-replies[who]
 		if remote, ok := errors.AsType[*shiva.RemoteError](err); ok {

@@ -26,13 +26,15 @@ type Store struct {
 	limit   int64
 	bytes   int64
 	names   map[string]*Name
-	sources *list.List                           // of *source, the one whose frame was answered longest ago first
-	evicted time.Time                            // when the limit last made the store forget a stream; zero: never
-	done    Usage                                // the counts of what it has done
-	closed  error                                // not nil: answers every poll
-	may     func(name string, q *Question) error // why a question must not wait; see Permit
+	sources *list.List // of *source, the one whose frame was answered longest ago first
+	evicted time.Time  // when the limit last made the store forget a stream; zero: never
+	done    Usage      // the counts of what it has done
+	closed  error      // not nil: answers every poll
 	sweeper *time.Timer
 	due     bool // the sweeper is set
+
+	// may says why a question must not wait; nil: it may. See Permit.
+	may func(name string, q *Question) error
 
 	put     []served // answers for which polls may wait
 	told    []*Poll  // polls that have their answer
