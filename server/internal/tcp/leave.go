@@ -165,11 +165,11 @@ func (s *session) closed() {
 			s.execute(c)
 		case c.phase != inFlight:
 			s.loop.freeCall(c)
+		case c.parked != nil: // abandoned or not: it executes nothing
+			c.parked.Cancel()
 		case s.abandoned():
 		case c.feedback != nil:
 			c.feedback.Cancel()
-		case c.parked != nil:
-			c.parked.Cancel()
 		default:
 			s.loop.door.gate.Cancel(&c.gate)
 		}

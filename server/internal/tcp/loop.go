@@ -264,6 +264,9 @@ func (l *loop) submit() {
 			if c.shared == nil {
 				if q := c.gate.Detach(); q != nil {
 					l.park(c, q)
+					if c.session.phase == gone {
+						q.Cancel()
+					}
 					continue
 				}
 			}

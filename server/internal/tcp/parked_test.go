@@ -235,26 +235,39 @@ func TestFrameThenPollers(t *testing.T) {
 	})
 }
 
-// TestClosedBeforeItWaits: a client may send a question that waits, and close its connection,
-// before the loop has submitted what it has read.
-func TestClosedBeforeItWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, 1)
-		b, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: "m/latest",
-			Metadata: []byte(`{"stream":"cam","wait":true,"timeout_ms":1000}`)})
-		if err != nil {
-			t.Fatal(err)
+// TestGoneWhileItWaits: a question that waits ends with its connection, even if the loop has not
+// submitted yet what it has read, and if the client has ended its direction before.
+func TestGoneWhileItWaits(t *testing.T) {
+	b, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: "m/latest",
+		Metadata: []byte(`{"stream":"cam","wait":true,"timeout_ms":3600000}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, submitted := range []bool{false, true} {
+		for _, halfClosed := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCrowd(t, 1)
+				c.loop.begin()
+				s := c.peers[1].s
+				s.traffic(b)
+				if submitted {
+					c.loop.end()
+					c.loop.begin()
+				}
+				if halfClosed {
+					s.hangUp()
+				}
+				s.closed()
+				c.loop.end()
+				c.turns()
+				if free := len(c.loop.calls.free); free != 1 {
+					t.Errorf("submitted %v, half closed %v: %d calls are free of 1", submitted, halfClosed, free)
+				}
+				time.Sleep(2 * time.Minute)
+				synctest.Wait()
+			})
 		}
-		c.loop.begin()
-		c.peers[1].s.traffic(b)
-		c.peers[1].s.closed()
-		c.loop.end()
-		if free := len(c.loop.calls.free); free != 1 {
-			t.Errorf("%d calls are free of 1", free)
-		}
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
-	})
+	}
 }
 
 // TestParkedCallsEnd: whichever way a wait ends, its call is free again, and its place in the line.
