@@ -116,7 +116,7 @@ func TestPipelinesOfOperators(t *testing.T) {
 
 	o.expect("GET", "/v1/pipelines/made", "", 200, `"origin":"store"`, `"stage":"add","requests":1,"rows":3`, `"lost":{}`)
 	o.expect("GET", "/v1/pipelines/made/drawing", "", 200, `each boxes`, `3 rows a request`)
-	o.expect("GET", "/v1/models/made/explain", "", 200, "stage add asks adder about each of find.boxes", "Stage add had 1 requests in the last minute, with 3 rows each")
+	o.expect("GET", "/v1/models/made/explain", "", 200, "stage add asks adder about each of find.boxes", "Stage add had 1 request in the last minute, with 3 rows each")
 	o.expect("GET", "/v1/status", "", 200, `"name":"made","version":"","kind":"pipeline"`, `"pipelines":[{"name":"fixed"`)
 	o.expect("GET", "/v1/audit", "", 200, `"action":"create","what":"pipeline","name":"made"`, `"action":"change","what":"pipeline","name":"made"`)
 	if _, text := requestAdmin(t, s, "GET", "/metrics", "", ""); !strings.Contains(text, `shivad_stage_rows_total{outcome="ok",pipeline="made",stage="add"} 3`) {
