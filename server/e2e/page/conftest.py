@@ -29,7 +29,8 @@ expect.set_options(timeout=1000 * PATIENCE)
 
 FOLDS = (
     "Models", "Pipelines", "Streams", "Routes", "Applications", "Containers", "Without a result",
-    "Over a quota", "Further findings", "Diagnosis", "Requests", "Try it", "Batches", "Replicas", "Newest answers", "Settings in effect",
+    "Over a quota", "Further findings", "Diagnosis", "Requests", "Try it", "Batches", "Replicas", "Newest answers",
+    "Settings in effect",
 )  # fmt: skip
 """The titles of what folds, but for those that are open at first."""
 
