@@ -53,8 +53,8 @@ With --json: {"files": [...], "next": [...]}
 	}
 	f.BoolVar(&c.yes, "yes", false, "take the default for what no flag answers")
 	f.BoolVar(&o.force, "force", false, "overwrite the files that exist")
-	c.completeFlag(cmd, "listen", oneOf("local", "network"))
-	c.completeFlag(cmd, "secure", oneOf("none", "tokens", "tls"))
+	c.completeFlag(cmd, "listen", oneOf(listenWords...))
+	c.completeFlag(cmd, "secure", oneOf(secureWords...))
 	return cmd
 }
 
@@ -67,6 +67,9 @@ type initOptions struct {
 
 	python string // of the models, which this shell chooses; "" for none
 }
+
+// What --listen and --secure may be.
+var listenWords, secureWords = []string{"local", "network"}, []string{"none", "tokens", "tls"}
 
 // A question is asked unless its flag is given.
 type question struct {
@@ -82,10 +85,10 @@ func (o *initOptions) questions() []question {
 	return []question{
 		{"listen", "who sends requests: `WHERE` is local, for programs on this machine, or network", &o.listen,
 			"Who sends requests: programs on this machine (local), or others, too (network)?", always("local"),
-			words("local", "network")},
+			words(listenWords...)},
 		{"secure", "`HOW` to keep others out: none, tokens, or tls for tokens and encryption", &o.secure,
 			"How are others kept out: not at all (none), by tokens (tokens), or by tokens and encryption (tls)?",
-			o.usualSecurity, words("none", "tokens", "tls")},
+			o.usualSecurity, words(secureWords...)},
 		{"models", "serve the model files in a `FOLDER`, or none", &o.models,
 			"Which folder has your model files (or none)?", always("none"), folder},
 		{"state", "where applications and what they learn are kept: memory, file, or `URL`, as redis://HOST:6379/0", &o.state,
