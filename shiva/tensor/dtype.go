@@ -68,24 +68,25 @@ var dtypes = [...]struct {
 	kind      Kind
 	size      uint8 // bytes of an element; 0: variable
 	swapWidth uint8 // bytes of the unit that is in host byte order
+	extension bool  // Triton's V2 lacks it
 }{
-	Float16:    {"float16", "FP16", KindFloat, 2, 2},
-	Float32:    {"float32", "FP32", KindFloat, 4, 4},
-	Uint8:      {"uint8", "UINT8", KindUint, 1, 1},
-	Int8:       {"int8", "INT8", KindInt, 1, 1},
-	Uint16:     {"uint16", "UINT16", KindUint, 2, 2},
-	Int16:      {"int16", "INT16", KindInt, 2, 2},
-	Uint32:     {"uint32", "UINT32", KindUint, 4, 4},
-	Int32:      {"int32", "INT32", KindInt, 4, 4},
-	Uint64:     {"uint64", "UINT64", KindUint, 8, 8},
-	Float64:    {"float64", "FP64", KindFloat, 8, 8},
-	LongDouble: {"longdouble", "LONGDOUBLE", KindFloat, 16, 16},
-	Int64:      {"int64", "INT64", KindInt, 8, 8},
-	Complex64:  {"complex64", "COMPLEX64", KindComplex, 8, 4},
-	Complex128: {"complex128", "COMPLEX128", KindComplex, 16, 8},
-	Bool:       {"bool", "BOOL", KindBool, 1, 1},
-	BFloat16:   {"bfloat16", "BF16", KindFloat, 2, 2},
-	Bytes:      {"bytes", "BYTES", KindBytes, 0, 1},
+	Float16:    {"float16", "FP16", KindFloat, 2, 2, false},
+	Float32:    {"float32", "FP32", KindFloat, 4, 4, false},
+	Uint8:      {"uint8", "UINT8", KindUint, 1, 1, false},
+	Int8:       {"int8", "INT8", KindInt, 1, 1, false},
+	Uint16:     {"uint16", "UINT16", KindUint, 2, 2, false},
+	Int16:      {"int16", "INT16", KindInt, 2, 2, false},
+	Uint32:     {"uint32", "UINT32", KindUint, 4, 4, false},
+	Int32:      {"int32", "INT32", KindInt, 4, 4, false},
+	Uint64:     {"uint64", "UINT64", KindUint, 8, 8, false},
+	Float64:    {"float64", "FP64", KindFloat, 8, 8, false},
+	LongDouble: {"longdouble", "LONGDOUBLE", KindFloat, 16, 16, true},
+	Int64:      {"int64", "INT64", KindInt, 8, 8, false},
+	Complex64:  {"complex64", "COMPLEX64", KindComplex, 8, 4, true},
+	Complex128: {"complex128", "COMPLEX128", KindComplex, 16, 8, true},
+	Bool:       {"bool", "BOOL", KindBool, 1, 1, false},
+	BFloat16:   {"bfloat16", "BF16", KindFloat, 2, 2, false},
+	Bytes:      {"bytes", "BYTES", KindBytes, 0, 1, false},
 }
 
 // DTypes are all of them, in the order of their numbers.
@@ -195,6 +196,10 @@ func (d DType) String() string {
 	}
 	return dtypes[d].name
 }
+
+// Extension reports whether the Predict Protocol V2, as Triton serves it, lacks d: the name that
+// [DType.V2] returns is then ours.
+func (d DType) Extension() bool { return d.Valid() && dtypes[d].extension }
 
 // V2 returns the name in the Predict Protocol V2, such as "FP32"; "" for an invalid DType.
 func (d DType) V2() string {

@@ -317,7 +317,7 @@ func configType(d tensor.DType) string {
 	switch {
 	case d == tensor.Bytes:
 		return "TYPE_STRING"
-	case !d.Ordered(): // long doubles and complex numbers, which the enumeration lacks
+	case d.Extension(): // the enumeration lacks it
 		return "TYPE_INVALID"
 	}
 	return "TYPE_" + d.V2()
