@@ -7,6 +7,7 @@ import (
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -136,5 +137,6 @@ func recognise(m *zmtp.Message, d Dialect, limits Limits, pool *tensor.Pool) (co
 	case len(f) == 4:
 		return &v1{legacy: base, sized: d == DialectV1b}, nil
 	}
-	return nil, fmt.Errorf("first message has %d frames, the first of them empty: no known RPC version", len(f))
+	return nil, fmt.Errorf("first message has %s, the first of them empty: no known RPC version",
+		plural.Of(len(f), "frame"))
 }

@@ -505,7 +505,7 @@ func TestRecognise(t *testing.T) {
 		{"v1 late answer", []string{"", "01000000", "0000803f"}, DialectV3, late},
 		{"v1b late answer of Java", []string{"", "0100000000000000", "0000803f"}, DialectV1b, late},
 		{"nothing", []string{"", "00"}, DialectV3, "first message has 2 frames, the first of them empty: no known RPC version"},
-		{"one empty frame", []string{""}, DialectV3, "first message has 1 frames, the first of them empty: no known RPC version"},
+		{"one empty frame", []string{""}, DialectV3, "first message has 1 frame, the first of them empty: no known RPC version"},
 	} {
 		c, err := recognise(message(t, tt.frames), tt.dialect, Limits{}, nil)
 		got := ""

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -91,11 +92,11 @@ func (c *v2) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 		if len(f.Data) == 4*b.Rows {
 			hint = " (a float for each, as RPC v2a answers, would have as many)"
 		}
-		return nil, fmt.Errorf("answer of %d bytes to a batch of %d rows: its table of sizes alone has %d%s",
-			len(f.Data), b.Rows, table, hint)
+		return nil, fmt.Errorf("answer of %d bytes to a batch of %s: its table of sizes alone has %d%s",
+			len(f.Data), plural.Of(b.Rows, "row"), table, hint)
 	}
 	if n := binary.LittleEndian.Uint32(f.Data); int64(n) != int64(b.Rows) {
-		return nil, fmt.Errorf("%d outputs for a batch of %d rows", n, b.Rows)
+		return nil, fmt.Errorf("%s for a batch of %s", plural.Of(n, "output"), plural.Of(b.Rows, "row"))
 	}
 	sizes, rest := f.Data[4:table], f.Data[table:]
 	total := uint64(0)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -109,10 +110,11 @@ func (c *v3) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	}
 	header, outputs := m.Frames[4].Data, m.Frames[5:]
 	if len(header) != 8*(1+len(outputs)) || binary.LittleEndian.Uint64(header) != uint64(len(outputs)) {
-		return nil, fmt.Errorf("response header of %d bytes does not fit %d outputs", len(header), len(outputs))
+		return nil, fmt.Errorf("response header of %d bytes does not fit %s", len(header),
+			plural.Of(len(outputs), "output"))
 	}
 	if len(outputs) != b.Rows {
-		return nil, fmt.Errorf("%d outputs for a batch of %d rows", len(outputs), b.Rows)
+		return nil, fmt.Errorf("%s for a batch of %s", plural.Of(len(outputs), "output"), plural.Of(b.Rows, "row"))
 	}
 	size := 0
 	for i, f := range outputs {

@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/shiva/jsonscan"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -406,10 +407,12 @@ func (c *v4) outputs(f []zmtp.Frame, b *scheduler.Batch) (*answer, error) {
 		return nil, fmt.Errorf("%s", clip(h.Error))
 	}
 	if len(h.Outputs) != len(f) {
-		return nil, fmt.Errorf("it describes %d outputs but sent %d frames for them", len(h.Outputs), len(f))
+		return nil, fmt.Errorf("it describes %s but sent %s for them", plural.Of(len(h.Outputs), "output"),
+			plural.Of(len(f), "frame"))
 	}
 	if len(h.Outputs) != len(c.spec.Outputs) {
-		return nil, fmt.Errorf("it declared %d outputs and answered with %d", len(c.spec.Outputs), len(h.Outputs))
+		return nil, fmt.Errorf("it declared %s and answered with %d", plural.Of(len(c.spec.Outputs), "output"),
+			len(h.Outputs))
 	}
 	a := newAnswer()
 	large := int64(0)

@@ -162,7 +162,7 @@ func TestV4Errors(t *testing.T) {
 		}, "too dark"},
 		{"row error outside", func(b *containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: b.Inputs, Rows: map[int]string{1: "?"}}
-		}, "row 1 in a batch of 1 rows"},
+		}, "row 1 in a batch of 1 row"},
 		{"too many rows", func(b *containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: y(1, 2, 3, 4, 5, 6, 7, 8)}
 		}, "[2, 4]"},

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -180,15 +181,15 @@ func outcomeOfFailure(err error) Outcome {
 func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 	spec := &b.model.spec
 	if len(outputs) != len(spec.Outputs) {
-		return fmt.Errorf("%w: it declared %d outputs and answered with %d",
-			ErrContainerFailed, len(spec.Outputs), len(outputs))
+		return fmt.Errorf("%w: it declared %s and answered with %d",
+			ErrContainerFailed, plural.Of(len(spec.Outputs), "output"), len(outputs))
 	}
 	for i := range outputs {
 		t, want := &outputs[i], &spec.Outputs[i]
 		ragged := want.Ragged != ""
 		if t.Rows() != b.Rows && (!ragged || len(t.Shape) == 0) {
-			return fmt.Errorf("%w: output %q has shape %s for a batch of %d rows",
-				ErrContainerFailed, want.Name, t.Shape, b.Rows)
+			return fmt.Errorf("%w: output %q has shape %s for a batch of %s",
+				ErrContainerFailed, want.Name, t.Shape, plural.Of(b.Rows, "row"))
 		}
 		if t.DType != want.DType {
 			return fmt.Errorf("%w: output %q is declared as %s, got %s",
@@ -211,8 +212,8 @@ func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 	}
 	for _, e := range rowErrors {
 		if e.Row < 0 || e.Row >= b.Rows {
-			return fmt.Errorf("%w: it reports an error for row %d in a batch of %d rows (%s)",
-				ErrContainerFailed, e.Row, b.Rows, e.Message)
+			return fmt.Errorf("%w: it reports an error for row %d in a batch of %s (%s)",
+				ErrContainerFailed, e.Row, plural.Of(b.Rows, "row"), e.Message)
 		}
 	}
 	return nil
@@ -225,13 +226,14 @@ func (b *Batch) checkCounts(t, counts *tensor.Tensor, by string) error {
 	for row := range b.Rows {
 		n := countAt(counts, row)
 		if n < 0 || n > int64(left) {
-			return fmt.Errorf("%s is %d for row %d, but only %d of its %d values are left",
-				by, n, row, left, t.Shape[0])
+			return fmt.Errorf("%s is %d for row %d, but only %d of its %s left",
+				by, n, row, left, plural.Words(t.Shape[0], "value is", "values are"))
 		}
 		left -= int(n)
 	}
 	if left > 0 {
-		return fmt.Errorf("%s adds up to %d values for %d rows, but it has %d", by, t.Shape[0]-left, b.Rows, t.Shape[0])
+		return fmt.Errorf("%s adds up to %s for %s, but it has %d", by, plural.Of(t.Shape[0]-left, "value"),
+			plural.Of(b.Rows, "row"), t.Shape[0])
 	}
 	return nil
 }

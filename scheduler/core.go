@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // never is later than any time.
@@ -144,8 +146,8 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 		return
 	}
 	if r.Rows > c.cfg.QueueRows || r.bytes > c.cfg.QueueBytes {
-		c.refuse(r, OutcomeTooLarge, fmt.Errorf("%w: %d rows and %d bytes, but queue_rows is %d and queue_bytes %d",
-			ErrTooLarge, r.Rows, r.bytes, c.cfg.QueueRows, c.cfg.QueueBytes), fx)
+		c.refuse(r, OutcomeTooLarge, fmt.Errorf("%w: %s and %d bytes, but queue_rows is %d and queue_bytes %d",
+			ErrTooLarge, plural.Of(r.Rows, "row"), r.bytes, c.cfg.QueueRows, c.cfg.QueueBytes), fx)
 		return
 	}
 	if !c.hopeful(now) {

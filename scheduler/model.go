@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -275,8 +276,8 @@ func (r *Request) check(s *Scheduler) {
 	case len(r.Inputs) == 0 && len(r.Model.spec.Inputs) > 0:
 		r.Err = fmt.Errorf("%w: the request has no inputs", ErrInvalidInput)
 	case len(r.Inputs) > len(r.Model.spec.Inputs):
-		r.Err = fmt.Errorf("%w: the request has %d inputs, and the model declares %d",
-			ErrInvalidInput, len(r.Inputs), len(r.Model.spec.Inputs))
+		r.Err = fmt.Errorf("%w: the request has %s, and the model declares %d",
+			ErrInvalidInput, plural.Of(len(r.Inputs), "input"), len(r.Model.spec.Inputs))
 	case r.Priority < 0 || r.Priority >= priorities:
 		r.Err = fmt.Errorf("%w: expected a priority from 0 to %d, got %d", ErrInvalidInput, priorities-1, r.Priority)
 	}
@@ -295,8 +296,8 @@ func (r *Request) check(s *Scheduler) {
 			rows, shares = 1, true
 		}
 		if t.Rows() != rows {
-			r.Err = fmt.Errorf("%w: input %q has shape %s, but the request has %d rows of it",
-				ErrInvalidInput, t.Name, t.Shape, rows)
+			r.Err = fmt.Errorf("%w: input %q has shape %s, but the request has %s of it",
+				ErrInvalidInput, t.Name, t.Shape, plural.Of(rows, "row"))
 		} else if err := t.Check(); err != nil {
 			r.Err = fmt.Errorf("%w: input %q: %w", ErrInvalidInput, t.Name, err)
 		}

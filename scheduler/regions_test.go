@@ -323,7 +323,7 @@ func TestRegionsDeclared(t *testing.T) {
 			r.Rare = &scheduler.Rare{Picture: 1}
 			return r
 		}(),
-		"has shape [2, 10, 10, 1], but the request has 1 rows of it": func() *scheduler.Request {
+		"has shape [2, 10, 10, 1], but the request has 1 row of it": func() *scheduler.Request {
 			r, two := cutRequest(t, nil, 1, 1, 0, 2), cutRequest(t, nil, 1, 0, 0, 0)
 			r.Inputs[0] = two.Inputs[0]
 			return r

@@ -431,7 +431,7 @@ func TestRegionsAtTheDoors(t *testing.T) {
 		{"shared memory", cutShared(t, s, boxes(tensor.Shape{2, 4}, first...)), "true 1[0 0 0.5 0.5]1[0.25 0 1 1]"},
 
 		{"one of several is not a number", shiva("cut", "", picture,
-			boxes(tensor.Shape{3, 4}, 0, 0, 1, 1, 0, nan, 1, 1, 1, 0, 0, 1)), `invalid input: input "image_regions": row 1: a coordinate is not a number, or infinite (and 1 more rows cannot be cut)`},
+			boxes(tensor.Shape{3, 4}, 0, 0, 1, 1, 0, nan, 1, 1, 1, 0, 0, 1)), `invalid input: input "image_regions": row 1: a coordinate is not a number, or infinite (and 1 more row cannot be cut)`},
 		{"mirrored both ways", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, 1, 1, 0, 0)), `row 0: [1, 1, 0, 0] is empty or turned inside out`},
 		{"turned inside out", shiva("cut", "", picture, boxes(tensor.Shape{1, 4, 2}, 0, 0, 0, 1, 1, 1, 1, 0)), `row 0: [[0, 0], [0, 1], [1, 1], [1, 0]] is empty or turned inside out`},
 		{"empty", shiva("cut", "", picture, boxes(tensor.Shape{1, 4}, 0.5, 0, 0.5, 1)), `row 0: [0.5, 0, 0.5, 1] is empty or turned inside out`},

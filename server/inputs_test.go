@@ -63,7 +63,7 @@ func TestWithoutInputsThroughEveryDoor(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf(`no input "x"; model %q takes no inputs`, name)) {
 				t.Errorf("%s %s: a tensor is answered with %v", name, ask.name, err)
 			}
-			if _, err := ask.ask(t.Context(), "echo1"); err == nil || !strings.Contains(err.Error(), `expected 1 tensors ("x" int64 [-1]), got 0`) {
+			if _, err := ask.ask(t.Context(), "echo1"); err == nil || !strings.Contains(err.Error(), `expected 1 tensor ("x" int64 [-1]), got 0`) {
 				t.Errorf("%s: without its input: %v", ask.name, err)
 			}
 		}

@@ -125,7 +125,7 @@ func TestLibraryErrors(t *testing.T) {
 	}{
 		{t.Context(), Request{Name: "ech", Inputs: []tensor.Tensor{x}}, scheduler.ErrNotFound, `"echo"`},
 		{t.Context(), Request{Name: "echo", Version: "9", Inputs: []tensor.Tensor{x}}, scheduler.ErrNotFound, `"9"`},
-		{t.Context(), Request{Name: "echo"}, scheduler.ErrInvalidInput, "expected 1 tensors"},
+		{t.Context(), Request{Name: "echo"}, scheduler.ErrInvalidInput, "expected 1 tensor"},
 		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{short}}, scheduler.ErrInvalidInput, `input ""`},
 		{t.Context(), Request{Name: "echo", Inputs: []tensor.Tensor{x}, Outputs: []string{"y"}},
 			scheduler.ErrInvalidInput, `"y"`},

@@ -122,7 +122,7 @@ func TestStartTellsTheTruth(t *testing.T) {
 		}
 		return false
 	})
-	if code, text := operateContainer(t, s, "stop", "deaf"); code != http.StatusOK || !strings.Contains(text, "did not end within stop_timeout, 50ms, and were killed") {
+	if code, text := operateContainer(t, s, "stop", "deaf"); code != http.StatusOK || !strings.Contains(text, "1 process did not end within stop_timeout, 50ms, and had to be killed") {
 		t.Errorf("stop: %d %s", code, text)
 	}
 }

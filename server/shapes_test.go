@@ -346,7 +346,7 @@ func TestRaggedAnswers(t *testing.T) {
 		count int64
 		words string
 	}{
-		{2, "count adds up to 2 values for 1 rows, but it has 3"},
+		{2, "count adds up to 2 values for 1 row, but it has 3"},
 		{4, "count is 4 for row 0, but only 3 of its 3 values are left"},
 		{-1, "count is -1 for row 0"},
 		{1<<63 - 1, "count is 9223372036854775807 for row 0"},

@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/shiva/jsonscan"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -485,7 +486,8 @@ func (b *Batch) check(outputs []tensor.Tensor) error {
 	}
 	for _, f := range b.failed {
 		if f.Row < 0 || f.Row >= b.Rows {
-			return fmt.Errorf("container: Fail was called for row %d of a batch of %d rows", f.Row, b.Rows)
+			return fmt.Errorf("container: Fail was called for row %d of a batch of %s", f.Row,
+				plural.Of(b.Rows, "row"))
 		}
 	}
 	return nil
@@ -494,13 +496,14 @@ func (b *Batch) check(outputs []tensor.Tensor) error {
 // check compares outputs for the given number of rows with the declaration.
 func (m *Model) check(outputs []tensor.Tensor, rows int) error {
 	if len(outputs) != len(m.Outputs) {
-		return fmt.Errorf("container: Predict returned %d outputs, %d are declared", len(outputs), len(m.Outputs))
+		return fmt.Errorf("container: Predict returned %s, %s declared", plural.Of(len(outputs), "output"),
+			plural.Words(len(m.Outputs), "is", "are"))
 	}
 	for i := range outputs {
 		t, spec := &outputs[i], &m.Outputs[i]
 		if t.DType != spec.DType || !m.fits(t.Shape, spec, rows) {
-			return fmt.Errorf("container: Predict returned %s %s for output %q, declared %s %s, for a batch of %d rows",
-				t.DType, t.Shape, spec.Name, spec.DType, spec.Shape, rows)
+			return fmt.Errorf("container: Predict returned %s %s for output %q, declared %s %s, for a batch of %s",
+				t.DType, t.Shape, spec.Name, spec.DType, spec.Shape, plural.Of(rows, "row"))
 		}
 		if err := t.Check(); err != nil {
 			return fmt.Errorf("container: output %q: %w", spec.Name, err)

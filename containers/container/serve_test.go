@@ -194,7 +194,7 @@ func TestPredict(t *testing.T) {
 				b.Fail(3, errors.New("?"))
 				return b.Inputs, nil
 			}, "row 3 of a batch of 3"},
-			{"no outputs", func(b *container.Batch) ([]tensor.Tensor, error) { return nil, nil }, "returned 0 outputs, 1 are declared"},
+			{"no outputs", func(b *container.Batch) ([]tensor.Tensor, error) { return nil, nil }, "returned 0 outputs, 1 is declared"},
 			{"wrong rows", func(b *container.Batch) ([]tensor.Tensor, error) { return other, nil }, "float32 [2, 2] for output"},
 			{"lying shape", func(b *container.Batch) ([]tensor.Tensor, error) {
 				return []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{3, 2}, Data: make([]byte, 5)}}, nil

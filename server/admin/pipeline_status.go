@@ -78,6 +78,9 @@ func (l StageLoad) Words() string {
 		return "no requests"
 	}
 	text := fmt.Sprintf("%.3g rows a request", float64(l.Rows)/float64(l.Requests))
+	if l.Rows == l.Requests {
+		text = "1 row a request"
+	}
 	if l.Took > 0 {
 		text += fmt.Sprintf(", %.3g ms", 1000*l.Took)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // Descriptors that are not client connections: listeners, event polls, logs and profiles, the admin
@@ -65,8 +67,8 @@ func divide(wanted Share, processes int) (Share, error) {
 		Containers: min(wanted.Containers, free/4), Regions: min(wanted.Regions, free/8)}
 	s.TCP = min(wanted.TCP, free-s.REST-s.GRPC-s.Frigate-s.Containers-s.Regions)
 	if s.TCP < 1 || s.REST < 1 || s.GRPC < 1 || s.Frigate < min(1, wanted.Frigate) || s.Containers < 1 {
-		return Share{}, fmt.Errorf("config: the limit of %d open files is too low: the server itself needs %d, and %d for %d processes; raise the limit (ulimit -n)",
-			limit.Cur, reserved, perProcess*processes, processes)
+		return Share{}, fmt.Errorf("config: the limit of %d open files is too low: the server itself needs %d, and %d for %s; raise the limit (ulimit -n)",
+			limit.Cur, reserved, perProcess*processes, plural.Words(processes, "process", "processes"))
 	}
 	return s, nil
 }

@@ -38,8 +38,9 @@ shiva/unixsocket:
 shiva/token:
 shiva:                      shiva/token shiva/jsonscan shiva/tensor shiva/unixsocket shiva/backoff
 shiva/nested:               shiva/tensor
-shiva/jsontensor:           shiva shiva/jsonscan shiva/tensor
+shiva/jsontensor:           shiva shiva/jsonscan shiva/tensor shiva/plural
 shiva/nearest:
+shiva/plural:
 shiva/backoff:
 server/picture:
 shiva/certtest:
@@ -47,7 +48,7 @@ shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
 shiva/hosttest:
 
-scheduler:                  shiva/tensor scheduler/inorder scheduler/setting
+scheduler:                  shiva/tensor scheduler/inorder scheduler/setting shiva/plural
 scheduler/naming:           golang.org/x/text
 scheduler/inorder:
 scheduler/setting:
@@ -60,58 +61,58 @@ containers/internal/wire:   shiva/jsonscan shiva/tensor
 containers/internal/arena:           shiva/tensor golang.org/x/sys
 containers/internal/adapter:         scheduler shiva shiva/jsonscan shiva/tensor
 containers/internal/subset:
-containers/container:       containers/internal/subset scheduler/rounds shiva/token containers/internal/arena containers/zmtp containers/internal/wire shiva/jsonscan shiva/tensor go.opentelemetry.io/otel shiva/backoff | containers scheduler
-containers:                 containers/internal/adapter containers/internal/arena containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/jsonscan shiva/tensor shiva/unixsocket github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting shiva/backoff | containers/container github.com/go-zeromq/zmq4
+containers/container:       containers/internal/subset scheduler/rounds shiva/token containers/internal/arena containers/zmtp containers/internal/wire shiva/jsonscan shiva/tensor go.opentelemetry.io/otel shiva/backoff shiva/plural | containers scheduler
+containers:                 containers/internal/adapter containers/internal/arena containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/jsonscan shiva/tensor shiva/unixsocket github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting shiva/backoff shiva/plural | containers/container github.com/go-zeromq/zmq4
 containers/containertest:   containers/internal/adapter containers/zmtp containers/internal/wire scheduler shiva/jsonscan shiva/tensor
 
 server/internal/wake:
 server/internal/fault:      scheduler server/internal/metrics shiva
 cmd/shivad/internal/logqueue:
-server/internal/unfinished:  server/internal/access scheduler scheduler/setting shiva/tensor
+server/internal/unfinished:  server/internal/access scheduler scheduler/setting shiva/tensor shiva/plural
 server/admin:               scheduler/setting
 server/manual:
 server/manual/manualtest:
 server/internal/access:     scheduler scheduler/naming scheduler/setting server/admin server/internal/fault shiva/tensor
-server/internal/listen:     scheduler scheduler/setting server/internal/access server/internal/metrics server/internal/capacity shiva/backoff shiva/unixsocket
+server/internal/listen:     scheduler scheduler/setting server/internal/access server/internal/metrics server/internal/capacity shiva/backoff shiva/unixsocket shiva/plural
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
 server/internal/trace:      server/internal/wake scheduler google.golang.org/protobuf shiva/backoff
 server/internal/trace/tracetest: go.opentelemetry.io/proto/slim/otlp google.golang.org/protobuf
 server/internal/parameter:  server/internal/trace scheduler shiva/jsonscan scheduler/setting
-server/config:              server/admin server/internal/pipelines server/internal/capacity server/internal/trace server/internal/parameter server/internal/access scheduler scheduler/naming shiva/nearest server/internal/listen shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state golang.org/x/sys
+server/config:              server/admin server/internal/pipelines server/internal/capacity server/internal/trace server/internal/parameter server/internal/access scheduler scheduler/naming shiva/nearest server/internal/listen shiva/unixsocket github.com/pelletier/go-toml/v2 containers scheduler/setting server/state golang.org/x/sys shiva/plural
 server/admin/admintest:     server/admin server/internal/access server/internal/operate
 server/internal/capacity:
 server/build:
 server/layout:
 server/internal/metrics:             scheduler github.com/prometheus/client_golang
-server/selection:           shiva/nearest shiva/tensor | github.com/x448/float16
-server/internal/apps:       server/admin server/internal/composite server/internal/fault server/internal/wake shiva/backoff server/internal/gate server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva/jsontensor shiva/jsonscan shiva/tensor | github.com/anishathalye/porcupine
+server/selection:           shiva/nearest shiva/tensor shiva/plural | github.com/x448/float16
+server/internal/apps:       server/admin server/internal/composite server/internal/fault server/internal/wake shiva/backoff server/internal/gate server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva/jsontensor shiva/jsonscan shiva/tensor shiva/plural | github.com/anishathalye/porcupine
 server/internal/composite:  server/internal/gate server/internal/wake server/state scheduler scheduler/inorder shiva/nearest
-server/internal/pipelines:  shiva/nested server/admin server/internal/composite server/internal/fault server/internal/gate server/internal/metrics server/internal/trace server/internal/parameter server/picture server/state scheduler scheduler/naming scheduler/setting shiva/nearest shiva/tensor | server/internal/apps
+server/internal/pipelines:  shiva/nested server/admin server/internal/composite server/internal/fault server/internal/gate server/internal/metrics server/internal/trace server/internal/parameter server/picture server/state scheduler scheduler/naming scheduler/setting shiva/nearest shiva/tensor shiva/plural | server/internal/apps
 server/internal/latest:     scheduler shiva/tensor
 server/internal/cache:      server/internal/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               server/internal/wake github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting shiva/backoff
 server/state/statetest:     server/state shiva/budgettest shiva/hosttest github.com/redis/go-redis/v9
-server/internal/gate:        shiva/nested server/internal/fault server/internal/capacity server/internal/unfinished server/internal/trace server/internal/access server/internal/cache server/internal/latest shiva/nearest server/picture server/internal/parameter server/internal/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor
+server/internal/gate:        shiva/nested server/internal/fault server/internal/capacity server/internal/unfinished server/internal/trace server/internal/access server/internal/cache server/internal/latest shiva/nearest server/picture server/internal/parameter server/internal/metrics scheduler scheduler/setting shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/plural
 server/internal/regions:     server/internal/fault server/internal/capacity server/internal/access server/internal/parameter scheduler shiva/tensor golang.org/x/sys
 server/internal/predict:     shiva/nested server/internal/fault server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/regions server/config server/internal/metrics scheduler shiva shiva/jsontensor shiva/jsonscan shiva/tensor
 server/internal/doortest:    server/config server/internal/apps server/internal/gate server/internal/listen server/internal/predict server/internal/regions server/internal/metrics server/state scheduler scheduler/schedtest shiva/budgettest shiva/tensor
 server/internal/modelfiles: server/internal/fault server/internal/wake shiva/backoff server/internal/predict server/config scheduler/naming golang.org/x/sys
 server/doctor:              containers server/admin server/config server/internal/capacity server/internal/listen server/internal/modelfiles server/state shiva/unixsocket golang.org/x/sys
-server/internal/operate:    server/internal/pipelines server/internal/modelfiles containers scheduler scheduler/setting server/admin server/config server/internal/access server/internal/apps server/internal/composite server/internal/fault server/internal/gate server/internal/listen server/internal/capacity server/internal/metrics server/internal/parameter server/internal/predict server/internal/regions server/internal/unfinished server/internal/wake shiva/backoff server/selection server/state shiva/jsonscan shiva/jsontensor shiva/tensor shiva/unixsocket server/manual github.com/yuin/goldmark
-server/internal/tcp:                  server/internal/fault server/internal/capacity server/internal/unfinished server/internal/wake server/internal/trace server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/regions server/internal/metrics scheduler scheduler/setting shiva shiva/jsonscan shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps shiva/unixsocket
-server/internal/rest:                 shiva/nested server/internal/fault server/internal/unfinished server/internal/trace server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler shiva/jsontensor shiva/jsonscan shiva/tensor | server/internal/apps shiva/unixsocket
+server/internal/operate:    server/internal/pipelines server/internal/modelfiles containers scheduler scheduler/setting server/admin server/config server/internal/access server/internal/apps server/internal/composite server/internal/fault server/internal/gate server/internal/listen server/internal/capacity server/internal/metrics server/internal/parameter server/internal/predict server/internal/regions server/internal/unfinished server/internal/wake shiva/backoff server/selection server/state shiva/jsonscan shiva/jsontensor shiva/tensor shiva/unixsocket server/manual github.com/yuin/goldmark shiva/plural
+server/internal/tcp:                  server/internal/fault server/internal/capacity server/internal/unfinished server/internal/wake server/internal/trace server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/regions server/internal/metrics scheduler scheduler/setting shiva shiva/jsonscan shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys shiva/plural | server/internal/apps shiva/unixsocket
+server/internal/rest:                 shiva/nested server/internal/fault server/internal/unfinished server/internal/trace server/internal/access server/internal/listen server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler shiva/jsontensor shiva/jsonscan shiva/tensor shiva/plural | server/internal/apps shiva/unixsocket
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/internal/grpc/wire:   server/internal/fault server/internal/unfinished server/internal/gate scheduler scheduler/setting shiva/tensor google.golang.org/grpc google.golang.org/protobuf
-server/internal/grpc:                 server/internal/fault server/internal/unfinished shiva/backoff server/internal/trace server/internal/access server/internal/listen server/internal/grpc/wire server/grpc/pb server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler scheduler/naming shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | shiva/unixsocket
-server/internal/frigate:              server/internal/fault server/internal/unfinished server/internal/access server/internal/listen server/internal/gate server/internal/predict server/internal/metrics containers/zmtp scheduler shiva/jsonscan shiva/tensor | server/config shiva/unixsocket
+server/internal/grpc:                 server/internal/fault server/internal/unfinished shiva/backoff server/internal/trace server/internal/access server/internal/listen server/internal/grpc/wire server/grpc/pb server/internal/gate server/internal/parameter server/internal/predict server/internal/regions server/internal/metrics scheduler scheduler/naming shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf shiva/plural | shiva/unixsocket
+server/internal/frigate:              server/internal/fault server/internal/unfinished server/internal/access server/internal/listen server/internal/gate server/internal/predict server/internal/metrics containers/zmtp scheduler shiva/jsonscan shiva/tensor shiva/plural | server/config shiva/unixsocket
 server:                      server/internal/modelfiles server/internal/capacity server/internal/unfinished server/internal/wake shiva/backoff server/internal/frigate server/internal/trace server/internal/operate server/internal/access server/internal/listen server/internal/apps server/internal/clock server/internal/gate server/internal/latest server/internal/parameter server/internal/predict server/internal/regions server/internal/tcp server/internal/rest server/internal/grpc server/admin server/config server/internal/metrics server/build containers scheduler scheduler/setting shiva/jsonscan shiva/tensor shiva/unixsocket | golang.org/x/sys containers/zmtp containers/container server/grpc/pb google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf shiva/token server/internal/fault server/selection server/state shiva
 
 server/e2e:                 | containers containers/container shiva shiva/jsonscan shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
 
 cmd/shivad:                 shiva/backoff server cmd/shivad/internal/logqueue server/config server/doctor server/build server/manual | server/admin shiva/tensor
 cmd/shivad/unit:
-cmd/shivactl:               cmd/shivad/unit shiva/nested server/picture shiva/backoff shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag golang.org/x/image golang.org/x/term google.golang.org/protobuf server/manual | golang.org/x/sys server/config
+cmd/shivactl:               cmd/shivad/unit shiva/nested server/picture shiva/backoff shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag golang.org/x/image golang.org/x/term google.golang.org/protobuf server/manual shiva/plural | golang.org/x/sys server/config
 
 examples/client:             shiva shiva/tensor
 examples/client/stream:      shiva shiva/tensor

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -216,7 +217,7 @@ func (c *combiner) unfit(outputs []tensor.Tensor) string {
 // unlike returns how outputs differ from the first model's, "" if in values only.
 func unlike(outputs, first []tensor.Tensor) string {
 	if len(outputs) != len(first) {
-		return fmt.Sprintf("%d outputs, and the heaviest model has %d", len(outputs), len(first))
+		return fmt.Sprintf("%s, and the heaviest model has %d", plural.Of(len(outputs), "output"), len(first))
 	}
 	for i, t := range outputs {
 		if o := first[i]; t.Name != o.Name || t.DType != o.DType || !t.Shape.Equal(o.Shape) {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -222,7 +223,7 @@ func elements(x, y tensor.Tensor) (int, error) {
 	}
 	n, _ := x.Shape.Elements()
 	if m, _ := y.Shape.Elements(); m != n {
-		return 0, fmt.Errorf("output %q has %d elements, and the truth %d", x.Name, n, m)
+		return 0, fmt.Errorf("output %q has %s, and the truth %d", x.Name, plural.Of(n, "element"), m)
 	}
 	return n, nil
 }

@@ -34,7 +34,7 @@ func TestLoss(t *testing.T) {
 		{"no rows", nil, i64(), i64(), 0, ""},
 		{"text for a number", nil, i64(1), one(texts("1")), 0, "truth is no int64"},
 		{"a number that cannot be", nil, one(of("y", tensor.Shape{1}, int8(1))), i64(300), 0, "300"},
-		{"too many", nil, i64(1), i64(1, 2), 0, "1 elements, and the truth 2"},
+		{"too many", nil, i64(1), i64(1, 2), 0, "1 element, and the truth 2"},
 		{"no truth", nil, i64(1), nil, 0, "truth has no outputs"},
 		{"no output", map[string]any{"output": "z"}, i64(1), i64(1), 0, `no output "z"`},
 		{"absolute", map[string]any{"loss": "absolute"}, f64(0, 0.5), f64(0.25, 0.5), 0.125, ""},

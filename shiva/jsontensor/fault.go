@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/shivad/shivad/shiva/jsonscan"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -21,12 +22,13 @@ func Fault(data []byte, d tensor.DType, shape tensor.Shape, done int) error {
 	case found.mixed:
 		return fmt.Errorf("data has an array that mixes arrays and other values")
 	case nested && found.levels != len(shape):
-		return fmt.Errorf("shape %s has %d dimensions, but data is nested %d deep; expected the same depth, or one flat array of %d elements",
-			shape, len(shape), found.levels, count)
+		return fmt.Errorf("shape %s has %s, but data is nested %d deep; expected the same depth, or one flat array of %s",
+			shape, plural.Of(len(shape), "dimension"), found.levels, plural.Of(count, "element"))
 	case found.total != count:
-		return fmt.Errorf("shape %s takes %d elements, got %d", shape, count, found.total)
+		return fmt.Errorf("shape %s takes %s, got %d", shape, plural.Of(count, "element"), found.total)
 	case nested && found.ragged:
-		return fmt.Errorf("data has %d elements, but the lengths of its arrays do not match shape %s", count, shape)
+		return fmt.Errorf("data has %s, but the lengths of its arrays do not match shape %s",
+			plural.Of(count, "element"), shape)
 	}
 	return fmt.Errorf("element %d: expected %s, got %s", done, wanted(d), short(found.at))
 }

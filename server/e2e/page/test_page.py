@@ -427,7 +427,7 @@ def test_pipelines(open_page: Open, loaded: Server) -> None:
     expect(drawing.locator(".figures")).to_have_text("no requests")
     with Client(loaded.addresses["tcp"]) as client:
         client.infer(name, np.zeros((8, 8), "uint8"))
-    expect(drawing.locator(".figures")).to_contain_text("1 rows a request")
+    expect(drawing.locator(".figures")).to_contain_text("1 row a request")
     row = box.get_by_role("row", name=stage)
     expect(row.get_by_role("cell").first).to_have_text("1")
     expect(box.locator(".dot.good")).to_have_text("answers")

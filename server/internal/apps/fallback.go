@@ -7,6 +7,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/jsontensor"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -93,8 +94,8 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) 
 			return nil, err
 		}
 		if each, _ := tensor.Values[int64](n); int(each[0])*rows != list[i].Shape[0] {
-			return nil, fmt.Errorf("the default output of application %q: %q gives %d elements for a row, but %q has %d",
-				a.Name, list[by].Name, each[0], list[i].Name, list[i].Shape[0]/rows)
+			return nil, fmt.Errorf("the default output of application %q: %q gives %s for a row, but %q has %d",
+				a.Name, list[by].Name, plural.Of(each[0], "element"), list[i].Name, list[i].Shape[0]/rows)
 		}
 	}
 	return list, nil

@@ -152,7 +152,7 @@ func TestModelsOfDifferentForms(t *testing.T) {
 	}
 	h.expect(h.ask("app", gate.Request{}), "2 by a/1 for app, confidence 0.5, missing [b/1]")
 	h.expect(h.ask("app", gate.Request{}, three), "3 by b/1 for app, confidence 0.5, missing [a/1]")
-	h.expect(h.ask("app", gate.Request{}, row(), row()), `error invalid input: expected 1 tensors ("x" float32 [-1, 2]), got 2`)
+	h.expect(h.ask("app", gate.Request{}, row(), row()), `error invalid input: expected 1 tensor ("x" float32 [-1, 2]), got 2`)
 
 	c := &asker{done: make(chan struct{})}
 	if err := h.Open(&c.Call, &gate.Request{Model: "app", Inputs: []tensor.Tensor{row()}, Arrived: time.Now()}); err !=

@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/jsonscan"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // A header is the JSON of a question. Its members determine the kind of question.
@@ -114,8 +115,8 @@ func (a *request) admit(m *zmtp.Message) error {
 func (a *request) parse(m *zmtp.Message) error {
 	frames := m.Frames[1:]
 	if len(frames) < 1 || len(frames) > 2 {
-		return fault.Malformed("expected a header and an image, a header and a model's file, or a header; got %d frames",
-			len(frames))
+		return fault.Malformed("expected a header and an image, a header and a model's file, or a header; got %s",
+			plural.Of(len(frames), "frame"))
 	}
 	text, most := frames[0].Data, a.settings.Limits.MetadataBytes
 	if len(text) > most {

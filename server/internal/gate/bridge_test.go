@@ -88,7 +88,7 @@ func TestBridge(t *testing.T) {
 		{"an input called as a key of old", text, 0, `{"inputs":"a"}`, "1 [a] "},
 
 		{"a missing field", sub, 1, `{"mask":"__tensor__0","image":"null"}`, `input "image" is missing`},
-		{"no tensor at all", one, 0, `{"image":"null","n":1}`, `expected 1 tensors ("image" float32 [-1, 1]), got 0`},
+		{"no tensor at all", one, 0, `{"image":"null","n":1}`, `expected 1 tensor ("image" float32 [-1, 1]), got 0`},
 		{"a field that is no input", one, 2, `{"image":"__tensor__0","depth":"__tensor__1"}`, `field "depth" refers to a tensor, but matches no input; the model takes "image"`},
 		{"a tensor that no field names", one, 2, `{"image":"__tensor__1"}`, "no field refers to tensor 0 of 2"},
 		{"a tensor that did not come", one, 1, `{"image":"__tensor__1"}`, `input "image": it refers to tensor 1, counted from 0, but the message has 1`},

@@ -11,6 +11,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -155,7 +156,7 @@ func (c *Call) countRows() (int, error) {
 		if first < 0 {
 			first = i
 		} else if n := c.Inputs[first].Shape[0]; t.Shape[0] != n {
-			return 0, fault.Invalid("input %q has %d rows, but input %q has %d", specs[i].Name, t.Shape[0],
+			return 0, fault.Invalid("input %q has %s, but input %q has %d", specs[i].Name, plural.Of(t.Shape[0], "row"),
 				specs[first].Name, n)
 		}
 	}
@@ -278,7 +279,7 @@ func (c *Call) wrongCount(got int) error {
 	for least > 0 && specs[least-1].Optional {
 		least--
 	}
-	count := fmt.Sprintf("%d tensors", len(specs))
+	count := plural.Of(len(specs), "tensor")
 	switch {
 	case least == len(specs)-1:
 		count = fmt.Sprintf("%d or %s", least, count)

@@ -88,8 +88,8 @@ func TestMatch(t *testing.T) {
 		{"a text for no inputs", nil, nil, Request{Texts: raw(`{"s":"a"}`)}, `no input "s"; model "m" takes no inputs`},
 		{"old texts for no inputs", nil, nil, Request{Legacy: raw(`["a"]`)}, `metadata "inputs": model "m" takes no inputs`},
 
-		{"none", one, nil, Request{}, `expected 1 tensors ("x" float32 [-1, 4]), got 0`},
-		{"too many", one, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Float32, 4)}, Request{}, "expected 1 tensors"},
+		{"none", one, nil, Request{}, `expected 1 tensor ("x" float32 [-1, 4]), got 0`},
+		{"too many", one, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Float32, 4)}, Request{}, "expected 1 tensor"},
 		{"too few, one is optional", append(slices.Clone(two), optional("z")),
 			[]tensor.Tensor{zeros("", tensor.Float32, 4)}, Request{}, `expected 2 or 3 tensors ("x"`},
 		{"too few, two are optional", append(slices.Clone(one), optional("y"), optional("z")), nil, Request{}, "expected 1 to 3 tensors"},

@@ -7,6 +7,7 @@ import (
 	"github.com/shivad/shivad/server/picture"
 	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/jsontensor"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -222,7 +223,8 @@ func (b *badRegions) error(spec *tensor.Spec) error {
 	case b.err == nil:
 		return nil
 	case b.more > 0:
-		return fault.Invalid("input %q: row %d: %w (and %d more rows cannot be cut)", spec.Name, b.row, b.err, b.more)
+		return fault.Invalid("input %q: row %d: %w (and %s cannot be cut)", spec.Name, b.row, b.err,
+			plural.Of(b.more, "more row"))
 	}
 	return fault.Invalid("input %q: row %d: %w", spec.Name, b.row, b.err)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/grpc/wire"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -130,7 +131,7 @@ func (c *contents) settle(name string, d tensor.DType, elements int) error {
 		return refuse("expected elements in one field, got both %s and %s", contentsFields[c.number].name,
 			contentsFields[c.mixed].name)
 	case c.count != elements:
-		return refuse("expected %d elements in %s, got %d", elements, contentsFields[number].name, c.count)
+		return refuse("expected %s in %s, got %d", plural.Of(elements, "element"), contentsFields[number].name, c.count)
 	}
 	size := d.Size()
 	low, high := int64(0), int64(1)<<(8*size)-1

@@ -204,7 +204,7 @@ func TestInvalidInputs(t *testing.T) {
 			[]string{`"x" is missing`, `"y"`}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
 			q.RawInputContents = append(q.RawInputContents, nil)
-		}), []string{"each of 1 inputs, got 2"}},
+		}), []string{"each of 1 input, got 2"}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.Inputs = append(q.Inputs, q.Inputs[0]) }),
 			[]string{"each of 2 inputs, got 1"}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) { q.Inputs[0].Contents = ints(1) }), []string{`"x"`, "one of the two for all inputs"}},
@@ -215,7 +215,7 @@ func TestInvalidInputs(t *testing.T) {
 		{typed("UINT8", "UINT8", []int64{1, 1}, uints(256)), []string{`"x"`, "256", "0 to 255"}},
 		{typed("UINT16", "UINT16", []int64{1, 1}, uints(math.MaxUint32)), []string{`"x"`, "4294967295", "0 to 65535"}},
 		{typed("INT32", "INT32", []int64{2, 2}, ints(1, 2, 3)), []string{`"x"`, "expected 4 elements in int_contents, got 3"}},
-		{typed("INT32", "INT32", []int64{1, 1}, nil), []string{`"x"`, "expected 1 elements in int_contents, got 0"}},
+		{typed("INT32", "INT32", []int64{1, 1}, nil), []string{`"x"`, "expected 1 element in int_contents, got 0"}},
 		{typed("INT32", "INT32", []int64{1, 1}, uints(1)), []string{`"x"`, "expected INT32 in int_contents, got elements in uint_contents"}},
 		{
 			typed("INT32", "INT32", []int64{1, 1},

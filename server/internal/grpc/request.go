@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/server/internal/grpc/wire"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -228,8 +229,8 @@ func (r *request) complete() (err error) {
 	}
 	raw := r.raw
 	if len(raw) > 0 && len(raw) != len(r.inputs)-placed {
-		return fault.Invalid("expected raw_input_contents for each of %d inputs, got %d (%d more are in shared memory)",
-			len(r.inputs)-placed, len(raw), placed)
+		return fault.Invalid("expected raw_input_contents for each of %s, got %d (%d more are in shared memory)",
+			plural.Of(len(r.inputs)-placed, "input"), len(raw), placed)
 	}
 	r.Inputs = make([]tensor.Tensor, 0, len(r.inputs))
 	for i := range r.inputs {
@@ -290,8 +291,8 @@ func (in *input) data(t *tensor.Tensor, elements int, raw *wire.Bytes) error {
 	t.Data = data.Data()
 	if err := t.Check(); err != nil {
 		if size := t.DType.Size(); size > 0 && elements <= math.MaxInt/size {
-			return fault.Invalid("input %q: expected %d bytes of raw contents for %s %s, got %d",
-				in.name, elements*size, in.datatype, t.Shape, len(t.Data))
+			return fault.Invalid("input %q: expected %s of raw contents for %s %s, got %d",
+				in.name, plural.Of(elements*size, "byte"), in.datatype, t.Shape, len(t.Data))
 		}
 		return fault.Invalid("input %q: %w", in.name, err)
 	}

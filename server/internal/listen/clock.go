@@ -6,6 +6,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // A Clock times the arrival of one message. The zero Clock has not begun.
@@ -30,6 +31,6 @@ func (c Clock) Late(now time.Time, timeout time.Duration) bool {
 
 // Error returns the refusal of a late message.
 func (c Clock) Error(door string, now time.Time, timeout time.Duration) error {
-	return fmt.Errorf("%w: %d bytes of the message arrived in %v (%s.message_timeout = %v, and a second for each 16 KiB)",
-		scheduler.ErrDeadlineExceeded, c.Bytes, now.Sub(c.Began).Round(time.Millisecond), door, timeout)
+	return fmt.Errorf("%w: %s of the message arrived in %v (%s.message_timeout = %v, and a second for each 16 KiB)",
+		scheduler.ErrDeadlineExceeded, plural.Of(c.Bytes, "byte"), now.Sub(c.Began).Round(time.Millisecond), door, timeout)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // lookup returns the process of a [[container]].
@@ -67,11 +68,11 @@ func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Tim
 				fmt.Sprint(p.current().versions))
 			return true, nil
 		case wrong != "":
-			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered: %s",
-				scheduler.ErrUnavailable, here, len(list), p.table().Name, wrong)
+			return false, fmt.Errorf("%w: %d of %s of container %q registered: %s",
+				scheduler.ErrUnavailable, here, plural.Words(len(list), "process", "processes"), p.table().Name, wrong)
 		case ctx.Err() != nil:
-			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered; the others are still starting",
-				scheduler.ErrDeadlineExceeded, here, len(list), p.table().Name)
+			return false, fmt.Errorf("%w: %d of %s of container %q registered in time; the rest is still starting",
+				scheduler.ErrDeadlineExceeded, here, plural.Words(len(list), "process", "processes"), p.table().Name)
 		}
 		return false, nil
 	}, ctx.Done())

@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // Explain describes for every version of a model, for an application or for a pipeline, what it
@@ -153,14 +154,14 @@ func sentences(s scheduler.Stats, crowded string) []string {
 		return append(out, refusals(s)...)
 	}
 	accepted := fmt.Sprintf("In the last %v%s, the time that these figures cover, %s accepted, %.1f a second.",
-		span(s), before(s), counted(n.Submitted, "request was", "requests were"),
+		span(s), before(s), plural.Words(n.Submitted, "request was", "requests were"),
 		float64(n.Submitted)/max(s.Span.Seconds(), 0.001))
 	if s.Unbatched {
-		say("%s %s sent to replicas, one by one.", accepted, counted(n.Batches, "was", "were"))
+		say("%s %s sent to replicas, one by one.", accepted, plural.Words(n.Batches, "was", "were"))
 	} else {
 		say("%s %s sent, of %.1f rows on average; the current batch limit is %s (strategy %s).",
-			accepted, counted(n.Batches, "batch was", "batches were"),
-			float64(n.Rows)/float64(n.Batches), rows(mostRows(s)), s.Config.Strategy)
+			accepted, plural.Words(n.Batches, "batch was", "batches were"),
+			float64(n.Rows)/float64(n.Batches), plural.Of(mostRows(s), "row"), s.Config.Strategy)
 		out = append(out, explainSizes(s)...)
 		out = append(out, explainWaits(s)...)
 	}
@@ -171,7 +172,7 @@ func sentences(s scheduler.Stats, crowded string) []string {
 	}
 	if n.Suspected > 0 {
 		say("%s a replica did not answer within execution_timeout, %v. Raise it if the model is meant to take so long.",
-			counted(n.Suspected, "time", "times"), s.Config.ExecTimeout)
+			plural.Of(n.Suspected, "time"), s.Config.ExecTimeout)
 	}
 	return out
 }
@@ -187,13 +188,13 @@ func explainNeed(s scheduler.Stats, crowded string) []string {
 	}
 	text := fmt.Sprintf("About %s arrive, including refused ones", perSecond(n.Arriving, "rows"))
 	if n.Waiting > 0 {
-		text += fmt.Sprintf(", and %s beyond the next batches", counted(n.Waiting, "row waits", "rows wait"))
+		text += fmt.Sprintf(", and %s beyond the next batches", plural.Words(n.Waiting, "row waits", "rows wait"))
 	}
 	text += fmt.Sprintf(". A replica has a capacity of %s rows/s, of which it should carry at most 80 %%.",
 		figure(n.Worth))
 	if n.Callers > 0 {
 		text += fmt.Sprintf(" Clients that send the next request on each answer have %s in flight; a replica answers %s of these within the objective.",
-			counted(n.Callers, "more row", "more rows"), figure(n.Group))
+			plural.Of(n.Callers, "more row"), figure(n.Group))
 	}
 	text += fmt.Sprintf(" Replicas needed: %d (%.2f); live: %d.", n.Replicas, n.Load, s.Live)
 	if crowded != "" {
@@ -223,8 +224,8 @@ func (r *Report) explainSubset(s scheduler.Stats) []string {
 	case 1:
 		have = "one live replica"
 	}
-	return []string{fmt.Sprintf("Each container of %s has sessions with %d of %d servers (SHIVA_SUBSET), and this server has %s. With %d containers or more, hardly any server is without one for long; with fewer, raise SHIVA_SUBSET. Clients that know several servers try another one.",
-		s.ID, subset.Size, subset.Servers, have, enough)}
+	return []string{fmt.Sprintf("Each container of %s has sessions with %d of %s (SHIVA_SUBSET), and this server has %s. With %s or more, hardly any server is without one for long; with fewer, raise SHIVA_SUBSET. Clients that know several servers try another one.",
+		s.ID, subset.Size, plural.Of(subset.Servers, "server"), have, plural.Of(enough, "container"))}
 }
 
 // before says when the recent past ended, unless that is now.
@@ -279,7 +280,7 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 	c := s.Config
 	switch r {
 	case scheduler.CloseFull:
-		return fmt.Sprintf("were full (%s): %s.", rows(mostRows(s)), largerBatches(s))
+		return fmt.Sprintf("were full (%s): %s.", plural.Of(mostRows(s), "row"), largerBatches(s))
 	case scheduler.CloseIdle:
 		text := "took all waiting rows (idle): they are small because the load is light, not because of a setting."
 		if s.Busy() > mostlyBusy {
@@ -297,10 +298,10 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 		return fmt.Sprintf("end where other shapes begin (%d wait now): rows share a batch only if their dtypes and trailing dimensions agree. Let clients send one shape.", s.Shapes)
 	case scheduler.CloseLimit:
 		if c.Strategy == "aimd" {
-			return fmt.Sprintf("are as large as the strategy aimd has grown them: up to %s now.", rows(mostRows(s)))
+			return fmt.Sprintf("are as large as the strategy aimd has grown them: up to %s now.", plural.Of(mostRows(s), "row"))
 		}
 		return fmt.Sprintf("are as large as has been tried: sizes grow to double the largest one measured, which is %s.",
-			rows(greatest(s, func(r scheduler.ReplicaStats) int { return r.Largest })))
+			plural.Of(greatest(s, func(r scheduler.ReplicaStats) int { return r.Largest }), "row"))
 	case scheduler.CloseBytes:
 		return fmt.Sprintf("are bounded by batch_bytes, %d. Raise it, if the container takes larger messages.",
 			c.BatchBytes)
@@ -318,7 +319,7 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 		return "end where all waiting frames belong to streams that are in the batch already: it takes one frame of each, in order. More streams fill it; keep = \"all\" lets a stream's frames share one."
 	case scheduler.CloseObjective:
 		return fmt.Sprintf("are bounded by the objective: with more than %s they would take longer than %v. Raise objective, if latency allows it. Larger ones are tried now and then while rows wait, so that is measured, not guessed.",
-			rows(mostRows(s)), c.Objective)
+			plural.Of(mostRows(s), "row"), c.Objective)
 	}
 	return "were closed because of " + r.String() + "."
 }
@@ -337,7 +338,7 @@ func throughput(s scheduler.Stats, crowded string) (out []string) {
 		if r.Ceiling > 0 && !s.Unbatched {
 			out = append(out,
 				fmt.Sprintf("Replica %s fails on batches of more than %s; more are tried again now and then. Set max_batch if that is its limit.",
-					name(r), rows(r.Ceiling)))
+					name(r), plural.Of(r.Ceiling, "row")))
 		}
 		if r.Serial && r.Slots > 1 {
 			out = append(out,
@@ -362,7 +363,7 @@ func throughput(s scheduler.Stats, crowded string) (out []string) {
 			together = fmt.Sprintf(", and it executes %d at once", r.Concurrency)
 		}
 		out = append(out, fmt.Sprintf("Replica %s (%s): a batch of %s takes %v, planned with %v%s; that is %.0f rows/s, the best rate measured.",
-			name(r), r.State, rows(best.Rows), round(best.Typical), round(best.Planned), together, rate))
+			name(r), r.State, plural.Of(best.Rows, "row"), round(best.Typical), round(best.Planned), together, rate))
 	}
 	for _, r := range s.Replicas {
 		if r.Stalls > 0 {
@@ -503,7 +504,7 @@ func refusals(s scheduler.Stats) (out []string) {
 	for _, o := range frequent(s.Recent.Outcomes) {
 		if n := s.Recent.Outcomes[o]; remedies[o] != "" && n > 0 {
 			out = append(out, fmt.Sprintf("%s (%s) had no result, %s: %s.",
-				counted(n, "request", "requests"), percent(n, all),
+				plural.Of(n, "request"), percent(n, all),
 				strings.ReplaceAll(o.String(), "_", " "), remedies[o]))
 		}
 	}

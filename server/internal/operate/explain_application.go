@@ -7,6 +7,7 @@ import (
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/metrics"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // explainApplication says what an application answers, and why with its default or without some
@@ -28,14 +29,14 @@ func (r *Report) explainApplication(name string) (out []string) {
 			within = fmt.Sprintf(" within %v", h.SLO)
 		}
 		say("Of %s since the server started %s had a result of its models%s; those that clients withdrew or got wrong do not count.",
-			counted(judged, "request", "requests"), percent(h.InTime, judged), within)
+			plural.Of(judged, "request"), percent(h.InTime, judged), within)
 	}
 	if n := h.Ended[metrics.Default]; n > 0 {
 		say("%s (%s) got its default, as its models gave no answer in time: see below, and \"default_explanation\" in those answers.",
-			counted(n, "request", "requests"), percent(n, all))
+			plural.Of(n, "request"), percent(n, all))
 	}
 	if h.Unheard > 0 {
-		say("%s the part of a model (%s).", counted(h.Unheard, "answer lacks", "answers lack"), percent(h.Unheard, all))
+		say("%s the part of a model (%s).", plural.Words(h.Unheard, "answer lacks", "answers lack"), percent(h.Unheard, all))
 	}
 	known := r.Gate.Models()
 	for _, l := range a.Models {
@@ -70,7 +71,7 @@ func (r *Report) explainApplication(name string) (out []string) {
 func explainMissing(t *gate.Target) []string {
 	if n := t.Metrics.Health().Unheard; n > 0 {
 		return []string{fmt.Sprintf("%s of applications since the server started came without the answer of %s.",
-			counted(n, "answer", "answers"), t.ID)}
+			plural.Of(n, "answer"), t.ID)}
 	}
 	return nil
 }

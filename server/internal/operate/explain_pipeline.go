@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // explainPipeline says what a pipeline does with requests, how much of that each stage is, and what
@@ -39,7 +40,7 @@ func (r *Report) explainPipeline(name string) (out []string) {
 			within = fmt.Sprintf(" within %v", h.SLO)
 		}
 		say("Of %s since the server started %s had a result%s; those that clients withdrew or got wrong do not count.",
-			counted(judged, "request", "requests"), percent(h.InTime, judged), within)
+			plural.Of(judged, "request"), percent(h.InTime, judged), within)
 	} else {
 		say("No request was sent to it since the server started.")
 	}
@@ -56,7 +57,7 @@ func explainStage(s admin.Stage, l admin.StageLoad) string {
 		return fmt.Sprintf("Stage %s had no requests in the last minute.", s.Name)
 	}
 	text := fmt.Sprintf("Stage %s had %s in the last minute, with %s rows each", s.Name,
-		counted(l.Requests, "request", "requests"),
+		plural.Of(l.Requests, "request"),
 		figure(float64(l.Rows)/float64(l.Requests)))
 	if l.LeftOut > 0 {
 		text += fmt.Sprintf(" (keep left out %s of the elements)", percent(l.LeftOut, l.LeftOut+l.Rows))
@@ -95,13 +96,13 @@ func (r *Report) stageRemedies(d admin.Pipeline, loads []admin.StageLoad) (out [
 		switch {
 		case l.NotBegun > 0:
 			say("Stage %s did not begin %s, since they could not be in time: give the stages before it more replicas or faster models%s, or requests a later deadline.",
-				s.Name, counted(l.NotBegun, "row", "rows"), fewer)
+				s.Name, plural.Of(l.NotBegun, "row"), fewer)
 		case l.LostRows() > 0:
 			say("Why rows of stage %s are lost: \"shivactl explain %s\".", s.Name, s.Model)
 		}
 		if need, live := r.needOf(s.Model); need > live {
 			say("%s needs %s for the rows of stage %s and of others, and has %d.", s.Model,
-				counted(need, "replica", "replicas"), s.Name, live)
+				plural.Of(need, "replica"), s.Name, live)
 		}
 	}
 	slowest := -1

@@ -30,16 +30,6 @@ func perSecond(n float64, of string) string {
 	return figure(60*n) + " " + of + "/min"
 }
 
-// counted formats a number of things, with the words that follow it for one and for several.
-func counted[N int | uint64](n N, one, many string) string {
-	if n == 1 {
-		many = one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
-
-func rows(n int) string { return counted(n, "row", "rows") }
-
 // percent formats a share.
 func percent(n, of uint64) string {
 	return fmt.Sprintf("%s %%", figure(100*float64(n)/float64(max(of, 1))))

@@ -19,6 +19,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/fault"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // An Error is an answer that refuses a request.
@@ -40,7 +41,7 @@ func refuseAll(faults []string) error {
 	}
 	const most = 100 // a document may have a fault in every line
 	if more := len(faults) - most; more > 0 {
-		faults = append(slices.Clip(faults[:most]), fmt.Sprintf("and %d more faults", more))
+		faults = append(slices.Clip(faults[:most]), "and "+plural.Of(more, "more fault"))
 	}
 	return refuse(http.StatusBadRequest, "%s", strings.Join(faults, "; "))
 }

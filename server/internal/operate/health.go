@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/metrics"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // health reports how well every version of a model, and every application, serves its requests:
@@ -140,7 +141,7 @@ func warnings(s admin.Status) []string {
 	}
 	if s.Payload.Refused > 0 && s.Payload.Used > s.Payload.Limit/2 {
 		say("memory for payloads was refused %s; limits.payload_bytes is %d",
-			counted(s.Payload.Refused, "time", "times"), s.Payload.Limit)
+			plural.Of(s.Payload.Refused, "time"), s.Payload.Limit)
 	}
 	return out
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/modelfiles"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // A process is a [[container]] with a command: the processes that the server keeps alive, or none
@@ -261,8 +262,8 @@ func (p *process) state() predict.Condition {
 	switch {
 	case at.supervisor == nil && at.forced > 0:
 		return predict.Condition{State: predict.Unavailable, Reason: "unloaded",
-			Cause: fmt.Sprintf("unloaded; %d of its processes did not end within stop_timeout, %v, and were killed",
-				at.forced, p.table().StopTimeout)}
+			Cause: fmt.Sprintf("unloaded; %s did not end within stop_timeout, %v, and had to be killed",
+				plural.Words(at.forced, "process", "processes"), p.table().StopTimeout)}
 	case at.supervisor == nil:
 		return predict.Condition{State: predict.Unavailable, Reason: "unloaded"}
 	case at.stopping:

@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/server/internal/access"
 	"github.com/shivad/shivad/server/internal/capacity"
 	"github.com/shivad/shivad/server/internal/wake"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // scaleEvery is how often the processes of containers that scale are compared with the need. A
@@ -104,7 +105,7 @@ func (ps *Processes) shortages(all []*process) map[scheduler.ModelID]shortage {
 			}
 		}
 		others = max(0, others)
-		why := fmt.Sprintf("%s needs %s (%.2f)", m.ID(), counted(n.Replicas, "replica", "replicas"), n.Load)
+		why := fmt.Sprintf("%s needs %s (%.2f)", m.ID(), plural.Of(n.Replicas, "replica"), n.Load)
 		if n.Replicas > 0 && n.Worth == 0 {
 			why = fmt.Sprintf("%s receives requests, but no replica has answered enough of them to tell how many it needs", m.ID())
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/capacity"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // threadVariables tell numeric libraries how many threads to start in a process. Each starts one
@@ -65,7 +66,8 @@ func (ps *Processes) Crowded() string {
 	if wanted <= ps.machine.cores {
 		return ""
 	}
-	return fmt.Sprintf("the server's %d processes want %d processors, and it may use %d", count, wanted,
+	return fmt.Sprintf("the server's %s %s, and it may use %d",
+		plural.Words(count, "process wants", "processes want"), plural.Of(wanted, "processor"),
 		ps.machine.cores)
 }
 

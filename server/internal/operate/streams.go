@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/fault"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // Streams lists the streams of every version of a model, at most that many per version; nil: there
@@ -54,7 +55,7 @@ func explainStreams(s scheduler.Stats, list []scheduler.StreamStats) (out []stri
 		text := fmt.Sprintf("%s gets answers for frames %v old", source(stream), round(stream.Age))
 		if stream.Answered == 0 {
 			text = fmt.Sprintf("%s got no answers for its %s in the last %v", source(stream),
-				counted(stream.Frames, "frame", "frames"), round(stream.Span))
+				plural.Of(stream.Frames, "frame"), round(stream.Span))
 		}
 		if slow {
 			say("%s: the model answers %s frames a second, its streams send %s.", text, figure(does), figure(brings))
@@ -75,7 +76,7 @@ func explainStreams(s scheduler.Stats, list []scheduler.StreamStats) (out []stri
 	}
 	if n.Reordered > 0 {
 		say("%s a seq that was not above that of the frame before. Frames are answered in the order in which they arrive; check whether two clients use one stream name.",
-			counted(n.Reordered, "frame had", "frames had"))
+			plural.Words(n.Reordered, "frame had", "frames had"))
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // lastWait tells of the latest wait for clients that ask again on each answer, as the end of a
@@ -14,7 +15,7 @@ func lastWait(s scheduler.Stats) string {
 		return ""
 	}
 	text := fmt.Sprintf("waited %v for %s whose clients ask again on each answer; %d came, ", round(w.Took),
-		rows(w.Hoped), w.Came)
+		plural.Of(w.Hoped, "row"), w.Came)
 	switch {
 	case w.Gain == 0:
 		return text + "to measure a batch of that size"
@@ -32,7 +33,7 @@ func explainWaits(s scheduler.Stats) []string {
 		return nil
 	}
 	text := fmt.Sprintf("The latest batch that did not leave at once %s. In all, %s brought %s",
-		last, counted(n.Waits, "such wait", "such waits"), counted(n.WaitedRows, "row", "rows"))
+		last, plural.Of(n.Waits, "such wait"), plural.Of(n.WaitedRows, "row"))
 	if n.WaitsInVain > 0 {
 		text += fmt.Sprintf("; %s of them were in vain", percent(n.WaitsInVain, n.Waits))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/picture"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -136,8 +137,9 @@ func (r *run) paired(maker, output, values, elements int) error {
 		return nil
 	}
 	s := &r.p.plan.stages[maker]
-	return fmt.Errorf("%w: stage %q made %d values of %q for %d elements",
-		scheduler.ErrContainerFailed, s.Name, values, s.target.Spec.Outputs[output].Name, elements)
+	return fmt.Errorf("%w: stage %q made %s of %q for %s",
+		scheduler.ErrContainerFailed, s.Name, plural.Of(values, "value"), s.target.Spec.Outputs[output].Name,
+		plural.Of(elements, "element"))
 }
 
 // whole returns an element of INT32 or INT64.

@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/metrics"
 	"github.com/shivad/shivad/server/internal/unfinished"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -103,7 +104,7 @@ func (a *arrival) condition(err error) error {
 		a.call.conn.Because(metrics.ClosedMessageTimeout)
 		return &refusal{http.StatusRequestTimeout, a.clock.Error("rest", time.Now(), a.call.settings.MessageTimeout)}
 	case errors.Is(err, io.ErrUnexpectedEOF) || isNet(err):
-		return fmt.Errorf("%w: the client hung up after %d bytes of the body", scheduler.ErrCanceled, a.clock.Bytes)
+		return fmt.Errorf("%w: the client hung up after %s of the body", scheduler.ErrCanceled, plural.Of(a.clock.Bytes, "byte"))
 	}
 	return fault.Malformed("the body: %v", err)
 }
@@ -244,7 +245,9 @@ func (b *body) take(n int) (*tensor.Buffer, error) {
 // A shortBody is the error of a body that ends early.
 type shortBody struct{ have int }
 
-func (e *shortBody) Error() string { return fmt.Sprintf("the body ended after %d bytes", e.have) }
+func (e *shortBody) Error() string {
+	return fmt.Sprintf("the body ended after %s", plural.Of(e.have, "byte"))
+}
 
 // whole hands buf over to the caller.
 func (b *body) whole() *tensor.Buffer {

@@ -146,7 +146,7 @@ func TestSeveralFeedbacks(t *testing.T) {
 		{`{"uid":"b","updates":[{"input":[1,2,3],"label":6},{"input":[1,2],"label":6}]}`, `{"updates":[{"application":"app","learned":true,"rounds":1},{"error":"`},
 		{`{"uid":"c","input_batch":[[1,2,3]],"labels":[6]}`, `{"updates":[{"application":"app","learned":true,"rounds":1}]}`},
 		{`{"uid":"c","input_batch":[],"labels":[]}`, `{"updates":[]}`},
-		{`{"uid":"c","input_batch":[[1,2,3]],"label":6}`, `expected one for each of the 1 inputs of \"input_batch\", got 0`},
+		{`{"uid":"c","input_batch":[[1,2,3]],"label":6}`, `expected one for each of the 1 input of \"input_batch\", got 0`},
 		{`{"uid":"c","updates":[],"input":[1,2,3]}`, `got more than one of these`},
 	} {
 		if a := r.ask("POST", "/app/update", c.body); !strings.Contains(string(a.body), c.want) {

@@ -135,7 +135,7 @@ func TestDataRefusals(t *testing.T) {
 		{tensor.Float32, tensor.Shape{2, 2}, `[[1],[2],[3],[4]]`, "the lengths of its arrays do not match shape [2, 2]"},
 		{tensor.Float32, tensor.Shape{2, 2}, `[[1,2],3,4]`, "mixes arrays and other values"},
 		{tensor.Float32, tensor.Shape{2, 2}, `[[[1,2]],[[3,4]]]`, "shape [2, 2] has 2 dimensions, but data is nested 3 deep"},
-		{tensor.Float32, tensor.Shape{4}, `[[1,2],[3,4]]`, "shape [4] has 1 dimensions, but data is nested 2 deep"},
+		{tensor.Float32, tensor.Shape{4}, `[[1,2],[3,4]]`, "shape [4] has 1 dimension, but data is nested 2 deep"},
 		{tensor.Float32, tensor.Shape{1, 2, 2}, `[[1,2],[3,4]]`, "shape [1, 2, 2] has 3 dimensions, but data is nested 2 deep"},
 		{tensor.Float32, tensor.Shape{2, 2}, `[[1,2],[3,"4"]]`, `element 3: expected a number of at most 3.4028235e+38 (FP32), got "4"`},
 		{tensor.Float32, tensor.Shape{0}, `[1]`, "takes 0 elements, got 1"},

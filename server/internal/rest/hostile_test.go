@@ -303,7 +303,7 @@ func TestSlowClients(t *testing.T) {
 	start := time.Now()
 	body := r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{", inferM))
 	a := r.answerOn(body)
-	r.refused(a, 408, "deadline exceeded: 1 bytes of the message arrived in", "rest.message_timeout = 100ms")
+	r.refused(a, 408, "deadline exceeded: 1 byte of the message arrived in", "rest.message_timeout = 100ms")
 	if _, err := body.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the connection goes on: %v", err)
 	}

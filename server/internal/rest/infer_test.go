@@ -310,7 +310,7 @@ func TestRefusedRequests(t *testing.T) {
 		{`{"inputs":null}`, 400, []string{`expected "inputs", which is missing`}},
 		{`{"inputs":nul}`, 400, []string{"malformed"}},
 		{`{"inputs":[null]}`, 400, []string{"an object at byte 11"}},
-		{`{"inputs":[]}`, 400, []string{"expected 1 tensors"}},
+		{`{"inputs":[]}`, 400, []string{"expected 1 tensor"}},
 		{`{"inputs":{}}`, 400, []string{"an array of inputs"}},
 		{`{"inputs":[5]}`, 400, []string{"an object at byte 11"}},
 		{`{"id":42,"inputs":[]}`, 400, []string{`"id": expected a string, got 42`}},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/fault"
 	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // update takes feedback: on an input, as Clipper's, or on the request with an id; one or several at
@@ -54,8 +55,8 @@ func (q *clipperBody) several() ([]json.RawMessage, error) {
 		return q.Updates, nil
 	}
 	if len(q.Labels) != len(q.Batch) {
-		return nil, fault.Invalid(`labels: expected one for each of the %d inputs of "input_batch", got %d; "updates" also allows losses and ids`,
-			len(q.Batch), len(q.Labels))
+		return nil, fault.Invalid(`labels: expected one for each of the %s of "input_batch", got %d; "updates" also allows losses and ids`,
+			plural.Of(len(q.Batch), "input"), len(q.Labels))
 	}
 	updates := make([]json.RawMessage, len(q.Batch))
 	for i, input := range q.Batch {

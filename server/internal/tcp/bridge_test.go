@@ -168,7 +168,7 @@ func TestFieldsWithoutTensors(t *testing.T) {
 	for metadata, want := range map[string]string{
 		`{"inputs":"hello","priority":"null"}`: `"score":"__tensor__0"`,
 		`{"__texts__":{"inputs":"hello"}}`:     `"__texts__":{"pair":["a","b"],"label":"a"}`,
-		`{"input":"hello"}`:                    `expected 1 tensors (\"inputs\" bytes [-1]), got 0`,
+		`{"input":"hello"}`:                    `expected 1 tensor (\"inputs\" bytes [-1]), got 0`,
 	} {
 		c.send(&shiva.Message{Namespace: "text", Metadata: []byte(metadata)})
 		if m := c.next(); m == nil || !json.Valid(m.Metadata) || !strings.Contains(string(m.Metadata), want) {

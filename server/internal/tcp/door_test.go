@@ -138,7 +138,7 @@ func testSemanticFaultsKeepTheConnection(t *testing.T, newRig func(testing.TB, f
 		{message("!nonsense", ""), "NotFound", []string{"!ready"}},
 		{message("digits", "", 1, 2, 3), "InvalidInput", []string{`"x"`, "float32 [-1, 4]", "float32 [3]"}},
 		{&shiva.Message{Namespace: "digits", Tensors: []tensor.Tensor{ints}}, "InvalidInput", []string{"float32", "int32"}},
-		{&shiva.Message{Namespace: "digits"}, "InvalidInput", []string{"expected 1 tensors", "got 0"}},
+		{&shiva.Message{Namespace: "digits"}, "InvalidInput", []string{"expected 1 tensor", "got 0"}},
 		{message("digits", `{"__tensors__":["y"]}`, 1, 2, 3, 4), "InvalidInput", []string{`"x" is missing`, `"y"`}},
 		{message("digits", `{"__tensors__":["x","y"]}`, 1, 2, 3, 4), "InvalidInput", []string{"names 2", "has 1"}},
 		{message("digits", `{"timeout_ms":-1}`, 1, 2, 3, 4), "InvalidInput", []string{"timeout_ms", "-1"}},

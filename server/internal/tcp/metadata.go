@@ -8,6 +8,7 @@ import (
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsonscan"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -168,7 +169,7 @@ func nameTensors(tensors []tensor.Tensor, value []byte) error {
 		return unexpected(shiva.NamesKey, "a list of strings", value)
 	}
 	if len(names) != len(tensors) {
-		return fault.Invalid("metadata key \"__tensors__\" names %d tensors, but the message has %d", len(names),
+		return fault.Invalid("metadata key \"__tensors__\" names %s, but the message has %d", plural.Of(len(names), "tensor"),
 			len(tensors))
 	}
 	for i, name := range names {

@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsonscan"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // A session is one client connection: bytes in, answers out, in the order of the requests. It runs
@@ -323,8 +324,8 @@ func (s *session) open(c *call, fault error) error {
 		return err
 	}
 	if int(s.inFlight+s.held) >= cfg.InFlight {
-		return fmt.Errorf("%w: this connection has %d requests in flight, the limit (tcp.in_flight_per_connection) is %d: wait for answers before sending more requests",
-			scheduler.ErrOverloaded, s.inFlight+s.held, cfg.InFlight)
+		return fmt.Errorf("%w: this connection has %s in flight, the limit (tcp.in_flight_per_connection) is %d: wait for answers before sending more requests",
+			scheduler.ErrOverloaded, plural.Of(s.inFlight+s.held, "request"), cfg.InFlight)
 	}
 	if s.held > 0 && s.stalled(s.loop.now, unreadGrace) {
 		return fmt.Errorf("%w: %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before sending more requests",

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // Doors give a message ten seconds by default, and a second for each 16 KiB of it
@@ -99,7 +100,7 @@ func (m *Message) allowed(part float64) time.Duration {
 }
 
 func errSlow(m *Message, now time.Time, part float64) error {
-	return fmt.Errorf("%w: %d bytes of the message arrived in %v; memory for messages that are still arriving is short, so that %v were allowed: send the message again later",
-		scheduler.ErrOverloaded, m.arrived.Load(), now.Sub(m.began).Round(time.Millisecond),
+	return fmt.Errorf("%w: %s of the message arrived in %v; memory for messages that are still arriving is short, so that %v were allowed: send the message again later",
+		scheduler.ErrOverloaded, plural.Of(m.arrived.Load(), "byte"), now.Sub(m.began).Round(time.Millisecond),
 		m.allowed(part).Round(time.Millisecond))
 }
