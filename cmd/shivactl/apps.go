@@ -9,11 +9,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 func (c *cli) appsCommand() *cobra.Command {
@@ -182,18 +182,21 @@ func (c *cli) printApp(a admin.App) error {
 	if c.json {
 		return c.printJSON(a)
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "application\t%s\nmodels\t%s\npolicy\t%s\n", a.Name, strings.Join(a.Models, " "), a.Policy)
+	g := newList()
+	g.add("application\t%s", a.Name)
+	g.add("models\t%s", strings.Join(a.Models, " "))
+	g.add("policy\t%s", a.Policy)
 	if len(a.Params) > 0 {
 		params, err := json.Marshal(a.Params)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "params\t%s\n", params)
+		g.add("params\t%s", params)
 	}
-	fmt.Fprintf(w, "slo\t%s\nkeep\t%s\ndefault\t%s\n", cmp.Or(a.SLO, "that of the model"),
-		cmp.Or(a.Keep.String(), "that of the model"), cmp.Or(onOneLine(a.Default), "none"))
-	return w.Flush()
+	g.add("slo\t%s", cmp.Or(a.SLO, "that of the model"))
+	g.add("keep\t%s", cmp.Or(a.Keep.String(), "that of the model"))
+	g.add("default\t%s", cmp.Or(onOneLine(a.Default), "none"))
+	return g.write(c.stdout, c.width())
 }
 
 // onOneLine returns JSON without white space.
@@ -291,7 +294,7 @@ With --json: the application, as shivactl apps has it
 
 func appAndModel(_ *cobra.Command, args []string) error {
 	if len(args) != 2 {
-		return usage("links", "expected an application and a model, got %d arguments", len(args))
+		return usage("links", "expected an application and a model, got %s", plural.Of(len(args), "argument"))
 	}
 	return nil
 }
@@ -304,12 +307,12 @@ func (c *cli) printLinks(a admin.App) error {
 	if err := c.get("/v1/models", &list); err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "LINK\tMEANS NOW")
+	g := newGrid("LINK\tMEANS NOW", "")
 	for _, link := range a.Models {
-		fmt.Fprintf(w, "%s\t%s\n", link, cmp.Or(strings.Join(linkedVersions(link, list.Models), " "), "nothing: no container of it has registered"))
+		now := strings.Join(linkedVersions(link, list.Models), " ")
+		g.add("%s\t%s", link, cmp.Or(now, "nothing: no container of it has registered"))
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }
 
 // doubtLinks warns of links to what the server has not heard of. That is allowed, as an application

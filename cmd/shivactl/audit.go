@@ -2,9 +2,7 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,8 +42,7 @@ func (c *cli) audit(most int) error {
 }
 
 func (c *cli) printAudit(a admin.Audit) error {
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "AT\tWHO\tENDPOINT\tACTION\tWHAT\tNAME\tRESULT")
+	g := newGrid("AT\tWHO\tENDPOINT\tACTION\tWHAT\tNAME\tRESULT", "ENDPOINT")
 	for _, e := range a.Entries {
 		result := "done"
 		switch {
@@ -56,9 +53,8 @@ func (c *cli) printAudit(a admin.Audit) error {
 		case e.Before != "" || e.After != "":
 			result = cmp.Or(e.Before, "-") + " → " + cmp.Or(e.After, "-")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.At.UTC().Format(time.DateTime), cmp.Or(e.Source.String(), "-"),
-			e.Door, e.Action, e.What,
-			cmp.Or(e.Name, "-"), result)
+		g.add("%s\t%s\t%s\t%s\t%s\t%s\t%s", e.At.UTC().Format(time.DateTime), cmp.Or(e.Source.String(), "-"),
+			e.Door, e.Action, e.What, cmp.Or(e.Name, "-"), result)
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }

@@ -19,7 +19,7 @@ func TestPrintAudit(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	c := &cli{stdout: &out}
+	c := &cli{stdout: &out, columns: 120}
 	if err := c.printAudit(a); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/unixsocket"
 )
 
@@ -194,7 +195,7 @@ func (o *benchOptions) check() error {
 			"--inflight %d: an HTTP connection has one request at a time; expected more --conns instead", o.inFlight)
 	case o.streams > 0 && o.conns%o.streams != 0:
 		return usage("bench", "--conns %d: expected a multiple of the %s, which have as many connections each", o.conns,
-			plural(o.streams, "stream"))
+			plural.Of(o.streams, "stream"))
 	}
 	return o.checkClients()
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -392,7 +393,7 @@ func (b *bench) files(m model) ([]item, error) {
 		}
 		items = append(items, it)
 	}
-	b.inputs = []string{fmt.Sprintf("%s of %s", plural(len(items), "file"), b.o.data)}
+	b.inputs = []string{fmt.Sprintf("%s of %s", plural.Of(len(items), "file"), b.o.data)}
 	return items, nil
 }
 

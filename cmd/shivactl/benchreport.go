@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // benchReport is the measurement of bench; its JSON is the output of --json.
@@ -166,17 +166,18 @@ func (b *bench) printLoad(report *loadReport, r *load.Result) {
 	share := func(n int64) string {
 		return fmt.Sprintf("%.2f %%", 100*float64(n)/float64(max(report.Sent, 1)))
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "sent\t%d\t\t\n", report.Sent)
-	fmt.Fprintf(t, "answered\t%d\t%s\t%.1f/s\t\n", report.Answered, share(report.Answered), report.Rate)
+	t := newGrid("\t\t\t", "")
+	t.right = true
+	t.add("sent\t%d", report.Sent)
+	t.add("answered\t%d\t%s\t%.1f/s", report.Answered, share(report.Answered), report.Rate)
 	if report.Streams != nil {
-		fmt.Fprintf(t, "superseded\t%d\t%s\t\n", report.Superseded, share(report.Superseded))
+		t.add("superseded\t%d\t%s", report.Superseded, share(report.Superseded))
 	}
-	fmt.Fprintf(t, "failed\t%d\t%s\t\n", report.Failed, share(report.Failed))
+	t.add("failed\t%d\t%s", report.Failed, share(report.Failed))
 	if report.Unanswered > 0 {
-		fmt.Fprintf(t, "unanswered\t%d\t%s\t\n", report.Unanswered, share(report.Unanswered))
+		t.add("unanswered\t%d\t%s", report.Unanswered, share(report.Unanswered))
 	}
-	t.Flush()
+	_ = t.write(w, b.width())
 	for _, e := range report.Errors {
 		fmt.Fprintf(w, "  %d x %s, the first: %s\n", e.Count, e.Kind, oneLine(e.First))
 	}
@@ -215,7 +216,7 @@ func (b *bench) what() string {
 	case b.o.search != nil && b.o.think != nil:
 		return fmt.Sprintf("the largest number of clients with %v%s", b.o.search, b.o.thinking())
 	case b.o.search != nil:
-		return fmt.Sprintf("the highest rate with %v, on %s", b.o.search, plural(b.config.Conns, "connection"))
+		return fmt.Sprintf("the highest rate with %v, on %s", b.o.search, plural.Of(b.config.Conns, "connection"))
 	case b.beside != nil:
 		return fmt.Sprintf("%s, beside %s, %s", b.offered(), b.o.loop(b.o.clients, "client"), length)
 	default:
@@ -225,14 +226,14 @@ func (b *bench) what() string {
 
 // offered describes the load, without the clients beside it.
 func (b *bench) offered() string {
-	conns := plural(b.config.Conns, "connection")
+	conns := plural.Of(b.config.Conns, "connection")
 	switch {
 	case b.o.streams > 0:
 		keep := ""
 		if b.o.keep != "" {
 			keep = " that keep " + b.o.keep
 		}
-		return fmt.Sprintf("%s of %g frames/s%s, on %s", plural(b.o.streams, "stream"), b.o.fpsOrDefault(), keep, conns)
+		return fmt.Sprintf("%s of %g frames/s%s, on %s", plural.Of(b.o.streams, "stream"), b.o.fpsOrDefault(), keep, conns)
 	case b.o.rate > 0:
 		return fmt.Sprintf("%g requests/s at random, on %s", b.o.rate, conns)
 	case b.o.clients > 0:
@@ -244,7 +245,7 @@ func (b *bench) offered() string {
 
 // loop describes n clients, or connections, that wait for each answer.
 func (o *benchOptions) loop(n int, of string) string {
-	return fmt.Sprintf("%s with %d in flight on each%s", plural(n, of), max(o.inFlight, 1), o.thinking())
+	return fmt.Sprintf("%s with %d in flight on each%s", plural.Of(n, of), max(o.inFlight, 1), o.thinking())
 }
 
 // thinking describes the time that clients think.
@@ -272,13 +273,9 @@ func (b *bench) printStreams(report *loadReport) {
 }
 
 func (b *bench) printSearch(s *searchReport) {
-	t := tabwriter.NewWriter(b.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	percentile, _, _ := strings.Cut(s.Promise, "<")
-	ofClients := b.o.think != nil
-	if ofClients {
-		fmt.Fprint(t, "clients\t")
-	}
-	fmt.Fprintf(t, "rate\tfor\trequests\tin time\tfailed\t%s\tsent late\t\t\n", percentile)
+	t := newGrid("clients\trate\tfor\trequests\tin time\tfailed\t"+percentile+"\tsent late\t", "")
+	t.right = true
 	for _, one := range s.Trials {
 		verdict := "breaks"
 		if one.Holds {
@@ -287,14 +284,15 @@ func (b *bench) printSearch(s *searchReport) {
 		if one.Confirmation {
 			verdict += ", confirming"
 		}
-		if ofClients {
-			fmt.Fprintf(t, "%d\t", one.Clients)
-		}
-		fmt.Fprintf(t, "%.1f/s\t%.1f s\t%d\t%.2f %%\t%d\t%s\t%s\t%s\t\n", one.Rate, one.Seconds, one.Requests,
+		t.add("%d\t%.1f/s\t%.1f s\t%d\t%.2f %%\t%d\t%s\t%s\t%s", one.Clients, one.Rate, one.Seconds, one.Requests,
 			100*float64(one.InTime)/float64(max(one.Requests, 1)), one.Failed, milliseconds(one.MS),
 			milliseconds(one.Late), verdict)
 	}
-	t.Flush()
+	ofClients := b.o.think != nil
+	if !ofClients {
+		t.leaveOut("clients")
+	}
+	_ = t.write(b.stdout, b.width())
 	switch {
 	case s.Clients > 0:
 		fmt.Fprintf(b.stdout, "\nthe largest number of clients with %s is %d, which have %.1f/s; their last run:\n\n",

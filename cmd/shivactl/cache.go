@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 func (c *cli) cacheCommand() *cobra.Command {
@@ -96,7 +97,7 @@ func (c *cli) clearCache(name string) error {
 	if c.json {
 		return c.printJSON(cleared)
 	}
-	answers := plural(int(cleared.Entries), "answer")
+	answers := plural.Of(cleared.Entries, "answer")
 	fmt.Fprintf(c.stdout, "dropped %s of %s, %s\n", answers, name, size(cleared.Bytes))
 	return nil
 }

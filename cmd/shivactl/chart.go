@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // defaultColumns is the width of the output when it is not a terminal.
@@ -83,7 +84,7 @@ func liveText(config load.Config, at time.Duration, m load.Moment) string {
 	if config.Rate > 0 {
 		text += fmt.Sprintf(", %.0f/s", config.Rate)
 	}
-	text += fmt.Sprintf(": %d answers, p50 %s, p99 %s", m.Latency.Count(), milliseconds(ms(m.Latency.Quantile(0.5))),
+	text += fmt.Sprintf(": %s, p50 %s, p99 %s", plural.Of(m.Latency.Count(), "answer"), milliseconds(ms(m.Latency.Quantile(0.5))),
 		milliseconds(ms(m.Latency.Quantile(0.99))))
 	if m.Superseded > 0 {
 		text += fmt.Sprintf(", %d superseded", m.Superseded)
@@ -105,7 +106,7 @@ func (b *bench) tried(t load.Trial) {
 		verdict = "holds"
 	}
 	if t.Clients > 0 {
-		fmt.Fprintf(f, "%s: ", plural(t.Clients, "client"))
+		fmt.Fprintf(f, "%s: ", plural.Of(t.Clients, "client"))
 	}
 	fmt.Fprintf(f, "%.1f/s for %.1f s: %.2f %% in time, %s\n", t.Rate, t.Length.Seconds(),
 		100*float64(t.Kept)/float64(max(t.Requests, 1)), verdict)

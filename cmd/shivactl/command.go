@@ -6,6 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // prepare runs before every command, and not before help.
@@ -90,7 +92,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 func oneArgument(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != 1 || args[0] == "" {
-			return usage(topic(cmd), "expected %s, got %d arguments", what, len(args))
+			return usage(topic(cmd), "expected %s, got %s", what, plural.Of(len(args), "argument"))
 		}
 		return nil
 	}

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -92,19 +91,19 @@ func (c *cli) showConfig(args []string) error {
 	}
 	lines := map[string]string{}
 	flatten(lines, "", all)
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	g := newList()
 	shown := 0
 	for _, key := range slices.Sorted(maps.Keys(lines)) {
 		if len(args) > 0 && key != args[0] && !strings.HasPrefix(key, args[0]+".") && !strings.HasPrefix(key, args[0]+"[") {
 			continue
 		}
-		fmt.Fprintf(w, "%s\t%s\n", key, lines[key])
+		g.add("%s\t%s", key, lines[key])
 		shown++
 	}
 	if shown == 0 && len(args) > 0 {
 		return usage("config", "there is no setting %q; shivactl config shows all", args[0])
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }
 
 // flatten maps every value that is not a table to its dotted key.

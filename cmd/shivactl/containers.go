@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -77,8 +76,7 @@ func (c *cli) printContainers(list []admin.Container) error {
 		fmt.Fprintln(c.stdout, "the server's file has no containers")
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tMODEL\tSTATE\tPROCESSES\tWHY")
+	g := newGrid("NAME\tMODEL\tSTATE\tPROCESSES\tWHY", "")
 	for _, k := range list {
 		running := 0
 		for _, p := range k.Processes {
@@ -91,7 +89,7 @@ func (c *cli) printContainers(list []admin.Container) error {
 			processes = fmt.Sprintf("%d of %d to %d", running, s.Min, s.Max)
 			why = cmp.Or(why, s.Why)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.Name, k.Model, k.State, processes, cmp.Or(why, "-"))
+		g.add("%s\t%s\t%s\t%s\t%s", k.Name, k.Model, k.State, processes, cmp.Or(why, "-"))
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }

@@ -9,11 +9,11 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 func (c *cli) exportCommand() *cobra.Command {
@@ -53,8 +53,8 @@ func (c *cli) export(file string) error {
 			"applications": len(d.Applications), "policies": len(d.Policies),
 			"pipelines": len(d.Pipelines), "settings": len(d.Settings)})
 	}
-	fmt.Fprintf(c.stdout, "%s: %s, %s, %s, settings of %s\n", file, plural(len(d.Applications), "application"),
-		plural(len(d.Policies), "policy state"), plural(len(d.Pipelines), "pipeline"), plural(len(d.Settings), "model"))
+	fmt.Fprintf(c.stdout, "%s: %s, %s, %s, settings of %s\n", file, plural.Of(len(d.Applications), "application"),
+		plural.Of(len(d.Policies), "policy state"), plural.Of(len(d.Pipelines), "pipeline"), plural.Of(len(d.Settings), "model"))
 	return nil
 }
 
@@ -131,7 +131,7 @@ func (c *cli) importFrom(file string, how importOptions) (err error) {
 		fmt.Fprintln(c.stdout, "no changes: all of it is there already")
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	g := newGrid("\t\t", "")
 	for _, one := range done.Changes {
 		how := "made"
 		if one.Before != nil {
@@ -143,7 +143,7 @@ func (c *cli) importFrom(file string, how importOptions) (err error) {
 		if one.Loses != "" {
 			how += ", losing " + one.Loses
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", one.What, one.Name, how)
+		g.add("%s\t%s\t%s", one.What, one.Name, how)
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }

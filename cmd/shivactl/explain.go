@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 func (c *cli) explainCommand() *cobra.Command {
@@ -37,16 +38,54 @@ func (c *cli) explain(args []string) error {
 		return err
 	}
 	if versioned {
-		e.Versions = slices.DeleteFunc(e.Versions, func(v admin.Explanation) bool { return v.Version != version })
-		if len(e.Versions) == 0 {
-			return &failure{shiva.NotFound, fmt.Sprintf("no version %q of a model %q", version, name),
-				remoteHints[shiva.NotFound], exitRefused}
+		one := slices.IndexFunc(e.Versions, func(v admin.Explanation) bool { return v.Version == version })
+		if one < 0 {
+			return c.unregistered(name, version, e.Versions)
 		}
+		e.Versions = e.Versions[one : one+1]
 	}
 	if c.json {
 		return c.printJSON(e)
 	}
-	for i, v := range e.Versions {
+	c.printExplanations(e.Versions)
+	return nil
+}
+
+// unregistered tells of a version that no container has registered what there is instead: other
+// versions, what is known of the name as a whole, and the containers that may still register it.
+func (c *cli) unregistered(name, version string, there []admin.Explanation) error {
+	id := name + "/" + version
+	var versions []string
+	whole := slices.DeleteFunc(slices.Clone(there), func(v admin.Explanation) bool { return v.Version != "" })
+	for _, v := range there {
+		if v.Version != "" {
+			versions = append(versions, v.Version)
+		}
+	}
+	if !c.json {
+		c.printExplanations(whole)
+	}
+	text := fmt.Sprintf("no container has registered %s", id)
+	if len(versions) > 0 {
+		text += fmt.Sprintf("; %s has %s: %s", name, plural.Of(len(versions), "version"), strings.Join(versions, ", "))
+	}
+	var list admin.Containers
+	_ = c.get("/v1/containers", &list) // the rest is worth telling without them
+	for _, k := range list.Containers {
+		if k.Model == name || k.Model == id {
+			text += fmt.Sprintf("; container %q of the server's file is %s", k.Name, k.State)
+			if k.Reason != "" {
+				text += " (" + oneLine(k.Reason) + ")"
+			}
+		}
+	}
+	return &failure{shiva.NotFound, text, "a version is there once its container, which may still be connecting, has " +
+		"registered it: shivactl status lists those that are connected. Containers stand in the server's file: " +
+		"shivactl manual containers", exitRefused}
+}
+
+func (c *cli) printExplanations(all []admin.Explanation) {
+	for i, v := range all {
 		if i > 0 {
 			fmt.Fprintln(c.stdout)
 		}
@@ -59,5 +98,4 @@ func (c *cli) explain(args []string) error {
 			fmt.Fprintf(c.stdout, "  - %s\n", s)
 		}
 	}
-	return nil
 }

@@ -18,9 +18,10 @@ func TestExplainAndSet(t *testing.T) {
 	var set map[string]string
 	policy := map[string]any{"objective": "100ms", "max_batch": 0}
 	h := httptest.NewServer(admintest.Handler(admintest.Sources{
-		Report:   explained{policy},
-		Settings: &adjusted{policy: policy, set: &set},
-		Metrics:  http.NotFoundHandler(),
+		Report:     explained{policy},
+		Settings:   &adjusted{policy: policy, set: &set},
+		Containers: connecting{},
+		Metrics:    http.NotFoundHandler(),
 	}))
 	defer h.Close()
 	for _, c := range []struct {
@@ -30,7 +31,10 @@ func TestExplainAndSet(t *testing.T) {
 	}{
 		{"explain m", exitOK, "m/2\n  - It is slow.\n  - Make it fast.\n\nm/1\n  - It is old.\n"},
 		{"explain m/1", exitOK, "m/1\n  - It is old.\n"},
-		{"explain m/3", exitRefused, `no version "3"`},
+		{"explain m/3", exitRefused, "shivactl: no container has registered m/3; m has 2 versions: 2, 1; " +
+			"container \"three\" of the server's file is LOADING (its process is starting)\n  -> a version is there once"},
+		{"explain app/1", exitRefused, "app\n  - It asks m.\nshivactl: no container has registered app/1\n"},
+		{"explain m/3 --json", exitRefused, `no container has registered m/3; m has 2 versions: 2, 1; container \"three\"`},
 		{"explain other", exitRefused, `no model "other"`},
 		{"explain", exitUsage, "expected one model"},
 		{"explain m/1 --json", exitOK, `"It is old."`},
@@ -69,11 +73,23 @@ func (explained) Batches() []admin.Batches                   { return nil }
 func (explained) Insights(string) []admin.Insight            { return nil }
 
 func (explained) Explain(model string) []admin.Explanation {
+	if model == "app" {
+		return []admin.Explanation{{Name: "app", Sentences: []string{"It asks m."}}}
+	}
 	if model != "m" {
 		return nil
 	}
 	return []admin.Explanation{{Name: "m", Version: "2", Sentences: []string{"It is slow.", "Make it fast."}},
 		{Name: "m", Version: "1", Sentences: []string{"It is old."}}}
+}
+
+// connecting has a container that has not registered.
+type connecting struct{ admintest.Operator }
+
+func (connecting) List() admin.Containers {
+	return admin.Containers{Containers: []admin.Container{
+		{Name: "three", Model: "m/3", State: "LOADING", Reason: "its process is starting"},
+		{Name: "other", Model: "other/3", State: "READY"}}}
 }
 
 // adjusted accepts all settings except one, and shows the objective.

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 func (c *cli) feedbackCommand() *cobra.Command {
@@ -65,7 +66,7 @@ func asJSON(s string) json.RawMessage {
 func (c *cli) feedback(o *feedbackOptions, args []string) error {
 	switch {
 	case len(args) == 0 || len(args) > 2:
-		return usage("feedback", "expected an application and at most one file, got %d arguments", len(args))
+		return usage("feedback", "expected an application and at most one file, got %s", plural.Of(len(args), "argument"))
 	case len(args) == 1 && o.id == "":
 		return usage("feedback", "which request? give its --id, or its input as a file")
 	case len(o.outcome) != 1:
@@ -123,6 +124,6 @@ func (c *cli) feedback(o *feedbackOptions, args []string) error {
 	if !learned.Learned {
 		text = "it was learned before; %s has learned from %s%s\n"
 	}
-	fmt.Fprintf(c.stdout, text, args[0], plural(int(learned.Rounds), "feedback"), whose)
+	fmt.Fprintf(c.stdout, text, args[0], plural.Of(learned.Rounds, "feedback"), whose)
 	return nil
 }

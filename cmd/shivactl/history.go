@@ -2,14 +2,13 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 func (c *cli) historyCommand() *cobra.Command {
@@ -36,8 +35,11 @@ func (c *cli) history(name string) error {
 	if c.json {
 		return c.printJSON(h)
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "FROM\tUNTIL\tWHAT\tVERSION\tBY\tSERVER\tDETAIL")
+	return c.printHistory(h)
+}
+
+func (c *cli) printHistory(h admin.History) error {
+	g := newGrid("FROM\tUNTIL\tWHAT\tVERSION\tBY\tSERVER\tDETAIL", "SERVER")
 	for _, e := range h.Events {
 		until := "-"
 		switch {
@@ -48,10 +50,10 @@ func (c *cli) history(name string) error {
 		}
 		detail := e.Detail
 		if e.Registrations > 1 {
-			detail = strings.TrimSpace(fmt.Sprintf("%d registrations %s", e.Registrations, detail))
+			detail = strings.TrimSpace(plural.Of(e.Registrations, "registration") + " " + detail)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.At.UTC().Format(time.DateTime), until, e.What,
+		g.add("%s\t%s\t%s\t%s\t%s\t%s\t%s", e.At.UTC().Format(time.DateTime), until, e.What,
 			cmp.Or(e.Version, "-"), cmp.Or(e.By, "-"), e.Server, cmp.Or(detail, "-"))
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -232,7 +233,7 @@ func (c *cli) askEach(client *shiva.Client, m model, items []item, what request)
 // askTogether sends all items as the rows of one request, and gives each item its part of the
 // answer.
 func (c *cli) askTogether(client *shiva.Client, m model, items []item, what request) ([]result, error) {
-	all := item{name: fmt.Sprintf("%d files", len(items))}
+	all := item{name: plural.Of(len(items), "file")}
 	for i, s := range m.inputs {
 		parts := make([]tensor.Tensor, len(items))
 		for j, it := range items {

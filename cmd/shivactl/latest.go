@@ -12,6 +12,7 @@ import (
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/backoff"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 func (c *cli) latestCommand() *cobra.Command {
@@ -32,7 +33,7 @@ With --json: a line as infer prints it, for each answer.
 		ValidArgsFunction: c.completes(routeNames),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || len(args) > 2 || args[0] == "" {
-				return usage("latest", "expected a model and a stream, got %d arguments", len(args))
+				return usage("latest", "expected a model and a stream, got %s", plural.Of(len(args), "argument"))
 			}
 			return nil
 		},

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -128,8 +129,8 @@ func (l *loader) loadFile(it *item, path string) error {
 	}
 	sole := l.model.sole()
 	if sole < 0 {
-		return unfit("", "%s takes %d inputs: give NAME=FILE,NAME=FILE or a JSON object with the keys %s",
-			l.model.route, len(inputs), inputNames(l.model))
+		return unfit("", "%s takes %s: give NAME=FILE,NAME=FILE or a JSON object with the keys %s",
+			l.model.route, plural.Of(len(inputs), "input"), inputNames(l.model))
 	}
 	return l.fill(it, func(s spec) (tensor.Tensor, bool, error) {
 		if s.Name != inputs[sole].Name {
@@ -261,7 +262,7 @@ func (it *item) countRows(m model) error {
 		}
 		n := it.inputs[i].Rows()
 		if !first && n != it.rows {
-			return unfit("", "input %q has %s where the others have %d", s.Name, plural(n, "row"), it.rows)
+			return unfit("", "input %q has %s where the others have %d", s.Name, plural.Of(n, "row"), it.rows)
 		}
 		it.rows, first = n, false
 	}

@@ -8,12 +8,12 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -201,11 +201,11 @@ func (c *cli) setVersion(command string, args []string) error {
 // printSettings prints the effective settings of a model.
 func (c *cli) printSettings(policy any) error {
 	settings, _ := policy.(map[string]any)
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	g := newList()
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		fmt.Fprintf(w, "%s\t%s\n", key, settingText(settings[key]))
+		g.add("%s\t%s", key, settingText(settings[key]))
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }
 
 // settingText formats the value of a setting as the file of the server would have it; "-" is none.
@@ -245,7 +245,7 @@ func (c *cli) printModels(models []admin.Model) error {
 			cached, ratio = size(m.Cache.Bytes), hitRatio(*m.Cache)
 		}
 		g.add("%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s", m.Name, version, ready, m.Replicas, cmp.Or(m.Platform, "-"),
-			m.MaxBatch, declarations(m.Inputs), declarations(m.Outputs), plural(m.QueueRows, "row"), cached, ratio)
+			m.MaxBatch, declarations(m.Inputs), declarations(m.Outputs), plural.Of(m.QueueRows, "row"), cached, ratio)
 	}
 	return g.write(c.stdout, c.width())
 }
@@ -256,11 +256,4 @@ func declarations(list []admin.Tensor) string {
 		texts[i] = fmt.Sprintf("%s %s%s", t.Name, t.Datatype, strings.ReplaceAll(tensor.Shape(t.Shape).String(), " ", ""))
 	}
 	return cmp.Or(strings.Join(texts, " "), "-")
-}
-
-func plural(n int, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return fmt.Sprintf("%d %ss", n, word)
 }

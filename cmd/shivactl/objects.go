@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
+	"github.com/shivad/shivad/shiva/plural"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -52,7 +52,7 @@ func objects(m model, r result) ([][]object, error) {
 	if !slices.ContainsFunc(r.outputs, func(t tensor.Tensor) bool {
 		return t.Name == "boxes" && len(t.Shape) > 0 && t.Shape[0] == n
 	}) {
-		return nil, broken("the answer has no boxes of %d objects", n)
+		return nil, broken("the answer has no boxes of %s", plural.Of(n, "object"))
 	}
 	rows, all := make([][]object, r.rows), make([]object, n)
 	for _, t := range r.outputs {
@@ -85,7 +85,7 @@ func describe(all []object, t tensor.Tensor) error {
 		return nil
 	}
 	if elements, _ := t.Shape.Elements(); elements != n*len(all) {
-		return fmt.Errorf("%d elements for %d objects, expected %d", elements, len(all), n*len(all))
+		return fmt.Errorf("%s for %s, expected %d", plural.Of(elements, "element"), plural.Of(len(all), "object"), n*len(all))
 	}
 	if t.DType == tensor.Bytes {
 		texts, err := tensor.Strings(t)
@@ -132,11 +132,11 @@ func describe(all []object, t tensor.Tensor) error {
 
 // printObjects prints a table with a line for each object, then the failures.
 func (c *cli) printObjects(m model, results []result, o *inferOptions) error {
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	header := "FILE\tLABEL\tSCORE\tBOX"
+	head := "FILE\tLABEL\tSCORE\tBOX"
 	if o.timing {
-		header += "\tTIME"
+		head += "\tTIME"
 	}
+	g := newGrid(head, "")
 	for i, r := range results {
 		if r.err != nil {
 			continue
@@ -147,28 +147,24 @@ func (c *cli) printObjects(m model, results []result, o *inferOptions) error {
 			continue
 		}
 		for row, found := range rows {
-			if header != "" {
-				fmt.Fprintln(w, header)
-				header = ""
-			}
 			name := r.name
 			if r.rows > 1 {
 				name += fmt.Sprintf("[%d]", row)
 			}
-			lines := make([]string, 0, len(found))
+			took := timing(r) // beside the first object
 			for _, f := range found {
-				lines = append(lines, fmt.Sprintf("%s\t%s\t%.3f\t%s", name, f.label, f.score, pixels(f.box)))
+				g.add("%s\t%s\t%.3f\t%s\t%s", name, f.label, f.score, pixels(f.box), took)
+				took = ""
 			}
-			if len(lines) == 0 {
-				lines = []string{name + "\t-\t\t"}
+			if len(found) == 0 {
+				g.add("%s\t-\t\t\t%s", name, took)
 			}
-			if o.timing {
-				lines[0] += "\t" + timing(r)
-			}
-			fmt.Fprintln(w, strings.Join(lines, "\n"))
 		}
 	}
-	return cmp.Or(w.Flush(), c.reportFailed(results))
+	if len(g.rows) == 0 {
+		return c.reportFailed(results)
+	}
+	return cmp.Or(g.write(c.stdout, c.width()), c.reportFailed(results))
 }
 
 // pixels lists coordinates to a tenth of a pixel.

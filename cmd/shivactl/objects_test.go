@@ -71,7 +71,7 @@ a.jpg[1]  -
 	if got := strings.ReplaceAll(out.String(), "-             \n", "-\n"); got != want {
 		t.Errorf("\n%s\nwant\n%s", got, want)
 	}
-	want = "shivactl: b.jpg: output \"labels\": 0 elements for 1 objects, expected 1\n  -> the log of the model's container may say more\n" +
+	want = "shivactl: b.jpg: output \"labels\": 0 elements for 1 object, expected 1\n  -> the log of the model's container may say more\n" +
 		"shivactl: c.jpg: the answer has no boxes of 2 objects\n  -> the log of the model's container may say more\n"
 	if errs.String() != want {
 		t.Errorf("\n%s\nwant\n%s", errs.String(), want)

@@ -9,12 +9,12 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 func (c *cli) pipelinesCommand() *cobra.Command {
@@ -100,7 +100,7 @@ const pipelinesExample = `  shivactl pipelines create plates plates.toml
 
 func nameAndFile(_ *cobra.Command, args []string) error {
 	if len(args) != 2 || args[0] == "" {
-		return usage("pipelines", "expected the name of a pipeline and a file, got %d arguments", len(args))
+		return usage("pipelines", "expected the name of a pipeline and a file, got %s", plural.Of(len(args), "argument"))
 	}
 	return nil
 }
@@ -173,17 +173,20 @@ func (c *cli) listPipelines() error {
 		fmt.Fprintln(c.stdout, "no pipelines; shivactl help pipelines tells how to make one")
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PIPELINE\tSTAGES\tINPUTS\tOUTPUTS\tFROM\tFAULTS")
-	for _, p := range list.Pipelines {
+	return c.printPipelines(list.Pipelines)
+}
+
+func (c *cli) printPipelines(all []admin.PipelineStatus) error {
+	g := newGrid("PIPELINE\tSTAGES\tINPUTS\tOUTPUTS\tFROM\tFAULTS", "FROM\tOUTPUTS\tINPUTS")
+	for _, p := range all {
 		var stages []string
 		for _, s := range p.Stages {
 			stages = append(stages, s.Name+" ("+s.Model+")")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\n", p.Name, strings.Join(stages, ", "), strings.Join(p.Inputs, " "),
+		g.add("%s\t%s\t%s\t%s\t%s\t%d", p.Name, strings.Join(stages, ", "), strings.Join(p.Inputs, " "),
 			outputsText(p.Outputs), p.Origin, len(p.Faults))
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }
 
 // outputsText lists the outputs of a pipeline with what makes each.
@@ -214,22 +217,27 @@ func (c *cli) printPipeline(p admin.PipelineStatus) error {
 	if c.json {
 		return c.printJSON(p)
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "pipeline\t%s\ninputs\t%s\noutputs\t%s\n", p.Name, strings.Join(p.Inputs, ", "),
-		outputsText(p.Outputs))
-	fmt.Fprintf(w, "slo\t%s\nkeep\t%s\nfrom\t%s\n\n", cmp.Or(p.SLO, "that of the first stage's model"),
-		cmp.Or(p.Keep.String(), "that of the first stage's model"),
+	g := newList()
+	g.add("pipeline\t%s", p.Name)
+	g.add("inputs\t%s", strings.Join(p.Inputs, ", "))
+	g.add("outputs\t%s", outputsText(p.Outputs))
+	g.add("slo\t%s", cmp.Or(p.SLO, "that of the first stage's model"))
+	g.add("keep\t%s", cmp.Or(p.Keep.String(), "that of the first stage's model"))
+	g.add("from\t%s",
 		map[string]string{admin.OriginFile: "the server's file", admin.OriginStore: "shivactl or a program"}[p.Origin])
-	fmt.Fprintln(w, "STAGE\tMODEL\tREADS\tEACH\tKEEP\tLATELY")
+	if err := c.writeWithLine(g); err != nil {
+		return err
+	}
+	g = newGrid("STAGE\tMODEL\tREADS\tEACH\tKEEP\tLATELY", "")
 	for i, s := range p.Stages {
 		lately := "-"
 		if i < len(p.Load) {
 			lately = p.Load[i].Summary
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.Model, cmp.Or(equations(s.Inputs), "-"),
+		g.add("%s\t%s\t%s\t%s\t%s\t%s", s.Name, s.Model, cmp.Or(equations(s.Inputs), "-"),
 			cmp.Or(s.Each, "-"), cmp.Or(strings.Join(s.Keep.Conditions(), ", "), "-"), lately)
 	}
-	if err := w.Flush(); err != nil {
+	if err := g.write(c.stdout, c.width()); err != nil {
 		return err
 	}
 	c.printFaults(p.Faults)

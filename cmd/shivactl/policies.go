@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -80,8 +79,7 @@ func (c *cli) policies(args []string) error {
 	if c.json {
 		return c.printJSON(list)
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "POLICY\tPARAMETER\tDEFAULT\tTAKES")
+	g := newGrid("POLICY\tPARAMETER\tDEFAULT\tTAKES", "")
 	for _, p := range list.Policies {
 		name := p.Name
 		for _, one := range p.Parameters {
@@ -93,11 +91,11 @@ func (c *cli) policies(args []string) error {
 				}
 				def = string(text)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name, one.Name, def, one.Wants)
+			g.add("%s\t%s\t%s\t%s", name, one.Name, def, one.Wants)
 			name = ""
 		}
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }
 
 func (c *cli) learned(o *learnedOptions, name string) error {
@@ -120,16 +118,15 @@ func (c *cli) printLearned(l admin.Learned) error {
 		fmt.Fprintf(c.stdout, "%s of %s has learned nothing\n", l.Policy, l.Application)
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "USER\tFEEDBACKS\tMODEL\tSHARE\tMEAN LOSS\tOF")
+	g := newGrid("USER\tFEEDBACKS\tMODEL\tSHARE\tMEAN LOSS\tOF", "OF\tFEEDBACKS")
 	for _, u := range l.Users {
 		user, rounds := strconv.Quote(u.User), fmt.Sprint(u.Rounds)
 		for _, m := range u.Models {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%.3f\t%.3f\t%.4g\n", user, rounds, m.Model, m.Share, m.Loss, m.Count)
+			g.add("%s\t%s\t%s\t%.3f\t%.3f\t%.4g", user, rounds, m.Model, m.Share, m.Loss, m.Count)
 			user, rounds = "", ""
 		}
 	}
-	if err := w.Flush(); err != nil {
+	if err := g.write(c.stdout, c.width()); err != nil {
 		return err
 	}
 	if l.More {

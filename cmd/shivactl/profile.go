@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/cobra"
@@ -77,13 +76,12 @@ func (c *cli) listProfiles() error {
 		fmt.Fprintf(c.stdout, "no profiles: %s has none; shivactl help profiles tells how to write one\n", path)
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PROFILE\tADMIN\tADDR\tTOKEN FILE")
+	g := newGrid("PROFILE\tADMIN\tADDR\tTOKEN FILE", "TOKEN FILE")
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		p := all[name]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name, cmp.Or(p.Admin, "-"), cmp.Or(p.Addr, "-"), cmp.Or(p.TokenFile, "-"))
+		g.add("%s\t%s\t%s\t%s", name, cmp.Or(p.Admin, "-"), cmp.Or(p.Addr, "-"), cmp.Or(p.TokenFile, "-"))
 	}
-	return w.Flush()
+	return g.write(c.stdout, c.width())
 }
 
 // profiles reads the file of profiles; a missing file has none.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // watchFlag is the value of --watch: nothing, or a time.
@@ -174,7 +175,7 @@ func (s *screen) draw(text string) {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if _, rows := s.size(); rows > 0 && len(lines) > rows {
 		more := len(lines) - rows + 1
-		lines = append(lines[:rows-1], fmt.Sprintf("… %d lines more", more))
+		lines = append(lines[:rows-1], "… "+plural.Of(more, "more line"))
 	}
 	// Each line overwrites the one before, so that nothing flickers.
 	s.f.WriteString("\x1b[H" + strings.Join(lines, "\x1b[K\r\n") + "\x1b[K\x1b[J")

@@ -150,7 +150,7 @@ func TestWatchOnATerminal(t *testing.T) {
 	_, shown, _ := strings.Cut(w.text(), "\x1b[?1049h\x1b[?7l\x1b[?25l\x1b[H")
 	page, _, _ := strings.Cut(shown, "\x1b[H")
 	lines := strings.Split(page, "\r\n")
-	if len(lines) != 10 || !strings.HasSuffix(lines[9], " lines more\x1b[K\x1b[J") {
+	if len(lines) != 10 || !strings.HasSuffix(lines[9], " more lines\x1b[K\x1b[J") {
 		t.Errorf("%d lines:\n%q", len(lines), lines)
 	}
 }

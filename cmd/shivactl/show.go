@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"unicode/utf8"
 
 	"github.com/shivad/shivad/shiva/tensor"
@@ -23,9 +22,7 @@ func (c *cli) printResults(m model, results []result, o *inferOptions) error {
 	if detects(m) {
 		return c.printObjects(m, results, o)
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	// header is the header of the last line: outputs may differ from row to row.
-	var header []string
+	g := newGrid("", "") // outputs may differ from row to row: then another table begins
 	for _, r := range results {
 		if r.err != nil {
 			continue
@@ -37,9 +34,11 @@ func (c *cli) printResults(m model, results []result, o *inferOptions) error {
 		if o.timing {
 			columns = append(columns, "TIME")
 		}
-		if !slices.Equal(columns, header) {
-			header = columns
-			fmt.Fprintln(w, strings.Join(header, "\t"))
+		if !slices.Equal(columns, g.head) {
+			if err := g.write(c.stdout, c.width()); err != nil {
+				return err
+			}
+			g = &grid{head: columns}
 		}
 		for i := range r.rows {
 			cells := []string{r.name}
@@ -52,10 +51,10 @@ func (c *cli) printResults(m model, results []result, o *inferOptions) error {
 			if o.timing {
 				cells = append(cells, timing(r))
 			}
-			fmt.Fprintln(w, strings.Join(cells, "\t"))
+			g.rows = append(g.rows, cells)
 		}
 	}
-	if err := w.Flush(); err != nil {
+	if err := g.write(c.stdout, c.width()); err != nil {
 		return err
 	}
 	for _, r := range results {

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 func (c *cli) statusCommand() *cobra.Command {
@@ -56,8 +56,9 @@ func (c *cli) printStatus(s admin.Status) error {
 		fmt.Fprintln(c.stdout)
 	}
 
-	writeList(c.stdout, c.width(), statusLines(s))
-	fmt.Fprintln(c.stdout)
+	if err := c.writeWithLine(statusLines(s)); err != nil {
+		return err
+	}
 	if err := c.printHealth(s.Models); err != nil {
 		return err
 	}
@@ -102,8 +103,9 @@ func (c *cli) printStatus(s admin.Status) error {
 }
 
 // statusLines are the addresses of a server, and what all of it does.
-func statusLines(s admin.Status) (list [][2]string) {
-	add := func(name, text string) { list = append(list, [2]string{name, text}) }
+func statusLines(s admin.Status) *grid {
+	g := newList()
+	add := func(name, text string) { g.add("%s\t%s", name, text) }
 	listen := func(name string, addrs ...string) { add(name, cmp.Or(strings.Join(addrs, ", "), "off")) }
 	listen("clients (tcp)", s.Listen.TCP...)
 	listen("clients (rest)", s.Listen.REST...)
@@ -122,23 +124,23 @@ func statusLines(s admin.Status) (list [][2]string) {
 	}
 	listen("admin (http)", s.Listen.Admin)
 	for _, d := range s.Doors {
-		add("endpoint "+d.Name, plural(d.Connections, "connection")+", "+plural(d.InFlight, "request")+" in flight")
+		add("endpoint "+d.Name, plural.Of(d.Connections, "connection")+", "+plural.Of(d.InFlight, "request")+" in flight")
 	}
-	waiting := plural(s.Queue.Rows, "row") + ", " + size(s.Queue.Bytes)
+	waiting := plural.Of(s.Queue.Rows, "row") + ", " + size(s.Queue.Bytes)
 	if s.Queue.Rows > 0 {
 		waiting += ", the oldest for " + seconds(s.Queue.OldestRow)
 	}
 	add("waiting", waiting)
 	memory := size(s.Payload.Used) + " of " + size(s.Payload.Limit)
 	if s.Payload.Refused > 0 {
-		memory += fmt.Sprintf(", refused %d times", s.Payload.Refused)
+		memory += ", refused " + plural.Of(s.Payload.Refused, "time")
 	}
 	add("payload memory", memory)
 	add("shared memory", sharedMemoryText(s.Shared))
 	add("client regions", regionsText(s.Regions))
 	add("newest answers", newestText(s.Newest))
 	add("state", stateText(s.State, s.Started.Add(time.Duration(s.Uptime*float64(time.Second)))))
-	return list
+	return g
 }
 
 // sharedMemoryText formats the part of the payload memory that is shared with containers on the
@@ -165,7 +167,7 @@ func regionsText(r admin.Regions) string {
 		text += fmt.Sprintf(", %s of the server's", size(r.Made))
 	}
 	if r.Refused > 0 {
-		text += fmt.Sprintf(", refused %d times", r.Refused)
+		text += ", refused " + plural.Of(r.Refused, "time")
 	}
 	return text
 }
@@ -219,17 +221,15 @@ func (c *cli) printRoutes(all []admin.Route) error {
 	if len(all) == 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ROUTE\tREADY\tTO")
+	g := newGrid("ROUTE\tREADY\tTO", "")
 	for _, r := range all {
 		ready := "no"
 		if r.Ready {
 			ready = "yes"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", r.Name, ready, r.To)
+		g.add("%s\t%s\t%s", r.Name, ready, r.To)
 	}
-	fmt.Fprintln(w)
-	return w.Flush()
+	return c.writeWithLine(g)
 }
 
 // needed formats how many replicas a model needs, with a question mark if that is a guess.

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 func (c *cli) streamsCommand() *cobra.Command {
@@ -100,10 +101,10 @@ func seenGrid(all []admin.Seen) *grid {
 
 // newestText tells what is kept of the newest answers of streams.
 func newestText(n admin.Newest) string {
-	text := fmt.Sprintf("%s of %s, %s, %s waiting", size(n.Bytes), size(n.Limit), plural(n.Streams, "stream"),
-		plural(n.Waiting, "question"))
+	text := fmt.Sprintf("%s of %s, %s, %s waiting", size(n.Bytes), size(n.Limit), plural.Of(n.Streams, "stream"),
+		plural.Of(n.Waiting, "question"))
 	if n.Evicted > 0 {
-		text += fmt.Sprintf(", %s forgotten because of the limit", plural(int(n.Evicted), "stream"))
+		text += fmt.Sprintf(", %s forgotten because of the limit", plural.Of(n.Evicted, "stream"))
 	}
 	return text
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/shivad/shivad/server/admin"
@@ -59,4 +61,40 @@ func wide() ([]admin.Model, admin.StreamList) {
 		Silent: 1e6, Keep: "latest"}
 	v := admin.VersionStreams{Version: "1", Known: 2, Streams: []admin.Stream{s}}
 	return []admin.Model{m}, admin.StreamList{Versions: []admin.VersionStreams{v}}
+}
+
+// Texts are wrapped beside names that are long, of which none is cut, in every table.
+func TestWrapped(t *testing.T) {
+	at := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	name, why := strings.Repeat("gate", 6), strings.Repeat("it did not answer ", 10)+"altogether"
+	h := admin.History{Name: name, Events: []admin.Event{{At: at, Until: &at, What: "changed", Version: "2026-11-28",
+		By: "operator-of-line-1", Server: strings.Repeat("box", 9), Detail: why}}}
+	a := admin.Audit{Entries: []admin.Entry{{At: at, Source: admin.Source{Identity: "operator", Address: "10.0.0.7:41000",
+		Door: "admin"}, Action: "change", What: "model", Name: name, Refused: true, Error: why}}}
+	k := admin.Container{Name: name, Model: name + "/1", State: "UNAVAILABLE", Reason: why}
+	l := admin.Learned{Application: name, Policy: "exp4", Users: []admin.LearnedUser{{User: strings.Repeat("u", 30),
+		Rounds: 1e6, Models: []admin.LearnedModel{{Model: name + "/1", Share: 1, Loss: 1, Count: 1e6}}}}}
+	stage := admin.Stage{Name: "find", Model: name, Each: "boxes", Inputs: map[string]string{"image": "find.image", "to": "find.boxes"}}
+	p := admin.PipelineStatus{Pipeline: admin.Pipeline{Name: name, Stages: []admin.Stage{stage, stage},
+		Inputs: strings.Fields(strings.Repeat("input ", 20))}}
+	p.Load = []admin.StageLoad{{Summary: why}, {Summary: why}}
+	for _, width := range []int{100, 120} {
+		var out bytes.Buffer
+		c := &cli{stdout: &out, columns: width}
+		models, _ := wide()
+		models[0].Inputs = slices.Repeat(models[0].Inputs, 4)
+		models[0].Outputs = models[0].Inputs
+		if err := errors.Join(c.printHistory(h), c.printAudit(a), c.printContainers([]admin.Container{k}), c.printLearned(l),
+			c.printPipeline(p), c.printModels(models), c.printPipelines([]admin.PipelineStatus{p})); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(out.String()) {
+			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > width {
+				t.Errorf("%d columns for %d: %s", n, width, line)
+			}
+		}
+		if n := strings.Count(out.String(), name); n != 10 || strings.Count(out.String(), "altogether") != 5 {
+			t.Errorf("%d names and reasons are whole:\n%s", n, &out)
+		}
+	}
 }

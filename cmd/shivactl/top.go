@@ -12,6 +12,7 @@ import (
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/shiva/backoff"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 func (c *cli) topCommand() *cobra.Command {
@@ -280,14 +281,16 @@ func (c *cli) printTopHead(t *top, s *admin.Status) {
 		state = "NOT READY: " + t.Reason
 	}
 	fmt.Fprintf(c.stdout, "shivad %s at %s, up %s: %s\n", t.Version, c.admin, seconds(t.Uptime), state)
-	line := []string{rate(t.Requests) + " requests/s", plural(s.Queue.Rows, "row") + " waiting"}
+	line := []string{rate(t.Requests) + " requests/s", plural.Of(s.Queue.Rows, "row") + " waiting"}
 	for _, d := range s.Doors {
-		line = append(line, fmt.Sprintf("%s %s, %d in flight", d.Name, plural(d.Connections, "connection"), d.InFlight))
+		line = append(line, fmt.Sprintf("%s %s, %d in flight", d.Name, plural.Of(d.Connections, "connection"), d.InFlight))
 	}
 	line = append(line, fmt.Sprintf("payload memory %s of %s", size(s.Payload.Used), size(s.Payload.Limit)))
-	writeList(c.stdout, c.width(), [][2]string{{"", strings.Join(line, " · ")}})
+	g := newGrid("", "")
+	g.add("%s", strings.Join(line, " · "))
+	_ = g.write(c.stdout, c.width()) // into memory, or the next line fails
 	if t.Warnings > 0 {
-		fmt.Fprintf(c.stdout, "! %s: shivactl status\n", plural(t.Warnings, "warning"))
+		fmt.Fprintf(c.stdout, "! %s: shivactl status\n", plural.Of(t.Warnings, "warning"))
 	}
 	fmt.Fprintln(c.stdout)
 }

@@ -504,8 +504,9 @@ func (s history) Of(name string) (admin.History, error) {
 
 // What tests outside the server's tree need of the room that they cannot import.
 type (
-	Sources = operate.Sources
-	Error   = operate.Error
+	Sources  = operate.Sources
+	Operator = operate.Operator
+	Error    = operate.Error
 )
 
 // Handler is the handler of the admin API.
