@@ -78,7 +78,8 @@ func TestFunc(t *testing.T) {
 				}
 			}()
 		}
-		for value, says := range map[float32]string{-1: "too small", -2: "panic: far too small", -3: "1 output and", -4: "runtime.Goexit"} {
+		for value, says := range map[float32]string{-1: "too small", -2: "panic: far too small", -3: "1 output and",
+			-4: "runtime.Goexit"} {
 			_, err := ask(value)
 			if !errors.Is(err, scheduler.ErrContainerFailed) || !strings.Contains(err.Error(), says) ||
 				strings.Contains(err.Error(), ".go:") {

@@ -233,7 +233,8 @@ func (b *bench) offered() string {
 		if b.o.keep != "" {
 			keep = " that keep " + b.o.keep
 		}
-		return fmt.Sprintf("%s of %g frames/s%s, on %s", plural.Of(b.o.streams, "stream"), b.o.fpsOrDefault(), keep, conns)
+		return fmt.Sprintf("%s of %g frames/s%s, on %s", plural.Of(b.o.streams, "stream"), b.o.fpsOrDefault(),
+			keep, conns)
 	case b.o.rate > 0:
 		return fmt.Sprintf("%g requests/s at random, on %s", b.o.rate, conns)
 	case b.o.clients > 0:

@@ -84,8 +84,8 @@ func liveText(config load.Config, at time.Duration, m load.Moment) string {
 	if config.Rate > 0 {
 		text += fmt.Sprintf(", %.0f/s", config.Rate)
 	}
-	text += fmt.Sprintf(": %s, p50 %s, p99 %s", plural.Of(m.Latency.Count(), "answer"), milliseconds(ms(m.Latency.Quantile(0.5))),
-		milliseconds(ms(m.Latency.Quantile(0.99))))
+	text += fmt.Sprintf(": %s, p50 %s, p99 %s", plural.Of(m.Latency.Count(), "answer"),
+		milliseconds(ms(m.Latency.Quantile(0.5))), milliseconds(ms(m.Latency.Quantile(0.99))))
 	if m.Superseded > 0 {
 		text += fmt.Sprintf(", %d superseded", m.Superseded)
 	}

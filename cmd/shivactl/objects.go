@@ -85,7 +85,8 @@ func describe(all []object, t tensor.Tensor) error {
 		return nil
 	}
 	if elements, _ := t.Shape.Elements(); elements != n*len(all) {
-		return fmt.Errorf("%s for %s, expected %d", plural.Of(elements, "element"), plural.Of(len(all), "object"), n*len(all))
+		return fmt.Errorf("%s for %s, expected %d", plural.Of(elements, "element"),
+			plural.Of(len(all), "object"), n*len(all))
 	}
 	if t.DType == tensor.Bytes {
 		texts, err := tensor.Strings(t)

@@ -23,7 +23,8 @@ func (c *cli) width() int {
 }
 
 // A grid is a table for people. If it is too wide, columns are left out: first those without any
-// value, then the others, both in the order of least. If it is still too wide, its texts are wrapped.
+// value, then the others, both in the order of least. If it is still too wide, its texts are
+// wrapped.
 type grid struct {
 	head  []string // without a name in it, none is written
 	least []string // the columns that may be left out, the least important first

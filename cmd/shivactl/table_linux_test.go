@@ -74,7 +74,8 @@ func TestWrapped(t *testing.T) {
 	k := admin.Container{Name: name, Model: name + "/1", State: "UNAVAILABLE", Reason: why}
 	l := admin.Learned{Application: name, Policy: "exp4", Users: []admin.LearnedUser{{User: strings.Repeat("u", 30),
 		Rounds: 1e6, Models: []admin.LearnedModel{{Model: name + "/1", Share: 1, Loss: 1, Count: 1e6}}}}}
-	stage := admin.Stage{Name: "find", Model: name, Each: "boxes", Inputs: map[string]string{"image": "find.image", "to": "find.boxes"}}
+	stage := admin.Stage{Name: "find", Model: name, Each: "boxes",
+		Inputs: map[string]string{"image": "find.image", "to": "find.boxes"}}
 	p := admin.PipelineStatus{Pipeline: admin.Pipeline{Name: name, Stages: []admin.Stage{stage, stage},
 		Inputs: strings.Fields(strings.Repeat("input ", 20))}}
 	p.Load = []admin.StageLoad{{Summary: why}, {Summary: why}}
@@ -84,8 +85,8 @@ func TestWrapped(t *testing.T) {
 		models, _ := wide()
 		models[0].Inputs = slices.Repeat(models[0].Inputs, 4)
 		models[0].Outputs = models[0].Inputs
-		if err := errors.Join(c.printHistory(h), c.printAudit(a), c.printContainers([]admin.Container{k}), c.printLearned(l),
-			c.printPipeline(p), c.printModels(models), c.printPipelines([]admin.PipelineStatus{p})); err != nil {
+		if err := errors.Join(c.printHistory(h), c.printAudit(a), c.printContainers([]admin.Container{k}),
+			c.printLearned(l), c.printPipeline(p), c.printModels(models), c.printPipelines([]admin.PipelineStatus{p})); err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(out.String()) {

@@ -283,7 +283,8 @@ func (c *cli) printTopHead(t *top, s *admin.Status) {
 	fmt.Fprintf(c.stdout, "shivad %s at %s, up %s: %s\n", t.Version, c.admin, seconds(t.Uptime), state)
 	line := []string{rate(t.Requests) + " requests/s", plural.Of(s.Queue.Rows, "row") + " waiting"}
 	for _, d := range s.Doors {
-		line = append(line, fmt.Sprintf("%s %s, %d in flight", d.Name, plural.Of(d.Connections, "connection"), d.InFlight))
+		line = append(line, fmt.Sprintf("%s %s, %d in flight", d.Name, plural.Of(d.Connections, "connection"),
+			d.InFlight))
 	}
 	line = append(line, fmt.Sprintf("payload memory %s of %s", size(s.Payload.Used), size(s.Payload.Limit)))
 	g := newGrid("", "")

@@ -32,5 +32,6 @@ func (c Clock) Late(now time.Time, timeout time.Duration) bool {
 // Error returns the refusal of a late message.
 func (c Clock) Error(door string, now time.Time, timeout time.Duration) error {
 	return fmt.Errorf("%w: %s of the message arrived in %v (%s.message_timeout = %v, and a second for each 16 KiB)",
-		scheduler.ErrDeadlineExceeded, plural.Of(c.Bytes, "byte"), now.Sub(c.Began).Round(time.Millisecond), door, timeout)
+		scheduler.ErrDeadlineExceeded, plural.Of(c.Bytes, "byte"), now.Sub(c.Began).Round(time.Millisecond), door,
+		timeout)
 }

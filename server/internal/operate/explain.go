@@ -298,7 +298,8 @@ func closeReason(s scheduler.Stats, r scheduler.CloseReason) string {
 		return fmt.Sprintf("end where other shapes begin (%d wait now): rows share a batch only if their dtypes and trailing dimensions agree. Let clients send one shape.", s.Shapes)
 	case scheduler.CloseLimit:
 		if c.Strategy == "aimd" {
-			return fmt.Sprintf("are as large as the strategy aimd has grown them: up to %s now.", plural.Of(mostRows(s), "row"))
+			return fmt.Sprintf("are as large as the strategy aimd has grown them: up to %s now.",
+				plural.Of(mostRows(s), "row"))
 		}
 		return fmt.Sprintf("are as large as has been tried: sizes grow to double the largest one measured, which is %s.",
 			plural.Of(greatest(s, func(r scheduler.ReplicaStats) int { return r.Largest }), "row"))

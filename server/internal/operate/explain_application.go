@@ -36,7 +36,8 @@ func (r *Report) explainApplication(name string) (out []string) {
 			plural.Of(n, "request"), percent(n, all))
 	}
 	if h.Unheard > 0 {
-		say("%s the part of a model (%s).", plural.Words(h.Unheard, "answer lacks", "answers lack"), percent(h.Unheard, all))
+		say("%s the part of a model (%s).", plural.Words(h.Unheard, "answer lacks", "answers lack"),
+			percent(h.Unheard, all))
 	}
 	known := r.Gate.Models()
 	for _, l := range a.Models {

@@ -104,7 +104,8 @@ func (a *arrival) condition(err error) error {
 		a.call.conn.Because(metrics.ClosedMessageTimeout)
 		return &refusal{http.StatusRequestTimeout, a.clock.Error("rest", time.Now(), a.call.settings.MessageTimeout)}
 	case errors.Is(err, io.ErrUnexpectedEOF) || isNet(err):
-		return fmt.Errorf("%w: the client hung up after %s of the body", scheduler.ErrCanceled, plural.Of(a.clock.Bytes, "byte"))
+		return fmt.Errorf("%w: the client hung up after %s of the body", scheduler.ErrCanceled,
+			plural.Of(a.clock.Bytes, "byte"))
 	}
 	return fault.Malformed("the body: %v", err)
 }
