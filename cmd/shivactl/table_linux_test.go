@@ -86,7 +86,8 @@ func TestWrapped(t *testing.T) {
 		models[0].Inputs = slices.Repeat(models[0].Inputs, 4)
 		models[0].Outputs = models[0].Inputs
 		if err := errors.Join(c.printHistory(h), c.printAudit(a), c.printContainers([]admin.Container{k}),
-			c.printLearned(l), c.printPipeline(p), c.printModels(models), c.printPipelines([]admin.PipelineStatus{p})); err != nil {
+			c.printLearned(l), c.printPipeline(p), c.printModels(models),
+			c.printPipelines([]admin.PipelineStatus{p})); err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(out.String()) {
