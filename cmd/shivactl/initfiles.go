@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shivad/shivad/cmd/shivad/unit"
+	"github.com/shivad/shivad/cmd/internal/unit"
 	"github.com/shivad/shivad/shiva/token"
 )
 
