@@ -347,7 +347,7 @@ func (l *loop) dial(ctx context.Context, i int) error {
 	if l.cfg.Streams != nil {
 		l.stamp(c, time.Now())
 	}
-	if g, ok := c.wire.(greeter); ok {
+	if g, ok := c.wire.(*grpcWire); ok { // it begins with an exchange
 		_ = nc.SetDeadline(time.Now().Add(greetTimeout))
 		if err := g.greet(spoken, c.frame); err != nil {
 			return fmt.Errorf("load: connection %d: greeting: %w", i, err)

@@ -2,7 +2,6 @@ package load
 
 import (
 	"fmt"
-	"io"
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsonscan"
@@ -64,11 +63,6 @@ type answer struct {
 	place int  // of its request among those in flight, 0 for the oldest
 	fault bool
 	whole []byte // all of it, if it was collected; valid until the next read
-}
-
-// A greeter is a wire with an exchange, including a request, before the first request of the run.
-type greeter interface {
-	greet(nc io.ReadWriter, frame []byte) error
 }
 
 // newWire makes a connection's wire. The token is for gRPC.

@@ -19,22 +19,16 @@ type Config struct {
 	TTL   time.Duration // how long an answer is valid; 0 = forever
 	Pool  *tensor.Pool  // memory of the entries; nil = the garbage collector's
 
-	// Scheduler executes requests that are not cached. Its methods may call the Complete of a
-	// request before they return.
-	Scheduler Scheduler
-}
-
-// A Scheduler accepts requests and cancels them, as [scheduler.Scheduler] does.
-type Scheduler interface {
-	Submit(...*scheduler.Request)
-	Cancel(*scheduler.Request)
+	// Submit executes requests that are not cached, as that of [scheduler.Scheduler] does. It may
+	// call the Complete of a request before it returns.
+	Submit func(...*scheduler.Request)
 }
 
 // A Cache holds answers of all versions of one model. Close it.
 type Cache struct {
 	// Set once.
 
-	sched   Scheduler
+	submit  func(...*scheduler.Request)
 	pool    *tensor.Pool
 	seed    uint64
 	entries *otter.Cache[key, *entry]
@@ -68,7 +62,7 @@ type Version struct {
 
 // New returns an empty cache.
 func New(cfg Config) *Cache {
-	k := &Cache{sched: cfg.Scheduler, pool: cfg.Pool, seed: rand.Uint64(), flights: make(map[key]*flight)}
+	k := &Cache{submit: cfg.Submit, pool: cfg.Pool, seed: rand.Uint64(), flights: make(map[key]*flight)}
 	k.limit.Store(cfg.Bytes)
 	k.entries = newTable(cfg, k.removed)
 	return k

@@ -260,7 +260,7 @@ func (f *flight) submit(c *Call) {
 			fail(r, errCanceled)
 			f.Complete(r)
 		} else {
-			k.sched.Submit(r)
+			k.submit(r)
 		}
 		k.mu.Lock()
 		c = f.next

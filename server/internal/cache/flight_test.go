@@ -221,8 +221,6 @@ func (s *refuser) Submit(rs ...*scheduler.Request) {
 	}
 }
 
-func (*refuser) Cancel(*scheduler.Request) {}
-
 // depth records how deep the stack is when a request is answered.
 type depth struct {
 	*question
@@ -240,7 +238,7 @@ func TestThousandsRefused(t *testing.T) {
 	g := newRig(t, Config{}, nil)
 	defer g.end()
 	s := &refuser{}
-	g.cache.sched = s
+	g.cache.submit = s.Submit
 	leader := g.question(1)
 	if leader.call.Find(&leader.Request, time.Now()) {
 		t.Fatal("found")

@@ -75,7 +75,7 @@ func newRig(t *testing.T, cfg Config, change func(*rig, *scheduler.ModelConfig))
 	if cfg.Bytes == 0 {
 		cfg.Bytes = 1 << 20
 	}
-	cfg.Pool, cfg.Scheduler = g.pool, g.sched
+	cfg.Pool, cfg.Submit = g.pool, g.sched.Submit
 	g.cache = New(cfg)
 	g.counts = metrics.New("").Model("m", "1").Cache()
 	g.version = g.cache.Version(g.counts)

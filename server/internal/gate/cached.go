@@ -44,7 +44,7 @@ func (g *Gate) attachCaches(t *Table) (ended []func()) {
 			}
 		} else {
 			now.cache = cache.New(cache.Config{Bytes: o.CacheBytes, TTL: o.CacheTTL, Pool: g.cfg.Pool,
-				Scheduler: g.sched})
+				Submit: g.sched.Submit})
 			old = nil
 		}
 		for _, target := range targets {
