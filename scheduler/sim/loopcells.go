@@ -185,9 +185,9 @@ func closedCells() []LoopCell {
 		{Name: "steps of 16, 32 clients",
 			Loops: Loops{Profile: steps(), Clients: 32}, Possible: one(32, 20*ms, z), Share: often},
 		{Name: "20 + 1n, 8 clients in bursts of 5",
-			Loops: Loops{Profile: slow, Clients: 8, Think: either(usualThink, 200*ms, 5)}, Possible: 128, Share: often},
+			Loops: Loops{Profile: slow, Clients: 8, Burst: 5, Pause: 200 * ms}, Possible: 123, Share: often},
 		{Name: "20 + 1n, 8 clients in bursts of 2",
-			Loops: Loops{Profile: slow, Clients: 8, Think: either(usualThink, 200*ms, 2)}, Share: 0.98},
+			Loops: Loops{Profile: slow, Clients: 8, Burst: 2, Pause: 200 * ms}, Share: 0.98},
 		{Name: "20 + 1n, 16 of 24 clients leave",
 			Loops: Loops{Profile: slow, Clients: 24}, Leave: 16, Possible: one(8, 28*ms, z), Share: often},
 	}

@@ -20,7 +20,10 @@ type Loops struct {
 	Cameras  int // of 30 frames a second, whose answers count as the open loop's
 	Rows     int // of each request; 0: one
 	// Think draws the time from an answer to the client's next request; nil: 300 µs.
-	Think    func(*rand.Rand) time.Duration
+	Think func(*rand.Rand) time.Duration
+	// Burst is how many answers each client has in a row before it pauses; 0: it never does.
+	Burst    int
+	Pause    time.Duration
 	Deadline time.Duration // of each request; 0: 30 s
 
 	Open        float64 // rows per second of the open loop
@@ -112,7 +115,7 @@ func RunLoops(l Loops, cfg scheduler.ModelConfig) (*LoopsResult, error) {
 	}
 	for i := range l.Clients {
 		for range max(1, l.InFlight) {
-			q := &loopRequest{run: r, into: &r.result.Closed, source: uint64(1 + i), client: i,
+			q := &loopRequest{run: r, into: &r.result.Closed, source: uint64(1 + i), client: i, answers: i,
 				server: r.servers[i%len(r.servers)]}
 			clock.AfterFunc(time.Duration(r.rng.Int64N(int64(50*time.Millisecond))), q.ask)
 		}
@@ -198,8 +201,10 @@ type loopRequest struct {
 	into   *Latencies
 	source uint64
 	client int
-	server *server
-	asked  time.Time
+	// Of its client, as far as bursts are concerned: the clients begin in different parts of one.
+	answers int
+	server  *server
+	asked   time.Time
 }
 
 // arrive submits the rows of the open loop.
@@ -273,6 +278,9 @@ func (q *loopRequest) Complete(answered *scheduler.Request) {
 	think := usualThink
 	if r.Think != nil {
 		think = r.Think(r.rng)
+	}
+	if q.answers++; r.Burst > 0 && q.answers%r.Burst == 0 {
+		think = r.Pause
 	}
 	r.clock.AfterFunc(max(think, time.Microsecond), q.ask)
 }

@@ -47,7 +47,7 @@ func TestCallersOfSeveralServers(t *testing.T) {
 			Loops{Profile: replicas(fast, 4), Clients: 8, Open: 100, OpenSources: 64}, 2, 0.9},
 		{"steps of 16, 12 + 12", Loops{Profile: steps(), Clients: 24}, 2, 0.9},
 		{"bursts of 5, 4 + 4",
-			Loops{Profile: line(20*ms, ms), Clients: 8, Think: either(300*time.Microsecond, 200*ms, 5)}, 2, 0.9},
+			Loops{Profile: line(20*ms, ms), Clients: 8, Burst: 5, Pause: 200 * ms}, 2, 0.9},
 		{"20 + 1n, 4 + 4 beside 100/s", Loops{Profile: line(20*ms, ms), Clients: 8, Open: 100, OpenSources: 64}, 2,
 			0.9},
 		{"constant 120, 2 + 2 beside 50/s", Loops{Profile: accelerator, Clients: 4, Open: 50, OpenSources: 64}, 2, 0.9},
