@@ -275,18 +275,36 @@ func (c *core) undivided(q *queue, w *window, p *plan) {
 	*w = window{at: q.start(), rows: n, room: p.roomFor(head, n, limit), cap: limit, why: CloseRate, left: CloseRate}
 }
 
+// apart is how soon another replica ends to be too close, as a share of the time between batches
+// that end at equal distances.
+const apart = 0.5
+
 // levelled leaves rows of callers to other replicas, so that all have equally many, if another one
 // ends early enough to take them. Otherwise groups stay as unequal as chance has made them.
+//
+// Beside rows of others, which are mostly older and so go first, it leaves as many more as half of
+// these, but only to a replica that ends soon. Replicas that end at about the same time come to end
+// together, as buses do: the first one takes all rows that have come, so that its batch is the
+// longer one, and the second one is first next time. Then every row waits as long for a replica as
+// if there were only one.
 func (c *core) levelled(q *queue, w *window, p *plan) {
-	most := c.level() + c.rows - min(c.rows, c.sources.queued)
+	others := c.rows - min(c.rows, c.sources.queued)
+	most, lanes := c.level()
+	mixed := others > 0 && others/2 < most
+	if most += others; mixed {
+		most -= others / 2
+	}
 	one := min(q.item(w.at).rows(), w.cap)
 	most = (most + one - 1) / one * one // requests are not divided for it
 	if w.rows <= most && w.room <= most {
 		return
 	}
-	end := p.start + int64(p.typical(most))
+	soon := p.typical(most)
+	if mixed {
+		soon *= apart / float64(lanes)
+	}
 	for _, r := range c.replicas {
-		if r.sound() && len(r.inflight) > 0 && r.next().at <= end {
+		if r.sound() && len(r.inflight) > 0 && r.next().at <= p.start+int64(soon) {
 			w.rows, w.room = min(w.rows, most), min(w.room, most)
 			w.why, w.bestTime = CloseTogether, 0
 			return
@@ -295,18 +313,17 @@ func (c *core) levelled(q *queue, w *window, p *plan) {
 }
 
 // level is how many rows of callers each execution has if all have equally many; the largest
-// integer if there is one at a time.
-func (c *core) level() int {
-	lanes := 0
+// integer if there is one at a time. lanes is how many there are at once.
+func (c *core) level() (rows, lanes int) {
 	for _, r := range c.replicas {
 		if r.sound() {
 			lanes += r.concurrency
 		}
 	}
 	if lanes < 2 {
-		return math.MaxInt32 / 2
+		return math.MaxInt32 / 2, lanes
 	}
-	return (c.sources.inPlay() + lanes - 1) / lanes
+	return (c.sources.inPlay() + lanes - 1) / lanes, lanes
 }
 
 // otherFree reports whether a replica other than rep could take rows now, or be offered them, if it

@@ -14,13 +14,15 @@ import (
 // gain more.
 func TestLoops(t *testing.T) {
 	budgettest.OneGoroutine(t)
-	all, err := RunLoopCells(t.Context(), LoopCells(5*time.Second, 10*time.Second, 1), runtime.GOMAXPROCS(0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range all {
-		for _, b := range o.Broken() {
-			t.Error(b)
+	for seed := uint64(1); seed <= 3; seed++ {
+		all, err := RunLoopCells(t.Context(), LoopCells(5*time.Second, 10*time.Second, seed), runtime.GOMAXPROCS(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range all {
+			for _, b := range o.Broken() {
+				t.Errorf("seed %d: %s", seed, b)
+			}
 		}
 	}
 }
