@@ -68,18 +68,16 @@ func (c *cli) appsCommand() *cobra.Command {
 // anApplication is what most of these commands take.
 const anApplication = "the name of an application"
 
-const appsHelp = `An application is a name that stands for one or several models. A policy chooses among them,
-combines what they say, and learns from feedback; shivactl policies lists the policies and their
-parameters.
+const appsHelp = `An application serves one or several models under one name. Its policy chooses among the models,
+combines their answers, and learns from feedback. shivactl policies lists the policies and their parameters.
 
-A model is NAME, which follows the default version, NAME/VERSION, or 'NAME/*', all versions that are
-ready. --slo is the deadline of requests that bring none. --default is answered when no model has
-answered in time, a JSON object with the value of one row for each output; without it that is an
-error. A model that the server does not know yet is allowed, with a warning: it may come later.
---keep is how many frames of a stream may wait whose requests do not say: all, latest or a
-number; without it the models' setting keep holds. apps change changes what is given and leaves the
-rest; --model stands for all links (shivactl links adds one), --slo '', --keep '' and --default null
-take them away, and --param NAME= takes a parameter back to its default.
+Name a model as NAME (its default version), NAME/VERSION, or 'NAME/*' (all versions that are ready). A model that the
+server does not know yet is allowed, with a warning. --slo is the deadline of requests that bring none. --default is
+the answer when no model has answered in time: a JSON object with the value of one row for each output. Without a
+default such a request fails. --keep says how many frames of a stream may wait if the request does not say it: all,
+latest or a number. Without it the models' setting keep applies. apps change changes only what you give. There --model
+replaces all links (shivactl links adds one); --slo '', --keep '' and --default null remove a value; --param NAME=
+resets a parameter to its default.
 
 With --json: {"apps": [{"name", "models", "policy", "params", "slo", "keep", "default"}]}, and of
 one application {"name", ...}
@@ -103,11 +101,11 @@ func (c *cli) appFlags(cmd *cobra.Command) *appOptions {
 		o.members["models"] = append(models, s)
 		return nil
 	})
-	f.Func("policy", "how to choose: `NAME` of a policy (default single)", func(s string) error {
+	f.Func("policy", "the policy `NAME` (default single)", func(s string) error {
 		o.members["policy"] = s
 		return nil
 	})
-	f.Func("param", "parameter of the policy, as `NAME=VALUE`; may be repeated", func(s string) error {
+	f.Func("param", "a parameter of the policy, `NAME=VALUE`; may be repeated", func(s string) error {
 		name, value, ok := strings.Cut(s, "=")
 		if !ok || name == "" {
 			return fmt.Errorf("expected NAME=VALUE, got %q", s)
@@ -131,12 +129,12 @@ func (c *cli) appFlags(cmd *cobra.Command) *appOptions {
 		o.members["slo"] = s
 		return nil
 	})
-	f.Func("keep", "frames of a stream that may wait if requests do not say: all, latest or a `NUMBER`",
+	f.Func("keep", "how many frames of a stream may wait: all, latest or a `NUMBER`",
 		func(s string) error {
 			o.members["keep"] = s
 			return nil
 		})
-	f.Func("default", "what to answer when no model does in time, a `JSON` object by output", func(s string) error {
+	f.Func("default", "the answer if no model answers in time, a `JSON` object by output", func(s string) error {
 		if !json.Valid([]byte(s)) {
 			return fmt.Errorf("expected JSON such as {\"label\": -1}, got %q", s)
 		}
@@ -248,8 +246,8 @@ func (c *cli) deleteApp(name string) error {
 func (c *cli) linksCommand() *cobra.Command {
 	links := &cobra.Command{
 		Use: "links APP", Short: "list, add or remove the models of an application",
-		Long: `One line for each link, and which versions it means now. A link is NAME, which follows the default version of the model,
-NAME/VERSION, or 'NAME/*', all versions that are ready. A new version inherits what a policy has learned.
+		Long: `Prints a line for each link, with the versions that it means now. A link is NAME (the model's default
+version), NAME/VERSION, or 'NAME/*' (all versions that are ready). A new version inherits what the policy has learned.
 
 With --json: the application, as shivactl apps has it
 `,

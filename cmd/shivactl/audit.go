@@ -13,11 +13,12 @@ import (
 func (c *cli) auditCommand() *cobra.Command {
 	most := 0
 	cmd := &cobra.Command{
-		Use: "audit", Short: "show who changed what last, and which actions were refused",
-		Long: `One line for each act that changed something, through whatever endpoint, and for each that was refused for want of a right: what
-operators change, models that clients load and unload, regions of shared memory, containers that register and leave. Requests
-and feedback are not among them. The oldest are first. WHO is the identity, if there is one, and the address. The server has
-the last thousand since its start, and all of them in its log ("audit:"). Times are UTC.
+		Use: "audit", Short: "show who changed what, and which changes were refused",
+		Long: `Prints a line for each change, through whatever endpoint, and for each attempt that was refused for
+lack of a right: changes by operators, models that clients load and unload, regions of shared memory, containers that
+register and leave. Requests and feedback are not listed. The oldest entries come first. WHO is the identity, if there
+is one, and the address. The server keeps the last thousand entries since its start; its log has all of them
+("audit:"). Times are UTC.
 
 With --json: {"entries": [{"at", "identity", "container", "address", "door", "action", "what", "name", "before", "after", "refused",
 "error"}]}; what is empty is left out.
@@ -25,7 +26,7 @@ With --json: {"entries": [{"at", "identity", "container", "address", "door", "ac
 		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.asks(func(c *cli, _ []string) error { return c.audit(most) }),
 	}
-	cmd.Flags().IntVar(&most, "limit", 1000, "show the last `N`")
+	cmd.Flags().IntVar(&most, "limit", 1000, "show the last `N` entries")
 	return c.watched(cmd)
 }
 

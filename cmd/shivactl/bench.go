@@ -27,19 +27,19 @@ func (c *cli) benchCommand() *cobra.Command {
 		RunE: c.asks(func(c *cli, args []string) error { return c.bench(o, args[0]) }),
 	}
 	f := cmd.Flags()
-	f.Var(value[float64]{&o.rate, positive, ""}, "rate", "offer `N` requests a second; without it a closed loop")
-	f.Var(value[time.Duration]{&o.length, period, "10s"}, "for", "how long, as a `TIME` with a unit")
-	f.Var(value[int]{&o.conns, count, ""}, "conns", "`N` connections (default 16, rest 64, 1 for each stream)")
-	f.Var(value[int]{&o.inFlight, count, ""}, "inflight", "most unanswered requests of a connection, `N` (default 1, with --rate any)")
-	f.Var(value[door]{&o.door, parseDoor, "tcp"}, "door", "the `ENDPOINT` for the load: tcp, rest or grpc")
-	f.Var(value[int]{&o.clients, count, ""}, "clients", "`N` clients that ask again on each answer, alone or beside another load")
-	f.Var(value[*load.Think]{&o.think, parseThink, ""}, "think", "their `TIME` from an answer to the next request (default 0s)")
-	f.Var(value[int]{&o.streams, count, ""}, "streams", "send the frames of `N` streams, such as cameras")
-	f.Var(value[float64]{&o.fps, positive, ""}, "fps", "`N` frames a second of each stream (default 30)")
-	f.Var(value[string]{&o.keep, parseKeep, ""}, "keep", "how many `FRAMES` of a stream may wait: all, latest, a number; else as set")
-	f.StringVar(&o.data, "data", "", "send what is in a `FILE`, or in the files of a directory")
-	f.Var(value[*load.Promise]{&o.search, parsePromise, ""}, "search", "find the highest rate with `pN<TIME`, such as p99<50ms")
-	f.StringVar(&o.hdr, "hdr", "", "write the latencies to a `FILE` of HdrHistogram")
+	f.Var(value[float64]{&o.rate, positive, ""}, "rate", "send `N` requests a second at random times")
+	f.Var(value[time.Duration]{&o.length, period, "10s"}, "for", "duration of the test, a `TIME` with a unit")
+	f.Var(value[int]{&o.conns, count, ""}, "conns", "use `N` connections (default 16, with --door rest 64; with --streams one for each)")
+	f.Var(value[int]{&o.inFlight, count, ""}, "inflight", "at most `N` unanswered requests of a connection (default 1, with --rate any number)")
+	f.Var(value[door]{&o.door, parseDoor, "tcp"}, "door", "the `ENDPOINT` to load: tcp, rest or grpc")
+	f.Var(value[int]{&o.clients, count, ""}, "clients", "run `N` clients that wait for each answer before the next request")
+	f.Var(value[*load.Think]{&o.think, parseThink, ""}, "think", "pause of clients after each answer: a `TIME`, or exp:TIME (default 0s)")
+	f.Var(value[int]{&o.streams, count, ""}, "streams", "send `N` streams of frames, as cameras do")
+	f.Var(value[float64]{&o.fps, positive, ""}, "fps", "send `N` frames a second on each stream (default 30)")
+	f.Var(value[string]{&o.keep, parseKeep, ""}, "keep", "how many `FRAMES` of a stream may wait: all, latest or a number (default: the model's setting)")
+	f.StringVar(&o.data, "data", "", "send the contents of `FILE`, or of the files in a directory")
+	f.Var(value[*load.Promise]{&o.search, parsePromise, ""}, "search", "find the highest rate that meets the target `pN<TIME`, such as p99<50ms")
+	f.StringVar(&o.hdr, "hdr", "", "write the latencies to `FILE`, for HdrHistogram's tools")
 	var names []string
 	for _, d := range doors {
 		names = append(names, d.name)
@@ -49,37 +49,37 @@ func (c *cli) benchCommand() *cobra.Command {
 	return c.patient(cmd, 1000*time.Hour)
 }
 
-const benchHelp = `ROUTE is NAME, NAME/VERSION or v2/models/NAME[/versions/VERSION]. The server is asked what the model
-takes, and random tensors of that are sent; --data sends what is in a file, or in each file of a
-directory in turn, in the forms that shivactl infer reads.
+const benchHelp = `ROUTE is NAME, NAME/VERSION or v2/models/NAME[/versions/VERSION]. The command asks the server which
+inputs the model declares, and sends random tensors of these shapes. --data sends a file instead, or each file of a
+directory in turn; shivactl help infer lists the formats.
 
-  --rate N      an open loop: N requests a second are due at random (Poisson), as those of many
-                users are, whatever the server does. Latency counts from when a request was due, so
-                a stall is seen by all that were due in it.
-  --streams N   N cameras with --fps frames a second each. Latency is then the age of the frames;
-                those that a newer one superseded are counted apart.
-  --clients N   N clients on a connection each that wait for their answer, think (--think) and ask
-                again, as robots and most programs do. Beside --rate or --streams both loads run at
-                once, and are reported apart; --inflight is then of the clients.
-  --search P    the highest rate that keeps a promise such as p99<50ms, or with --think the largest
-                number of clients. An error breaks it like a late answer. Trials double the load,
-                then bisect; it breaks the promise when two trials with it did; what is found is
-                confirmed by a trial of the length --for.
-  none of them  a closed loop: --inflight requests on each connection, the next when one is
-                answered. It finds the highest throughput; its latencies leave out what users would
-                wait before they are sent.
+  --rate N      an open loop: N requests a second are due at random times (Poisson), like those
+                of many independent users. Latency counts from the time when a request was due, so a
+                stall counts for all requests that were due in it.
+  --streams N   N cameras that send --fps frames a second each. Latency is the age of the frames.
+                Superseded frames are counted separately.
+  --clients N   N clients, each on its own connection, that wait for their answer, pause (--think)
+                and send the next request, as robots and most programs do. With --rate or --streams
+                as well, both loads run at once and are reported separately; --inflight then
+                applies to the clients.
+  --search P    find the highest rate that meets a target such as p99<50ms, or with --think the
+                largest number of clients. Errors count as late answers. Trials double the load,
+                then bisect. A load misses the target if two trials at it do. A final trial
+                that takes --for confirms the result.
+  none of them  a closed loop: each connection keeps --inflight requests in flight. It finds the
+                highest throughput; users would see other latencies.
 
---think 5ms waits as long after each answer, --think exp:5ms for random times (exponential) with
-that mean. Latency counts from the end of it.
+--think 5ms pauses for that time after each answer; --think exp:5ms pauses for random times (exponential) of that
+mean. Latency counts from the end of the pause.
 
-The line "sent late" is the delay of this tool itself. If that is not small beside the latencies,
-the tool had too little processor time, and the latencies include the delay. Ctrl-C ends the run
-and shows what was measured until then. A model with a cache answers from it: --data with many
-files, or caching off, shows the model itself.
+The line "sent late" shows how late the tool itself sent requests. If that is not much less than the latencies, the
+tool had too little processor time, and the latencies include this delay. Ctrl-C ends the run and prints the report.
+If the model has a cache, it answers many requests; to measure the model, use --data with many files, or turn the
+cache off.
 
---addr is the endpoint that the load goes to; with --door rest or grpc it is 127.0.0.1:8000 or :8001
-unless it is said. --hdr writes the latencies as HdrHistogram's tools and plotters read them.
---timeout ends the run; without it nothing but --for does. The exit code is 1 if any request failed.
+--addr is the address of the endpoint; with --door rest or grpc the default is 127.0.0.1:8000 or 127.0.0.1:8001. --hdr
+writes the latencies in a format that HdrHistogram's tools read. The run ends after --for, or after --timeout if you
+give it. The exit code is 1 if any request failed.
 
 With --json: {"route", "door", "address", "seconds", "offered", "think", "sent", "answered", "failed",
 "unanswered", "rate", "latency_ms": {"mean", "p50", "p90", "p99", "p99_9", "p99_99", "max"},

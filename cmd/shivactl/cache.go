@@ -13,13 +13,14 @@ import (
 func (c *cli) cacheCommand() *cobra.Command {
 	cache := &cobra.Command{
 		Use: "cache show|clear", Short: "show the hit ratios of prediction caches, or clear one",
-		Long: `cache show prints one line per version of each model that has a cache, or of one model. HIT RATIO counts the requests
-that were not executed: those answered from the cache, and those that waited for the answer to an equal one (SHARED).
-NOT KEPT are answers too large for the cache, or for which there was no payload memory.
+		Long: `cache show prints a line for each version of each model that has a cache, or of one model. HIT RATIO is
+the share of requests that were not executed: they were answered from the cache, or waited for the answer to an equal
+request (SHARED). NOT KEPT counts answers that were too large for the cache, or that found no payload memory.
 
-cache clear digits drops the cached answers of all versions of a model, as after a change of the model under the same version.
+cache clear MODEL drops the cached answers of all versions of a model. Use it when you have changed a model under the
+same version.
 
-A model gets a cache with: shivactl models set digits cache=64MiB cache_ttl=10m
+To give a model a cache: shivactl models set digits cache=64MiB cache_ttl=10m
 
 With --json: show prints {"caches": [{"name", "limit_bytes", "entries", "bytes", "versions": [{"version", "limit_bytes",
 "entries", "bytes", "hits", "shared", "misses", "evicted", "expired", "not_kept"}]}]}, clear {"name", "entries", "bytes"}.
@@ -33,7 +34,7 @@ With --json: show prints {"caches": [{"name", "limit_bytes", "entries", "bytes",
 		},
 	}
 	show := &cobra.Command{
-		Use: "show [MODEL]", Short: "show what the caches of all models do, or of one",
+		Use: "show [MODEL]", Short: "show the caches of all models, or of one",
 		Args: atMostOne("model"), ValidArgsFunction: c.completes(modelNames),
 		RunE: c.asks((*cli).showCaches),
 	}

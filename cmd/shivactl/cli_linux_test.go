@@ -655,7 +655,7 @@ func TestManual(t *testing.T) {
 		t.Fatalf("exit %d: %s", code, &errs)
 	}
 	for name, want := range map[string]string{
-		"shivactl.1":                    `(?s)"Jun 2025".*Exit code: 0 done.*--tls-ca.*shivactl-whoami`,
+		"shivactl.1":                    `(?s)"Jun 2025".*Exit code: 0 success.*--tls-ca.*shivactl-whoami`,
 		"shivactl-models-set-version.1": `(?s)set-version NAME \[VERSION\].*shivactl-models\(1\)`,
 		"shivactl-bench.1":              `(?s)\.EX\n *--rate N +an open loop.*\n\.EE.*--door.*=tcp.*such as p99<50ms`,
 		"shivactl.bash":                 "__start_shivactl", "_shivactl": "#compdef", "shivactl.fish": "complete",

@@ -48,7 +48,7 @@ func (c *cli) asks(do func(c *cli, args []string) error) func(*cobra.Command, []
 
 // watched gives a command the flag --watch.
 func (c *cli) watched(cmd *cobra.Command) *cobra.Command {
-	f := cmd.Flags().VarPF(watchFlag{c}, "watch", "", "show it again every two seconds until Ctrl-C, or as often as you say: --watch=10s")
+	f := cmd.Flags().VarPF(watchFlag{c}, "watch", "", "refresh every two seconds until Ctrl-C; --watch=10s sets another interval")
 	f.NoOptDefVal = "true"
 	return cmd
 }
@@ -66,7 +66,7 @@ func (c *cli) patient(cmd *cobra.Command, most time.Duration) *cobra.Command {
 // deleting makes a command ask for confirmation before it deletes what, which has a %s for each of
 // its arguments.
 func (c *cli) deleting(cmd *cobra.Command, what string) *cobra.Command {
-	cmd.Flags().BoolVar(&c.yes, "yes", c.yes, "do it without asking")
+	cmd.Flags().BoolVar(&c.yes, "yes", c.yes, "do not ask for confirmation")
 	cmd.PreRunE = func(_ *cobra.Command, args []string) error { return c.confirm(what, args) }
 	return cmd
 }

@@ -31,9 +31,9 @@ func (c *cli) completionCommand() *cobra.Command {
 	}
 	return &cobra.Command{
 		Use: "completion SHELL", Short: "print the completion script of a shell",
-		Long: `Commands, flags and profiles are completed, and what the server that --admin names knows: models,
-applications, containers, policies and their parameters, settings of models and of the server. SHELL
-is bash (with the package bash-completion), zsh, fish or powershell. To have it in every shell:`,
+		Long: `The script completes commands, flags and profiles. It also asks the server (--admin) for the names of
+models, applications, containers, policies and settings. SHELL is bash (with the package bash-completion), zsh, fish
+or powershell. To have completion in every new shell, run once:`,
 		Example: `  bash         echo 'source <(shivactl completion bash)' >> ~/.bashrc
   zsh          echo 'source <(shivactl completion zsh)' >> ~/.zshrc          after compinit
   fish         shivactl completion fish > ~/.config/fish/completions/shivactl.fish

@@ -16,10 +16,11 @@ import (
 func (c *cli) reloadCommand() *cobra.Command {
 	return c.patient(&cobra.Command{
 		Use: "reload", Short: "reload the server's configuration file",
-		Long: `Has the server read its configuration file again, as SIGHUP does, and shows what has changed. What can change while the server runs
-does at once; the rest is named, and waits for a restart. A file that is wrong changes nothing, and all its faults are shown.
-The processes of a changed [[container]] are replaced one by one, each after its successor serves, which the command waits for;
-what does not start leaves the old ones, and is the error.
+		Long: `Makes the server read its configuration file again, as SIGHUP does, and prints what has changed.
+Settings that can change at run time change at once; the command lists those that wait for a restart. If the file is
+wrong, nothing changes, and the command prints all faults. The processes of a changed [[container]] are replaced one
+by one, each after the new one serves, and the command waits for that. If a new process does not start, the old ones
+stay, and the command fails.
 
 With --json: {"changed": [{"key", "before", "after"}], "waiting": [...]}
 `,
@@ -64,9 +65,10 @@ func valueText(v any) string {
 func (c *cli) configCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "config [KEY]", Short: "show every setting in effect",
-		Long: `One line per setting, with the key that it has in the server's file: of all, or of those that begin with KEY.
+		Long: `Prints a line for each setting, with its key in the server's file. With KEY, prints only the settings
+whose keys begin with it.
 
-Settings that were changed while the server runs are shown as they are now. Passwords are not shown.
+Settings that were changed at run time have their present values. Passwords are not shown.
 
 With --json: all settings, by table; KEY is not taken
 `,

@@ -14,13 +14,14 @@ import (
 func (c *cli) containersCommand() *cobra.Command {
 	containers := &cobra.Command{
 		Use: "containers", Short: "list containers; start, stop or restart the server's own",
-		Long: `First the [[container]] of the server's file, then all that are connected.
+		Long: `Lists first each [[container]] of the server's file, then all connected containers.
 
-containers start NAME starts the processes of one and waits until they have registered; it also brings back a version that was
-retired, which then stays until it is stopped. containers stop NAME stops them, after they have answered what they have, and says
-if one had to be killed. containers restart NAME replaces them one after the other while they serve: each is told to end when a new
-one has registered, so there is one more meanwhile; if the new one fails, the old one goes on. All wait for it to happen, ten
-minutes at most (--timeout). The file is not changed: with the server's next start all run again.
+containers start NAME starts the processes of a [[container]], and waits until they have registered. It also brings
+back a retired version, which then runs until you stop it. containers stop NAME stops the processes after they have
+answered their requests, and says if one had to be killed. containers restart NAME replaces the processes one after
+the other while they serve: an old process ends when a new one has registered. If the new one fails, the old one
+stays. Each command waits until this is done, for ten minutes at most (--timeout). The configuration file does not
+change: when the server starts again, all containers run again.
 
 With --json: {"containers": [{"name", "model", "address", "state", "reason", "processes": [...]}], "sessions": [...]}, and of
 start, stop and restart {"name", ...}

@@ -18,17 +18,19 @@ import (
 func (c *cli) doctorCommand() *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "find what keeps a server here from serving",
-		Long: `Examines this machine as a start of the server would: the configuration, whether its ports are free, the limits of descriptors, memory
-and processors, the clock, certificates, the state's file or Redis, containers, model files with the Python and packages that read them, and
-GPUs. Each fault has the line that mends it. A server may run meanwhile: its own ports are no fault.
+		Use: "doctor", Short: "find out why a server on this machine does not serve",
+		Long: `Checks what a server needs to start on this machine: the configuration, free ports, limits of
+descriptors, memory and processors, the clock, certificates, the state's file or Redis, containers, model files with
+the Python and packages that read them, and GPUs. For each fault it prints the line that mends it. The server may be
+running: ports that it uses itself are no fault.
 
-Run it as the user, and in the container, of the server: limits and permissions are those of this process, such as by
+Run it as the server's user, and in the same Docker container if the server runs in one, since limits and permissions
+are those of the process:
   sudo -u shivad shivactl doctor
 
-It executes the shivad beside shivactl, or the one in $PATH.
+It uses the shivad beside shivactl, or the one in $PATH.
 
-The exit status is 1 if anything is wrong.
+The exit code is 1 if anything is wrong.
 
 With --json: {"config", "wrong", "findings": [{"check", "verdict", "text", "remedy"}]}, where the verdict is ok, note or wrong
 `,
@@ -37,7 +39,7 @@ With --json: {"config", "wrong", "findings": [{"check", "verdict", "text", "reme
 		Args: noArguments, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.asks(func(c *cli, _ []string) error { return c.doctor(file) }),
 	}
-	cmd.Flags().StringVar(&file, "config", "", "the `FILE` that the server reads (default "+admin.DefaultFile+", or none)")
+	cmd.Flags().StringVar(&file, "config", "", "the server's configuration `FILE` (default "+admin.DefaultFile+", or none)")
 	return c.patient(cmd, loading)
 }
 

@@ -18,10 +18,11 @@ import (
 
 func (c *cli) exportCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "export FILE", Short: "write applications, what was learned and settings to a file",
-		Long: `FILE is one JSON document with the state of the server, or of the servers that share it: the applications, what their policies
-have learned, the pipelines, and the settings of models that were changed while running. - is standard output.
-shivactl import brings it to another server. What is in the server's own file is not in it.
+		Use: "export FILE", Short: "write applications, learned state and settings to a file",
+		Long: `FILE becomes a JSON document with the state of the server, or of all servers that share this state:
+applications, what their policies have learned, pipelines, and model settings that were changed at run time. - is
+standard output. shivactl import restores it on another server. The export does not contain the server's configuration
+file.
 
 With --json: {"file", "applications", "policies", "pipelines", "settings"}, how many of each; with - the document
 `,
@@ -83,18 +84,19 @@ type importOptions struct{ dry, discard bool }
 func (c *cli) importCommand() *cobra.Command {
 	o := importOptions{}
 	cmd := &cobra.Command{
-		Use: "import FILE", Short: "restore applications, what was learned and settings from a file",
-		Long: `FILE is what shivactl export has written; - is standard input. All of it is looked at before anything is changed, and all
-that is wrong is reported at once. What the file names is made or replaced; the rest stays. --dry-run only reports what
-would change. If that would lose what was learned for a user, nothing changes without --discard.
+		Use: "import FILE", Short: "restore applications, learned state and settings from a file",
+		Long: `FILE is a file that shivactl export wrote; - is standard input. The server checks the whole file first,
+and reports all errors at once. Then it creates or replaces what the file names; the rest stays. --dry-run only shows
+what would change. If the import would delete what was learned for a user, it changes nothing unless you give
+--discard.
 
 With --json: {"dry_run", "changes": [{"what", "name", "before", "after", "loses"}]}; what is there already as in the file is no change
 `,
 		Args: oneArgument("a file"), ValidArgsFunction: c.completes(anyFile),
 		RunE: c.asks(func(c *cli, args []string) error { return c.importFrom(args[0], o) }),
 	}
-	cmd.Flags().BoolVar(&o.dry, "dry-run", false, "change nothing, and report what would change")
-	cmd.Flags().BoolVar(&o.discard, "discard", false, "lose what was learned and is not in the file")
+	cmd.Flags().BoolVar(&o.dry, "dry-run", false, "show what would change, and change nothing")
+	cmd.Flags().BoolVar(&o.discard, "discard", false, "delete what was learned and is not in the file")
 	return cmd
 }
 

@@ -15,8 +15,9 @@ import (
 func (c *cli) explainCommand() *cobra.Command {
 	return c.watched(&cobra.Command{
 		Use: "explain MODEL", Short: "explain what limits a model or application, and what to change",
-		Long: `MODEL is a name, for all its versions, or NAME/VERSION, or the name of an application. A model's figures are of the last minute, or, after a pause,
-of the last minute in which anything happened; a sentence says how long ago that was.
+		Long: `MODEL is a model (all its versions), NAME/VERSION, or an application. The figures are those of the last
+minute. If nothing happened in it, they are those of the last minute with requests, and a sentence says how long ago
+that was.
 
 With --json: {"versions": [{"name", "version", "sentences": [...]}]}
 `,

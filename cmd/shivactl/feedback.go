@@ -16,9 +16,9 @@ func (c *cli) feedbackCommand() *cobra.Command {
 	o := &feedbackOptions{outcome: map[string]any{}}
 	cmd := &cobra.Command{
 		Use: "feedback APP [FILE]", Short: "tell an application the outcome of a request",
-		Long: `The application's policy learns from it. The request is named by the id that it had, or its input is given once more as
-a FILE, as for infer; then the models are asked again and their predictions are judged. Exactly one of --label, --loss, --reward
-and --losses gives the outcome. Feedback with an id is learned once, however often it is sent.
+		Long: `The application's policy learns from feedback. Name the request by its --id, or give its input again as
+a FILE (as for infer); the server then asks the models again. Give exactly one of --label, --loss, --reward and
+--losses. Feedback with an id counts once, however often you send it.
 
 With --json: {"application", "learned", "rounds"}; learned is false if it was learned before
 `,
@@ -30,12 +30,12 @@ With --json: {"application", "learned", "rounds"}; learned is false if it was le
 		RunE:              c.asks(func(c *cli, args []string) error { return c.feedback(o, args) }),
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.id, "id", "", "the request's `ID`")
+	f.StringVar(&o.id, "id", "", "the request's --id, `ID`")
 	f.StringVar(&o.user, "user", "", "the `USER` whose request it was")
 	for _, v := range [][2]string{
-		{"label", "what would have been right, as `JSON`: a value, or an object of values by output"},
-		{"loss", "how bad it was, a `NUMBER` from 0 (as good as can be) to 1"},
-		{"reward", "how good it was, a `NUMBER` from 0 to 1"},
+		{"label", "the right answer as `JSON`: a value, or an object with a value for each output"},
+		{"loss", "how bad the answer was, a `NUMBER` from 0 (perfect) to 1"},
+		{"reward", "how good the answer was, a `NUMBER` from 0 to 1"},
 		{"losses", "the loss of each model, a `JSON` object by NAME/VERSION"},
 	} {
 		f.Func(v[0], v[1], func(s string) error {

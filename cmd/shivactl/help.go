@@ -33,15 +33,16 @@ func help(cmd *cobra.Command, _ []string) {
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintln(w, "\nCommands:")
 		list(w, cmd.Commands())
+		fmt.Fprintf(w, "\nFor their flags: shivactl help %s COMMAND\n", pathOf(cmd))
 	}
 	if cmd.HasExample() {
 		fmt.Fprintf(w, "\nExamples:\n\n%s\n", strings.TrimRight(cmd.Example, "\n"))
 	}
 	if cmd.HasAvailableLocalFlags() {
-		fmt.Fprintf(w, "\nFlags, beside those of all commands (shivactl help):\n\n%s",
+		fmt.Fprintf(w, "\nFlags (shivactl help shows those of all commands):\n\n%s",
 			cmd.LocalFlags().FlagUsagesWrapped(helpColumns))
 	} else {
-		fmt.Fprintln(w, "\nFlags are those of all commands: shivactl help")
+		fmt.Fprintln(w, "\nThis command has only the flags of all commands: shivactl help")
 	}
 }
 
@@ -59,7 +60,7 @@ func overview(root *cobra.Command) {
 		}
 		list(w, members)
 	}
-	fmt.Fprintf(w, "\nFlags of all commands, before or after it:\n\n%s",
+	fmt.Fprintf(w, "\nFlags of all commands, which may stand before or after the command:\n\n%s",
 		root.PersistentFlags().FlagUsagesWrapped(helpColumns))
 	fmt.Fprintf(w, "\n%s", notes)
 }
@@ -116,12 +117,12 @@ func reflow(text string) string {
 }
 
 const (
-	about = "shivactl asks a shivad for predictions, shows what it does and changes it."
-	notes = `Variables: SHIVACTL_ADDR, SHIVACTL_ADMIN, SHIVACTL_PROFILE and SHIVACTL_TOKEN,
-where no flag says it: shivactl help profiles.
+	about = "shivactl sends requests to shivad, shows what it does, and administers it."
+	notes = `The variables SHIVACTL_ADDR, SHIVACTL_ADMIN, SHIVACTL_PROFILE and SHIVACTL_TOKEN
+stand in for missing flags: shivactl help profiles.
 
-Exit code: 0 done, 1 the server refused or failed some of it, 2 wrong arguments
-or unfit files, 3 no server or no answer in time.
+Exit code: 0 success, 1 the server refused something or failed, 2 wrong
+arguments or files, 3 no server was reached, or it did not answer in time.
 `
 )
 

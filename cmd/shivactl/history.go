@@ -13,11 +13,11 @@ import (
 
 func (c *cli) historyCommand() *cobra.Command {
 	return c.watched(&cobra.Command{
-		Use: "history NAME", Short: "show what served by a name, when, and who changed it",
-		Long: `NAME is a model's or an application's. One line per version that served, from its first container to its last (a pause
-of less than a minute does not count), for each version that became the default, and for each change that an operator or a
-client made. BY is the container that registered last, or who made the change. The last hundred are stored; with --state on
-the server they survive a restart. Times are UTC.
+		Use: "history NAME", Short: "show which versions of a model served when, and who changed it",
+		Long: `NAME is a model or an application. Prints a line for each version that served (pauses of less than a
+minute do not count), for each version that became the default, and for each change by an operator or a client. BY is
+the container that registered last, or who made the change. The server keeps the last hundred events; with --state
+they survive its restart. Times are UTC.
 
 With --json: {"name", "events": [{"at", "until" unless it still serves, "what": "served", "default" or "changed", "version",
 "by", "registrations", "detail", "server"}]}

@@ -22,26 +22,27 @@ func (c *cli) inferCommand() *cobra.Command {
 	o := &inferOptions{}
 	cmd := &cobra.Command{
 		Use: "infer ROUTE [FILE...]", Short: "ask a model for predictions",
-		Long: `ROUTE is NAME, NAME/VERSION or v2/models/NAME[/versions/VERSION]. The server is asked what the model
-takes, and each FILE is turned into just that:
+		Long: `ROUTE is NAME, NAME/VERSION or v2/models/NAME[/versions/VERSION]. The command asks the server which
+inputs the model declares, and converts each FILE to them:
 
   PNG, JPEG   gray or colour, for inputs of [H, W], [H, W, C], [C, H, W] or [H*W*C]. Values are those of the
-              file, 0 to 255 (65535 if it has 16 bits); --scale 1/255 for models that take 0 to 1. Images
-              are never resized. An input of pictures (Image in the Python SDK) gets the file as it is.
-  .npy        numpy arrays of all types, both byte orders, with or without a dimension for rows
-  JSON        nested arrays of numbers, true and false, strings; complex numbers as [real, imaginary]
+              file, from 0 to 255 (65535 with 16 bits); use --scale 1/255 if the model takes 0 to 1.
+              Images are never resized. An input declared as Image in the Python SDK gets the
+              unchanged file.
+  .npy        numpy arrays of all types and both byte orders, with or without the row dimension
+  JSON        nested arrays of numbers, booleans or strings; complex numbers are [real, imaginary]
   -           any of these from standard input
 
-Nothing is lost on the way unless --lossy allows it. For a model of several inputs a FILE is
-NAME=FILE,NAME=FILE or a JSON object with a key for each input.
+A conversion that would lose information is refused unless you give --lossy. For a model with several inputs, write
+NAME=FILE,NAME=FILE, or give a JSON object with a key for each input.
 
-Every FILE is a request of its own, all at once on one connection; --batch sends them as one. A model without
-inputs takes no FILE. --id names the request, which must then be the only one, for shivactl feedback; --user
-names the user whom an application serves.
+Each FILE is a request of its own, and all are sent at once on one connection; --batch sends them as one request. A
+model without inputs takes no FILE. --id gives a single request a name for shivactl feedback. --user is the user for
+whom an application answers.
 
-What a detector found (outputs boxes, scores and labels) has a line for each object; --draw writes the picture
-with boxes, names, masks, corners and points. The answer of a pipeline is a tree: its stages, what each has found,
-and what later stages say of that; --draw writes the boxes with the texts of later stages.
+For a detector (outputs boxes, scores and labels) the command prints a line for each object; --draw writes the picture
+with boxes, names, masks, corners and points. The answer of a pipeline is printed as a tree: its stages, what each has
+found, and the answers of later stages. With --draw each box has the texts of later stages.
 
 With --json: {"route", "results": [{"file", "rows", "ms", "outputs": [{"name", "datatype", "shape", "data":
 [... row by row]}], "metadata": {...}} or {"file", "error": {"type", "message", "hint"}}]}. Numbers that
@@ -57,14 +58,14 @@ JSON lacks are the strings "NaN", "Infinity" and "-Infinity"; complex numbers ar
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.batch, "batch", false, "send all files as one request")
-	f.BoolVar(&o.text, "text", false, "the arguments are texts, not files, for models that take text")
-	f.BoolVar(&o.lossy, "lossy", false, "colour may become gray, transparency go, numbers be rounded")
+	f.BoolVar(&o.text, "text", false, "the arguments are texts instead of files")
+	f.BoolVar(&o.lossy, "lossy", false, "allow colour to become gray, transparency to be dropped, and numbers to be rounded")
 	f.StringVar(&o.scale, "scale", "", "multiply the values of images by `FACTOR`, such as 1/255")
-	f.StringVar(&o.id, "id", "", "name the request by `ID`, for feedback about it")
-	f.StringVar(&o.user, "user", "", "ask an application for this `USER`")
+	f.StringVar(&o.id, "id", "", "name the request `ID`, for feedback about it")
+	f.StringVar(&o.user, "user", "", "send the request for this `USER` of an application")
 	topFlag(cmd, &o.top)
-	f.StringVar(&o.draw, "draw", "", "write the picture with what a detector found in it to `OUT.png`")
-	f.BoolVar(&o.timing, "timing", false, "show where the time went, in the server and in all")
+	f.StringVar(&o.draw, "draw", "", "draw what a detector found into the picture, and write it to `OUT.png`")
+	f.BoolVar(&o.timing, "timing", false, "show where the time went, in the server and in total")
 	return cmd
 }
 

@@ -18,18 +18,18 @@ func (c *cli) initCommand() *cobra.Command {
 	o := &initOptions{dir: "."}
 	cmd := &cobra.Command{
 		Use: "init [DIR]", Short: "write the configuration, unit and tokens of a new server",
-		Long: `Asks five questions, and writes into DIR (by default the current directory):
+		Long: `Asks five questions, and writes these files into DIR (default: the current directory):
 
-  shivad.toml      the settings that differ from their defaults, with what they mean
-  shivad.service   a systemd unit for that file, run by you
-  client.token     with --secure tokens or tls: a token for clients, which may infer and give feedback
-  operator.token   and one for you, which may do everything but serve as a container
-  server.pem       with --secure tls: a certificate for tests, of this machine's names, for a year
-  server.key       its key. If DIR has both already, they are used and stay
+  shivad.toml      the settings that differ from their defaults, with comments
+  shivad.service   a systemd unit that runs shivad with that file, as your user
+  client.token     with --secure tokens or tls: a token for clients, which may send requests and feedback
+  operator.token   with the same: a token for you, which allows everything except serving as a container
+  server.pem       with --secure tls: a test certificate for this machine's names, valid for a year
+  server.key       its key; if DIR contains both already, they are used
 
-Each flag answers a question. --yes takes the default for those that are left, and without a terminal all must be answered.
-What exists is not overwritten without --force. Files with secrets can be read by you alone. The commands to continue with
-are printed.
+Each of the flags --listen, --secure, --models, --state and --memory answers a question. --yes answers the remaining
+ones with their defaults. Without a terminal, all questions need an answer. Existing files are not overwritten unless
+you give --force. Only you can read the files with secrets. At the end the command prints how to continue.
 
 With --json: {"files": [...], "next": [...]}
 `,
@@ -51,7 +51,7 @@ With --json: {"files": [...], "next": [...]}
 	for _, q := range o.questions() {
 		f.Var(value[string]{q.answer, q.check, ""}, q.flag, q.usage)
 	}
-	f.BoolVar(&c.yes, "yes", false, "take the default for what no flag answers")
+	f.BoolVar(&c.yes, "yes", false, "answer the remaining questions with their defaults")
 	f.BoolVar(&o.force, "force", false, "overwrite the files that exist")
 	c.completeFlag(cmd, "listen", oneOf(listenWords...))
 	c.completeFlag(cmd, "secure", oneOf(secureWords...))
@@ -83,19 +83,19 @@ type question struct {
 func (o *initOptions) questions() []question {
 	always := func(answer string) func() string { return func() string { return answer } }
 	return []question{
-		{"listen", "who sends requests: `WHERE` is local, for programs on this machine, or network", &o.listen,
-			"Who sends requests: programs on this machine (local), or others, too (network)?", always("local"),
+		{"listen", "`WHERE` requests come from: local (programs on this machine) or network", &o.listen,
+			"Who sends requests: only programs on this machine (local), or also others (network)?", always("local"),
 			words(listenWords...)},
-		{"secure", "`HOW` to keep others out: none, tokens, or tls for tokens and encryption", &o.secure,
-			"How are others kept out: not at all (none), by tokens (tokens), or by tokens and encryption (tls)?",
+		{"secure", "`HOW` to control access: none, tokens, or tls (tokens and encryption)", &o.secure,
+			"How is access controlled: not at all (none), with tokens (tokens), or with tokens and encryption (tls)?",
 			o.usualSecurity, words(secureWords...)},
-		{"models", "serve the model files in a `FOLDER`, or none", &o.models,
-			"Which folder has your model files (or none)?", always("none"), folder},
-		{"state", "where applications and what they learn are kept: memory, file, or `URL`, as redis://HOST:6379/0", &o.state,
-			"Where are applications kept, and what they learn: in memory, in a file here (file), or in a Redis " +
-				"(redis://HOST:6379/0)?", always("file"), stateAnswer},
-		{"memory", "the most memory for the service and its models: all, or a `SIZE` such as 8GiB", &o.memory,
-			"How much memory may the service have, its models included: all, or a size such as 8GiB?",
+		{"models", "`FOLDER` of model files to serve, or none", &o.models,
+			"Which folder contains your model files (or none)?", always("none"), folder},
+		{"state", "where to keep applications and what they learn: memory, file, or a Redis `URL`, redis://HOST:6379/0", &o.state,
+			"Where should the server keep applications and what they learn: in memory (memory), in a file here " +
+				"(file), or in a Redis (redis://HOST:6379/0)?", always("file"), stateAnswer},
+		{"memory", "memory limit of the service and its models: all, or a `SIZE` such as 8GiB", &o.memory,
+			"How much memory may the service and its models use: all, or a size such as 8GiB?",
 			always("all"), memoryAnswer},
 	}
 }

@@ -19,9 +19,9 @@ func (c *cli) latestCommand() *cobra.Command {
 	o := &latestOptions{}
 	cmd := &cobra.Command{
 		Use: "latest NAME [STREAM]", Short: "show the newest answer of a stream, such as a camera",
-		Long: `NAME is the model or application that the stream's frames are sent to; without STREAM it must have a single one. The
-server keeps the answers while somebody asks for them, or always (latest = true in [model.NAME]): the first question
-finds one with --wait.
+		Long: `NAME is the model or application that gets the stream's frames. You may omit STREAM if NAME has a
+single stream. The server keeps answers only while somebody asks for them, so use --wait the first time. With latest =
+true in [model.NAME] it always keeps them.
 
 --follow shows each newer answer as it comes, until Ctrl-C.
 
@@ -40,10 +40,10 @@ With --json: a line as infer prints it, for each answer.
 		RunE: func(_ *cobra.Command, args []string) error { return c.latest(o, args) },
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.wait, "wait", false, "wait for the next answer, or with --max-age for one that is young enough")
+	f.BoolVar(&o.wait, "wait", false, "wait for the next answer, or with --max-age until one is new enough")
 	f.BoolVar(&o.follow, "follow", false, "show each newer answer as it comes")
 	f.Var(value[time.Duration]{&o.maxAge, period, ""}, "max-age", "refuse an answer that is older than this `TIME`")
-	f.StringVar(&o.user, "user", "", "the `USER` that the stream's frames name")
+	f.StringVar(&o.user, "user", "", "the `USER` of the stream's frames")
 	topFlag(cmd, &o.top)
 	return cmd
 }

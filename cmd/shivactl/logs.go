@@ -15,10 +15,10 @@ import (
 func (c *cli) logsCommand() *cobra.Command {
 	o := &logOptions{}
 	cmd := &cobra.Command{
-		Use: "logs", Short: "show the last lines of the server's log, and those to come",
-		Long: `The oldest are first. The server has the last thousand lines of level info or above since its start, whatever its own log
-writes and wherever to. With --follow the next ones are shown as they come, until Ctrl-C, also those of a server that is
-started again. Times are UTC.
+		Use: "logs", Short: "show the last lines of the server's log, or follow it",
+		Long: `The oldest lines come first. The server keeps the last thousand lines since its start, of level info or
+above, even if its own log leaves them out. With --follow the command shows new lines until Ctrl-C, also after the
+server has restarted. Times are UTC.
 
 With --json: {"entries": [{"id", "at", "level", "message", "attributes": [{"key", "value"}]}]}; with --follow one such document
 for each time that there were any
@@ -32,9 +32,9 @@ for each time that there were any
 		RunE: c.asks(func(c *cli, _ []string) error { return c.showLogs(o) }),
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.limit, "limit", 1000, "show the last `N`")
-	f.StringVar(&o.level, "level", "info", "show those of this `LEVEL` or above: info, warn or error")
-	f.BoolVar(&o.follow, "follow", false, "go on with those to come")
+	f.IntVar(&o.limit, "limit", 1000, "show the last `N` lines")
+	f.StringVar(&o.level, "level", "info", "show lines of this `LEVEL` or above: info, warn or error")
+	f.BoolVar(&o.follow, "follow", false, "show new lines as they come, until Ctrl-C")
 	c.completeFlag(cmd, "level", oneOf("info", "warn", "error"))
 	return cmd
 }

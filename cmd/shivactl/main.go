@@ -70,7 +70,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func (c *cli) root() *cobra.Command {
 	own := false
 	root := &cobra.Command{
-		Use: "shivactl COMMAND [arguments]", Short: "ask a shivad for predictions, show what it does and change it",
+		Use: "shivactl COMMAND [arguments]", Short: "send requests to shivad, show what it does, and administer it",
 		Long:          about + "\n\n" + notes,
 		SilenceErrors: true, SilenceUsage: true, // run reports errors, once
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true}, // ours knows --json
@@ -102,7 +102,7 @@ func (c *cli) root() *cobra.Command {
 		commands []*cobra.Command
 	}{
 		{"Requests", []*cobra.Command{c.inferCommand(), c.latestCommand(), c.feedbackCommand(), c.benchCommand()}},
-		{"What is served", []*cobra.Command{
+		{"Models and applications", []*cobra.Command{
 			c.modelsCommand(), c.versionsCommand(), c.cacheCommand(), c.streamsCommand(), c.containersCommand(),
 			c.appsCommand(), c.linksCommand(), c.policiesCommand(), c.pipelinesCommand(),
 		}},
@@ -111,7 +111,7 @@ func (c *cli) root() *cobra.Command {
 			c.logsCommand(), c.initCommand(), c.doctorCommand(),
 			c.configCommand(), c.reloadCommand(), c.exportCommand(), c.importCommand(),
 		}},
-		{"You and shivactl", []*cobra.Command{
+		{"Other", []*cobra.Command{
 			c.whoamiCommand(), c.tokensCommand(), c.profilesCommand(), c.completionCommand(), c.manualCommand(),
 			c.versionCommand(),
 		}},
@@ -122,11 +122,11 @@ func (c *cli) root() *cobra.Command {
 			root.AddCommand(cmd)
 		}
 	}
-	root.SetHelpCommandGroupID("You and shivactl")
+	root.SetHelpCommandGroupID("Other")
 	root.InitDefaultHelpCmd()
 	root.AddCommand(manCommand())
 	if helper, _, err := root.Find([]string{"help"}); err == nil {
-		helper.Short, helper.Args = "more about a command", knownTopic
+		helper.Short, helper.Args = "show the help of a command", knownTopic
 	}
 	return root
 }
@@ -134,13 +134,13 @@ func (c *cli) root() *cobra.Command {
 // register adds the flags that all subcommands have. They may stand before the subcommand as well
 // as after it.
 func (c *cli) register(f *pflag.FlagSet) {
-	f.BoolP("help", "h", false, "more about a command")
-	f.Var(address{&c.addr}, "addr", "the server's TCP endpoint, as `HOST:PORT`, tls://HOST:PORT or unix:PATH")
-	f.Var(address{&c.admin}, "admin", "its admin API, as `HOST:PORT`, tls://HOST:PORT or unix:PATH")
-	f.StringVar(&c.profile, "profile", c.profile, "the server that is called `NAME` in the file of profiles: shivactl help profiles")
+	f.BoolP("help", "h", false, "show the help of a command")
+	f.Var(address{&c.addr}, "addr", "the server's Shiva endpoint: `HOST:PORT`, tls://HOST:PORT or unix:PATH")
+	f.Var(address{&c.admin}, "admin", "the server's admin API: `HOST:PORT`, tls://HOST:PORT or unix:PATH")
+	f.StringVar(&c.profile, "profile", c.profile, "use the server called `NAME` in your profiles (shivactl help profiles)")
 	c.tls.register(f)
-	f.Var(timeoutFlag{c}, "timeout", "how long to wait for all that is asked, as a `TIME` with a unit")
-	f.BoolVar(&c.json, "json", c.json, "print JSON, for programs; see the help of each command")
+	f.Var(timeoutFlag{c}, "timeout", "time limit of the whole command, a `TIME` with a unit")
+	f.BoolVar(&c.json, "json", c.json, "print JSON for programs; the help of each command describes it")
 }
 
 // address is --addr or --admin.

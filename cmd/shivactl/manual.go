@@ -17,11 +17,11 @@ import (
 func (c *cli) manualCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "manual [TOPIC...]", Short: "read or search the manual",
-		Long: `manual alone lists the topics. manual TOPIC shows one, such as manual tls; any other words
-are searched for, the best page first: shivactl manual multiple cameras
+		Long: `manual lists the topics. manual TOPIC shows one, such as manual tls. Any other words are searched for,
+and the best page comes first: shivactl manual multiple cameras
 
-On a terminal a page is shown by $PAGER, or by less, where / searches. No server is asked: the
-manual is part of the program. A server shows the same pages at /manual/ of its admin endpoint.
+On a terminal, $PAGER or less shows the page; in less, / searches. The manual is part of the program and needs no
+server. A server shows the same pages at /manual/ of its admin API.
 
 With --json: of a search {"pages": [{"topic", "title", "section"}]}, of a topic {"topic", "title",
 "text"}, the text in Markdown.

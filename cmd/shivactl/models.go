@@ -20,21 +20,21 @@ import (
 func (c *cli) modelsCommand() *cobra.Command {
 	models := &cobra.Command{
 		Use: "models [NAME]", Short: "list the models, or show and change the settings of one",
-		Long: `One line per version; * marks the default version. READY says whether a live container
-serves it. In shapes -1 stands for any size; the first -1 counts rows. CACHED and HIT RATIO, if a model has
-a prediction cache: see shivactl help cache. With a name: the versions of that
-model, and its settings in effect.
+		Long: `Prints a line for each version; * marks the default version. READY says whether a live container serves
+it. In shapes, -1 stands for any size; a leading -1 is the number of rows. CACHED and HIT RATIO appear if a model has
+a prediction cache: shivactl help cache. With NAME, prints that model's versions and its settings in effect.
 
-models set digits objective=20ms max_batch=64 changes how all versions of a model are batched, while it serves:
-at once, all settings or none. The settings are strategy, objective, max_batch, batch_bytes, delay, queue_rows,
-queue_bytes, execution_timeout, retry, shed, together, slots, keep, stream_interval, streams_per_client, pad, default_version, retire_after, cache and
-cache_ttl. It prints the settings in effect. They override the configuration file, which is not written; with --state on the server they survive
-its end and hold in all servers that share the state.
+models set digits objective=20ms max_batch=64 changes settings of all versions of a model while it serves. If one
+value is wrong, nothing changes. The settings are strategy, objective, max_batch, batch_bytes, delay, queue_rows,
+queue_bytes, execution_timeout, retry, shed, together, slots, keep, stream_interval, streams_per_client, pad,
+default_version, retire_after, cache and cache_ttl. The command prints the settings in effect. They override the
+configuration file, which stays as it is. If the server has --state, they survive its restart, and apply to all
+servers that share the state.
 
-models reset digits objective max_batch goes back to what the file says of them.
+models reset digits objective max_batch returns to the values of the file.
 
-models set-version digits 1 makes version 1 the default, at once, whatever connects later: the way
-back from a version that fails. Without a version the newest that is ready is meant again.
+models set-version digits 1 makes version 1 the default at once, even if newer versions connect later. Use it to roll
+back a version that fails. Without VERSION the default is the newest version that is ready.
 
 With --json: {"models": [{"name", "version", "default", "ready", "replicas", "platform", "max_batch", "inputs":
 [{"name", "datatype", "shape"}], "outputs": [...], "queue_rows", "queue_bytes", "policy": {...}, "cache": {...}
@@ -92,10 +92,10 @@ func (c *cli) models(args []string) error {
 func (c *cli) versionsCommand() *cobra.Command {
 	versions := &cobra.Command{
 		Use: "versions MODEL", Short: "list a model's versions, or set the default one",
-		Long: `One line per version, the newest first; * marks the default version.
+		Long: `Prints a line for each version, the newest first; * marks the default version.
 
-versions set digits 1 makes version 1 the default, at once, whatever connects later; without a version
-the newest that is ready is meant. It is the same as models set-version.
+versions set digits 1 makes version 1 the default at once, even if newer versions connect later. Without VERSION the
+default is the newest version that is ready. models set-version does the same.
 
 With --json: {"name", "default_version", "versions": [as shivactl models has them]}
 `,

@@ -19,7 +19,7 @@ import (
 
 func (c *cli) pipelinesCommand() *cobra.Command {
 	pipelines := &cobra.Command{
-		Use: "pipelines [NAME]", Short: "list pipelines, or make, show, check, draw and delete one",
+		Use: "pipelines [NAME]", Short: "list pipelines; create, show, check, draw or delete one",
 		Long: pipelinesHelp, Example: pipelinesExample,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -41,13 +41,13 @@ func (c *cli) pipelinesCommand() *cobra.Command {
 		RunE: c.asks(func(c *cli, _ []string) error { return c.listPipelines() }),
 	}
 	show := &cobra.Command{
-		Use: "show NAME", Short: "show a pipeline, and how its stages do",
+		Use: "show NAME", Short: "show a pipeline and the state of its stages",
 		Args: oneArgument(aPipeline), ValidArgsFunction: c.completes(pipelineNames),
 		RunE: c.asks(func(c *cli, args []string) error { return c.showPipeline(args[0]) }),
 	}
 	replace := false
 	create := &cobra.Command{
-		Use: "create NAME FILE", Short: "make a pipeline from a file",
+		Use: "create NAME FILE", Short: "create a pipeline from a file",
 		Args: nameAndFile, ValidArgsFunction: c.completes(pipelineNames, anyFile),
 		RunE: c.asks(func(c *cli, args []string) error { return c.createPipeline(args[0], args[1], replace) }),
 	}
@@ -64,7 +64,7 @@ func (c *cli) pipelinesCommand() *cobra.Command {
 		RunE:              c.asks((*cli).checkPipeline),
 	}
 	draw := &cobra.Command{
-		Use: "draw NAME", Short: "print a pipeline as SVG, with how its stages do",
+		Use: "draw NAME", Short: "print a pipeline as SVG, with the state of its stages",
 		Args: oneArgument(aPipeline), ValidArgsFunction: c.completes(pipelineNames),
 		RunE: c.asks(func(c *cli, args []string) error { return c.drawPipeline(args[0]) }),
 	}
@@ -79,14 +79,14 @@ func (c *cli) pipelinesCommand() *cobra.Command {
 // aPipeline is what most of these commands take.
 const aPipeline = "the name of a pipeline"
 
-const pipelinesHelp = `A pipeline is a name for several models, some of which take what others answer: one finds plates in
-a picture, the next reads each of them. Clients ask it as they ask a model.
+const pipelinesHelp = `A pipeline connects several models under one name: one finds plates in a picture, the next
+reads each plate. Clients use it like a model.
 
-FILE has the pipeline as [pipeline.NAME] of the server's configuration has it, with or without that
-heading, or as JSON; - is standard input. Pipelines of the configuration file change there only.
-create refuses a pipeline that is wrong in itself, or does not fit the models that serve now. A model
-that the server does not know yet is allowed, with a warning. check says all that is wrong with a
-pipeline, or with what a file has under its name, and exits with 1 if anything is.
+FILE contains a table [pipeline.NAME], as in the server's configuration, with or without that heading, or the same as
+JSON; - is standard input. Only the configuration file can change the pipelines that it contains. create refuses a
+pipeline that is faulty, or does not fit the models that serve now. A model that the server does not know yet is
+allowed, with a warning. check lists all faults of a pipeline, or of the one in FILE, and exits with 1 if there are
+any.
 
 With --json: {"pipelines": [{"name", "inputs", "outputs", "slo", "keep", "stages": [{"name", "model",
 "inputs", "each", "boxes", "keep", "margin", "required", "timeout"}], "origin", "faults", "load"}]},

@@ -17,11 +17,12 @@ import (
 
 func (c *cli) policiesCommand() *cobra.Command {
 	policies := &cobra.Command{
-		Use: "policies [NAME]", Short: "list the policies of applications, and what they have learned",
-		Long: `One line for each parameter of a policy, with its default.
+		Use: "policies [NAME]", Short: "list the policies, and show or reset what one has learned",
+		Long: `Prints a line for each parameter of each policy, with its default.
 
-policies learned APP shows what the policy of an application has learned, by user: the mean loss of each model, of how many
-feedbacks, and what part it has in the answers. An empty user stands for requests without a user. policies forget APP resets the policy.
+policies learned APP shows what the policy of an application has learned for each user: the mean loss of each model,
+from how many feedbacks, and the model's share in the answers. An empty user stands for requests without a user.
+policies forget APP deletes all of this.
 
 With --json: {"policies": [{"name", "parameters": [{"name", "wants", "default"}]}]}; of learned and forget {"application",
 "policy", "params", "users": [{"user", "rounds", "models": [{"model", "share", "loss", "count"}]}], "more"}
@@ -36,8 +37,8 @@ With --json: {"policies": [{"name", "parameters": [{"name", "wants", "default"}]
 		RunE: c.asks(func(c *cli, args []string) error { return c.learned(o, args[0]) }),
 	}
 	f := learned.Flags()
-	f.Func("user", "only of this `USER`", func(s string) error { o.user = &s; return nil })
-	f.IntVar(&o.limit, "limit", 1000, "of at most `N` users")
+	f.Func("user", "show only this `USER`", func(s string) error { o.user = &s; return nil })
+	f.IntVar(&o.limit, "limit", 1000, "show at most `N` users")
 	forget := &cobra.Command{
 		Use: "forget APP", Short: "reset the policy of an application",
 		Args: oneArgument(anApplication), ValidArgsFunction: c.completes(appNames),

@@ -41,9 +41,9 @@ type profile struct {
 
 func (c *cli) profilesCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "profiles", Short: "list the servers that --profile knows by name",
-		Long: `A profile is a table of a file of yours, by default shivactl.toml where programs have their settings (on Linux ~/.config), or
-the file that SHIVACTL_PROFILES names:
+		Use: "profiles", Short: "list the servers that you can name with --profile",
+		Long: `Profiles are tables in a file of yours, by default ~/.config/shivactl.toml on Linux, or the file that
+SHIVACTL_PROFILES names:
 
   [production]
   admin = "tls://shiva.example:8002"
@@ -51,10 +51,10 @@ the file that SHIVACTL_PROFILES names:
   token_file = "production.token"        # paths are relative to this file
   tls_ca = "ca.pem"                      # likewise tls_cert, tls_key; and tls_name
 
-Any of them may be left out. A flag goes over all else. --profile NAME goes over the variables SHIVACTL_ADDR,
-SHIVACTL_ADMIN and SHIVACTL_TOKEN, and these over the profile that SHIVACTL_PROFILE names. What a profile leaves
-out is as without it, but --profile does not fall back on variables that may be of another server. Without a token from
-any of these, SHIVA_TOKEN and SHIVA_TOKEN_FILE have it, as for all clients.
+You may omit any of these keys. The first of these wins: a flag; --profile NAME; the variables SHIVACTL_ADDR,
+SHIVACTL_ADMIN and SHIVACTL_TOKEN; the profile that SHIVACTL_PROFILE names; the default. With --profile the variables
+are ignored, since they may belong to another server. If none of these gives a token, shivactl reads SHIVA_TOKEN or
+SHIVA_TOKEN_FILE, like all clients.
 
 With --json: {"file", "profiles": {"NAME": {"addr", "admin", "token_file", "tls_ca", "tls_cert", "tls_key", "tls_name"}}}; what is
 empty is left out

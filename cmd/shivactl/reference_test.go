@@ -21,8 +21,8 @@ func TestReference(t *testing.T) {
 
 <!-- words: shivactl, cli, command line, admin tool -->
 
-The help of each command, as ` + "`shivactl help COMMAND`" + ` prints it. The flags of all
-commands are in the help of shivactl itself; ` + "`shivad -h`" + ` has those of the server.
+This is the help of each command, as ` + "`shivactl help COMMAND`" + ` prints it. The help of shivactl
+itself has the flags that all commands share; ` + "`shivad -h`" + ` has the flags of the server.
 `)
 	var out bytes.Buffer
 	c := &cli{stdout: &out, stderr: &out, addr: defaultAddr, admin: "127.0.0.1:8002", timeout: 30 * time.Second,

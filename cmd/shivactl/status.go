@@ -14,7 +14,7 @@ import (
 
 func (c *cli) statusCommand() *cobra.Command {
 	return c.watched(&cobra.Command{
-		Use: "status", Short: "show what the server does, its containers and its processes",
+		Use: "status", Short: "show the state of the server, its models and containers",
 		Long: `With --json: what GET /v1/status of the admin API gives: {"host", "version", "pid", "started", "uptime_seconds",
 "readiness": {"ready", "state", "reason", "degraded"}, "warnings": [...], "listen": {...}, "doors": [...],
 "clients": [{"name", "requests", "bytes", "quotas": [{"quota", "limit", "used", "refused", "refused_seconds"}]}],

@@ -13,11 +13,11 @@ import (
 func (c *cli) streamsCommand() *cobra.Command {
 	return c.watched(&cobra.Command{
 		Use: "streams MODEL", Short: "list the streams of a model, the oldest frames first",
-		Long: `One line for each stream, at most a hundred of each version: first those that wait for answers and get none, then those
-with the oldest frames. The stream of a connection is named by its client's address. Frames, answered with outputs and
-superseded are a second, over the last minute or so. AGE is of the oldest frame answered in it, when it was, since its
-captured_at or its arrival; LATE is how much of that at most had passed when a frame arrived. What makes frames old:
-shivactl explain MODEL.
+		Long: `Prints a line for each stream, at most a hundred for each version. Streams that wait for answers and
+get none come first, then those with the oldest frames. A stream of a connection has its client's address as a name.
+FRAMES/S, ANSWERED/S and SUPERSEDED/S are means of about a minute. AGE is the greatest age that a frame of that minute
+had when it was answered; age counts from captured_at, or without it from the arrival. LATE is the greatest age of a
+frame when it arrived. shivactl explain MODEL says why frames are old.
 
 With --json: {"versions": [{"name", "version", "known", "streams": [{"name", "connection", "keep", "waiting",
 "span_seconds", "frames", "answered", "superseded", "age_seconds", "late_seconds", "silent_seconds"}]}]}

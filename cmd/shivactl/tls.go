@@ -20,11 +20,11 @@ type tlsFlags struct {
 }
 
 func (t *tlsFlags) register(f *pflag.FlagSet) {
-	f.StringVar(&t.ca, "tls-ca", t.ca, "of tls://: `FILE` of trusted CA certificates; else those of the system")
-	f.StringVar(&t.cert, "tls-cert", t.cert, "of tls://: `FILE` of your own certificate")
-	f.StringVar(&t.key, "tls-key", t.key, "of tls://: `FILE` of its key")
-	f.StringVar(&t.name, "tls-name", t.name, "of tls://: the `NAME` in the server's certificate, if not the host")
-	f.BoolVar(&t.insecure, "tls-insecure", t.insecure, "of tls://: trust any certificate, and so any server that answers")
+	f.StringVar(&t.ca, "tls-ca", t.ca, "for tls://: `FILE` with trusted CA certificates (default: the system's)")
+	f.StringVar(&t.cert, "tls-cert", t.cert, "for tls://: `FILE` with your certificate")
+	f.StringVar(&t.key, "tls-key", t.key, "for tls://: `FILE` with the key of your certificate")
+	f.StringVar(&t.name, "tls-name", t.name, "for tls://: the `NAME` in the server's certificate (default: the host)")
+	f.BoolVar(&t.insecure, "tls-insecure", t.insecure, "for tls://: trust any certificate, and so any server")
 }
 
 // config reads the files.

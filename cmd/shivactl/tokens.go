@@ -21,15 +21,16 @@ import (
 func (c *cli) tokensCommand() *cobra.Command {
 	tokens := &cobra.Command{
 		Use: "tokens new", Short: "create a token for a client",
-		Long: `tokens new camera makes a token and prints it, once: it is stored nowhere, and the server has only its SHA-256. After it comes the
-table for the server's file, which takes effect with a reload. --may has the rights of the identity, "infer" by default:
+		Long: `tokens new camera creates a token and prints it, once: it is stored nowhere, and the server only needs
+its SHA-256. Below the token is the table for the server's file; add it, and reload. --may lists the rights of the
+identity, by default "infer":
 
-  infer, feedback, load, serve   of all models and applications, or of those that match: infer:cat*, serve:cat/2*
-  admin:read, admin:write        what shivactl shows, and what it changes
+  infer, feedback, load, serve   for all models and applications, or for those that match a pattern: infer:cat*, serve:cat/2*
+  admin:read, admin:write        reading with shivactl; also changing
 
-With --file the token goes into a new file that only you can read. Clients, containers and shivactl have it from the
-variable SHIVA_TOKEN, or from the file that SHIVA_TOKEN_FILE names; no command takes one as an argument, since
-every process of a machine can read those.
+--file writes the token into a new file that only you can read. Clients, containers and shivactl read it from the
+variable SHIVA_TOKEN, or from the file that SHIVA_TOKEN_FILE names. No command takes a token as an argument, since
+every process of a machine can read arguments.
 
 With --json: {"name", "token" (absent with --file), "token_sha256", "may"}.
 `,
@@ -122,8 +123,8 @@ func writeNew(path string, text []byte, mode fs.FileMode) error {
 func (c *cli) whoamiCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "whoami", Short: "show your identity and its rights",
-		Long: `The server is asked at its TCP endpoint, or at its admin API if --admin is given without --addr, by the token in SHIVA_TOKEN or
-in the file that SHIVA_TOKEN_FILE names.
+		Long: `The command asks the Shiva endpoint, or the admin API if you give --admin without --addr. It shows the
+token in SHIVA_TOKEN, or in the file that SHIVA_TOKEN_FILE names.
 
 With --json: {"identity" (absent where the server declares no identities), "may"}.
 `,

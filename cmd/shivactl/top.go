@@ -20,21 +20,22 @@ func (c *cli) topCommand() *cobra.Command {
 	every := usualRefresh
 	cmd := &cobra.Command{
 		Use: "top", Short: "live view of model activity",
-		Long: `One line for each version of a model and each application, the busiest first, with what happened since the time before.
-LOAD is how many replicas the requests need. REQUESTS/S are those answered, FAILED/S of them those with an error. P50 and P99 are how long requests took, to about a
-quarter: the server counts them in classes that double. IN TIME is the share that had a result within the SLO, defaults
-apart; requests that their client withdrew (superseded by a newer frame, cancelled, or hung up) or got wrong do not count.
-WAITING are rows now, and the age of the oldest. Below are streams, how old their newest answers are and who waits for them
-(those that somebody waits for first, at most 20), and the identities and addresses that a quota has refused something to
-in the last minute. It ends with Ctrl-C, or after --count times. shivactl status and explain say more.
+		Long: `Shows a line for each version of a model and for each application, the busiest first, with what
+happened since the last refresh. LOAD is the number of replicas that the requests need. REQUESTS/S are answered
+requests; FAILED/S are those of them that got an error. P50 and P99 are latencies, accurate to about 25 %. IN TIME is
+the share of requests that had a result within the SLO; a default output does not count as a result. Requests that
+their client withdrew (superseded, canceled, or hung up) or got wrong are left out. WAITING is the number of rows that
+wait now, and the age of the oldest. Below are at most 20 streams, with the age of their newest answers and who waits
+for them, and the clients that a quota has refused something in the last minute. It ends with Ctrl-C, or after --count
+refreshes. shivactl status and explain show more.
 
-On a terminal one of the tables is shown, and keys change it at once:
+On a terminal it shows one table at a time. These keys change the view:
 
-  m, p, s       models, pipelines or streams
-  r 9 l w f n   models by requests/s, p99, load, waiting rows, failures or name; the last line has the keys of the others
+  m, p, s       show models, pipelines or streams
+  r 9 l w f n   sort models by requests/s, p99, load, waiting rows, failures or name; the last line lists the keys of other tables
   left, right   sort by another column
   up, down      scroll
-  /             show only what has a text in its names; Esc shows all
+  /             show only names that contain a text; Esc shows all
   q, Ctrl-C     end
 
 With --json: a document each time: {"version", "ready", "reason", "uptime_seconds", "span_seconds", "warnings",
@@ -52,8 +53,8 @@ without requests), "streams", "frame_age_seconds"}], "clients": [{"name", "reque
 			return c.asks(func(c *cli, _ []string) error { return c.top(o) })(cmd, args)
 		},
 	}
-	cmd.Flags().Var(value[time.Duration]{&every, parseRefresh, usualRefresh.String()}, "every", "show it every `TIME`")
-	cmd.Flags().Var(value[int]{&o.count, count, ""}, "count", "end after `N` times")
+	cmd.Flags().Var(value[time.Duration]{&every, parseRefresh, usualRefresh.String()}, "every", "refresh every `TIME`")
+	cmd.Flags().Var(value[int]{&o.count, count, ""}, "count", "end after `N` refreshes")
 	return cmd
 }
 

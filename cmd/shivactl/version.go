@@ -13,7 +13,7 @@ import (
 func (c *cli) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "print the versions of shivactl and of the server",
-		Long: `shivactl --version prints its own alone, and asks no server.
+		Long: `shivactl --version prints only its own version, and needs no server.
 
 With --json: {"shivactl": "...", "commit": "...", "go": "...", "server": "..." or null}
 `,

@@ -25,10 +25,10 @@ type modelFiles struct {
 // readingFlags are the flags of "shivad serve" that say how files are read. One without a value is
 // a switch.
 var readingFlags = []struct{ flag, value, help string }{
-	{"device", "NAME", "cpu, cuda:0, openvino:GPU; several take turns (default auto: the best)"},
-	{"batch", "auto|off|force|N", "whether rows share batches (default auto: what a proof shows)"},
-	{"as", "raw|TASK", "raw, detect, segment, pose, obb, classify (default: what the file says)"},
-	{"trust", "", "read files that execute code while they are read, as pickles do"},
+	{"device", "NAME", "cpu, cuda:0 or openvino:GPU; replicas take turns if you list several (default auto: the best one)"},
+	{"batch", "auto|off|force|N", "whether rows may share batches, or at most N rows (default auto: tested when the model starts)"},
+	{"as", "raw|TASK", "task of the network: raw, detect, segment, pose, obb or classify (default: as the file says)"},
+	{"trust", "", "allow files that execute code when they are read, such as pickles"},
 }
 
 // serveHelp is the part of the help for "shivad serve".
@@ -36,7 +36,7 @@ func serveHelp() string {
 	text := ""
 	line := func(flag, value, help string) { text += entry("--"+flag+" "+value, help) }
 	line("models", "DIR", "serve the models in a directory, and follow its changes")
-	line("python", "PROGRAM", "the Python that has the package shiva-container (default: see below)")
+	line("python", "PROGRAM", "Python that has the package shiva-container (default: the first one found)")
 	line("replicas", "N", "processes for each file (default 1)")
 	for _, r := range readingFlags {
 		line(r.flag, r.value, r.help)

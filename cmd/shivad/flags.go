@@ -30,21 +30,21 @@ var settings = []struct{ flag, key, value, help string }{
 	{"tcp", "tcp.listen", "HOST:PORT,...", "endpoint of the Shiva protocol"},
 	{"rest", "rest.listen", "HOST:PORT,...", "endpoint of the Predict Protocol V2 over HTTP"},
 	{"grpc", "grpc.listen", "HOST:PORT,...", "endpoint of the Predict Protocol V2 over gRPC"},
-	{"frigate", "frigate.listen", "HOST:PORT,...", "endpoint of the object detectors of Frigate, over ZeroMQ"},
-	{"containers", "containers.listen", "HOST:PORT,...", "where model containers connect; also ipc://PATH"},
-	{"containers-v2", "containers.listen_v2", "HOST:PORT,...", "where containers of RPC v2 connect"},
+	{"frigate", "frigate.listen", "HOST:PORT,...", "endpoint of Frigate's object detectors, over ZeroMQ"},
+	{"containers", "containers.listen", "HOST:PORT,...", "address that model containers connect to; also ipc://PATH"},
+	{"containers-v2", "containers.listen_v2", "HOST:PORT,...", "address that containers of RPC v2 connect to"},
 	{"state", "state.at", "PATH|redis://...", "file or Redis that keeps applications and what they learn"},
-	{"admin", "admin.listen", "HOST:PORT", "admin API, with health and metrics, over HTTP"},
-	{"health", "admin.health", "HOST:PORT", "/livez and /readyz alone, for probes from elsewhere"},
-	{"tls-cert", "tls.cert", "FILE", "certificate of the addresses tls://HOST:PORT, in PEM"},
-	{"tls-key", "tls.key", "FILE", "its key"},
-	{"tls-client-ca", "tls.client_ca", "FILE", "CA certificates that sign those of clients"},
-	{"tls-client-auth", "tls.client_auth", "WORD", "none, optional or required"},
-	{"profiling", "admin.profiling", "", "profiles of the process in the admin API"},
-	{"traces", "traces.endpoint", "URL", "collector that takes traces as OTLP over HTTP"},
-	{"metrics-triton", "admin.metrics_triton", "", "metrics by the names of Triton, too"},
-	{"log-level", "log.level", "LEVEL", "debug, info, warn or error"},
-	{"log-format", "log.format", "FORMAT", "text or json"},
+	{"admin", "admin.listen", "HOST:PORT", "admin API over HTTP, with page, health and metrics"},
+	{"health", "admin.health", "HOST:PORT", "only /livez and /readyz, for probes from other machines"},
+	{"tls-cert", "tls.cert", "FILE", "certificate of tls:// addresses, in PEM"},
+	{"tls-key", "tls.key", "FILE", "key of that certificate, in PEM"},
+	{"tls-client-ca", "tls.client_ca", "FILE", "CA certificates that sign client certificates"},
+	{"tls-client-auth", "tls.client_auth", "WORD", "whether clients need a certificate: none, optional or required"},
+	{"profiling", "admin.profiling", "", "serve profiles of the process (pprof) on the admin API"},
+	{"traces", "traces.endpoint", "URL", "collector to send traces to, as OTLP over HTTP"},
+	{"metrics-triton", "admin.metrics_triton", "", "also export metrics under Triton's names"},
+	{"log-level", "log.level", "LEVEL", "lowest level that is logged: debug, info, warn or error"},
+	{"log-format", "log.format", "FORMAT", "format of the log: text or json"},
 }
 
 const help = `shivad serves machine-learning models to clients that stream tensors over TCP.
@@ -58,22 +58,23 @@ TensorFlow Lite, scikit-learn, XGBoost and LightGBM, and Python programs with
 models. It takes the flags above, and these:
 
 %s
-A Python with the package shiva-container reads the files: that of --python or
-$SHIVAD_PYTHON, or else the first that has it of .venv beside the file,
-$VIRTUAL_ENV, the one beside shivad, and python3.
+A Python with the package shiva-container reads the files. shivad uses the one
+that --python or $SHIVAD_PYTHON names. Without these it uses the first one that
+has the package: .venv beside the file, $VIRTUAL_ENV, the Python beside shivad,
+or python3.
 
-An address has the form host:port, tls://host:port, or unix:PATH for a socket on
-this machine; the endpoints of clients take several, separated by commas. Port 0
-takes a free one, and the log says which; an empty address leaves the endpoint
-out. All other settings are in the file: shivactl manual settings.
+An address is host:port, tls://host:port, or unix:PATH for clients on this
+machine. Endpoints for clients take several addresses, separated by commas. Port
+0 takes a free port, and the log says which. An empty address turns the endpoint
+off. All other settings are in the file: shivactl manual settings.
 
-SIGTERM or Ctrl-C drains: the server refuses new requests and answers those in
-flight (server.drain, 30s by default). A second signal ends the process at once.
-SIGHUP reloads the file and certificates. The log names the settings that wait
-for a restart; an invalid file changes nothing.
+On SIGTERM or Ctrl-C the server drains: it refuses new requests and answers
+those in flight (server.drain, 30s by default). A second signal ends the process
+at once. On SIGHUP the server reads the file and the certificates again. The log
+names the settings that wait for a restart; an invalid file changes nothing.
 
-Exit code: 0 stopped as asked, 1 could not start, failed or was cut short,
-2 wrong flags or file.
+Exit code: 0 stopped on request, 1 did not start, failed, or stopped before the
+last requests were answered, 2 wrong flags or file.
 
 Try it:  shivad, then in another shell:  shivactl status
          shivactl doctor says why it does not start
@@ -152,8 +153,8 @@ func settingsHelp() string {
 // ownHelp is the help text for the flags that are no settings.
 func ownHelp() string {
 	return entry("--check", "check flags and file, print all settings in effect as TOML, and exit") +
-		entry("--doctor", "examine this machine for the file of --config, print what shivactl doctor shows as JSON, and exit") +
-		entry("--version", "print the version and exit") + entry("-h, --help", "print this and exit")
+		entry("--doctor", "check whether a server with this --config can run on this machine, print the result as JSON, and exit; shivactl doctor shows it as text") +
+		entry("--version", "print the version and exit") + entry("-h, --help", "print this help and exit")
 }
 
 // helpColumns is the width of the help, and helpIndent where a flag's meaning begins.

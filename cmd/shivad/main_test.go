@@ -53,9 +53,9 @@ func TestHelp(t *testing.T) {
 	for _, want := range []string{
 		"  --tcp HOST:PORT,...          endpoint of the Shiva protocol (default :6174)\n",
 		"  --rest HOST:PORT,...         endpoint of the Predict Protocol V2 over HTTP\n                               (default :8000)\n",
-		"  --containers HOST:PORT,...   where model containers connect; also ipc://PATH\n                               (default 127.0.0.1:7000)\n",
-		"  --admin HOST:PORT            admin API, with health and metrics, over HTTP\n                               (default 127.0.0.1:8002)\n",
-		"Exit code: 0 stopped as asked",
+		"  --containers HOST:PORT,...   address that model containers connect to; also\n                               ipc://PATH (default 127.0.0.1:7000)\n",
+		"  --admin HOST:PORT            admin API over HTTP, with page, health and\n                               metrics (default 127.0.0.1:8002)\n",
+		"Exit code: 0 stopped on request",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("help lacks %q:\n%s", want, out.String())

@@ -42,12 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m shiva_container")
     commands = parser.add_subparsers(dest="command", required=True)
     served = commands.add_parser("serve", help="serve a model file, or the models that a Python file declares")
-    checked = commands.add_parser("check", help="run the models of a file on made-up rows, without a server")
+    checked = commands.add_parser("check", help="try the models of a file with made-up rows, without a server")
     for one in (served, checked):
         _describe(one)
-    served.add_argument("--replicas", type=int, default=1, help="processes that serve it (default 1)")
-    checked.add_argument("--rows", type=int, default=4, help="rows in the larger batch that is tried (default 4)")
-    checked.add_argument("--dim", type=int, default=4, help="size for dimensions declared as -1 (default 4)")
+    served.add_argument("--replicas", type=int, default=1, help="number of processes that serve the file (default: 1)")
+    checked.add_argument("--rows", type=int, default=4, help="rows of the larger batch that is tried (default: 4)")
+    checked.add_argument("--dim", type=int, default=4, help="size to try for dimensions declared as -1 (default: 4)")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     try:
@@ -73,7 +73,7 @@ def _describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name",
         default=os.environ.get("MODEL_NAME", ""),
-        help="name of the model (default: $MODEL_NAME, or that of the file)",
+        help="name of the model (default: $MODEL_NAME, or the name of the file)",
     )
     parser.add_argument(
         "--version",
@@ -83,27 +83,30 @@ def _describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         default="auto",
-        help="cpu, cuda:0, openvino:GPU; auto: the best that works (default); of several, separated by commas, the "
-        "processes take turns: see $SHIVA_REPLICA",
+        help="cpu, cuda:0, openvino:GPU, or auto, the best one that works (default: auto); if you list several, "
+        "separated by commas, the processes take turns",
     )
     parser.add_argument(
         "--batch",
         default="auto",
         type=_batch,
-        help="auto: what a proof shows (default); a number: that, and at most so many rows; off: one request at a "
-        "time; force: rows share batches without a proof",
+        help="auto: test whether rows may share batches (default); a number: the same, with at most so many rows; off: "
+        "one request at a time; force: rows share batches, without a test",
     )
     parser.add_argument(
         "--as",
         dest="task",
         default="auto",
         choices=("auto", "raw", *TASKS),
-        help="what the network is for: as its metadata says (auto), or the network as it is (raw), or one of the tasks",
+        help="task of the network: auto, as its metadata say (default); raw, the unchanged network; or one of the "
+        "tasks",
     )
     parser.add_argument(
-        "--declare", default="", help="inputs and outputs as clients see them, in JSON: see declared.py"
+        "--declare",
+        default="",
+        help="inputs and outputs as clients see them, in JSON (the server sets this for a config.pbtxt)",
     )
-    parser.add_argument("--trust", action="store_true", help="read files that execute code while they are read")
+    parser.add_argument("--trust", action="store_true", help="allow files that execute code when they are read")
 
 
 def _batch(text: str) -> str:
