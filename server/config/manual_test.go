@@ -20,9 +20,9 @@ func TestManual(t *testing.T) {
 
 <!-- words: settings, configuration file, shivad.toml, toml -->
 
-Every setting of ` + "`shivad.toml`" + `, with its default and its meaning. A file needs only the lines
-that differ, ` + "`shivad --config FILE --check`" + ` checks it, and ` + "`shivactl config`" + `
-shows the values in effect. [Configuration](configuration.md) says which of them a reload changes.
+This page has every setting of ` + "`shivad.toml`" + `, with its default and its meaning. A file needs only
+the lines that differ. ` + "`shivad --config FILE --check`" + ` checks a file, and ` + "`shivactl config`" + `
+shows the values in effect. [Configuration](configuration.md) says which settings a reload changes.
 `)
 	// A table begins with the comments above its heading, also if it is itself a comment.
 	heading := regexp.MustCompile(`(?m)^#?(\[+[a-z_.]+\]+)$`)

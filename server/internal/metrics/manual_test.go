@@ -54,8 +54,8 @@ func TestManual(t *testing.T) {
 
 <!-- words: metrics, prometheus metrics, metric names -->
 
-What `+"`GET /metrics`"+` of the admin API exports for Prometheus, besides `+"`go_*` and `process_*`"+`.
-[Monitoring](monitoring.md) says which of them to watch.
+`+"`GET /metrics`"+` of the admin API exports these metrics for Prometheus, besides `+"`go_*`"+` and
+`+"`process_*`"+`. [Monitoring](monitoring.md) says which metrics to watch.
 
 | metric | labels | meaning |
 |---|---|---|

@@ -20,15 +20,16 @@ func page() string {
 
 <!-- words: parameters, metadata keys, priority, request options -->
 
-What a request may say to the server beside its tensors. Over Shiva these are members of the
-message's metadata; over HTTP and gRPC of the request's ` + "`parameters`" + `; of Clipper's paths and
-of feedback (` + "`POST /NAME/update`, and the admin API's `/v1/apps/NAME/feedback`" + `) members of
-the body; in a program of ` + "`server.Request`" + `'s Parameters. "gRPC stream" is ModelStreamInfer.
+A request can contain these parameters besides its tensors. Over Shiva they are keys of the
+message's metadata; over HTTP and gRPC keys of the request's ` + "`parameters`" + `. On Clipper's paths,
+and in feedback (` + "`POST /NAME/update`, and the admin API's `/v1/apps/NAME/feedback`" + `), they are
+members of the body. Go programs set the Parameters of ` + "`server.Request`" + `. "gRPC stream" means
+ModelStreamInfer.
 
-A key that a wire does not have goes to the container, whatever its value. Clipper's paths and
-feedback ignore it, and ModelInfer refuses those of the stream. Where values are JSON, null counts
-as absent. A number is taken for a string as it is written. Any other value of another type or
-beyond the range is an error that names the key, what is expected and what came.
+If the column "on" does not list your protocol, the key goes to the container, whatever its value.
+Clipper's paths and feedback ignore such a key, and ModelInfer refuses those of the gRPC stream. In
+JSON, null counts as absent. Where a string is expected, you may send a number. If a value has
+another type or is out of range, the error names the key, what was expected and what came.
 
 | key | on | value | default | meaning |
 |---|---|---|---|---|

@@ -69,8 +69,8 @@ var Table = []Key{
 		Name: "user", On: everywhere | Latest,
 		kind:    text(func(v *Values, s string) { v.User = s }),
 		Default: "none",
-		Means: "The user that the request is for: applications learn separately for each, and models that ask for it receive it. " +
-			"In a question for the newest answer it is the `user` of the stream's frames, and any if it is not given.",
+		Means: "The user that the request is for: applications learn separately for each user, and models that ask for it receive it. " +
+			"In a question for the newest answer it is the `user` of the stream's frames; absent: any.",
 	},
 	{
 		Name: CandidateModels, On: everywhere,
@@ -82,13 +82,13 @@ var Table = []Key{
 		Name: "cache", On: everywhere,
 		kind:    boolean(func(v *Values, yes bool) { v.Fresh = !yes }),
 		Default: "true",
-		Means:   "false: the answer is computed, and not cached.",
+		Means:   "false: the model computes the answer, which is not cached.",
 	},
 	{
 		Name: "salt", On: everywhere,
 		kind:    text(func(v *Values, s string) { v.Salt = s }),
 		Default: "none",
-		Means:   "Requests that differ in it are not equal to a cache.",
+		Means:   "For a cache, requests with different salts are not equal.",
 	},
 	{
 		Name: "timing", On: Shiva | HTTP | GRPC | Stream,
@@ -101,7 +101,7 @@ var Table = []Key{
 		Name: "batch", On: Shiva,
 		kind:    boolean(func(v *Values, yes bool) { v.Batch = yes }),
 		Default: "false",
-		Means:   "Containers of RPC v0 to v3: the first dimension counts rows.",
+		Means:   "Containers of RPC v0 to v3: the first dimension is the number of rows.",
 	},
 	{
 		Name: "binary_data_output", On: HTTP | GRPC | Stream | Latest,
@@ -118,20 +118,20 @@ var Table = []Key{
 		kind:    boolean(func(v *Values, yes bool) { v.Nested = yes }),
 		Default: "false",
 		Means: "Pipelines only. true: the answer has `rows` instead of `outputs`: an object for each row of the request, " +
-			"with what each stage answered, what it has found, and in that what later stages say of it.",
+			"with the answers of each stage. Each object that a stage has found contains the answers of later stages about it.",
 	},
 	{
 		Name: "in_order", On: Stream,
 		kind:    boolean(func(v *Values, yes bool) { v.InOrder = yes }),
 		Default: "false",
-		Means:   "true: the request executes after earlier requests of its gRPC stream that have this parameter, too.",
+		Means:   "true: the request executes after the earlier requests of its gRPC stream that also have this parameter.",
 	},
 	{
 		Name: "stream", On: questions | Latest,
 		kind:    name(MaxStream, func(v *Values, s string) { v.Stream = s }),
 		Default: "none",
-		Means: "The stream, such as a camera, of which the request is a frame. Its answers leave in order. " +
-			"Streams of one name are the same only if they have the same route, and the same `user` or, without one, the same client address.",
+		Means: "The request is a frame of this stream, such as a camera. Answers of a stream are sent in order. " +
+			"Two clients send the same stream only if name, route, and `user` (or without it, client address) are the same.",
 	},
 	{
 		Name: "seq", On: questions,
@@ -144,35 +144,35 @@ var Table = []Key{
 		kind:    moment(func(v *Values, at time.Time) { v.CapturedAt, v.Undated = at, at.IsZero() }),
 		Default: "when the request arrived",
 		Means: "When the frame was taken. The answer says how long ago that was (`age_ms`). " +
-			"A time before 1973 counts as when the request arrived: it is that of a clock that was never set, or in seconds. `shivactl explain` says so.",
+			"A time before 1973 comes from a clock that was never set, or is in seconds; the time of arrival is used instead, and `shivactl explain` says so.",
 	},
 	{
 		Name: "keep", On: questions,
 		kind:    keep(func(v *Values, k setting.Keep) { v.Keep = k }),
 		Default: "as the application or the model is configured",
 		Means: "How many frames of the stream may wait. When more do, the oldest are answered `Superseded`: " +
-			"they are not executed, and the answer of the next one counts them (`skipped`).",
+			"they are not executed, and the next answer of the stream counts them (`skipped`).",
 	},
 	{
 		Name: trace.Header, On: everywhere&^Feedback | Latest,
 		kind:    text(func(v *Values, s string) { v.Parent, _ = trace.Parse(s) }),
 		Default: "none",
-		Means: "The client's span, as W3C Trace Context writes it: if that is sampled, so is the request, and its spans are children of it. " +
-			"Over HTTP and gRPC the header, or metadata, of this name says the same. An invalid value is ignored.",
+		Means: "The client's span (W3C Trace Context). If it is sampled, the request is traced, and its spans are children of the client's span. " +
+			"Over HTTP you can send it as a header instead, over gRPC as metadata. An invalid value is ignored.",
 	},
 	{
 		Name: trace.StateHeader, On: everywhere&^Feedback | Latest,
 		kind:    text(func(v *Values, s string) { v.TraceState = s }),
 		Default: "none",
-		Means: "What other tracing systems record about the trace, as W3C Trace Context writes it: it is passed on with `traceparent`, and ignored without one. " +
-			"Over HTTP and gRPC it is the header, or metadata, of this name where `traceparent` is one.",
+		Means: "What other tracing systems record about the trace (W3C Trace Context). It is passed on with `traceparent`, and ignored without it. " +
+			"Send it in the same place as `traceparent`: as a parameter, a header, or metadata.",
 	},
 	{
 		Name: "latest", On: GRPC | Stream | Latest,
 		kind:    boolean(setLatest),
 		Default: "false",
-		Means: "true: the request brings no tensors, and asks for the newest answer of a stream of the model or application; its parameters are those of the column latest. " +
-			"Over HTTP and Shiva such a question has a path of its own: `/v2/models/NAME/latest`, and the namespace `NAME/latest`.",
+		Means: "true: the request has no tensors, and asks for the newest answer of a stream of the model or application. It may have the parameters whose column \"on\" lists latest. " +
+			"HTTP and Shiva use a path instead: `/v2/models/NAME/latest`, and the namespace `NAME/latest`.",
 	},
 	{
 		Name: "max_age_ms", On: Latest,
@@ -181,26 +181,26 @@ var Table = []Key{
 				MaxAge = max(time.Duration(min(ms, float64(MaxTimeout/time.Millisecond))*float64(time.Millisecond)), 1)
 		}),
 		Default: "none",
-		Means:   "The oldest answer that will do. An older one is `Unavailable`, or with `wait` the next one is waited for.",
+		Means:   "The greatest age of the answer. If the newest answer is older, the question fails as `Unavailable`, or with `wait` waits for the next answer.",
 	},
 	{
 		Name: "after", On: Latest,
 		kind:    whole("", math.MaxInt64-1, func(v *Values, n uint64) { v.AskNewest().After = int64(n) }),
 		Default: "none",
-		Means: "The `seq` of the last answer that the client has: only a newer one will do. " +
-			"Numbers that a camera begins again, after a restart, are newer than those before.",
+		Means: "The `seq` of the last answer that the client has; the question asks for a newer one. " +
+			"If a camera restarts and begins its numbers again, these count as newer.",
 	},
 	{
 		Name: "wait", On: Latest,
 		kind:    boolean(func(v *Values, yes bool) { v.AskNewest().Wait = yes }),
 		Default: "false",
-		Means: "true: the answer comes when there is one that will do, by the deadline at the latest. " +
-			"Without `after` and `max_age_ms` that is the answer to the first frame that arrives after the question.",
+		Means: "true: the server waits for a matching answer, until the deadline. " +
+			"Without `after` and `max_age_ms` it waits for the first frame that arrives after the question.",
 	},
 	{
 		Name: "triton_enable_empty_final_response", On: GRPC | Stream,
 		kind:    boolean(func(*Values, bool) {}),
 		Default: "false",
-		Means:   "Changes nothing: every answer is a final one, and is marked so on a stream.",
+		Means:   "No effect: every answer is final, and is marked as final on a stream.",
 	},
 }
