@@ -26,7 +26,7 @@ func startFloor(ctx context.Context, dir string, frame, question []byte, size in
 	f := &floor{frame: frame, question: question, size: size}
 	s, err := process.NewServer(dir)
 	if err == nil {
-		err = s.Run(nil, "echo", "-listen", s.TCP, "-crowd", fmt.Sprint(size))
+		err = s.Run(nil, "echo", "-listen", s.TCP, "-crowd", fmt.Sprint(size), "-after", execution.String())
 		f.Group = s.Group
 	}
 	if err != nil {

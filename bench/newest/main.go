@@ -26,6 +26,8 @@ const (
 	fps    = 30
 	frames = 30 // of a turn
 	crowd  = 100
+
+	execution = 15 * time.Millisecond // of a frame
 )
 
 func main() {
@@ -52,7 +54,7 @@ func run(ctx context.Context, turns int, markdown bool) (broken []string, err er
 	s, err := process.Shivad(dir, process.Options{Config: "[model.cells]\nlatest = true\n"})
 	defer s.Stop()
 	if err == nil {
-		speed := []string{"-noise", "0", "-a", "15ms", "-b", "0s", "-max-batch", "1"}
+		speed := []string{"-noise", "0", "-a", execution.String(), "-b", "0s", "-max-batch", "1"}
 		err = s.Run(nil, "sleeper", append(speed, "-servers", s.Containers, "cells:FP32:20,26")...)
 	}
 	if err != nil {
