@@ -26,7 +26,6 @@ import (
 	"time"
 
 	"github.com/panjf2000/gnet/v2"
-	"golang.org/x/sys/unix"
 )
 
 type handler struct {
@@ -73,7 +72,7 @@ func (h *handler) take(c gnet.Conn, received int) gnet.Action {
 	}
 	fd, loop := c.Fd(), c.EventLoop()
 	time.AfterFunc(h.after, func() { // the sender, who waits for it, outlives this
-		_, _ = unix.Write(fd, h.answer)
+		_, _ = syscall.Write(fd, h.answer)
 		if h.waiting.Load() > 0 {
 			_ = loop.Execute(context.Background(), gnet.RunnableFunc(h.tell))
 		}

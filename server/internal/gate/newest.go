@@ -100,7 +100,7 @@ func (c *Call) keep() *latest.Name {
 	}
 	awaited := n.Put(key,
 		latest.Frame{Seq: f.Seq, Arrived: f.arrived, Captured: f.place.Captured, Skipped: f.Skipped,
-			Version: c.Target.ID.Version, Of: of}, c.Outputs)
+			Version: c.Target.ID.Version, Machine: f.machine, Of: of}, c.Outputs)
 	if !awaited {
 		return nil
 	}

@@ -26,6 +26,7 @@ type Frame struct {
 	Arrived  time.Time // at the server
 	Captured time.Time // by the clock of its client, or when it arrived
 	Skipped  int       // frames superseded since the last executed one
+	Machine  string    // that sent it; empty in answers
 	Version  string    // of the model that executed it
 
 	// Of is what the answer needs besides its outputs. The store passes it on.
@@ -48,11 +49,15 @@ type Answer struct {
 type source struct {
 	Source
 	name    *Name
-	answers []*Answer // of each version, the newest last
-	unkept  error     // why the newest one is not among them; nil: it is
-	active  time.Time // of the last answered frame
-	bytes   int64     // what it counts besides its answers
-	place   *list.Element
+	answers []*Answer     // of each version, the newest last
+	unkept  error         // why the newest one is not among them; nil: it is
+	active  time.Time     // of the last answered frame
+	bytes   int64         // what it counts besides its answers
+	place   *list.Element // of the store's streams
+	turn    *list.Element // of those of its payer
+	payer   *payer
+	places  []place // in its groups
+	waiters waiters // for it
 	gone    bool
 
 	// The number before the last one that was not higher than its predecessor: the client has begun
@@ -74,7 +79,9 @@ func (src *source) newest(version string) *Answer {
 const (
 	// answerBytes is what an answer takes besides its outputs, and sourceBytes a stream.
 	answerBytes = int64(unsafe.Sizeof(Answer{})) + 64
-	sourceBytes = int64(unsafe.Sizeof(source{})+unsafe.Sizeof(topic{})) + 320
+	sourceBytes = int64(unsafe.Sizeof(source{})) + 480
+	// placeBytes is what its place in a group takes: most groups are those of one stream.
+	placeBytes  = int64(unsafe.Sizeof(place{})+unsafe.Sizeof(group{})+unsafe.Sizeof(which{})) + 48
 	outputBytes = int64(unsafe.Sizeof(tensor.Tensor{}))
 
 	// reordered is how long after a frame an older one may be answered, where frames of a stream
@@ -169,18 +176,18 @@ func (n *Name) put(key Source, a *Answer, unkept error) (gone released) {
 	if s.names[n.name] != n { // the name is kept no more
 		return released{a}
 	}
-	src := n.source(key)
-	a.Source = src.Source
+	src := n.source(key, a.Machine)
+	a.Source, a.Machine = src.Source, "" // the frame's memory does not last
 	src.active = a.stored
-	s.sources.MoveToBack(src.place)
+	s.renew(src)
 	s.arm(a.stored)
 	turn := src.number(a)
 	if turn == older {
 		return released{a}
 	}
-	if n.awaited(src) {
+	if put := (served{src, a, turn, src.newest(a.Version) == nil}); put.awaited() {
 		a.retain()
-		s.put = append(s.put, served{src, a, turn})
+		s.put = append(s.put, put)
 	}
 	if unkept == nil && a.bytes > s.limit {
 		unkept = fmt.Errorf("it counts %d bytes, and limits.latest_bytes is %d", a.bytes, s.limit)
@@ -194,24 +201,25 @@ func (n *Name) put(key Source, a *Answer, unkept error) (gone released) {
 		at = 0
 	}
 	src.answers = slices.Insert(src.answers, at, a)
-	s.bytes += a.bytes
+	s.charge(src, a.bytes)
 	return s.evict(gone)
 }
 
 // source returns the stream of that key, a new one if it is not known.
-func (n *Name) source(key Source) *source {
+func (n *Name) source(key Source, machine string) *source {
 	src := n.sources[key]
 	if src == nil {
 		s := n.store
 		key = Source{strings.Clone(key.Identity), strings.Clone(key.User), strings.Clone(key.Client),
 			strings.Clone(key.Stream), key.Connection}
 		src = &source{Source: key, name: n}
-		src.bytes = sourceBytes + int64(len(key.Identity)+len(key.User)+len(key.Client)+len(key.Stream))
-		s.bytes += src.bytes
-		src.place = s.sources.PushBack(src)
+		src.payer = s.payerOf(key, machine)
+		src.place, src.turn = s.sources.PushBack(src), src.payer.streams.PushBack(src)
 		n.sources[key] = src
-		t := n.topic(key.Stream)
-		t.sources = append(t.sources, src)
+		n.enter(src)
+		src.bytes = sourceBytes + int64(len(src.places))*placeBytes +
+			int64(len(key.Identity)+len(key.User)+len(key.Client)+len(key.Stream))
+		s.charge(src, src.bytes)
 	}
 	return src
 }
@@ -255,7 +263,7 @@ func (src *source) drop(a *Answer) (gone released) {
 		if old.Version != a.Version && a.stored.Sub(old.stored) < silent {
 			return false
 		}
-		src.name.store.bytes -= old.bytes
+		src.name.store.charge(src, -old.bytes)
 		gone = append(gone, old)
 		return true
 	})
@@ -269,6 +277,6 @@ func (n *Name) Seen(key Source) {
 	defer s.mu.Unlock()
 	if src := n.sources[key]; src != nil {
 		src.active = time.Now()
-		s.sources.MoveToBack(src.place)
+		s.renew(src)
 	}
 }

@@ -10,6 +10,10 @@
 // memory than the outputs have: the rest of their batch, or a container's shared memory, whose
 // results are few.
 //
+// Neither the number of streams nor that of polls costs those whom they do not concern: a question
+// finds its streams by what it tells of them (index.go), a frame the polls that it may concern, and
+// memory is given back by whoever has the most of it (payer.go).
+//
 // A [Poll] that waits costs its own memory and a timer: no goroutine, and no work until a frame of
 // its stream is answered. Once the frame's own client has been told ([Name.Serve]), one goroutine
 // tells all polls that the answer satisfies, so that those who complete frames do not pay for those

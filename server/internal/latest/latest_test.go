@@ -38,8 +38,8 @@ func run(t *testing.T, s Settings, f func(*rig)) {
 			t.Errorf("after Close: %d bytes of %d streams, the pool has %d bytes in use", bytes, streams,
 				g.pool.InUse())
 		}
-		if len(g.name.topics)+len(g.name.sources)+g.name.waiting > 0 {
-			t.Errorf("after Close: %d topics, %d streams, %d polls", len(g.name.topics), len(g.name.sources),
+		if len(g.name.groups)+len(g.name.sources)+g.name.waiting > 0 {
+			t.Errorf("after Close: %d groups, %d streams, %d polls", len(g.name.groups), len(g.name.sources),
 				g.name.waiting)
 		}
 	})

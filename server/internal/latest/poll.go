@@ -44,11 +44,13 @@ type Poll struct {
 
 	// Guarded by the store's mutex.
 
-	name       *Name
-	source     *source // the stream that it waits for; nil: none is known yet
-	waits      bool
-	prev, next *Poll // of its topic
-	timer      *time.Timer
+	name   *Name
+	source *source // the stream that it waits for; nil: none is known yet
+	waits  bool
+	group  *group // in which it waits
+	at     int    // in one of the lists of group
+	nth    int    // in the waiters of source
+	timer  *time.Timer
 }
 
 // An Owner is told when its poll is answered: exactly once, from any goroutine, with no lock held,
@@ -89,20 +91,20 @@ func (n *Name) ask(p *Poll) (waits bool) {
 	}
 	n.touch(p.Asked)
 	var a *Answer
-	p.source, p.Err = n.find(&p.Question)
-	if p.Err != nil {
+	src, err := n.find(&p.Question)
+	if p.Err = err; err != nil {
 		return false
 	}
-	if p.source != nil {
-		a = p.source.newest(p.Version)
+	if src != nil {
+		a = src.newest(p.Version)
 	}
 	fromNow := p.Wait && p.After < 0 && p.MaxAge == 0
-	if a != nil && !fromNow && p.wants(p.source, a, false) {
+	if a != nil && !fromNow && p.wants(src, a, false) {
 		p.take(a)
 		return false
 	}
 	if !p.Wait {
-		p.Err = p.fault(a)
+		p.Err = p.fault(src, a)
 		return false
 	}
 	if s.may != nil {
@@ -110,19 +112,14 @@ func (n *Name) ask(p *Poll) (waits bool) {
 			return false
 		}
 	}
-	n.join(p)
+	n.join(p, src)
 	return true
 }
 
-// join makes p wait.
-func (n *Name) join(p *Poll) {
-	t := n.topic(p.Stream)
-	if p.prev = t.last; p.prev != nil {
-		p.prev.next = p
-	} else {
-		t.first = p
-	}
-	t.last, p.waits = p, true
+// join makes p wait for src; nil: for a stream that is not known.
+func (n *Name) join(p *Poll, src *source) {
+	p.enter(n.group(n.which(&p.Question)), src)
+	p.waits = true
 	n.waiting++
 	n.setWanted(p.Asked)
 	p.timer = time.AfterFunc(time.Until(p.Deadline), p.expire)
@@ -131,20 +128,10 @@ func (n *Name) join(p *Poll) {
 // leave ends the waiting of p.
 func (p *Poll) leave() {
 	n := p.name
-	t := n.topics[p.Stream]
-	if p.prev != nil {
-		p.prev.next = p.next
-	} else {
-		t.first = p.next
-	}
-	if p.next != nil {
-		p.next.prev = p.prev
-	} else {
-		t.last = p.prev
-	}
-	p.prev, p.next, p.waits = nil, nil, false
+	p.remove()
+	p.waits = false
 	p.timer.Stop()
-	n.tidy(p.Stream)
+	n.tidy(n.which(&p.Question), p.group)
 	if n.waiting--; n.waiting == 0 {
 		n.touch(time.Now())
 	}
@@ -185,19 +172,11 @@ func (p *Poll) end(why func() error) {
 		s.mu.Unlock()
 		return
 	}
-	p.refresh()
 	p.Err = why()
 	s.count(p)
 	p.leave()
 	s.mu.Unlock()
 	p.Owner.Complete(p)
-}
-
-// refresh forgets the stream that p waits for if that is gone.
-func (p *Poll) refresh() {
-	if p.source != nil && p.source.gone {
-		p.source = nil
-	}
 }
 
 // count counts p, which has its answer.
@@ -233,6 +212,7 @@ type served struct {
 	source *source
 	answer *Answer
 	turn   turn
+	first  bool // of its version, as far as the source remembers: nobody has decided to wait for it
 }
 
 // tellAll serves the answers that were put, in their order, and tells polls that they have their
@@ -242,7 +222,7 @@ func (s *Store) tellAll() {
 		s.mu.Lock()
 		var done released
 		for _, p := range s.put {
-			p.source.name.serve(p.source, p.answer, p.turn)
+			p.serve()
 			done = append(done, p.answer)
 		}
 		told := s.told
@@ -259,43 +239,77 @@ func (s *Store) tellAll() {
 	}
 }
 
-// awaited reports whether polls may wait for an answer of src.
-func (n *Name) awaited(src *source) bool {
-	return n.waiting > 0 && (n.topics[src.Stream].first != nil || n.topics[""] != nil)
+// awaited reports whether polls may wait for the answer.
+func (a *served) awaited() bool {
+	src := a.source
+	if src.name.waiting == 0 {
+		return false
+	}
+	if len(src.waiters) > 0 && a.concerns(src.waiters[0]) {
+		return true
+	}
+	for _, p := range src.places {
+		if len(p.group.strays) > 0 || a.first && len(p.group.settled) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
-// serve answers the polls that a, the newest answer of src, satisfies.
-func (n *Name) serve(src *source, a *Answer, where turn) {
-	for _, stream := range [...]string{src.Stream, ""} {
-		t := n.topics[stream]
-		if t == nil {
+// concerns reports whether the answer may satisfy a poll that waits for its stream, and so one that
+// has seen an older frame.
+func (a *served) concerns(p *Poll) bool {
+	src := a.source
+	return p.After < a.answer.Seq || a.turn == again || p.After <= src.before && time.Since(src.restarted) < silent
+}
+
+// serve answers the polls that the answer satisfies. Polls for a later frame of its stream, and
+// those that wait for another one, are not looked at: the latter have decided when the answer was
+// the first of its stream and version.
+func (a *served) serve() {
+	n, src := a.source.name, a.source
+	list := n.store.concerned[:0]
+	var buf [mostWhich]which
+	for _, w := range src.means(buf[:0]) {
+		if g := n.groups[w]; g != nil {
+			list = append(list, g.strays...)
+			if a.first {
+				list = append(list, g.settled...)
+			}
+		}
+	}
+	if !a.first {
+		list = src.waiters.appendFrom(0, list, a.concerns)
+	}
+	for _, p := range list {
+		if p.Version == "" && a.turn == behind || p.Version != "" && p.Version != a.answer.Version {
 			continue
 		}
-		for p, after := t.first, (*Poll)(nil); p != nil; p = after {
-			after = p.next
-			if !n.matches(src, &p.Question) || p.Version == "" && where == behind ||
-				p.Version != "" && p.Version != a.Version {
-				continue
-			}
-			if err := p.settle(src); err != nil {
-				n.store.tell(p, nil, err)
-			} else if p.source == src && p.wants(src, a, where == again) {
-				n.store.tell(p, a, nil)
-			}
+		switch mine, err := p.settle(src); {
+		case err != nil:
+			n.store.tell(p, nil, err)
+		case !mine:
+		case p.wants(src, a.answer, a.turn == again):
+			n.store.tell(p, a.answer, nil)
+		case !src.gone:
+			p.waitFor(src)
 		}
+	}
+	clear(list)
+	if cap(list) <= 1<<10 {
+		n.store.concerned = list[:0]
 	}
 }
 
-// settle decides which stream p waits for, now that src has an answer.
-func (p *Poll) settle(src *source) error {
-	p.refresh()
+// settle decides whether p waits for src, now that this has an answer.
+func (p *Poll) settle(src *source) (mine bool, err error) {
 	switch old := p.source; {
-	case old == nil || old != src && src.Client == p.Client && old.Client != p.Client:
-		p.source = src
-	case old != src && (old.Client != p.Client || src.Client == p.Client):
-		return p.ambiguous([]*source{old, src})
+	case old == nil, old == src, src.Client == p.Client && old.Client != p.Client:
+		return true, nil
+	case old.Client != p.Client || src.Client == p.Client:
+		return false, p.ambiguous([]*source{old, src})
 	}
-	return nil
+	return false, nil
 }
 
 // wants reports whether the newest answer of src satisfies p. again: its client has just begun
@@ -305,57 +319,35 @@ func (p *Poll) wants(src *source, a *Answer, again bool) bool {
 	case p.MaxAge > 0 && time.Since(a.Captured) > p.MaxAge:
 		return false
 	case p.After >= 0:
-		// Numbers that began again a minute ago or less are newer than those before, which an asker
-		// may have from then. Later, numbers that it has not seen are from the future.
-		return a.Seq > p.After || again || p.After <= src.before && a.Seq < p.After &&
-			time.Since(src.restarted) < silent
+		return src.newer(p.After, a, again)
 	case p.Wait && p.MaxAge == 0:
 		return !a.Arrived.Before(p.Asked)
 	}
 	return true
 }
 
-// matches reports whether a question may mean a stream.
-func (n *Name) matches(src *source, q *Question) bool {
-	return (q.Any || n.settings.Shared || src.Identity == q.Identity) &&
-		(q.User == "" || src.User == q.User) && (q.Stream == "" || src.Stream == q.Stream)
+// newer reports whether an answer of src is newer than a number that an asker has. Numbers that
+// began again a minute ago or less are newer than those before, which an asker may have from then.
+// Later, numbers that it has not seen are from the future.
+func (src *source) newer(after int64, a *Answer, again bool) bool {
+	return a.Seq > after || again || after <= src.before && a.Seq < after && time.Since(src.restarted) < silent
 }
 
 // find returns the stream that a question means; nil: there is none yet, and the question may wait
 // for it.
 func (n *Name) find(q *Question) (*source, error) {
 	const most = 2
-	var found, own []*source
-	consider := func(src *source) (enough bool) {
-		if !n.matches(src, q) || q.Version != "" && src.newest(q.Version) == nil && src.unkept == nil {
-			return false
-		}
-		found = append(found, src)
-		if src.Client == q.Client {
-			own = append(own, src)
-		}
-		return len(own) == most
-	}
-	if q.Stream != "" {
-		if t := n.topics[q.Stream]; t != nil {
-			for _, src := range t.sources {
-				if consider(src) {
-					break
-				}
-			}
-		}
-	} else {
-		for _, src := range n.sources {
-			if consider(src) || len(found) == most {
-				break
-			}
+	w := n.which(q)
+	found := n.groups[w].some(q, most)
+	if len(found) == most && q.Stream != "" {
+		w.own, w.client, w.user = true, q.Client, ""
+		if own := n.groups[w].some(q, most); len(own) == 1 {
+			return own[0], nil
 		}
 	}
 	switch {
 	case len(found) == 1:
 		return found[0], nil
-	case len(own) == 1 && q.Stream != "":
-		return own[0], nil
 	case len(found) > 1:
 		return nil, q.ambiguous(n.listed(q))
 	case q.Wait:
@@ -364,19 +356,32 @@ func (n *Name) find(q *Question) (*source, error) {
 	return nil, n.unknown(q)
 }
 
+// some returns at most that many streams of g that have or had an answer of the question's version.
+func (g *group) some(q *Question, most int) (list []*source) {
+	if g == nil {
+		return nil
+	}
+	for _, src := range g.sources {
+		if q.Version != "" && src.newest(q.Version) == nil && src.unkept == nil || q.User != "" && src.User != q.User {
+			continue
+		}
+		if list = append(list, src); len(list) == most {
+			break
+		}
+	}
+	return list
+}
+
 // mostListed is how many streams an error lists.
 const mostListed = 8
 
 // listed returns some of the streams that a question may mean.
-func (n *Name) listed(q *Question) (list []*source) {
-	for _, src := range n.sources {
-		if n.matches(src, q) {
-			if list = append(list, src); len(list) > mostListed {
-				break
-			}
-		}
+func (n *Name) listed(q *Question) []*source {
+	g := n.groups[n.which(q)]
+	if g == nil {
+		return nil
 	}
-	return list
+	return g.sources[:min(len(g.sources), mostListed+1)]
 }
 
 // ambiguous is the error of a question that may mean several streams.
@@ -418,7 +423,7 @@ func (n *Name) unknown(q *Question) error {
 	}
 	switch list := n.listed(&others); {
 	case !n.store.evicted.IsZero() && time.Since(n.store.evicted) < silent:
-		text += "; limits.latest_bytes has made the server forget the oldest streams"
+		text += "; limits.latest_bytes has made the server forget streams of those who have the most"
 	case kept < silent && !q.Wait:
 		return unavailable("%s yet: the server has kept the answers of its streams for %s, since somebody asks for them (to keep them always: latest = true in [model.NAME])",
 			text, kept.Round(time.Millisecond))
@@ -446,15 +451,15 @@ func (p *Poll) wanted() string {
 }
 
 // fault is the error of a poll that does not wait, where a, the newest answer, does not satisfy it.
-func (p *Poll) fault(a *Answer) error {
+func (p *Poll) fault(src *source, a *Answer) error {
 	switch {
 	case a == nil:
-		return unavailable("the newest answer of stream %q is not kept: %v", p.source.Stream, p.source.unkept)
+		return unavailable("the newest answer of stream %q is not kept: %v", src.Stream, src.unkept)
 	case p.MaxAge > 0 && time.Since(a.Captured) > p.MaxAge:
 		return unavailable("the newest answer of stream %q is %s old, and %s is the most that was asked for",
-			p.source.Stream, age(a), p.MaxAge)
+			src.Stream, age(a), p.MaxAge)
 	}
-	return unavailable("stream %q has no answer after frame %d yet; the newest is %d, %s old", p.source.Stream, p.After,
+	return unavailable("stream %q has no answer after frame %d yet; the newest is %d, %s old", src.Stream, p.After,
 		a.Seq, age(a))
 }
 

@@ -27,24 +27,28 @@ type Store struct {
 	bytes   int64
 	names   map[string]*Name
 	sources *list.List // of *source, the one whose frame was answered longest ago first
-	evicted time.Time  // when the limit last made the store forget a stream; zero: never
-	done    Usage      // the counts of what it has done
-	closed  error      // not nil: answers every poll
+	payers  payers
+	paying  map[string]*payer // by name
+	evicted time.Time         // when the limit last made the store forget a stream; zero: never
+	done    Usage             // the counts of what it has done
+	closed  error             // not nil: answers every poll
 	sweeper *time.Timer
 	due     bool // the sweeper is set
 
 	// may says why a question must not wait; nil: it may. See Permit.
 	may func(name string, q *Question) error
 
-	put     []served // answers for which polls may wait
-	told    []*Poll  // polls that have their answer
-	telling bool     // a goroutine serves these and tells those
+	put       []served // answers for which polls may wait
+	told      []*Poll  // polls that have their answer
+	concerned []*Poll  // buffer of serve
+	telling   bool     // a goroutine serves these and tells those
 }
 
 // New returns a store that keeps at most that many bytes. Copies are made in pool; nil: in the
 // garbage collector's memory.
 func New(pool *tensor.Pool, bytes int64) *Store {
-	return &Store{pool: pool, limit: bytes, names: make(map[string]*Name), sources: list.New()}
+	return &Store{pool: pool, limit: bytes, names: make(map[string]*Name), sources: list.New(),
+		paying: make(map[string]*payer)}
 }
 
 // Resize changes the bound.
@@ -85,12 +89,9 @@ func (s *Store) Permit(may func(name string, q *Question) error) {
 	defer s.mu.Unlock()
 	s.may = may
 	for _, n := range s.names {
-		for _, t := range n.topics {
-			for p, after := t.first, (*Poll)(nil); p != nil; p = after {
-				after = p.next
-				if err := may(n.name, &p.Question); err != nil {
-					s.tell(p, nil, err)
-				}
+		for _, p := range n.polls() {
+			if err := may(n.name, &p.Question); err != nil {
+				s.tell(p, nil, err)
 			}
 		}
 	}
@@ -108,14 +109,31 @@ func (s *Store) Name(name string, settings Settings) *Name {
 	defer s.mu.Unlock()
 	n := s.names[name]
 	if n == nil {
-		n = &Name{store: s, name: name, sources: make(map[Source]*source), topics: make(map[string]*topic)}
+		n = &Name{store: s, name: name, sources: make(map[Source]*source), groups: make(map[which]*group)}
 		if s.closed == nil {
 			s.names[name] = n
 		}
 	}
-	n.settings = settings
+	n.set(settings)
 	n.setWanted(time.Now())
 	return n
+}
+
+// set changes the settings. Polls that then may mean other streams than before wait for one anew.
+func (n *Name) set(settings Settings) {
+	var polls []*Poll
+	if settings.Shared != n.settings.Shared {
+		polls = n.polls()
+	}
+	for _, p := range polls {
+		p.remove()
+		n.tidy(n.which(&p.Question), p.group)
+	}
+	n.settings = settings
+	for _, p := range polls {
+		p.enter(n.group(n.which(&p.Question)), nil)
+		n.decide(p)
+	}
 }
 
 // Keep forgets all names for which known is false. Their polls are answered with the error that
@@ -150,7 +168,7 @@ type Name struct {
 	until    time.Time // a minute after the last question
 	waiting  int       // polls that wait
 	sources  map[Source]*source
-	topics   map[string]*topic // by name of the stream; "": polls that name none
+	groups   map[which]*group
 }
 
 // Wanted reports whether answers are to be put. It is cheap, and may be called from any goroutine.
@@ -182,10 +200,8 @@ func (n *Name) touch(now time.Time) {
 
 // fail answers all polls that wait.
 func (n *Name) fail(err error) {
-	for _, t := range n.topics {
-		for t.first != nil {
-			n.store.tell(t.first, nil, err)
-		}
+	for _, p := range n.polls() {
+		n.store.tell(p, nil, err)
 	}
 }
 
@@ -197,58 +213,29 @@ func (n *Name) clear(gone released) released {
 	return gone
 }
 
-// A topic is what has to do with one name of a stream: the streams that have it, of different
-// clients, and the polls that wait for it.
-type topic struct {
-	sources     []*source
-	first, last *Poll
-}
-
-// topic returns the topic of a stream's name, a new one if there is none.
-func (n *Name) topic(stream string) *topic {
-	t := n.topics[stream]
-	if t == nil {
-		t = new(topic)
-		n.topics[stream] = t
-	}
-	return t
-}
-
-// tidy forgets a topic without streams and polls.
-func (n *Name) tidy(stream string) {
-	if t := n.topics[stream]; t != nil && t.first == nil && len(t.sources) == 0 {
-		delete(n.topics, stream)
-	}
-}
-
 // forget forgets a stream, and adds what it held to gone.
 func (s *Store) forget(src *source, gone released) released {
+	bytes := src.bytes
 	for _, a := range src.answers {
 		gone = append(gone, a)
-		s.bytes -= a.bytes
+		bytes += a.bytes
 	}
-	n := src.name
-	s.bytes -= src.bytes
+	s.charge(src, -bytes)
 	src.answers, src.gone = nil, true
 	s.sources.Remove(src.place)
-	delete(n.sources, src.Source)
-	t := n.topics[src.Stream]
-	for i, other := range t.sources {
-		if other == src {
-			t.sources = append(t.sources[:i], t.sources[i+1:]...)
-			break
-		}
-	}
-	n.tidy(src.Stream)
+	src.payer.streams.Remove(src.turn)
+	s.settle(src.payer)
+	delete(src.name.sources, src.Source)
+	src.name.remove(src)
 	return gone
 }
 
-// evict forgets the oldest streams until the rest is within the limit.
+// evict forgets streams until the rest is within the limit: the oldest of whoever has the most.
 func (s *Store) evict(gone released) released {
 	for s.bytes > s.limit {
 		s.evicted = time.Now()
 		s.done.Evicted++
-		gone = s.forget(s.sources.Front().Value.(*source), gone)
+		gone = s.forget(s.payers[0].streams.Front().Value.(*source), gone)
 	}
 	return gone
 }

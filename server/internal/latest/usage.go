@@ -70,23 +70,20 @@ func (s *Store) States(most int) []State {
 	defer s.mu.Unlock()
 	crowds := make(map[awaited]*State)
 	for _, n := range s.names {
-		for _, t := range n.topics {
-			for p := t.first; p != nil; p = p.next {
-				p.refresh()
-				key := awaited{source: p.source}
-				if p.source == nil {
-					key = awaited{nil, n, p.Stream, p.User}
-				}
-				crowd := crowds[key]
-				if crowd == nil {
-					crowd = &State{Name: n.name, Source: Source{Stream: key.stream, User: key.user}}
-					crowds[key] = crowd
-				}
-				crowd.Waiting++
-				if who := cmp.Or(p.Identity, p.Client); len(crowd.Askers) < mostAskers &&
-					!slices.Contains(crowd.Askers, who) {
-					crowd.Askers = append(crowd.Askers, who)
-				}
+		for _, p := range n.polls() {
+			key := awaited{source: p.source}
+			if p.source == nil {
+				key = awaited{nil, n, p.Stream, p.User}
+			}
+			crowd := crowds[key]
+			if crowd == nil {
+				crowd = &State{Name: n.name, Source: Source{Stream: key.stream, User: key.user}}
+				crowds[key] = crowd
+			}
+			crowd.Waiting++
+			if who := cmp.Or(p.Identity, p.Client); len(crowd.Askers) < mostAskers &&
+				!slices.Contains(crowd.Askers, who) {
+				crowd.Askers = append(crowd.Askers, who)
 			}
 		}
 	}
@@ -141,9 +138,11 @@ func (n *Name) Answers(q Question, most int) (list []*Answer, all int) {
 		return nil, 0
 	}
 	n.touch(time.Now())
-	for _, src := range n.sources {
-		if a := src.newest(q.Version); a != nil && n.matches(src, &q) {
-			list = append(list, a)
+	if g := n.groups[n.which(&q)]; g != nil {
+		for _, src := range g.sources {
+			if a := src.newest(q.Version); a != nil {
+				list = append(list, a)
+			}
 		}
 	}
 	slices.SortFunc(list, func(a, b *Answer) int {
