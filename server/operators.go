@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"maps"
 	"net"
 	"os"
 	"time"
@@ -133,10 +134,12 @@ func (c configuration) Reload() (admin.Reloaded, error) { return c.server.reload
 // listening converts addresses to the admin door's type.
 func listening(a Addrs) admin.Addresses {
 	list := admin.Addresses{
-		TCP: addressStrings(a.TCP), REST: addressStrings(a.REST), GRPC: addressStrings(a.GRPC),
-		Frigate:    addressStrings(a.Frigate),
 		Containers: addressStrings(a.Containers), V1b: addressStrings(a.ContainersV1b),
 		V2: addressStrings(a.ContainersV2), V2a: addressStrings(a.ContainersV2a),
+	}
+	doors := maps.Collect(a.Doors())
+	for name, at := range list.Doors() {
+		*at = addressStrings(*doors[name])
 	}
 	if a.Admin != nil {
 		list.Admin = a.Admin.String()

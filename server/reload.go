@@ -95,10 +95,12 @@ func (s *Server) reload() (admin.Reloaded, error) {
 func split(c config.Config, log *slog.Logger) (config.Share, error) {
 	got, all, err := c.Share()
 	if err == nil && !all {
+		var doors []any
+		for _, d := range c.Doors() {
+			doors = append(doors, d.Name+".connections", got.Doors[d.Name])
+		}
 		log.Info("the limit of open files allows fewer connections or regions than configured",
-			"tcp.connections", got.TCP, "rest.connections", got.REST, "grpc.connections", got.GRPC,
-			"frigate.connections", got.Frigate, "containers.sessions", got.Containers, "shared_memory.regions",
-			got.Regions)
+			append(doors, "containers.sessions", got.Containers, "shared_memory.regions", got.Regions)...)
 	}
 	return got, err
 }

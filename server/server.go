@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net"
 	"sync"
@@ -105,6 +106,13 @@ type Addrs struct {
 	Containers                                 []net.Addr
 	ContainersV1b, ContainersV2, ContainersV2a []net.Addr
 	Admin, Health                              net.Addr
+}
+
+// Doors are the addresses of the doors for clients, by name.
+func (a *Addrs) Doors() iter.Seq2[string, *[]net.Addr] {
+	return func(yield func(string, *[]net.Addr) bool) {
+		_ = yield("tcp", &a.TCP) && yield("rest", &a.REST) && yield("grpc", &a.GRPC) && yield("frigate", &a.Frigate)
+	}
 }
 
 // New makes a server. Nothing listens until Start. A nil log is silent. Event loops and shutdowns
@@ -373,9 +381,10 @@ func (s *Server) watch(door <-chan error) {
 }
 
 // Addrs returns the addresses in use, after Start.
-func (s *Server) Addrs() Addrs {
-	a := Addrs{TCP: addrs(s.doors, "tcp"), REST: addrs(s.doors, "rest"), GRPC: addrs(s.doors, "grpc"),
-		Frigate: addrs(s.doors, "frigate")}
+func (s *Server) Addrs() (a Addrs) {
+	for name, at := range a.Doors() {
+		*at = addrs(s.doors, name)
+	}
 	if l := s.containers.Listener(); l != nil {
 		a.Containers = l.AddrsOf(containers.DialectV3)
 		a.ContainersV1b, a.ContainersV2 = l.AddrsOf(containers.DialectV1b), l.AddrsOf(containers.DialectV2)

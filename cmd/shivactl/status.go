@@ -107,11 +107,12 @@ func statusLines(s admin.Status) *grid {
 	g := newList()
 	add := func(name, text string) { g.add("%s\t%s", name, text) }
 	listen := func(name string, addrs ...string) { add(name, cmp.Or(strings.Join(addrs, ", "), "off")) }
-	listen("clients (tcp)", s.Listen.TCP...)
-	listen("clients (rest)", s.Listen.REST...)
-	listen("clients (grpc)", s.Listen.GRPC...)
-	if s.Listen.Frigate != nil {
-		listen("detectors (frigate)", s.Listen.Frigate...)
+	for name, addrs := range s.Listen.Doors() {
+		if name != "frigate" {
+			listen("clients ("+name+")", *addrs...)
+		} else if *addrs != nil {
+			listen("detectors (frigate)", *addrs...)
+		}
 	}
 	listen("containers", s.Listen.Containers...)
 	for _, l := range []struct {

@@ -251,10 +251,9 @@ func addresses(a server.Addrs) []any {
 			args = append(args, name, strings.Join(texts, ","))
 		}
 	}
-	add("tcp", a.TCP...)
-	add("rest", a.REST...)
-	add("grpc", a.GRPC...)
-	add("frigate", a.Frigate...)
+	for name, addrs := range a.Doors() {
+		add(name, *addrs...)
+	}
 	add("containers", a.Containers...)
 	add("containers_v1b", a.ContainersV1b...)
 	add("containers_v2", a.ContainersV2...)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"iter"
 	"time"
 )
 
@@ -100,6 +101,13 @@ type Addresses struct {
 	V2a        []string `json:"containers_v2a,omitempty"`
 	Admin      string   `json:"admin,omitempty"`
 	Health     string   `json:"health,omitempty"`
+}
+
+// Doors are the addresses of the endpoints for clients, by name.
+func (a *Addresses) Doors() iter.Seq2[string, *[]string] {
+	return func(yield func(string, *[]string) bool) {
+		_ = yield("tcp", &a.TCP) && yield("rest", &a.REST) && yield("grpc", &a.GRPC) && yield("frigate", &a.Frigate)
+	}
 }
 
 // Health is how well a version of a model, or an application, serves its requests. Counts begin

@@ -13,8 +13,11 @@ func (c Config) Clone() Config {
 	c.GRPC.ForwardHeaders = slices.Clone(c.GRPC.ForwardHeaders)
 	c.Admin.Hosts = slices.Clone(c.Admin.Hosts)
 	c.SharedMemory.Owners = slices.Clone(c.SharedMemory.Owners)
-	for _, addrs := range []*Addrs{&c.TCP.Listen, &c.REST.Listen, &c.GRPC.Listen, &c.Frigate.Listen,
-		&c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
+	for _, d := range c.Doors() {
+		*d.Listen = slices.Clone(*d.Listen)
+	}
+	for _, addrs := range []*Addrs{&c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2,
+		&c.Containers.ListenV2a} {
 		*addrs = slices.Clone(*addrs)
 	}
 	c.Frigate.Models = maps.Clone(c.Frigate.Models)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 
 	"golang.org/x/sys/unix"
 
@@ -17,14 +18,18 @@ const (
 )
 
 // A Share is how many connections of each kind, and regions of shared memory, may be open.
-type Share struct{ TCP, REST, GRPC, Frigate, Containers, Regions int }
+type Share struct {
+	Doors               map[string]int // by name
+	Containers, Regions int
+}
 
 // Apply returns the configuration limited to this share.
 func (h Share) Apply(c Config) Config {
-	c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = h.TCP, h.REST, h.GRPC,
-		h.Containers
-	if h.Frigate > 0 {
-		c.Frigate.Connections = h.Frigate
+	c.Containers.Sessions = h.Containers
+	for _, d := range c.Doors() {
+		if n, has := h.Doors[d.Name]; has {
+			*d.Connections = n
+		}
 	}
 	if h.Regions > 0 {
 		c.SharedMemory.Regions = h.Regions
@@ -42,31 +47,39 @@ func (c Config) Share() (got Share, all bool, err error) {
 	for _, m := range c.ModelFiles {
 		processes += max(m.Replicas.Max, 1)
 	}
-	wanted := Share{TCP: c.TCP.Connections, REST: c.REST.Connections, GRPC: c.GRPC.Connections,
-		Containers: c.Containers.Sessions}
-	if len(c.Frigate.Listen) > 0 {
-		wanted.Frigate = c.Frigate.Connections
+	wanted := Share{Doors: map[string]int{}, Containers: c.Containers.Sessions}
+	for _, d := range c.Doors() {
+		if !d.optional || len(*d.Listen) > 0 {
+			wanted.Doors[d.Name] = *d.Connections
+		}
 	}
 	if c.SharedMemory.Directory != "" {
 		wanted.Regions = c.SharedMemory.Regions
 	}
 	got, err = divide(wanted, processes)
-	return got, got == wanted, err
+	all = got.Containers == wanted.Containers && got.Regions == wanted.Regions && maps.Equal(got.Doors, wanted.Doors)
+	return got, all, err
 }
 
-// divide gives containers at most a quarter of the process's descriptors, and an eighth each to
-// clients over HTTP, clients over gRPC, whose connections carry many calls, detectors, and regions
-// of shared memory. The rest is for clients over TCP.
+// divide gives containers at most a quarter of the process's descriptors, and an eighth each to the
+// clients of the other doors than tcp and to regions of shared memory. The rest is for clients over
+// TCP.
 func divide(wanted Share, processes int) (Share, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return Share{}, fmt.Errorf("config: reading the limit of open files: %w", err)
 	}
 	free := int(min(limit.Cur, 1<<30)) - reserved - perProcess*processes
-	s := Share{REST: min(wanted.REST, free/8), GRPC: min(wanted.GRPC, free/8), Frigate: min(wanted.Frigate, free/8),
-		Containers: min(wanted.Containers, free/4), Regions: min(wanted.Regions, free/8)}
-	s.TCP = min(wanted.TCP, free-s.REST-s.GRPC-s.Frigate-s.Containers-s.Regions)
-	if s.TCP < 1 || s.REST < 1 || s.GRPC < 1 || s.Frigate < min(1, wanted.Frigate) || s.Containers < 1 {
+	s := Share{Doors: map[string]int{}, Containers: min(wanted.Containers, free/4), Regions: min(wanted.Regions, free/8)}
+	left, least := free-s.Containers-s.Regions, s.Containers
+	for name, n := range wanted.Doors {
+		if name != "tcp" {
+			s.Doors[name] = min(n, free/8)
+			left, least = left-s.Doors[name], min(least, s.Doors[name])
+		}
+	}
+	s.Doors["tcp"] = min(wanted.Doors["tcp"], left)
+	if min(least, s.Doors["tcp"]) < 1 {
 		return Share{}, fmt.Errorf("config: the limit of %d open files is too low: the server itself needs %d, and %d for %s; raise the limit (ulimit -n)",
 			limit.Cur, reserved, perProcess*processes, plural.Words(processes, "process", "processes"))
 	}

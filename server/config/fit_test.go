@@ -61,13 +61,17 @@ func TestFit(t *testing.T) {
 }
 
 func TestDescriptorsAreDivided(t *testing.T) {
-	wanted := Share{TCP: 65536, REST: 4096, GRPC: 1024, Containers: 1024}
+	wanted := Share{Doors: map[string]int{"tcp": 65536, "rest": 4096, "grpc": 1024}, Containers: 1024}
 	got, err := divide(wanted, 2)
-	if err != nil || min(got.TCP, got.REST, got.GRPC, got.Containers) < 1 || got.Containers > wanted.Containers ||
-		got.REST > wanted.REST || got.GRPC > wanted.GRPC || got.TCP > wanted.TCP {
+	if err != nil || got.Containers < 1 || got.Containers > wanted.Containers {
 		t.Errorf("%+v (%v)", got, err)
 	}
-	if _, err := divide(Share{TCP: 100, REST: 100, GRPC: 100, Containers: 100}, 1<<28); err == nil ||
+	for name, n := range wanted.Doors {
+		if got.Doors[name] < 1 || got.Doors[name] > n {
+			t.Errorf("%s: %+v (%v)", name, got, err)
+		}
+	}
+	if _, err := divide(wanted, 1<<28); err == nil ||
 		!strings.Contains(err.Error(), "ulimit -n") {
 		t.Errorf("too many processes: expected advice, got %v", err)
 	}

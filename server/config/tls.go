@@ -49,16 +49,14 @@ type doorTLS struct {
 	protocols []string // its protocols in ALPN
 }
 
-func (c *Config) doorsTLS() []doorTLS {
-	return []doorTLS{
-		{"tcp", c.TCP.Listen, &c.TCP.TLS, nil},
-		{"rest", c.REST.Listen, &c.REST.TLS, []string{"http/1.1"}},
-		{"grpc", c.GRPC.Listen, &c.GRPC.TLS, []string{"h2"}},
-		{"frigate", c.Frigate.Listen, &c.Frigate.TLS, nil},
-		{"containers", slices.Concat(c.Containers.Listen, c.Containers.ListenV1b, c.Containers.ListenV2,
-			c.Containers.ListenV2a), &c.Containers.TLS, nil},
-		{"admin", Addrs{c.Admin.Listen, c.Admin.Health}, &c.Admin.TLS, []string{"http/1.1"}},
+func (c *Config) doorsTLS() (all []doorTLS) {
+	for _, d := range c.Doors() {
+		all = append(all, doorTLS{d.Name, *d.Listen, &d.TLS, d.protocols})
 	}
+	return append(all,
+		doorTLS{"containers", slices.Concat(c.Containers.Listen, c.Containers.ListenV1b, c.Containers.ListenV2,
+			c.Containers.ListenV2a), &c.Containers.TLS, nil},
+		doorTLS{"admin", Addrs{c.Admin.Listen, c.Admin.Health}, &c.Admin.TLS, []string{"http/1.1"}})
 }
 
 // encrypted returns the first address with TLS; "" if there is none.

@@ -152,20 +152,19 @@ func (c Config) policyFaults(p Policy) setting.Faults {
 // maxInFlight returns how many requests can be in flight, and the settings that limit that number;
 // "" if no door is open.
 func (c Config) maxInFlight() (n int, how string) {
-	if t := c.TCP; len(t.Listen) > 0 {
-		n = t.Connections * t.InFlightPerConnection
-		how = fmt.Sprintf("tcp.connections %d x tcp.in_flight_per_connection %d",
-			t.Connections, t.InFlightPerConnection)
+	var terms []string
+	for _, d := range c.Doors() {
+		most, term := *d.Connections, fmt.Sprintf("%s.connections %d", d.Name, *d.Connections)
+		if d.Name == "tcp" {
+			each := c.TCP.InFlightPerConnection
+			most, term = most*each, fmt.Sprintf("%s x tcp.in_flight_per_connection %d", term, each)
+		}
+		if len(*d.Listen) > 0 && (d.oneByOne || d.Name == "tcp") {
+			n += most
+			terms = append(terms, term)
+		}
 	}
-	if r := c.REST; len(r.Listen) > 0 {
-		n += r.Connections
-		how = strings.TrimPrefix(how+fmt.Sprintf(" + rest.connections %d", r.Connections), " + ")
-	}
-	if f := c.Frigate; len(f.Listen) > 0 {
-		n += f.Connections
-		how = strings.TrimPrefix(how+fmt.Sprintf(" + frigate.connections %d", f.Connections), " + ")
-	}
-	return n, how
+	return n, strings.Join(terms, " + ")
 }
 
 func (c Config) validateServer(fs *faults) {
@@ -457,19 +456,15 @@ func (c Config) validateListeners(fs *faults) {
 		}
 		taken = append(taken, door{key, host, port})
 	}
-	for _, d := range []struct {
-		name   string
-		addrs  Addrs
-		socket Socket
-	}{{"tcp", c.TCP.Listen, c.TCP.Socket}, {"rest", c.REST.Listen, c.REST.Socket},
-		{"grpc", c.GRPC.Listen, c.GRPC.Socket}, {"frigate", c.Frigate.Listen, c.Frigate.Socket},
-		{"admin", Addrs{c.Admin.Listen}, c.Admin.Socket}} {
-		for i, addr := range d.addrs {
-			key := d.name + ".listen"
-			if len(d.addrs) > 1 {
+	admin := ClientDoor{Name: "admin", Listen: &Addrs{}, Door: &Door{Socket: c.Admin.Socket}}
+	if c.Admin.Listen != "" {
+		*admin.Listen = Addrs{c.Admin.Listen}
+	}
+	for _, d := range append(c.Doors(), admin) {
+		for i, addr := range *d.Listen {
+			key := d.Name + ".listen"
+			if len(*d.Listen) > 1 {
 				key = indexKey(key, i)
-			} else if d.name == "admin" && addr == "" {
-				continue // the door is not opened
 			}
 			if path, ok := unixsocket.Cut(addr); ok {
 				unix(key, addr, path)
@@ -482,7 +477,7 @@ func (c Config) validateListeners(fs *faults) {
 				check(key, addr)
 			}
 		}
-		d.socket.validate(fs, d.name)
+		d.Socket.validate(fs, d.Name)
 	}
 	if addr := c.Admin.Health; addr != "" {
 		hostport, _ := listen.CutTLS(addr)

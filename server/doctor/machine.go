@@ -21,7 +21,8 @@ func (e *examination) descriptors() {
 		e.wrong(raise, "%v", err)
 	case !all:
 		e.note(raise, "enough here for %d of %d tcp.connections, %d of %d rest.connections and %d of %d grpc.connections",
-			got.TCP, e.cfg.TCP.Connections, got.REST, e.cfg.REST.Connections, got.GRPC, e.cfg.GRPC.Connections)
+			got.Doors["tcp"], e.cfg.TCP.Connections, got.Doors["rest"], e.cfg.REST.Connections,
+			got.Doors["grpc"], e.cfg.GRPC.Connections)
 	default:
 		e.ok("enough for all connections of the configuration")
 	}

@@ -38,10 +38,9 @@ func (e *examination) addresses() (list []address) {
 		}
 	}
 	c := e.cfg
-	add("tcp.listen", c.TCP.Listen, c.TCP.Access(), listen.Open)
-	add("rest.listen", c.REST.Listen, c.REST.Access(), listen.Open)
-	add("grpc.listen", c.GRPC.Listen, c.GRPC.Access(), listen.Open)
-	add("frigate.listen", c.Frigate.Listen, c.Frigate.Access(), listen.Open)
+	for _, d := range c.Doors() {
+		add(d.Name+".listen", *d.Listen, d.Access(), listen.Open)
+	}
 	add("admin.listen", config.Addrs{c.Admin.Listen}, c.Admin.Access(), listen.Open)
 	add("admin.health", config.Addrs{c.Admin.Health}, c.Admin.Access(), listen.Open)
 	add("containers.listen", c.Containers.Listen, c.Containers.Access(), containers.Open)

@@ -168,14 +168,10 @@ func (r *Report) Status() admin.Status {
 		Processes: processDocuments(r.Processes.List()),
 		Limits:    r.Settings.Now().Limits,
 	}
-	for _, door := range []struct {
-		name   string
-		listen []string
-	}{{"tcp", st.Listen.TCP}, {"rest", st.Listen.REST}, {"grpc", st.Listen.GRPC}, {"frigate", st.Listen.Frigate}} {
-		if len(door.listen) > 0 {
-			m := r.Metrics.Door(door.name)
-			st.Doors = append(st.Doors,
-				admin.Door{Name: door.name, Connections: m.Connections(), InFlight: m.InFlight()})
+	for name, listen := range st.Listen.Doors() {
+		if len(*listen) > 0 {
+			m := r.Metrics.Door(name)
+			st.Doors = append(st.Doors, admin.Door{Name: name, Connections: m.Connections(), InFlight: m.InFlight()})
 		}
 	}
 	for _, stats := range r.Stats() {
