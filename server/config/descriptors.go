@@ -70,7 +70,8 @@ func divide(wanted Share, processes int) (Share, error) {
 		return Share{}, fmt.Errorf("config: reading the limit of open files: %w", err)
 	}
 	free := int(min(limit.Cur, 1<<30)) - reserved - perProcess*processes
-	s := Share{Doors: map[string]int{}, Containers: min(wanted.Containers, free/4), Regions: min(wanted.Regions, free/8)}
+	s := Share{Doors: map[string]int{}, Containers: min(wanted.Containers, free/4),
+		Regions: min(wanted.Regions, free/8)}
 	left, least := free-s.Containers-s.Regions, s.Containers
 	for name, n := range wanted.Doors {
 		if name != "tcp" {
