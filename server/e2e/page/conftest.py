@@ -233,6 +233,8 @@ def open_page(browser: Browser, server: Server) -> Iterator[Callable[..., Page]]
             all_open = json.dumps(dict.fromkeys(FOLDS, True))
             one.add_init_script(f"localStorage['shivad.folds'] ??= '{all_open}'")
         one.on("pageerror", lambda error: faults.append(str(error)))
+        # Errors without an exception, as of a ResizeObserver that changes what it observes.
+        one.add_init_script("addEventListener('error', (event) => event.error || console.error(event.message))")
 
         def said(message: Any) -> None:
             if message.type == "error" and "Failed to load resource" not in message.text:

@@ -88,6 +88,35 @@ def test_what_matters_is_first(open_page: Open, loaded: Server) -> None:
     expect(verdict.locator(".main h2")).not_to_contain_text("digits/1 has no replica")
 
 
+def test_hidden(open_page: Open, server: Server) -> None:
+    """The head, and with it the icon of the tab, is that of the server also while nobody looks: at once
+    as long as the page reads, and once a minute when it has stopped."""
+    page = open_page(unfolded=False)
+    page.clock.install()
+    page.evaluate(
+        """() => {
+          Object.defineProperty(document, 'hidden', { get: () => !window.looks });
+          window.requestAnimationFrame = () => 0; // a hidden page is not drawn
+          document.dispatchEvent(new Event('visibilitychange'));
+          document.title = '';
+        }"""
+    )
+    title = re.compile("shivad")
+    expect(page).to_have_title(title)
+    page.clock.fast_forward(11_000)
+    page.wait_for_timeout(100)
+    page.evaluate("document.title = ''")
+    page.wait_for_timeout(2500)
+    assert page.title() == "", "a hidden page reads on"
+    page.clock.fast_forward(61_000)
+    expect(page).to_have_title(title)
+    page.evaluate("document.title = ''")
+    page.wait_for_timeout(2500)
+    assert page.title() == "", "a look does not end"
+    page.evaluate("looks = true; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page).to_have_title(title)
+
+
 def test_folds(open_page: Open, loaded: Server) -> None:
     """What is not the verdict or the models is folded, opens by the keyboard, and stays as it was left."""
     page = open_page(unfolded=False)

@@ -14,7 +14,8 @@ import (
 
 // A watch is a stream of events (text/event-stream of the HTML standard) that shows what happens
 // for as long as the client reads it. Each event is a part of the picture: its name, and JSON. A
-// part is sent when a watch begins and whenever the part has changed.
+// part is sent when a watch begins and whenever the part has changed. A watch that asks for changes
+// is sent these alone, after the first time, as events with the name of the part and "-change".
 //
 // All watches share one picture. The first watch to wake in a tick makes it, so that its cost does
 // not depend on the number of watches; without watches it is not made.
@@ -38,7 +39,11 @@ type part struct {
 	watches int    // number of watches that show it
 	tick    int64  // of the last look
 	text    []byte // what look returned, as JSON
+	before  []byte // the text before it
 	edition int    // of the text
+
+	change  []byte // from before to text; made when a watch asks for it
+	changed int    // the edition that change leads to
 }
 
 // A feed has the picture that all watches show.
@@ -104,8 +109,9 @@ func (f *feed) leave(model string) {
 	}
 }
 
-// changes appends the events of all parts that have changed since the editions in seen.
-func (f *feed) changes(to []byte, model string, seen map[*part]int) []byte {
+// changes appends the events of all parts that have changed since the editions in seen; brief says
+// that only what has changed in them is wanted.
+func (f *feed) changes(to []byte, model string, brief bool, seen map[*part]int) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now().UnixNano() / int64(tick)
@@ -114,12 +120,25 @@ func (f *feed) changes(to []byte, model string, seen map[*part]int) []byte {
 			continue
 		}
 		f.refresh(p, now)
-		if seen[p] != p.edition {
-			seen[p] = p.edition
+		last := seen[p]
+		seen[p] = p.edition
+		switch {
+		case last == p.edition:
+		case brief && last > 0 && last == p.edition-1:
+			to = appendEvent(to, p.event+"-change", p.brief())
+		default:
 			to = appendEvent(to, p.event, p.text)
 		}
 	}
 	return to
+}
+
+// brief returns the change from the edition before.
+func (p *part) brief() []byte {
+	if p.changed != p.edition {
+		p.change, p.changed = appendChange(p.change[:0], p.before, p.text), p.edition
+	}
+	return p.change
 }
 
 // appendEvent appends an event; text is JSON, which has no line break.
@@ -144,7 +163,7 @@ func (f *feed) refresh(p *part, now int64) {
 		return
 	}
 	if !bytes.Equal(text, p.text) {
-		p.text = text
+		p.before, p.text = p.text, text
 		p.edition++
 	}
 }
@@ -160,6 +179,10 @@ func (f *feed) watch(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	brief, err := boolParameter(r, "changes")
+	if err != nil {
+		return nil, err
+	}
 	model := r.URL.Query().Get("model")
 	if err := f.enter(model); err != nil {
 		return nil, err
@@ -170,12 +193,12 @@ func (f *feed) watch(r *http.Request) (any, error) {
 		if wanted && f.sources.Past != nil {
 			past = appendEvent(nil, "past", []byte(access.AuditText(f.sources.Past(from))))
 		}
-		f.stream(w, r, model, past)
+		f.stream(w, r, model, brief, past)
 	}), nil
 }
 
 // stream sends the given events, and then those of all changes until the client leaves.
-func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string, events []byte) {
+func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string, brief bool, events []byte) {
 	var stopped <-chan struct{}
 	if k, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
 		stopped = k.listener.stopped
@@ -199,7 +222,7 @@ func (f *feed) stream(w http.ResponseWriter, r *http.Request, model string, even
 		if err != nil { // a reload has removed the right
 			events = appendEvent(events, "end", []byte(access.AuditText(map[string]string{"error": err.Error()})))
 		} else {
-			events = f.changes(events, model, seen)
+			events = f.changes(events, model, brief, seen)
 		}
 		_ = control.SetWriteDeadline(time.Now().Add(watchTimeout))
 		if _, lost := w.Write(events); lost != nil || control.Flush() != nil || err != nil {

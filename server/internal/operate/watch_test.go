@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -196,5 +198,133 @@ func TestWatchOutlivesItsRequest(t *testing.T) {
 	}
 	if seen < 3 {
 		t.Error("the stream has ended by itself")
+	}
+}
+
+// A crowded is a server with a thousand models, of which twenty have requests.
+type crowded struct {
+	*fake
+	began time.Time
+}
+
+func (c crowded) Status() admin.Status {
+	ran := time.Since(c.began)
+	s := admin.Status{Version: "1.2.3", Uptime: ran.Seconds()}
+	for i := range 1000 {
+		h := admin.Health{Name: fmt.Sprintf("camera-model-%d", i), Version: "1", Replicas: 1, Needed: 1, SLO: 0.1}
+		if i%50 == 0 {
+			h.Requests = 100 * uint64(ran/time.Second)
+			h.Judged, h.InTime, h.Load = h.Requests, h.Requests, ran.Seconds()/1000
+		}
+		for class := range 12 {
+			h.Durations = append(h.Durations, admin.DurationClass{Above: float64(class) / 100,
+				UpTo: float64(class+1) / 100, Requests: 10 + h.Requests/12})
+		}
+		s.Models = append(s.Models, h)
+	}
+	return s
+}
+
+func (c crowded) Batches() (list []admin.Batches) {
+	for i := range 1000 {
+		b := admin.Batches{Name: fmt.Sprintf("camera-model-%d", i), Version: "1", Span: 60, Batches: 100, Rows: 1000,
+			Closed: map[string]uint64{"idle": 90, "max_batch": 10}, Outcomes: map[string]uint64{"ok": 1000}}
+		if i%50 == 0 {
+			b.Rows += uint64(time.Since(c.began) / time.Second)
+		} else {
+			b.Ago = time.Since(c.began).Round(tick).Seconds()
+		}
+		list = append(list, b)
+	}
+	return list
+}
+
+// patched is a value after a change.
+func patched(old, change any) any {
+	by, ok := change.(map[string]any)
+	if !ok {
+		return change
+	}
+	if v, ok := by["="]; ok {
+		return v
+	}
+	switch old := old.(type) {
+	case map[string]any:
+		for name, one := range by {
+			old[name] = patched(old[name], one)
+		}
+	case []any:
+		for i, one := range by {
+			n, _ := strconv.Atoi(i)
+			old[n] = patched(old[n], one)
+		}
+	}
+	return old
+}
+
+// parts reads the events of a watch: the value of each part at the end.
+func (a *audience) parts(t *testing.T) map[string]any {
+	t.Helper()
+	values := map[string]any{}
+	for event := range strings.SplitSeq(strings.TrimSuffix(a.Body.String(), "\n\n"), "\n\n") {
+		head, data, _ := strings.Cut(event, "\ndata: ")
+		var v any
+		if err := json.Unmarshal([]byte(data), &v); err != nil {
+			t.Fatalf("%v: %.100s", err, event)
+		}
+		name, brief := strings.CutSuffix(strings.TrimPrefix(head, "event: "), "-change")
+		if brief {
+			v = patched(values[name], v)
+		}
+		values[name] = v
+	}
+	return values
+}
+
+// A watch of changes comes to the same picture as one of everything, with few bytes: a page that
+// is open all day, far from a large server, is no load of the network.
+func TestWatchOfChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quiet(map[string]int{})
+		s.Report = crowded{s.Report.(*fake), time.Now()}
+		f := newFeed(s)
+		whole, brief := f.begin(t, "a"), f.begin(t, "a&changes=true")
+		const seconds, most = 10, 80 << 10
+		time.Sleep(seconds*tick + tick/2)
+		for _, a := range []*audience{whole, brief} {
+			a.leave()
+			<-a.ended
+		}
+		if want, got := whole.parts(t), brief.parts(t); !reflect.DeepEqual(got, want) || len(want) < 7 {
+			t.Error("the changes lead to another picture")
+		}
+		first := strings.Index(brief.Body.String(), "event: status-change\n")
+		all, changes := whole.Body.Len()/(seconds+1), (brief.Body.Len()-first)/seconds
+		t.Logf("%d bytes a second, and %d of changes", all, changes)
+		if changes > most {
+			t.Errorf("%d bytes a second for a thousand models, of %d for everything; expected %d at most", changes,
+				all, most)
+		}
+		_, err := f.watch(httptest.NewRequest("GET", "/v1/watch?changes=perhaps", nil))
+		if !isStatus(err, http.StatusBadRequest) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestChange(t *testing.T) {
+	for _, c := range [][3]string{
+		{`{"a":1,"b":[1,{"c":"x"}]}`, `{"a":1,"b":[2,{"c":"y"}]}`, `{"b":{"0":2,"1":{"c":"y"}}}`},
+		{`{"a":[1,2]}`, `{"a":[1]}`, `{"a":{"=":[1]}}`},
+		{`{"a":{"b":1}}`, `{"a":{"c":1}}`, `{"a":{"=":{"c":1}}}`},
+		{`{"a":{"=":1}}`, `{"a":{"=":2}}`, `{"a":{"=":{"=":2}}}`},
+		{`{"a":null,"b":{"c":0}}`, `{"a":{"c":0},"b":null}`, `{"a":{"=":{"c":0}},"b":null}`},
+		{`{"a":[{}]}`, `{"a":{}}`, `{"a":{"=":{}}}`},
+		{`{"a\"\u2028":1}`, `{"a\"\u2028":"b"}`, `{"a\"\u2028":"b"}`},
+		{`[1,2]`, `{"error":"x"}`, `{"=":{"error":"x"}}`},
+	} {
+		if got := string(appendChange(nil, []byte(c[0]), []byte(c[1]))); got != c[2] {
+			t.Errorf("%s to %s: %s, want %s", c[0], c[1], got, c[2])
+		}
 	}
 }

@@ -50,6 +50,10 @@ const watch = new Watch({
       state.history.add(value, state.applications?.apps);
       state.now = state.minute.add(value);
     }
+    if (document.hidden) { // no frame is drawn, but the tab has an icon
+      paint();
+      return;
+    }
     if (painting) return;
     painting = true;
     requestAnimationFrame(() => {
@@ -171,8 +175,10 @@ function paint() {
   const { state } = page;
   if (state.status) state.found = findings(state);
   head(state, place);
-  view?.update(state);
+  if (!document.hidden) view?.update(state);
 }
+
+document.addEventListener('visibilitychange', () => document.hidden || paint());
 
 addEventListener('hashchange', () => {
   route();

@@ -45,7 +45,8 @@ const tint = (one) => `color-mix(in srgb, ${one} 13%, transparent)`;
 // dash, value(v)}], x and y {value(v), range, log: a logarithmic axis}, empty (what to say without
 // data).
 export function plot(options) {
-  const canvas = el('div', { class: 'canvas', role: 'img', 'aria-label': options.title });
+  const canvas = el('div', { class: 'canvas', role: 'img', 'aria-label': options.title }), height = options.height ?? 180;
+  canvas.style.height = `${height}px`; // what is drawn must not change the size that is observed
   const key = el('p', { class: 'key', 'aria-hidden': 'true' });
   const nothing = el('p', { class: 'quiet nothing' }, options.empty ?? 'Nothing yet.');
   const node = el('figure', { class: 'plot' }, el('figcaption', {}, options.title), canvas, key, nothing);
@@ -61,7 +62,7 @@ export function plot(options) {
     if (!data || !width) return;
     const { x = {}, y = {} } = options;
     drawn = new uPlot({
-      width, height: options.height ?? 180,
+      width, height,
       legend: { show: false }, cursor: { y: false, drag: { x: false, y: false } },
       scales: {
         x: { time: !x.value, range: x.range },
@@ -92,7 +93,7 @@ export function plot(options) {
     const now = Math.floor(entry.contentRect.width);
     if (now === width) return;
     width = now;
-    if (drawn && width) drawn.setSize({ width, height: options.height ?? 180 });
+    if (drawn && width) drawn.setSize({ width, height });
     else paint();
   }).observe(canvas);
 

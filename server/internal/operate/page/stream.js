@@ -27,8 +27,23 @@ export async function events(body, on) {
   }
 }
 
+// changed returns a value after a change that the server has sent: {"=": VALUE} replaces it,
+// another object has the changes of some members or elements, and all else is the new value. What
+// has not changed is shared with the old value, which stays as it is.
+export function changed(old, change) {
+  if (change === null || typeof change !== 'object') return change;
+  if ('=' in change) return change['='];
+  const value = Array.isArray(old) ? [...old] : { ...old };
+  for (const [name, one] of Object.entries(change)) value[name] = changed(old[name], one);
+  return value;
+}
+
+const pause = 10_000, // ms after which a hidden page stops reading
+  glances = 60_000; // ms between its looks from then on
+
 // A Watch follows the server from the time that since() returns until it is stopped. It reconnects
-// however long the server was unreachable, and pauses while the page is hidden.
+// however long the server was unreachable. While the page is hidden it takes a look from time to
+// time, for the icon of its tab.
 export class Watch {
   constructor({ event, up, down, since }) {
     Object.assign(this, { event, up, down, since, model: '', attempt: 0, running: false });
@@ -55,8 +70,18 @@ export class Watch {
 
   look() {
     clearTimeout(this.resting);
-    if (document.hidden) this.resting = setTimeout(() => this.cut(), 10_000);
+    this.glancing = false;
+    if (document.hidden) this.resting = setTimeout(() => this.rest(), pause);
     else if (this.running && !this.reading) this.again();
+  }
+
+  // rest stops reading until the next look.
+  rest() {
+    this.cut();
+    this.resting = setTimeout(() => {
+      this.glancing = true;
+      this.again();
+    }, glances);
   }
 
   cut() {
@@ -74,9 +99,9 @@ export class Watch {
   async read() {
     this.cut();
     if (!this.running) return;
-    const mine = this.reading = new AbortController();
+    const mine = this.reading = new AbortController(), parts = {};
     try {
-      const query = new URLSearchParams({ since: this.since() });
+      const query = new URLSearchParams({ since: this.since(), changes: true });
       if (this.model) query.set('model', this.model);
       this.guard(mine);
       const answer = await fetch(`/v1/watch?${query}`, { headers: headers(), signal: mine.signal });
@@ -85,9 +110,11 @@ export class Watch {
         if (mine !== this.reading) return;
         this.guard(mine);
         this.attempt = 0;
-        const value = JSON.parse(text);
-        if (name === 'status') this.up();
-        this.event(name, value);
+        const part = name.replace(/-change$/, '');
+        parts[part] = part === name ? JSON.parse(text) : changed(parts[part], JSON.parse(text));
+        if (part === 'status') this.up();
+        this.event(part, parts[part]);
+        if (part === 'status' && this.glancing) this.rest();
       });
       throw new Error('the server has ended the stream');
     } catch (error) {
@@ -95,6 +122,10 @@ export class Watch {
       this.reading = null;
       clearTimeout(this.dog);
       if (this.down(error) === false) return;
+      if (this.glancing) {
+        this.rest();
+        return;
+      }
       const wait = waits[Math.min(this.attempt++, waits.length - 1)];
       this.timer = setTimeout(() => this.read(), wait);
     }

@@ -95,7 +95,8 @@ export function sideways(label, content) {
     else box.removeAttribute('tabindex');
   };
   box.addEventListener('scroll', look, { passive: true });
-  const watch = new ResizeObserver(look);
+  // In the next frame, since the hint may move what is observed.
+  const watch = new ResizeObserver(() => requestAnimationFrame(look));
   watch.observe(box);
   watch.observe(content);
   return el('div', {}, box, hint);
