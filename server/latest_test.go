@@ -274,6 +274,74 @@ func TestLatestRightsEnd(t *testing.T) {
 	}
 }
 
+// TestReloadWhilePollersWait: through every door, a question that waits keeps what it has asked
+// while routes and the model's "latest" change, and the next one asks by the new settings.
+func TestReloadWhilePollersWait(t *testing.T) {
+	left := map[string]any{"stream": "left"}
+	s, file := loaded(t, new(logged), func(c *config.Config) {
+		c.Models["m"] = config.Model{Policy: c.Defaults}
+		c.Routes = config.Routes{"robot": routeTo("m/latest", left), "way": routeTo("m", nil)}
+	})
+	g := newStage(t, s, "m", 1)
+	camera := cameraDoors(t, s)[0]
+	show := func(stream string, seq int) {
+		t.Helper()
+		answer := camera.ask("m", frameOf(stream, seq))
+		g.answer(0, int32(seq))
+		g.expect(answer, "the camera", fmt.Sprintf("frame %d is %d, skipped 0", seq, seq))
+	}
+	show("left", 1)
+	show("right", 2)
+	names := []string{"robot", "way", "m"}
+	answers := make(map[string]chan shown)
+	for _, name := range names {
+		for _, p := range pollers(t, s) { // each question on a connection of its own, where there are any
+			answer := make(chan shown, 1)
+			answers[p.name+", "+name] = answer
+			go func() {
+				answer <- p.ask(name,
+					map[string]any{"stream": "left", "wait": true, "after": int64(1), "timeout_ms": int64(60_000)})
+			}()
+			budgettest.Until(t, "it waits", func() bool { return s.gate.Newest().Usage().Waiting == len(answers) })
+		}
+	}
+	latest := func(to setting.Latest) func(c *config.Config) {
+		return func(c *config.Config) {
+			m := c.Models["m"]
+			m.Latest = to
+			c.Models["m"] = m
+		}
+	}
+	for _, step := range []struct {
+		change func(c *config.Config)
+		robot  string // what it gets that asks the route now; "": that there is none
+	}{
+		{func(c *config.Config) {
+			c.Routes["robot"] = routeTo("m/latest", map[string]any{"stream": "right"})
+		}, "frame 2 is 2, skipped 0"},
+		{latest(setting.LatestShared), "frame 2 is 2, skipped 0"},
+		{latest(setting.LatestAlways), "frame 2 is 2, skipped 0"},
+		{func(c *config.Config) { c.Routes = nil }, ""},
+		{latest(setting.LatestAsked), ""},
+	} {
+		reloads(t, s, file, step.change)
+		for _, p := range pollers(t, s) {
+			switch got := p.ask("robot", nil); {
+			case step.robot == "" && got.err == nil, step.robot != "" && got.String() != step.robot:
+				t.Errorf("%s, asked the route: %v (%v), expected %q", p.name, got, got.err, step.robot)
+			}
+		}
+		if n := s.gate.Newest().Usage().Waiting; n != len(answers) {
+			t.Errorf("%d of %d questions wait", n, len(answers))
+		}
+	}
+	show("right", 3)
+	show("left", 4)
+	for who, answer := range answers {
+		g.expect(answer, who, "frame 4 is 4, skipped 0")
+	}
+}
+
 // TestOperatorsSeeStreams: status tells which camera, how old its newest answer is and who waits
 // for it; the answers themselves are shown to whoever may have them.
 func TestOperatorsSeeStreams(t *testing.T) {
