@@ -209,6 +209,7 @@ func (c *cli) init(o *initOptions) error {
 		"shivad --config " + shellWord(filepath.Join(o.dir, "shivad.toml")),
 		"sudo install -m 644 " + shellWord(filepath.Join(o.dir, unitFile)) +
 			" /etc/systemd/system/ && sudo systemctl enable --now shivad",
+		o.asking(),
 	}
 	if c.json {
 		names := []string{}
@@ -225,7 +226,25 @@ func (c *cli) init(o *initOptions) error {
 	}
 	fmt.Fprintf(c.stdout, "\nTry it, until Ctrl-C:\n  %s\n", next[0])
 	fmt.Fprintf(c.stdout, "Have it run, now and after each start of the machine:\n  %s\n", next[1])
+	fmt.Fprintf(c.stdout, "Ask a model, here with JSON that you type; a file has its name instead of -:\n  %s\n", next[2])
 	return nil
+}
+
+// asking is the command to ask the first model, or MODEL if no file is one yet: with the token and
+// the certificate of a client.
+func (o *initOptions) asking() string {
+	model := "MODEL"
+	if files, _ := filepath.Glob(filepath.Join(o.models, "*.onnx")); len(files) > 0 {
+		model = strings.TrimSuffix(filepath.Base(files[0]), ".onnx")
+	}
+	command := "shivactl infer " + shellWord(model) + " -"
+	if o.secure != "none" {
+		command = "SHIVA_TOKEN_FILE=" + shellWord(filepath.Join(o.dir, "client.token")) + " " + command
+	}
+	if o.secure == "tls" {
+		command += " --tls-ca " + shellWord(filepath.Join(o.dir, "server.pem"))
+	}
+	return command
 }
 
 // shellWord quotes a word for a shell if it needs to be.

@@ -45,6 +45,7 @@ func TestInit(t *testing.T) {
 							t.Fatalf("%v: exit %d: %s", args, code, out)
 						}
 						checkCell(t, dir, args)
+						checkSecrets(t, dir, out)
 					}
 				}
 			}
@@ -93,15 +94,26 @@ func checkCell(t *testing.T, dir string, args []string) {
 		"the memory":    (c.Limits.PayloadBytes == 512<<20) == (args[9] == "1GiB"),
 		"the comments":  strings.Count(string(text), "\n# ") > strings.Count(string(text), "listen = "),
 	}
-	for _, at := range []string{c.TCP.Listen[0], c.REST.Listen[0], c.GRPC.Listen[0]} {
-		wants[at+" with TLS or not"] = strings.HasPrefix(at, "tls://") == (args[3] == "tls")
-		wants[at+" for all or not"] = strings.Contains(at, "127.0.0.1") == (args[1] == "local")
+	host := map[string]string{"local": "127.0.0.1", "network": ""}[args[1]]
+	if args[3] == "tls" {
+		host = "tls://" + host
+	}
+	for at, port := range map[string]string{c.TCP.Listen[0]: "6174", c.REST.Listen[0]: "8000", c.GRPC.Listen[0]: "8001"} {
+		wants[at] = at == host+":"+port
+	}
+	switch args[7] {
+	case "file":
+		wants["the file of the state"] = c.State.At == filepath.Join(dir, "state.db")
+	case "memory":
+	default:
+		wants["the Redis"] = c.State.At == args[7]
 	}
 	for _, one := range c.Identities {
 		text, _ := os.ReadFile(filepath.Join(dir, one.Name+".token"))
 		secret := strings.TrimSpace(string(text))
 		wants["the token of "+one.Name] = slices.Contains(one.TokenSHA256, token.Hash(secret))
-		wants["the rights of "+one.Name] = strings.Contains(fmt.Sprint(one.May), "admin") == (one.Name == "operator")
+		may := map[string]string{"client": "[infer feedback]", "operator": "[infer feedback load admin:write]"}
+		wants["the rights of "+one.Name] = fmt.Sprint(one.May) == may[one.Name]
 	}
 	for what, right := range wants {
 		if !right {
@@ -117,10 +129,94 @@ func checkCell(t *testing.T, dir string, args []string) {
 		strings.Contains(unit, "\nMemoryMax=1G\n") != (args[9] == "1GiB") {
 		t.Errorf("%v:\n%s", args, quoted)
 	}
-	for _, name := range []string{"shivad.toml", "client.token", "operator.token", "server.key"} {
-		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.Mode().Perm() != 0o600 {
+	me, group := names()
+	if !strings.Contains(unit, "\nUser="+me+"\n") || !strings.Contains(unit, "\nGroup="+group+"\n") {
+		t.Errorf("%v: the unit is not of %s:\n%s", args, me, quoted)
+	}
+	for name, mode := range map[string]fs.FileMode{"shivad.toml": 0o600, "client.token": 0o600, "operator.token": 0o600,
+		"server.key": 0o600, "server.pem": 0o644, unitFile: 0o644} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.Mode().Perm() != mode {
 			t.Errorf("%s has mode %v", name, info.Mode())
 		}
+	}
+}
+
+// checkSecrets checks that tokens cannot be guessed, and that none is printed; and that root is
+// told what it is about to run.
+func checkSecrets(t *testing.T, dir, out string) {
+	t.Helper()
+	seen := map[string]bool{}
+	paths, _ := filepath.Glob(filepath.Join(dir, "*.token"))
+	for _, path := range paths {
+		text, _ := os.ReadFile(path)
+		secret := strings.TrimSpace(string(text))
+		if len(secret) < 32 || seen[secret] || strings.Contains(out, secret) {
+			t.Errorf("%s has %q, printed:\n%s", path, secret, out)
+		}
+		seen[secret] = true
+	}
+	if strings.Contains(out, "will run as root") != (os.Geteuid() == 0) {
+		t.Errorf("root is told or not:\n%s", out)
+	}
+}
+
+// What no flag answers has its default: nothing that others can reach, and no file of theirs.
+func TestInitDefaults(t *testing.T) {
+	dir, out, code := initIn(t, "--yes")
+	if code != exitOK {
+		t.Fatal(out)
+	}
+	checkCell(t, dir, []string{"", "local", "", "none", "", "none", "", "file", "", "all"})
+	if !strings.HasSuffix(out, "\n  shivactl infer MODEL -\n") {
+		t.Errorf("it ends with\n%s", out)
+	}
+}
+
+// Models in the folder of the server move with it, and the command to ask them names the first.
+func TestInitModels(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a cell")
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "models"), 0o755),
+		os.WriteFile(filepath.Join(dir, "models/digits.onnx"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	args := []string{"init", dir, "--yes", "--models", filepath.Join(dir, "models"), "--secure"}
+	if code := run(t.Context(), append(args, "tls"), nil, &out, &out); code != exitOK {
+		t.Fatal(out.String())
+	}
+	want := "\n  SHIVA_TOKEN_FILE='" + dir + "/client.token' shivactl infer digits - --tls-ca '" + dir + "/server.pem'\n"
+	text, err := os.ReadFile(filepath.Join(dir, "shivad.toml"))
+	if err != nil || !strings.Contains(string(text), `path = "models"`) || !strings.HasSuffix(out.String(), want) {
+		t.Errorf("%v: %s\n%s", err, text, &out)
+	}
+}
+
+// One file that is there, were it only a link to nowhere or a key without its certificate, is
+// enough to write nothing; and what cannot be written whole is taken back.
+func TestInitWritesAllOrNothing(t *testing.T) {
+	for name, there := range map[string]func(path string) error{
+		"shivad.toml":  func(path string) error { return os.WriteFile(path, []byte("mine"), 0o600) },
+		"client.token": func(path string) error { return os.Symlink("/nowhere", path) },
+		"server.key":   func(path string) error { return os.WriteFile(path, []byte("mine"), 0o600) },
+		"server.pem":   func(path string) error { return os.WriteFile(path, []byte("mine"), 0o600) },
+	} {
+		dir := t.TempDir()
+		if err := there(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		code := run(t.Context(), []string{"init", dir, "--yes", "--secure", "tls"}, nil, &out, &out)
+		entries, _ := os.ReadDir(dir)
+		if code != exitUsage || !strings.Contains(out.String(), "there is already: "+dir+"/"+name) ||
+			len(entries) != 1 {
+			t.Errorf("%s: exit %d, %v: %s", name, code, entries, &out)
+		}
+	}
+	dir := t.TempDir()
+	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "no folder", "second")
+	err := writeAll([]newFile{{path: first, mode: 0o600}, {path: second, mode: 0o600}}, false)
+	if _, there := os.Stat(first); err == nil || there == nil {
+		t.Errorf("%v, and the first file is there: %t", err, there == nil)
 	}
 }
 
@@ -169,6 +265,7 @@ func TestInitRefusals(t *testing.T) {
 		"expected --secure, --models, --state, --memory, as there": {"--listen", "local"},
 		"expected one of none, tokens, tls":                        {"--secure", "ssl", "--yes"},
 		"there is no such folder":                                  {"--models", "/nowhere", "--yes"},
+		"there is no such folder: make it first":                   {"--models", "/proc/version", "--yes"},
 		"the URL of a Redis":                                       {"--state", "state.db", "--yes"},
 		"at least 1GiB":                                            {"--memory", "1023MiB", "--yes"},
 		"expected printable characters":                            {"--state", "redis://h\n[tls]", "--yes"},
@@ -219,7 +316,7 @@ func TestInitRefusals(t *testing.T) {
 		t.Errorf("exit %d: %s", code, &said)
 	}
 	var done struct{ Files, Next []string }
-	if err := json.Unmarshal(said.Bytes(), &done); err != nil || len(done.Next) != 2 || len(done.Files) != 4 ||
+	if err := json.Unmarshal(said.Bytes(), &done); err != nil || len(done.Next) != 3 || len(done.Files) != 4 ||
 		read("client.token") == token || read("server.key") != key {
 		t.Errorf("%v: %s", err, &said)
 	}

@@ -36,7 +36,10 @@ func TestE2EInit(t *testing.T) {
 			t.Fatalf("%s %v: %v, expected %q in\n%s", program, args, err, want, out)
 		}
 	}
-	works("shivad.service", "shivactl", "init", dir, "--yes", "--secure", "tls", "--models", models)
+	said, err := run("shivactl", "init", dir, "--yes", "--secure", "tls", "--models", models)
+	if err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
 	works("", "shivad", "--config", at("shivad.toml"), "--check")
 	doctor := []string{"doctor", "--config", at("shivad.toml")}
 	if out, _ := run("shivactl", doctor...); !strings.Contains(out, "ok     certificates   tcp: for localhost") {
@@ -71,6 +74,14 @@ func TestE2EInit(t *testing.T) {
 	})
 	t.Setenv("SHIVA_TOKEN_FILE", at("client.token"))
 	works("4", "shivactl", infer...)
+	os.Unsetenv("SHIVA_TOKEN_FILE")
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	ask := exec.Command("sh", "-c", lines[len(lines)-1]) // as it stands, apart from the port
+	ask.Env = append(os.Environ(), "PATH="+filepath.Dir(binary(t, "shivactl"))+":"+os.Getenv("PATH"), "SHIVACTL_ADDR="+s.tcp)
+	ask.Stdin = strings.NewReader("[[1, 2]]")
+	if out, err := ask.CombinedOutput(); err != nil || !strings.Contains(string(out), "4") {
+		t.Errorf("%s: %v\n%s", ask, err, out)
+	}
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
