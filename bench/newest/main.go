@@ -218,7 +218,7 @@ func (m *measurement) turn(asking []*poller, plain bool) (t turn, err error) {
 
 // promises are the figures and their limits.
 func (m *measurement) promises() []ratio.Ratio {
-	var cost, above, dear, usual, wake, wakeOne, missed []float64
+	var cost, above, dear, single, further, usual, wake, wakeOne, missed []float64
 	var disturbed, quiet []time.Duration // latencies of the camera, of all turns
 	backward := 0
 	for i := range m.all {
@@ -229,6 +229,8 @@ func (m *measurement) promises() []ratio.Ratio {
 		cost = append(cost, each(all))
 		above = append(above, each(all)/m.bare[i])
 		dear = append(dear, each(all)/each(m.plain[i]))
+		single = append(single, each(m.one[i]))
+		further = append(further, us(all.processor-m.one[i].processor)/(frames*(crowd-1)))
 		wake = append(wake, us(quantile(all.wakes, 0.5)))
 		wakeOne = append(wakeOne, us(quantile(m.one[i].wakes, 0.5)))
 		missed = append(missed, float64(frames*crowd-len(all.wakes)+frames-len(m.one[i].wakes)))
@@ -243,6 +245,8 @@ func (m *measurement) promises() []ratio.Ratio {
 		{What: "100 pollers: the same of a bare gnet server that moves the same bytes, µs", Rounds: m.bare},
 		{What: "100 pollers: the first to the second", Rounds: above},
 		atMost(1.25, "100 pollers: the same, to that of asking without waiting", dear...),
+		{What: "1 poller: server's processor time for each answer, µs", Rounds: single},
+		{What: "100 pollers: the same for each more than one, µs", Rounds: further},
 		atMost(1.05, "100 pollers: p99 of the camera's answers, to that without pollers", late),
 		{What: "100 pollers: the same for the median", Rounds: usual},
 		atMost(300, "1 poller: median time from the camera's answer to the poller's, µs", wakeOne...),
