@@ -11,8 +11,9 @@ import (
 )
 
 // A floor is what no server in Go on this machine can be below: the same bytes through a bare gnet
-// server (bench/echo), which reads no meaning into them and has its answer ready. What is left is a
-// write to each poller, a read of its next question, and what kernel and runtime take for them.
+// server (bench/echo), which reads no meaning into them and has its answer ready when the model
+// would have. What is left is a write to each poller, a read of its next question, a wake-up of the
+// event loop for each frame and one for its answers, and what kernel and runtime take for them.
 type floor struct {
 	process.Group
 	camera          net.Conn

@@ -146,6 +146,11 @@
 //   - The loop writes answers, in turns. Writing from the goroutine that completed a batch saves a
 //     wake-up, but needs a lock per session and care with descriptors that are closed meanwhile; it
 //     gains nothing measurable beyond noise (server/DESIGN.md, "Life of a request (TCP)").
+//   - An event that wakes an idle loop costs up to a millisecond of processor time, whatever it
+//     is for. gnet waits in epoll_wait, which Go's runtime takes for a short system call: for 10 ms
+//     sysmon looks after its thread, 56 times, each of which cost 16 µs on the virtual machine that
+//     was measured. A loop in Go's own poller would not, but gnet cannot be told to use it
+//     (bench/METHODS.md, "Those who ask for the newest answer").
 //   - A deadline's answer is as late as its timer. When the process is idle, timers of Go's runtime
 //     wait in epoll_wait, in whole milliseconds: internal/clock has a timerfd instead. And the
 //     goroutine that expires a request takes its loop's turn and writes, as the one that answers a
