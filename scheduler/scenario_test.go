@@ -25,7 +25,8 @@ var rewrite = flag.Bool("rewrite", false, "write what happened into the scenario
 // stands still except for "advance", "answer … after=D" and "teach".
 //
 //	config strategy=static max_batch=4 …  the model's configuration, at any time
-//	replica A batch=4 slots=1 concurrency=2  A registers; returns=2s: a successor of it would come
+//	replica A batch=4 slots=1 concurrency=2  A registers; returns=2s: a successor of it would come;
+//	                                      unbatched=true: its tensors have no dimension for rows
 //	teach A 5ms 0.5ms 32                  A answers batches of 1, 1, 2, 4, … 32 rows in a + b·rows
 //	submit r1 r2 deadline=50ms …          in one call; rows= priority= source= width= stream= keep=,
 //	                                      connection= for the stream of a connection
@@ -77,18 +78,19 @@ func difference(want, got string) string {
 }
 
 type story struct {
-	t        *testing.T
-	clock    *schedtest.Clock
-	start    time.Time
-	sched    *scheduler.Scheduler
-	model    *scheduler.Model
-	replicas map[string]*storyReplica
-	requests map[string]*scheduler.Request
-	names    map[*scheduler.Request]string
-	out      strings.Builder
-	quiet    bool
-	frame    scheduler.Frame       // of the requests that are being submitted, if it names a stream
-	reason   scheduler.CloseReason // of the batch that is being sent
+	t         *testing.T
+	clock     *schedtest.Clock
+	start     time.Time
+	sched     *scheduler.Scheduler
+	model     *scheduler.Model
+	replicas  map[string]*storyReplica
+	requests  map[string]*scheduler.Request
+	names     map[*scheduler.Request]string
+	out       strings.Builder
+	quiet     bool
+	unbatched bool                  // of the replicas that register
+	frame     scheduler.Frame       // of the requests that are being submitted, if it names a stream
+	reason    scheduler.CloseReason // of the batch that is being sent
 }
 
 type storyReplica struct {
@@ -234,6 +236,7 @@ func (s *story) do(line string) error {
 	why := errors.New(strings.Join(names[1:], " "))
 	switch words[0] {
 	case "replica":
+		s.unbatched = args["unbatched"] == "true"
 		return s.register(names[0], number("batch", 0), scheduler.ReplicaOptions{
 			Label: names[0], Slots: number("slots", 0), Concurrency: number("concurrency", 0),
 			Serial: args["serial"] == "true", Returns: duration("returns"),
@@ -293,6 +296,10 @@ func (s *story) register(name string, batch int, options scheduler.ReplicaOption
 		Inputs:   []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, -1}}},
 		Outputs:  []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, -1}}},
 		MaxBatch: batch,
+	}
+	if s.unbatched {
+		shape := tensor.Shape{-1}
+		spec.Batching, spec.Inputs[0].Shape, spec.Outputs[0].Shape = scheduler.BatchingNone, shape, shape
 	}
 	s.replicas[name] = w
 	options.Silent = func(err error) { s.say("%s is silent: %v", name, err) }

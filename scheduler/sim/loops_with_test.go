@@ -8,6 +8,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // TestCallersWithEverything: clients that ask again on each answer get what is possible, and no
@@ -25,6 +26,24 @@ func TestCallersWithEverything(t *testing.T) {
 	}
 	latest := func(client int, r *scheduler.Request) {
 		r.Frame = &scheduler.Frame{Stream: fmt.Sprint("camera ", client), Keep: 1, Seq: -1}
+	}
+	bad, err := tensor.FromSlice(tensor.Shape{1, 4}, []uint8{rowPoison, 0, 0, 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// failing: one client's rows fail now and then, so that its batches are tried again in halves.
+	asked, good := 0, []tensor.Tensor(nil)
+	failing := func(client int, r *scheduler.Request) {
+		if client > 0 {
+			return
+		}
+		if good == nil {
+			good = r.Inputs
+		}
+		if r.Inputs = good; asked%10 == 9 {
+			r.Inputs = []tensor.Tensor{bad}
+		}
+		asked++
 	}
 	// cached: the answers to two questions in three come from a cache, which the scheduler does not
 	// see: their client asks at once.
@@ -56,6 +75,9 @@ func TestCallersWithEverything(t *testing.T) {
 			scheduler.ModelConfig{}, 8 / 0.0455},
 		{"sizes that fail", Loops{Profile: accelerator, Clients: 16, Fault: &Fault{Above: 8}}, scheduler.ModelConfig{},
 			16 / 0.24},
+		{"rows that fail, and batches that are tried again",
+			Loops{Profile: slow, Clients: 8, Change: failing, Fault: &Fault{Poison: 1}}, scheduler.ModelConfig{},
+			80 / 0.37}, // ten batches, and halves of the last of them
 		{"a replica that stalls", Loops{Profile: stalls, Clients: 8}, scheduler.ModelConfig{}, 8 / 0.0313},
 		{"a replica that stops for 3 s",
 			Loops{Profile: replicas(slow, 2), Clients: 16, Fault: &Fault{Stop: 8 * time.Second}},
