@@ -78,7 +78,7 @@ func (c *core) gather(rep *Replica, q *queue, w *window, p *plan, now int64, fx 
 	if next.until <= now {
 		return now
 	}
-	last := q.item(w.at).deadline - p.planned(w.rows+cs.due) - (p.start - now)
+	last := q.item(w.at).deadline - p.planned(p.known(w.rows+cs.due)) - (p.start - now)
 	if next.until > last && !c.startOver(q, w, p, next.until, now, fx) {
 		if next.until = last; last <= now {
 			return now
@@ -194,6 +194,11 @@ func (c *core) bestWait(g *gathering, p *plan, room int, probe bool) {
 	}
 }
 
+// known is the size whose time counts for n rows: for any beyond the largest measured one, that
+// one. Twice the rows are guessed to take twice the time, so that a deadline between that and the
+// truth would keep the size from being measured for ever.
+func (p *plan) known(n int) int { return min(n, max(p.own(p.prof.largest), 1)) }
+
 // mean is the mean time of a batch of n rows. A size beyond the largest measured one counts as fast
 // as that one.
 func (p *plan) mean(n float64) float64 {
@@ -227,8 +232,8 @@ func (p *plan) trialRoom(q *queue, w *window) int {
 // allowance of waits, since those that follow keep together who has just met.
 func (c *core) startOver(q *queue, w *window, p *plan, until, now int64, fx *effects) bool {
 	n := min(w.cap, q.rows+c.sources.due)
-	took := p.planned(n) + p.start - now
-	t := float64(until-now) + p.typical(n)
+	took := p.planned(p.known(n)) + p.start - now
+	t := float64(until-now) + p.typical(p.known(n))
 	if c.restarts <= 0 || !*c.cfg.Shed ||
 		w.rows > 0 && float64(n)/t <= (1+leastGain)*float64(w.rows)/p.typical(w.rows) {
 		return false
