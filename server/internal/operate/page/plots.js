@@ -45,7 +45,7 @@ const tint = (one) => `color-mix(in srgb, ${one} 13%, transparent)`;
 // dash, value(v)}], x and y {value(v), range, log: a logarithmic axis}, empty (what to say without
 // data).
 export function plot(options) {
-  const canvas = el('div', { class: 'canvas', role: 'img', 'aria-label': options.title }), height = options.height ?? 180;
+  const canvas = el('div', { class: 'canvas', role: 'img', 'aria-label': options.title, hidden: true }), height = options.height ?? 180;
   canvas.style.height = `${height}px`; // what is drawn must not change the size that is observed
   const key = el('p', { class: 'key', 'aria-hidden': 'true' });
   const nothing = el('p', { class: 'quiet nothing' }, options.empty ?? 'Nothing yet.');
