@@ -3,6 +3,7 @@ package latest
 import (
 	"container/heap"
 	"slices"
+	"strings"
 )
 
 // A which is what a question tells of the streams that it may mean. A stream is found under each
@@ -74,6 +75,16 @@ func (n *Name) group(w which) *group {
 		n.groups[w] = g
 	}
 	return g
+}
+
+// asked returns the group of a question, which may outlive the question and its strings.
+func (n *Name) asked(q *Question) *group {
+	w := n.which(q)
+	if g := n.groups[w]; g != nil {
+		return g
+	}
+	w.identity, w.stream, w.user = strings.Clone(w.identity), strings.Clone(w.stream), strings.Clone(w.user)
+	return n.group(w)
 }
 
 // tidy forgets a group without streams and polls.

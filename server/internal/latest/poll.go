@@ -118,7 +118,7 @@ func (n *Name) ask(p *Poll) (waits bool) {
 
 // join makes p wait for src; nil: for a stream that is not known.
 func (n *Name) join(p *Poll, src *source) {
-	p.enter(n.group(n.which(&p.Question)), src)
+	p.enter(n.asked(&p.Question), src)
 	p.waits = true
 	n.waiting++
 	n.setWanted(p.Asked)

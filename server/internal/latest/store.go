@@ -131,7 +131,7 @@ func (n *Name) set(settings Settings) {
 	}
 	n.settings = settings
 	for _, p := range polls {
-		p.enter(n.group(n.which(&p.Question)), nil)
+		p.enter(n.asked(&p.Question), nil)
 		n.decide(p)
 	}
 }
