@@ -12,8 +12,8 @@ import (
 
 // Messages of containers that several servers share and that grant batches: see scheduler/rounds.
 
-// maxQueued bounds, in milliseconds, how long a container may say that a batch has waited.
-const maxQueued = 3_600_000
+// mostMillis bounds, in milliseconds, how long a container may say that something took.
+const mostMillis = 3_600_000
 
 // grantLimit is the longest grant message, in bytes.
 const grantLimit = 256

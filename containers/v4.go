@@ -377,6 +377,11 @@ func separate(b []byte, i int) []byte {
 	return append(b, ',')
 }
 
+// spoken is a time that a container says, of any size.
+func spoken(said float64) time.Duration {
+	return time.Duration(min(max(0, said), mostMillis) * float64(time.Millisecond))
+}
+
 // result puts the outputs into the declared order. Their rows, dtypes, shapes and sizes are
 // checked against the declaration by Batch.Complete.
 func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
@@ -392,8 +397,9 @@ func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 		return nil, err
 	}
 	if c.grants && c.header.Together > 0 {
-		b.Executed(c.header.Together, time.Duration(min(max(0, c.header.Queued), maxQueued)*float64(time.Millisecond)))
+		b.Executed(c.header.Together, spoken(c.header.Queued))
 	}
+	b.Prepared(spoken(c.header.Prepared))
 	for _, e := range c.header.Errors {
 		a.errors = append(a.errors, scheduler.RowError{Row: e.Row, Message: string(clip(e.Message)),
 			Invalid: e.Invalid})

@@ -57,6 +57,28 @@ func TestV4Echo(t *testing.T) {
 	}
 }
 
+// TestV4Prepared: what a container says of its preparation reaches the scheduler.
+func TestV4Prepared(t *testing.T) {
+	r := newRig(t, containers.Config{})
+	r.join(t, echo(func(b *containertest.Batch) containertest.Reply {
+		f := containertest.Result(b.ID, nil, containertest.Reply{Outputs: b.Inputs})
+		f[2] = append(f[2][:len(f[2])-1], `,"prepared_ms":20.5}`...)
+		f[2] = bytes.Replace(f[2], []byte(`"x"`), []byte(`"y"`), 1)
+		return containertest.Reply{Frames: f, Delay: 100 * time.Millisecond}
+	}))
+	for range 2 {
+		out, err := r.infer(echoID, floats(1, 2, 3, 4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[0].Release()
+	}
+	m, _ := r.sched.Model(echoID)
+	if got := m.Stats().Replicas[0].Preparation; got != 20500*time.Microsecond {
+		t.Errorf("a row is prepared in %v, want 20.5ms", got)
+	}
+}
+
 // TestV4Header: the JSON frame of a batch.
 func TestV4Header(t *testing.T) {
 	r := newRig(t, containers.Config{})

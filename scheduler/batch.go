@@ -60,10 +60,12 @@ type Batch struct {
 		rows   int   // of the execution, including other servers' rows; 0: only its own
 		queued int64 // ns that it waited in the container for another execution
 	}
-	tensors []tensor.Tensor
-	shapes  []int
-	params  []byte
-	places  map[uint64]int // of Pictures, once it has more than one
+	ready    int64 // when its inputs are predicted to be prepared; 0: when it arrives
+	prepared int64 // ns that this took; 0: the container did not say
+	tensors  []tensor.Tensor
+	shapes   []int
+	params   []byte
+	places   map[uint64]int // of Pictures, once it has more than one
 
 	// parties counts those that may still touch the batch: the goroutine in Send, and the worker.
 	// The last one to leave disposes of it.
@@ -151,6 +153,10 @@ func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) error {
 func (b *Batch) Executed(rows int, queued time.Duration) {
 	b.executed.rows, b.executed.queued = max(rows, b.Rows), max(0, int64(queued))
 }
+
+// Prepared reports, before Complete, how long the container took to prepare the batch's inputs, to
+// decode pictures for example, if it does that while it executes the batch before.
+func (b *Batch) Prepared(took time.Duration) { b.prepared = max(0, int64(took)) }
 
 // Fail answers the batch with an error of the container for all of its rows. If it has rows of
 // several requests, they are tried again in smaller batches until one request is left that fails
@@ -456,6 +462,7 @@ func (b *Batch) leave() {
 	clear(b.cuts)
 	b.ID, b.Rows, b.Deadline, b.Grant = 0, 0, time.Time{}, Grant{}
 	b.executed.rows, b.executed.queued = 0, 0
+	b.ready, b.prepared = 0, 0
 	b.model, b.replica, b.retry = nil, nil, nil
 	b.crowded, b.leftOut, b.probe, b.bestTime = false, false, 0, 0
 	b.requests, b.padding, b.bytes, b.oldest = 0, 0, 0, 0

@@ -253,6 +253,20 @@ func (d *delays) add(ns int64) {
 
 func (d *delays) miss() { d.count() }
 
+// median is the time within which a request follows half of the answers that one follows, in ns.
+func (d *delays) median() float64 {
+	all, sum := float32(0), float32(0)
+	for _, n := range d.counts {
+		all += n
+	}
+	for class, n := range d.counts {
+		if sum += n; 2*sum >= all && all > 0 {
+			return float64(delayEdge(class))
+		}
+	}
+	return 0
+}
+
 func (d *delays) count() {
 	if d.total++; d.total < delayFades {
 		return

@@ -51,7 +51,8 @@ func (c *core) next(now int64) (best *Replica, bestStart int64) {
 		if rep.round == c.round {
 			continue
 		}
-		at, start := rep.ready(now)
+		n := min(rep.sharing.whole(c.rows), rep.profile.explored())
+		at, start := rep.ready(n, now)
 		if at <= now && !rep.sound() && slices.ContainsFunc(c.replicas, (*Replica).sound) {
 			at = max(now, rep.heldOff())
 		}
@@ -59,7 +60,6 @@ func (c *core) next(now int64) (best *Replica, bestStart int64) {
 			c.wakeAt(at)
 			continue
 		}
-		n := min(rep.sharing.whole(c.rows), rep.profile.explored())
 		if end := start + int64(rep.profile.typical(n)); end < bestEnd {
 			best, bestStart, bestEnd = rep, start, end
 		}
@@ -98,7 +98,7 @@ func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
 				}
 				p = rep.plan(c, start, b.rowBytes)
 			}
-			if rep.waits(w.rows, w.room) {
+			if c.waits(rep, &w, p) {
 				return false
 			}
 			if until := c.delayed(q, &w, p, rep.free, now); until > now {
@@ -107,7 +107,7 @@ func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
 				break
 			}
 			if c.gathers() {
-				c.group(q, &w, p)
+				c.group(rep, q, &w, p)
 				if until := c.gather(rep, q, &w, p, now, fx); until > now {
 					c.wakeAt(until)
 					return false
@@ -140,12 +140,13 @@ func (c *core) feedFrame(rep *Replica, it *item, places int, start, now int64, f
 	if until > now {
 		c.wakeAt(until)
 	}
-	if until == now && c.gathers() && !rep.waits(w.rows, w.room) {
+	waits := c.waits(rep, &w, p)
+	if until == now && c.gathers() && !waits {
 		if until = c.gather(rep, q, &w, p, now, fx); until > now {
 			c.wakeAt(until)
 		}
 	}
-	if until > now || rep.waits(w.rows, w.room) {
+	if until > now || waits {
 		c.streams.first = c.streams.first[:0]
 		return false
 	}
@@ -398,6 +399,10 @@ func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
 	b.lead = 0
 	if b.idle {
 		b.lead = start - now
+	}
+	if prepare := rep.preparing.of(b.Rows); prepare > 0 {
+		b.ready = now + prepare
+		b.lead = min(b.lead, rep.overhead.value(rep.profile.typical(1)))
 	}
 	whole := rep.sharing.whole(b.Rows)
 	b.typical = int64(rep.profile.typical(whole))

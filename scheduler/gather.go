@@ -252,10 +252,12 @@ func (c *core) startOver(q *queue, w *window, p *plan, until, now int64, fx *eff
 }
 
 // group fits a window to the groups that callers form: it takes all of them where only noise speaks
-// against it, and leaves some to the other replicas where these have fewer.
-func (c *core) group(q *queue, w *window, p *plan) {
+// against it, and leaves some to the other replicas where these have fewer, or to the next batch
+// where its preparation takes long.
+func (c *core) group(rep *Replica, q *queue, w *window, p *plan) {
 	c.undivided(q, w, p)
 	c.levelled(q, w, p)
+	c.halved(rep, q, w, p)
 }
 
 // undivided takes all waiting rows into a window that leaves some out only because a smaller batch
@@ -336,7 +338,7 @@ func (c *core) level() (rows, lanes int) {
 func (c *core) otherFree(rep *Replica, now int64) bool {
 	for _, other := range c.replicas {
 		if other != rep && other.sound() && !other.busy() {
-			if at, _ := other.ready(now); at <= now || other.sharing.on {
+			if at, _ := other.ready(0, now); at <= now || other.sharing.on {
 				return true
 			}
 		}

@@ -40,6 +40,7 @@ type Replica struct {
 	retries     int      // consecutive batches that were retries
 	ceiling     ceiling
 	overhead    overhead
+	preparing   preparing
 	trials      trials
 	planned     plan // bounds of its next batch, see plan
 	sharing     sharing
@@ -202,13 +203,13 @@ func (r *Replica) next() ending {
 			return ending{at: never}
 		}
 		if b.began != notStarted {
-			r.ends = append(r.ends, ending{b.began + b.lead + b.typical, b.predicted - b.typical})
+			r.ends = append(r.ends, ending{max(b.began, b.ready) + b.lead + b.typical, b.predicted - b.typical})
 		}
 	}
 	for _, b := range r.inflight {
 		if b.began == notStarted { // it starts after the batch that ends first
 			first := slices.MinFunc(r.ends, ending.compare)
-			r.ends[slices.Index(r.ends, first)] = ending{first.at + b.typical, b.predicted - b.typical}
+			r.ends[slices.Index(r.ends, first)] = ending{max(first.at, b.ready) + b.typical, b.predicted - b.typical}
 		}
 	}
 	return slices.MinFunc(r.ends, ending.compare)
@@ -231,17 +232,17 @@ func (r *Replica) begins(now int64) int64 {
 // in flight: no timer is precise enough to hold it back.
 const fastBatch = 200_000
 
-// ready is when the replica may be sent another batch, and when it could start that batch. at is
-// never if the replica must answer first. A replica that is not busy may get a batch at once. The
-// next batch of a busy replica is held back, so that more rows can join it, until twice the
-// dispatch overhead before the predicted end of the batches in flight, so that the container does
-// not wait for it. If the end is not known that precisely, the batch waits for the answer: it would
-// be planned with the uncertainty of two executions, which costs more rows than the container's
-// pause. See also waits.
+// ready is when the replica may be sent another batch, of some rows, and when it could start that
+// batch. at is never if the replica must answer first. A replica that is not busy may get a batch
+// at once. The next batch of a busy replica is held back, so that more rows can join it, until
+// twice the dispatch overhead, and the time of its preparation, before the predicted end of the
+// batches in flight, so that the container does not wait for it. If the end is not known that
+// precisely, the batch waits for the answer: it would be planned with the uncertainty of two
+// executions, which costs more rows than the container's pause. See also waits.
 //
 // A shared replica may be sent a batch when it has a grant, also while the previous answer is on
 // its way. Its times are measured from the grant to the answer, whatever they consist of.
-func (r *Replica) ready(now int64) (at, start int64) {
+func (r *Replica) ready(rows int, now int64) (at, start int64) {
 	switch {
 	case r.state != replicaLive || r.sharing.on && !r.sharing.granted || r.secluded():
 		return never, never
@@ -250,21 +251,21 @@ func (r *Replica) ready(now int64) (at, start int64) {
 	case r.room() <= 0:
 		return never, never
 	}
-	over := r.overhead.value(r.profile.typical(1))
+	over, prepare := r.overhead.value(r.profile.typical(1)), r.preparing.of(rows)
 	if !r.busy() {
-		return now, now + over
+		return now, now + over + prepare
 	}
 	end := r.next()
 	if end.at == never {
 		return never, never
 	}
 	if r.fast() {
-		return now, max(end.at, now+over)
+		return now, max(end.at, now+over+prepare)
 	}
-	if end.slack > 2*over && r.batches%probeOverhead != 0 {
+	if end.slack > 2*over+prepare && r.batches%probeOverhead != 0 {
 		return never, never
 	}
-	return max(now, end.at-2*over), max(end.at, now+over)
+	return max(now, end.at-2*over-prepare), max(end.at, now+over+prepare)
 }
 
 // A replica that fails toleratedFailures batches in a row gets a batch only now and then, while
@@ -312,13 +313,6 @@ func (r *Replica) condition() string {
 	return r.state.String()
 }
 
-// waits reports whether the next batch of a busy replica, with rows of the room rows that it could
-// have, should wait for the answer to the one in flight. Rows that join it gain the time of a
-// batch; the others lose one dispatch overhead.
-func (r *Replica) waits(rows, room int) bool {
-	return r.busy() && rows < room && !r.fast() && !r.sharing.on
-}
-
 // fast reports whether the batches in flight are too short to hold the next one back.
 func (r *Replica) fast() bool { return r.inflight[len(r.inflight)-1].typical < fastBatch }
 
@@ -342,6 +336,11 @@ func (r *Replica) learn(b *Batch, now int64) {
 		rows = max(rows, min(b.executed.rows, r.max))
 		took = max(took-b.executed.queued, took/8)
 	}
+	prepared := min(b.prepared, now-b.sent)
+	if prepared > 0 {
+		took = max(min(took, now-b.sent-prepared), took/8)
+	}
+	r.preparing.learn(b.Rows, prepared)
 	if b.idle {
 		// The batch's time includes the transport both ways, during which the replica was idle.
 		r.overhead.alone.observe(took, b.typical)

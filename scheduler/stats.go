@@ -111,6 +111,8 @@ type ReplicaStats struct {
 	Rows     uint64        // in them
 	Busy     time.Duration // summed execution times of the answered batches
 	Overhead time.Duration
+	// It takes so long to prepare a row while it executes others; 0: it does not, or does not say.
+	Preparation time.Duration
 	// Share of its latest batches that stalled, beyond the variation of the model.
 	Stalls  float64
 	Stall   time.Duration // median length of those stalls
@@ -212,7 +214,7 @@ func (r *Replica) stats(c *core, now int64) ReplicaStats {
 		MaxBatch: r.max, Ceiling: c.ceilingOf(r), Concurrency: r.concurrency, Slots: r.slots, Serial: r.options.Serial,
 		Limit: r.strategy.limit(p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows,
 		Busy:     time.Duration(r.busied),
-		Overhead: time.Duration(r.overhead.value(r.profile.typical(1))),
+		Overhead: time.Duration(r.overhead.value(r.profile.typical(1))), Preparation: time.Duration(r.preparing.of(1)),
 	}
 	for _, list := range [][]*Batch{r.inflight, r.overdue} {
 		for _, b := range list {

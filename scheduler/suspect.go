@@ -205,7 +205,7 @@ func (c *core) probe(now int64, fx *effects) {
 		if it == nil {
 			continue
 		}
-		start := now + rep.overhead.value(rep.profile.typical(1))
+		start := now + rep.overhead.value(rep.profile.typical(1)) + rep.preparing.of(1)
 		p := rep.plan(c, start, bk.rowBytes)
 		b := newBatch(c.model, rep)
 		c.alone(b, it, min(it.rows(), max(1, rep.strategy.limit(p))), now)

@@ -308,6 +308,9 @@ type ResultHeader struct {
 	// the batch's. Queued is how long the batch waited for an earlier execution, in milliseconds.
 	Together int
 	Queued   float64
+	// Prepared is how long the container prepared the inputs, in milliseconds, if it does that
+	// while it executes; 0: it does not.
+	Prepared float64
 	numbers  numbers
 }
 
@@ -583,6 +586,8 @@ func (h *ResultHeader) Parse(b []byte, rows int) error {
 			h.Together = s.Int()
 		case "queued_ms":
 			h.Queued = s.Float()
+		case "prepared_ms":
+			h.Prepared = s.Float()
 		default:
 			s.Raw()
 		}

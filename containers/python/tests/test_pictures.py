@@ -365,7 +365,7 @@ def test_an_error_waits_for_the_rows_that_are_begun(monkeypatch: pytest.MonkeyPa
 
     with concurrent.futures.ThreadPoolExecutor(1) as helper:
         monkeypatch.setattr(pictures, "_processors", lambda: 2)
-        monkeypatch.setattr(pictures, "_threads", lambda: helper)
+        monkeypatch.setattr(pictures, "threads", lambda: helper)
         with pytest.raises(MemoryError):
             pictures.each(call, 9)
         assert sorted(called) == [0, 1]

@@ -105,6 +105,10 @@ class Batch:
         raise IndexError(f"row {row} of a batch of {self.rows} rows")
 
 
+Inputs = tuple[Sequence[Given] | Sequence[Seen], Faults]
+"""What a function gets for a batch, and the rows without a picture, which have failed."""
+
+
 class Model(Generic[P, R]):
     """A function with its declaration. It can be called, and tested, like the function."""
 
@@ -317,12 +321,13 @@ class Model(Generic[P, R]):
         """Call the function on the inputs, and return its outputs; both in declared order."""
         if self.is_async:
             return asyncio.run(self.run_async(given, batch))
-        faults: Faults = {}
-        arrays: Sequence[Given] | Sequence[Seen] = given
-        if self.images:
-            arrays = self._see(given, batch, faults)
-            if len(faults) == batch.rows:
-                return self._nothing(batch)
+        return self.call(self.see(given, batch), batch)
+
+    def call(self, inputs: Inputs, batch: Batch) -> list[Array]:
+        """``run`` with inputs whose pictures are pixels, for a function that is not async."""
+        arrays, faults = inputs
+        if faults and len(faults) == batch.rows:
+            return self._nothing(batch)
         if not self.per_row:
             pid = os.getpid()
             try:
@@ -349,12 +354,9 @@ class Model(Generic[P, R]):
     async def run_async(self, given: Sequence[Given], batch: Batch) -> list[Array]:
         """Like ``run`` for an async function; the rows of a per-row function run concurrently."""
         call = cast(Callable[..., Coroutine[Any, Any, object]], self._call)
-        faults: Faults = {}
-        arrays: Sequence[Given] | Sequence[Seen] = given
-        if self.images:
-            arrays = await asyncio.to_thread(self._see, given, batch, faults)
-            if len(faults) == batch.rows:
-                return self._nothing(batch)
+        arrays, faults = await asyncio.to_thread(self.see, given, batch) if self.images else (given, {})
+        if faults and len(faults) == batch.rows:
+            return self._nothing(batch)
         if not self.per_row:
             with OneProcess():
                 value = await call(arrays, batch)
@@ -369,15 +371,18 @@ class Model(Generic[P, R]):
         rows = (contained(one(row)) for row in range(batch.rows))
         return self._stack(await asyncio.gather(*rows, return_exceptions=True), batch)
 
-    def _see(self, given: Sequence[Given], batch: Batch, faults: Faults) -> list[Seen]:
+    def see(self, given: Sequence[Given], batch: Batch) -> Inputs:
         """Make pixels of pictures. A row whose picture cannot be used fails alone."""
+        faults: Faults = {}
+        if not self.images:
+            return given, faults
         seen = cast(list[Seen], list(given))
         for i, image in self.images:
             if (one := given[i]) is not None:
                 seen[i] = see(image, one, self.batched, batch.fits, faults)
         for row, fault in faults.items():
             batch.fail(row, str(fault), invalid=True)
-        return seen
+        return seen, faults
 
     def _nothing(self, batch: Batch) -> list[Array]:
         """Outputs for rows that have all failed: any values, of any size that is declared as -1."""

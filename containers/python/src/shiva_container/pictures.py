@@ -280,7 +280,8 @@ def _check_png(file: Buffer) -> Header:
 
 
 @functools.cache
-def _threads() -> concurrent.futures.ThreadPoolExecutor:
+def threads() -> concurrent.futures.ThreadPoolExecutor:
+    """The threads that decode pictures, as many as there are processors."""
     return concurrent.futures.ThreadPoolExecutor(_processors(), "shiva-pictures")
 
 
@@ -310,7 +311,7 @@ def each(call: Callable[[int], None], rows: int) -> None:
         finally:  # after an error there is no use in the other rows
             left.clear()
 
-    helpers = [_threads().submit(work) for _ in range(min(rows, _processors()) - 1)]
+    helpers = [threads().submit(work) for _ in range(min(rows, _processors()) - 1)]
     try:
         work()
     finally:

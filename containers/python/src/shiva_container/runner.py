@@ -17,12 +17,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from . import wire
+from .ahead import Ahead
 from .arbiter import Arbiter, Joint
 from .arena import Arena, Loan
 from .batches import Batches, read_feedback
 from .forks import OneProcess
 from .link import Job, Link
-from .models import Model, contained, error_text
+from .models import Batch, Inputs, Model, contained, error_text
 from .session import EXCUSE_SECONDS, Lesson
 from .tensors import Buffer
 from .traces import following
@@ -61,6 +62,8 @@ class Runner:
         self._stop = threading.Event()
         self._lessons: queue.Queue[Lesson | None] = queue.Queue(MAX_LESSONS)
         self._dropped = False
+        self._looks_ahead = not model.is_async and model.concurrency == 1
+        """Whether the next batch's pictures are decoded while the function computes."""
         self._worker: Worker
         if model.is_async:
             self._worker = Tasks(self, model.concurrency)
@@ -133,8 +136,23 @@ class Runner:
         self._ready(None)
         return True
 
-    def compute(self, job: Job, now: float, ends: Joint | None = None) -> None:
+    def ahead(self, job: Job) -> Ahead | None:
+        """Begin to make a batch ready for ``compute``; None if it has no pictures to decode."""
+        if not self.model.images or job[2].joint is not None:
+            return None
+        ahead = Ahead(lambda: self._make(job))
+        ahead.begin()
+        return ahead
+
+    def _make(self, job: Job) -> tuple[Inputs, Batch, list[Loan]]:
+        delivery, _, session = job
+        given, batch, lent = self._batches.read(delivery, session.arena)
+        return self.model.see(given, batch), batch, lent
+
+    def compute(self, job: Job, now: float, ends: Joint | None = None, ahead: Ahead | None = None) -> None:
         """Call the function and answer the batch, which is the last one of ``ends`` if given.
+
+        ``ahead`` has its inputs, if they were made ready before.
 
         The next execution is granted before this one is answered: a server hands answers to its
         clients before it reads on, so it would read a grant behind them late.
@@ -149,14 +167,21 @@ class Runner:
         batch_id, arena = delivery.batch_id, session.arena
         lent: list[Loan] = []
         try:
-            arrays, batch, lent = self._batches.read(delivery, arena)
+            if self.model.images:
+                inputs, batch, lent, seconds = (ahead or Ahead(lambda: self._make(job))).take()
+            else:
+                arrays, batch, lent = self._batches.read(delivery, arena)
+                inputs, seconds = (arrays, {}), 0.0
+                del arrays
             if batch.traces:
                 with following(self.model, batch):
-                    outputs = self.model.run(arrays, batch)
+                    outputs = self.model.call(inputs, batch)
             else:
-                outputs = self.model.run(arrays, batch)
+                outputs = self.model.call(inputs, batch)
             frames = self._batches.write(batch_id, outputs, batch, arena, lent)
-            del arrays, outputs
+            if seconds and self._looks_ahead:
+                frames[2] = wire.prepared(frames[2], seconds)
+            del inputs, outputs
         except BaseException as e:  # even SystemExit: the batch must be answered
             frames, lent = self._failure(batch_id, arena, e), []
         del self._calls[id(delivery)]

@@ -256,6 +256,11 @@ def result_pieces(heads: Sequence[TensorHead]) -> list[bytes]:
     return [b'{"outputs":[' + entries[0], *(b"}," + entry for entry in entries[1:]), b"}]}"]
 
 
+def prepared(header: Buffer, seconds: float) -> bytes:
+    """The header of an answer, with the time that the inputs took to be made ready."""
+    return bytes(header)[:-1] + b',"prepared_ms":%.3f}' % (seconds * 1000)
+
+
 def failure(batch_id: bytes, text: str) -> list[Buffer]:
     """The answer to a batch that failed as a whole."""
     return [RESULT, batch_id, to_json({"error": text})]

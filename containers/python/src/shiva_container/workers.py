@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from .ahead import Ahead
 from .link import Job, Link
 from .poller import READ, WRITE, Poller
 
@@ -41,8 +42,11 @@ class Calls(Protocol):
     async def warm_async(self) -> bool:
         """The same in an event loop."""
 
-    def compute(self, job: Job, now: float) -> None:
-        """Compute a batch and answer it."""
+    def ahead(self, job: Job) -> Ahead | None:
+        """Begin to make a batch ready; None if there is nothing to do."""
+
+    def compute(self, job: Job, now: float, *, ahead: Ahead | None = None) -> None:
+        """Compute a batch, which may have been made ready, and answer it."""
 
     async def compute_async(self, job: Job) -> None:
         """The same in an event loop."""
@@ -79,13 +83,14 @@ class Solo:
     While the function is quick the thread also reads the sockets (it leads), so that a batch wakes
     one thread and no other. The I/O thread then only sends heartbeats, and checks from time to time
     whether a call takes long after all: then it takes the sockets back. With a slow function the
-    I/O thread reads all the time, so that the next batch is here when one is done.
+    I/O thread reads all the time, so that the next batch is here when one is done, and its pictures
+    are decoded.
     """
 
     def __init__(self, calls: Calls, attend: Callable[[], None]) -> None:
         self._calls = calls
         self._attend = attend
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[tuple[Job, Ahead | None]] = deque()
         self._poller: Poller[Link] = Poller()
         self._stopped = False
         self._waiting = False
@@ -102,7 +107,9 @@ class Solo:
         self._calls.spawn(self._run)
 
     def submit(self, job: Job) -> None:
-        self._jobs.append(job)
+        # One batch at most is made ready, however many a server sends: that bounds memory.
+        soon = self._began and not self._jobs
+        self._jobs.append((job, self._calls.ahead(job) if soon else None))
         if self._waiting:
             self._poller.wake()
 
@@ -160,15 +167,15 @@ class Solo:
         for link, _ in self._led:
             if link.blocked:
                 link.readable()
-        _, _, session = job = self._jobs.popleft()
-        if session.ended:
+        job, ahead = self._jobs.popleft()
+        if job[2].ended:
             return True
         self._began = began = time.monotonic()
         self._count += 1
         if self._led and not self._watched:
             self._watched = True
             self._attend()
-        self._calls.compute(job, began)
+        self._calls.compute(job, began, ahead=ahead)
         took = time.monotonic() - began
         self._began = 0.0
         if took < QUICK_SECONDS:

@@ -1,0 +1,89 @@
+package scheduler
+
+// Preparation.
+//
+// Some containers prepare the inputs of a batch, decode its pictures above all, while they execute
+// the batch before, and say how long that took (see [Batch.Prepared]). What takes them a large part
+// of an execution is for nothing if the next batch arrives only when the replica is idle: so it is
+// sent that much earlier, although rows that come meanwhile could have joined it.
+
+// preparing is how long a container prepares inputs. It delays nothing, but what is sent is planned
+// with it; each answer corrects it.
+type preparing struct{ row float64 } // ns, mean of the latest batches
+
+const (
+	preparingFade = 1.0 / 8
+	// Of the execution: preparation that takes less is no reason to send a batch that could grow.
+	leastPreparing = 1.0 / 8
+)
+
+// learn adds a batch whose inputs took ns; 0: the container did not say.
+func (p *preparing) learn(rows int, ns int64) {
+	mean := float64(ns) / float64(rows)
+	if p.row == 0 {
+		p.row = mean
+	}
+	p.row += preparingFade * (mean - p.row)
+}
+
+// of is the time for some rows, in ns; 0 if the container says nothing.
+func (p *preparing) of(rows int) int64 { return int64(p.row * float64(rows)) }
+
+// waits reports whether the next batch of a busy replica, a window that could grow, should wait for
+// the answer to the one in flight. Rows that join it gain the time of a batch; the others lose one
+// dispatch overhead, and the time of their preparation where that matters.
+func (c *core) waits(rep *Replica, w *window, p *plan) bool {
+	return rep.busy() && w.rows < w.room && !rep.fast() && !rep.sharing.on && !c.overlaps(rep, w, p)
+}
+
+// overlaps reports whether the preparation of a window is worth more than what may join it until
+// the answer: rows of callers that execute now.
+func (c *core) overlaps(rep *Replica, w *window, p *plan) bool {
+	back := min(rep.callersExecuting(), w.room-w.rows)
+	return c.inTurn(rep, w.rows, back, p)
+}
+
+// halved leaves half of the callers' rows to the batch that is prepared while an idle replica
+// executes this one, if that pays. Otherwise callers that have met once would all be prepared first
+// and executed then, for ever. Rows of one source stay together: it may ask again when it has all.
+func (c *core) halved(rep *Replica, q *queue, w *window, p *plan) {
+	all, _ := c.level()
+	all = min(all, c.sources.inPlay())
+	half := max((all+1)/2, q.together(w.at, (all+1)/2))
+	most := half + c.rows - min(c.rows, c.sources.queued)
+	if rep.busy() || rep.sharing.on || w.bestTime > 0 || w.room <= most || half >= all ||
+		!c.inTurn(rep, half, all-half, p) {
+		return
+	}
+	w.rows, w.room, w.why = min(w.rows, most), most, CloseTogether
+}
+
+// inTurn reports whether two groups of rows in turn, each prepared while the other executes, are
+// answered as soon as one group of all. In turn they take both executions. Together they take one
+// larger execution, and the time in which the replica has nothing to do: the preparation of all, and
+// the way to the callers of the second group and back.
+func (c *core) inTurn(rep *Replica, rows, others int, p *plan) bool {
+	one := p.mean(float64(rows))
+	switch {
+	case float64(rep.preparing.of(rows)) < leastPreparing*one:
+		return false
+	case others == 0:
+		return true
+	}
+	all := rows + others
+	return one+p.mean(float64(others)) <=
+		c.sources.delays.median()+float64(rep.preparing.of(all))+p.mean(float64(all))
+}
+
+// together counts the rows from a place on of at least n rows, with all that follow from the source
+// of the last one; fewer if there are no more.
+func (q *queue) together(at cursor, n int) (rows int) {
+	for last := (*source)(nil); !q.end(at); at = q.next(at) {
+		it := q.item(at)
+		if rows >= n && it.req.source != last {
+			break
+		}
+		rows, last = rows+it.rows(), it.req.source
+	}
+	return rows
+}
