@@ -52,6 +52,7 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 	if bestRate == 0 {
 		return window{}, false
 	}
+	best, bestRate = p.inRequests(q, best, bestRate)
 	p.best = p.whole(best.rows)
 	if n := min(p.near(p.target), limit, q.rows); p.target > 0 && n != best.rows {
 		at := p.startOf(q, n)
@@ -73,6 +74,36 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 		best.why = best.left
 	}
 	return best, true
+}
+
+// inRequests returns the window with the rows of whole requests, which are not divided: those that
+// fit, or one more if that has the higher rate. The time of sizes that no requests add up to is
+// interpolated, and may look better by a little.
+func (p *plan) inRequests(q *queue, w window, rate float64) (window, float64) {
+	if q.items == q.rows {
+		return w, rate
+	}
+	fit, next := 0, 0
+	for at := w.at; next == 0 && !q.end(at); at = q.next(at) {
+		switch n := q.item(at).rows(); {
+		case n > w.cap:
+			return w, rate // it is divided
+		case fit+n > w.rows:
+			next = fit + n
+		default:
+			fit += n
+		}
+	}
+	if fit == w.rows || fit == 0 {
+		return w, rate
+	}
+	w.rows, rate = fit, p.rate(fit)*p.inTime(q, w.at, fit)
+	if next > 0 && next <= w.cap {
+		if more := p.rate(next) * p.inTime(q, w.at, next); more >= rate {
+			w.rows, rate = next, more
+		}
+	}
+	return w, rate
 }
 
 // smaller returns why a window of that many rows looks better than any larger one up to limit: the

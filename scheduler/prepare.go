@@ -60,8 +60,8 @@ func (c *core) halved(rep *Replica, q *queue, w *window, p *plan) {
 
 // inTurn reports whether two groups of rows in turn, each prepared while the other executes, are
 // answered as soon as one group of all. In turn they take both executions. Together they take one
-// larger execution, and the time in which the replica has nothing to do: the preparation of all, and
-// the way to the callers of the second group and back.
+// larger execution, and the time in which the replica has nothing to do: the preparation of all,
+// and the way to the callers of the second group and back.
 func (c *core) inTurn(rep *Replica, rows, others int, p *plan) bool {
 	one := p.mean(float64(rows))
 	switch {

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .arena import Loan
-from .models import Batch, Inputs
+from .images import Inputs
+from .models import Batch
 from .pictures import threads
 
 

@@ -369,6 +369,9 @@ Fits = dict[str, tuple[Fit, ...]]
 Faults = dict[int, PictureError]
 """Rows whose pictures cannot be used."""
 
+Inputs = tuple[Sequence[Given] | Sequence[Seen], Faults]
+"""What a function gets for a batch, and the rows without a picture, which have failed."""
+
 
 def see(image: Image, given: Array | Regions, batched: bool, fits: Fits, faults: Faults) -> Array | list[Array]:
     """The pixels of an input, from the files, pixels or regions that arrived for it.

@@ -18,7 +18,7 @@ import numpy as np
 
 from .feedback import Feedback
 from .forks import OneProcess, end_child
-from .images import Faults, Fit, Fits, Given, Image, Seen, see
+from .images import Faults, Fit, Fits, Given, Image, Inputs, Seen, see
 from .pictures import PictureError
 from .tensors import Array, DeclarationError, Tensor, TensorError, convert, describe
 
@@ -103,10 +103,6 @@ class Batch:
             if row < first:
                 return request
         raise IndexError(f"row {row} of a batch of {self.rows} rows")
-
-
-Inputs = tuple[Sequence[Given] | Sequence[Seen], Faults]
-"""What a function gets for a batch, and the rows without a picture, which have failed."""
 
 
 class Model(Generic[P, R]):

@@ -23,7 +23,8 @@ from .arena import Arena, Loan
 from .batches import Batches, read_feedback
 from .forks import OneProcess
 from .link import Job, Link
-from .models import Batch, Inputs, Model, contained, error_text
+from .images import Inputs
+from .models import Batch, Model, contained, error_text
 from .session import EXCUSE_SECONDS, Lesson
 from .tensors import Buffer
 from .traces import following
