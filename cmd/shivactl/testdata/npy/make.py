@@ -13,7 +13,7 @@ def save(name: str, array: np.ndarray, version: tuple[int, int] | None = None) -
         np.lib.format.write_array(f, array, version=version, allow_pickle=name == "object")
 
 
-for kind in "i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 f16 c8 c16".split():
+for kind in ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "f16", "c8", "c16"]:
     values = np.arange(6).reshape(2, 3)
     if kind[0] != "u":
         values = values - 2

@@ -22,8 +22,8 @@ from .arbiter import Arbiter, Joint
 from .arena import Arena, Loan
 from .batches import Batches, read_feedback
 from .forks import OneProcess
-from .link import Job, Link
 from .images import Inputs
+from .link import Job, Link
 from .models import Batch, Model, contained, error_text
 from .session import EXCUSE_SECONDS, Lesson
 from .tensors import Buffer
