@@ -26,7 +26,7 @@ type deadline struct{}
 // must reach to be taken instead.
 const agreed = 0.9
 
-// lookahead is how many requests that are too large for the size being tried are skipped.
+// lookahead is how many requests are tried as the first one of a size that they do not add up to.
 const lookahead = 16
 
 func (deadline) pick(q *queue, p *plan) (window, bool) {
@@ -39,25 +39,29 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 			continue
 		}
 		at := p.startOf(q, n)
-		for i := 0; i < lookahead && !q.end(at) && min(q.item(at).rows(), limit) > n; i++ {
-			at = q.next(at)
-		}
-		if q.end(at) || min(q.item(at).rows(), limit) > n {
-			continue
-		}
-		if rate := most * p.inTime(q, at, n); rate > bestRate {
-			best, bestRate = window{at: at, rows: n, cap: limit}, rate
+		for i := 0; i < lookahead && !q.end(at); i, at = i+1, q.next(at) {
+			rows := q.fitting(at, n, limit)
+			if rows == 0 {
+				continue
+			}
+			if rate := p.rate(rows) * p.inTime(q, at, rows); rate > bestRate {
+				best, bestRate = window{at: at, rows: rows, cap: limit}, rate
+			}
+			if rows == n {
+				break
+			}
 		}
 	}
 	if bestRate == 0 {
 		return window{}, false
 	}
-	best, bestRate = p.inRequests(q, best, bestRate)
 	p.best = p.whole(best.rows)
 	if n := min(p.near(p.target), limit, q.rows); p.target > 0 && n != best.rows {
 		at := p.startOf(q, n)
-		if rate := p.rate(n) * p.inTime(q, at, n); rate >= agreed*bestRate && min(q.item(at).rows(), limit) <= n {
-			best, bestRate = window{at: at, rows: n, cap: limit}, rate
+		if n = q.fitting(at, n, limit); n > 0 {
+			if rate := p.rate(n) * p.inTime(q, at, n); rate >= agreed*bestRate {
+				best, bestRate = window{at: at, rows: n, cap: limit}, rate
+			}
 		}
 	}
 	if w, ok := p.trying(q, best, bestRate); ok {
@@ -76,34 +80,24 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 	return best, true
 }
 
-// inRequests returns the window with the rows of whole requests, which are not divided: those that
-// fit, or one more if that has the higher rate. The time of sizes that no requests add up to is
-// interpolated, and may look better by a little.
-func (p *plan) inRequests(q *queue, w window, rate float64) (window, float64) {
+// fitting is how many rows from a place on a batch for n rows has; 0: the first request has more.
+// Requests are not divided, unless they have more than limit rows.
+func (q *queue) fitting(at cursor, n, limit int) int {
 	if q.items == q.rows {
-		return w, rate
+		return n
 	}
-	fit, next := 0, 0
-	for at := w.at; next == 0 && !q.end(at); at = q.next(at) {
-		switch n := q.item(at).rows(); {
-		case n > w.cap:
-			return w, rate // it is divided
-		case fit+n > w.rows:
-			next = fit + n
+	rows := 0
+	for ; !q.end(at) && rows < n; at = q.next(at) {
+		switch more := q.item(at).rows(); {
+		case more > limit && (rows > 0 || n == limit):
+			return n
+		case rows+more > n:
+			return rows
 		default:
-			fit += n
+			rows += more
 		}
 	}
-	if fit == w.rows || fit == 0 {
-		return w, rate
-	}
-	w.rows, rate = fit, p.rate(fit)*p.inTime(q, w.at, fit)
-	if next > 0 && next <= w.cap {
-		if more := p.rate(next) * p.inTime(q, w.at, next); more >= rate {
-			w.rows, rate = next, more
-		}
-	}
-	return w, rate
+	return rows
 }
 
 // smaller returns why a window of that many rows looks better than any larger one up to limit: the

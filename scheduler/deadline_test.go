@@ -7,8 +7,8 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// TestDeadlineAgainstAllWindows compares the strategy with trying every run of waiting rows, each
-// with every execution time of the spread.
+// TestDeadlineAgainstAllWindows compares the strategy with trying every run of waiting requests,
+// each with every execution time of the spread.
 func TestDeadlineAgainstAllWindows(t *testing.T) {
 	budgettest.OneGoroutine(t)
 	for seed := range uint64(budgettest.Rounds(500)) {
@@ -51,10 +51,22 @@ func TestDeadlineAgainstAllWindows(t *testing.T) {
 			}
 			return p.rate(n) * float64(good) / float64(n*len(prof.spread.levels))
 		}
-		best := 0.0
-		for from := range rows {
-			for n := 1; n <= min(limit, len(rows)-from); n++ {
-				best = max(best, rate(from, n))
+		best, possible := 0.0, make(map[[2]int]bool)
+		try := func(from, n int) {
+			best = max(best, rate(from, n))
+			possible[[2]int{from, n}] = true
+		}
+		for at := q.start(); !q.end(at); at = q.next(at) {
+			from, n := q.rows-q.rowsFrom(at), 0
+			for last := at; !q.end(last) && n < limit; last = q.next(last) {
+				one := q.item(last).rows()
+				if one > limit { // it is divided
+					for n++; n <= limit; n++ {
+						try(from, n)
+					}
+				} else if n += one; n <= limit {
+					try(from, n)
+				}
 			}
 		}
 		w, ok := deadline{}.pick(&q, &p)
@@ -66,14 +78,16 @@ func TestDeadlineAgainstAllWindows(t *testing.T) {
 			t.Fatalf("seed %d: %d rows, room for %d, of at most %d and %d", seed, w.rows, w.room, limit,
 				q.rowsFrom(w.at))
 		default:
-			got := rate(q.rows-q.rowsFrom(w.at), w.rows)
-			share := 0.9999
-			if multi { // requests are not cut to fit
-				share = 0.7
+			from := q.rows - q.rowsFrom(w.at)
+			got, share := rate(from, w.rows), 0.9999
+			if multi { // not every run is tried
+				share = 0.9
+			}
+			if !possible[[2]int{from, w.rows}] {
+				t.Fatalf("seed %d: requests do not add up to %d rows from %d", seed, w.rows, from)
 			}
 			if got < share*best || got == 0 {
-				t.Fatalf("seed %d: got %d rows from %d at rate %v, the best one is %v", seed, w.rows,
-					q.rows-q.rowsFrom(w.at), got, best)
+				t.Fatalf("seed %d: got %d rows from %d at rate %v, the best one is %v", seed, w.rows, from, got, best)
 			}
 		}
 	}
