@@ -51,6 +51,41 @@ func TestCallersFromAnyBelief(t *testing.T) {
 	}
 }
 
+// TestCallersWithDeadlinesFromAnyBelief: nor does a belief keep clients apart whose deadlines are
+// hardly longer than a batch of all, or than two. What would correct it is a batch that is believed
+// to be late. There is always one: a trial of a size is planned as if it took as long as the
+// present one (wait), rows that are late anyway are not sent alone while others are due, and
+// clients whose rows would be late ask again together (startOver).
+func TestCallersWithDeadlinesFromAnyBelief(t *testing.T) {
+	const think = 300 * time.Microsecond
+	many := max(*beliefs, 3)
+	for _, p := range sim.Kinds()[:2] { // linear, constant 120 ms
+		t.Run(p.Name, func(t *testing.T) {
+			t.Parallel()
+			for _, clients := range []int{2, 3, 8, 32} {
+				possible := p.Together(clients, think, 0.9)
+				all := time.Duration(float64(clients)/possible*float64(time.Second)) - think
+				for _, batches := range []float64{1.2, 1.5, 2.5} {
+					l := sim.Loops{Profile: p, Clients: clients, Warm: 60 * time.Second, Length: 10 * time.Second,
+						Deadline: time.Duration(batches * float64(all))}
+					for i := range many {
+						l.Seed = uint64(i)
+						l.Replica = func(r *scheduler.Replica) { scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18))) }
+						r, err := sim.RunLoops(l, scheduler.ModelConfig{})
+						if err != nil {
+							t.Fatal(err)
+						}
+						if of := r.Closed.Rate / possible; of < 0.8 {
+							t.Errorf("%d clients, deadlines of %.1f batches, belief %d: "+
+								"%.3f of the possible rate, want 0.8", clients, batches, i, of)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestCallersOfServersFromAnyBelief: nor does any belief of servers that share a container keep
 // their clients apart.
 func TestCallersOfServersFromAnyBelief(t *testing.T) {

@@ -64,28 +64,40 @@ func (c *core) gather(rep *Replica, q *queue, w *window, p *plan, now int64, fx 
 	if c.allowance <= 0 {
 		return now
 	}
-	next := gathering{replica: rep, began: now, due: cs.due, from: cs.newest.since, asked: cs.asking}
-	room := w.room
-	if w.why == CloseDeadline {
-		room = w.cap // its rows leave no time for others, and may start over
-	}
-	if w.rows < room {
-		c.bestWait(&next, p, room, false)
-	}
-	if room := p.trialRoom(q, w); next.until == 0 && w.rows < room {
-		c.bestWait(&next, p, room, true)
-	}
-	if next.until <= now {
-		return now
-	}
-	last := q.item(w.at).deadline - p.planned(p.known(w.rows+cs.due)) - (p.start - now)
-	if next.until > last && !c.startOver(q, w, p, next.until, now, fx) {
-		if next.until = last; last <= now {
-			return now
+	for _, probe := range []bool{false, true} {
+		if next := c.wait(rep, q, w, p, probe, now, fx); next.until > now {
+			*g = next
+			return g.until
 		}
 	}
-	*g = next
-	return g.until
+	return now
+}
+
+// wait is the wait of a replica that could be sent w; its end is not after now if it should not
+// wait. probe: for a trial of a larger size, which is taken to be as fast as the present one: a
+// belief that it is too slow, also for the deadlines, must not keep it from being measured.
+func (c *core) wait(rep *Replica, q *queue, w *window, p *plan, probe bool, now int64, fx *effects) gathering {
+	cs := &c.sources.callers
+	next := gathering{replica: rep, began: now, due: cs.due, from: cs.newest.since, asked: cs.asking}
+	room, rows := w.room, p.known(w.rows+cs.due)
+	switch {
+	case probe:
+		room, rows = p.trialRoom(q, w), w.rows
+	case w.why == CloseDeadline:
+		room = w.cap // its rows leave no time for others, and may start over
+	}
+	if w.rows >= room {
+		return gathering{}
+	}
+	if c.bestWait(&next, p, room, probe); next.until == 0 && w.rows == 0 {
+		// A row that is late if it is sent now makes the next one late, too, which waits for it.
+		next.until, next.hoped, next.gain = next.from+int64(cs.delays.median()), float64(cs.due)/2, 2
+	}
+	last := q.item(w.at).deadline - p.planned(rows) - (p.start - now)
+	if next.until > max(now, last) && !c.startOver(q, w, p, next.until, now, fx) {
+		next.until = last
+	}
+	return next
 }
 
 // gatherLate is gather where no waiting row can be in time.
@@ -231,8 +243,12 @@ func (p *plan) trialRoom(q *queue, w *window) int {
 // pay for it, and it is charged with the time of the rows that would have been sent: not to the
 // allowance of waits, since those that follow keep together who has just met.
 func (c *core) startOver(q *queue, w *window, p *plan, until, now int64, fx *effects) bool {
-	n := min(w.cap, q.rows+c.sources.due)
+	n, head := min(w.cap, q.rows+c.sources.due), q.head().req
 	took := p.planned(p.known(n)) + p.start - now
+	for n > 1 && until-now+took > head.deadline-head.submitted { // so many would be late again
+		n--
+		took = p.planned(p.known(n)) + p.start - now
+	}
 	t := float64(until-now) + p.typical(p.known(n))
 	if c.restarts <= 0 || !*c.cfg.Shed ||
 		w.rows > 0 && float64(n)/t <= (1+leastGain)*float64(w.rows)/p.typical(w.rows) {
