@@ -58,7 +58,7 @@ func TestCallersFromAnyBelief(t *testing.T) {
 // clients whose rows would be late ask again together (startOver).
 func TestCallersWithDeadlinesFromAnyBelief(t *testing.T) {
 	const think = 300 * time.Microsecond
-	many := max(*beliefs, 3)
+	many := max(*beliefs, 6)
 	for _, p := range sim.Kinds()[:2] { // linear, constant 120 ms
 		t.Run(p.Name, func(t *testing.T) {
 			t.Parallel()
@@ -70,7 +70,9 @@ func TestCallersWithDeadlinesFromAnyBelief(t *testing.T) {
 						Deadline: time.Duration(batches * float64(all))}
 					for i := range many {
 						l.Seed = uint64(i)
-						l.Replica = func(r *scheduler.Replica) { scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18))) }
+						l.Replica = func(r *scheduler.Replica) {
+							scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18)))
+						}
 						r, err := sim.RunLoops(l, scheduler.ModelConfig{})
 						if err != nil {
 							t.Fatal(err)
