@@ -4,7 +4,6 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 
-# The parts of "make test" and of "make nightly", in their order.
 TEST := fmt vet unit race python e2e
 NIGHTLY := fuzz soak seeds networks manual upgrade-test dashboards devices gst-test k8s dist-check
 
@@ -18,8 +17,7 @@ FROM ?= 1
 PLANTS ?= 500
 DIST ?= bin/dist
 ARCH ?= amd64 arm64
-# The previous release: the last tag, or without tags the last commit before containers decided
-# which server's batch is next.
+# The last tag, or without tags the last commit before containers decided whose batch is next.
 UPGRADE_FROM ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo 33dab3f)
 STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -115,7 +113,7 @@ fuzz: ## fuzz targets that match FUZZ (all) for FUZZTIME (2m) each; FUZZ_CORPUS 
 	.ci/fuzz $(FUZZTIME) '$(FUZZ)' $(PACKAGES)
 
 soak: build $(VENV)/ready ## long simulations, buffers reused under the race detector, the server for SOAKTIME (10m), a million requests of MUTANTS
-	go test -count=1 -vet=off -run '^(TestNoAbsorbingState|TestNewestFrame|TestCallersFromAnyBelief)$$' ./scheduler -all -frames 1000000
+	go test -count=1 -vet=off -run '^(TestNoAbsorbingState|TestNewestFrame|TestCallers.*FromAnyBelief)$$' ./scheduler -all -frames 1000000
 	SHIVA_INVARIANTS=off $(RACE) -count=1 -skip '^TestMisuse$$' ./server/internal/tcp ./shiva/... ./containers/internal/arena
 	SHIVA_INVARIANTS=off $(RACE) -count=1 -timeout 2h ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME)
 	go test -count=1 -vet=off ./server -run 'TestPollersSoak$$' -pollers 10000
@@ -151,7 +149,6 @@ dashboards: ## Prometheus scrapes a loaded server: names, queries, alerts; an Op
 	@GOWORK=off go build -C server/internal/trace/testdata/collector -o $(CURDIR)/bin/collector .
 	go test -count=1 -vet=off ./server -run 'TestTrace' -collector $(CURDIR)/bin/collector
 
-# libFuzzer counts in seconds.
 devices: ## the client in C on big-endian and Cortex-M machines, its size and stack, cppcheck, libFuzzer; arm64's byte order
 	@.ci/install cc=gcc,libc6-dev s390x-linux-gnu-gcc=gcc-s390x-linux-gnu,libc6-dev-s390x-cross qemu-s390x=qemu-user \
 	  arm-none-eabi-gcc=gcc-arm-none-eabi,libnewlib-arm-none-eabi qemu-system-arm cppcheck clang=clang,libclang-rt-dev
@@ -167,8 +164,7 @@ gst-test: build $(VENV)/ready ## the GStreamer element in pipelines of gst-launc
 	$(PYTHON) -m pytest -q server/e2e/gstreamer
 	go test -count=1 -tags $(TAGS),e2e ./server/e2e -run 'TestE2EPages$$' -page examples/gstreamer/README.md
 
-# A kube-apiserver is 1,800 packages, and the controller has 400 that the server does not have: both
-# are modules of their own, as is their test.
+# Modules of their own: a kube-apiserver is 1,800 packages, and the controller has 400 more.
 K8S := examples/kubernetes/test/apiserver examples/kubernetes/test cmd/shiva-controller
 k8s: build programs $(VENV)/ready ## chart, probes, controller and the KServe runtime against a real kube-apiserver, which is built
 	@for module in $(K8S); do GOWORK=off go -C $$module mod tidy -diff; done
