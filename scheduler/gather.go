@@ -109,7 +109,11 @@ func (c *core) gatherLate(rep *Replica, start, now int64, fx *effects) (until in
 	_, q := b.top()
 	p := rep.plan(c, start, b.rowBytes)
 	n := rep.strategy.limit(p)
-	return c.gather(rep, q, &window{at: q.start(), room: n, cap: n}, p, now, fx)
+	w := &window{at: q.start(), room: n, cap: n}
+	if p.granted && c.startOver(q, w, p, now+int64(c.sources.delays.median()), now, fx) {
+		return never // there is nothing left for this grant; the next one is for all servers' rows
+	}
+	return c.gather(rep, q, w, p, now, fx)
 }
 
 // gatherOffer decides until when the offer of a shared replica waits for callers; now: it is made;

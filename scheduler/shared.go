@@ -87,8 +87,10 @@ func (r *Replica) Grant(id uint64, here, elsewhere, target int) {
 	c.dispatch(now, fx)
 	if s.granted || !s.on { // nothing was sent
 		s.granted = false
-		s.paused = now + offerPause
-		c.wakeAt(s.paused)
+		if c.rows > 0 { // else what comes is new, and offered at once
+			s.paused = now + offerPause
+			c.wakeAt(s.paused)
+		}
 		fx.offers = append(fx.offers, replicaOffer{r, Offer{Grant: id}})
 	}
 	r.m.end(fx, now)
