@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import io
 import struct
 import threading
 import time
+import weakref
 import zlib
 from typing import Any
 
@@ -373,3 +375,29 @@ def test_an_error_waits_for_the_rows_that_are_begun(monkeypatch: pytest.MonkeyPa
         called.clear()
         pictures.each(called.append, 9)
         assert sorted(called) == list(range(9))
+
+
+@pytest.mark.parametrize("bad", [b"bad", file(scene(), "PNG")[:-20], file(scene())[:-20]], ids=["no", "PNG", "JPEG"])
+def test_a_picture_that_fails_keeps_no_input(bad: bytes) -> None:
+    """A model that keeps one gets copies from then on, which one bad picture would cost all."""
+
+    @model(
+        name="weighted",
+        inputs=[Image("image", height=HEIGHT, width=WIDTH), Tensor("weight", "FP32", [-1, 1])],
+        outputs=[Tensor("weight", "FP32", [-1])],
+        batched=True,
+    )
+    def weighted(image: Any, weight: Any) -> Any:
+        return weight[:, 0].copy()
+
+    weight = np.ones((2, 1), np.float32)
+    kept = weakref.ref(weight)
+    batch = Batch(2)
+    gc.disable()
+    try:
+        weighted.run([files(bad, file(scene(), "PNG")), weight], batch)
+        del weight
+        assert list(batch.errors) == [0]
+        assert kept() is None
+    finally:
+        gc.enable()
