@@ -448,7 +448,7 @@ def _made(
         try:
             pixels, found[row] = make(row)
         except PictureError as e:
-            faults[row] = PictureError(str(e))  # without a traceback, whose frames refer to the inputs
+            faults[row] = PictureError(str(e))  # no traceback: its frames refer to the inputs
             pixels = np.zeros([size or 1 for size in image.sizes], np.uint8)
         if whole is None:
             made[row] = np.array(pixels, order="C") if own else np.ascontiguousarray(pixels)
