@@ -39,8 +39,15 @@ func (c *core) waits(rep *Replica, w *window, p *plan) bool {
 // overlaps reports whether the preparation of a window is worth more than what may join it until
 // the answer: rows of callers that execute now.
 func (c *core) overlaps(rep *Replica, w *window, p *plan) bool {
-	back := min(rep.callersExecuting(), w.room-w.rows)
-	return c.inTurn(rep, w.rows, back, p)
+	if !rep.prepares(w.rows, p) { // the usual case, at each arrival: it must cost nothing
+		return false
+	}
+	return c.inTurn(rep, w.rows, min(rep.callersExecuting(), w.room-w.rows), p)
+}
+
+// prepares reports whether the preparation of some rows is a large part of their execution.
+func (r *Replica) prepares(rows int, p *plan) bool {
+	return r.preparing.row > 0 && float64(r.preparing.of(rows)) >= leastPreparing*p.mean(float64(rows))
 }
 
 // halved leaves half of the callers' rows to the batch that is prepared while an idle replica
@@ -49,13 +56,15 @@ func (c *core) overlaps(rep *Replica, w *window, p *plan) bool {
 func (c *core) halved(rep *Replica, q *queue, w *window, p *plan) {
 	all, _ := c.level()
 	all = min(all, c.sources.inPlay())
-	half := max((all+1)/2, q.together(w.at, (all+1)/2))
-	most := half + c.rows - min(c.rows, c.sources.queued)
-	if rep.busy() || rep.sharing.on || w.bestTime > 0 || w.room <= most || half >= all ||
-		!c.inTurn(rep, half, all-half, p) {
+	half := (all + 1) / 2
+	if rep.busy() || w.bestTime > 0 || !rep.prepares(half, p) {
 		return
 	}
-	w.rows, w.room, w.why = min(w.rows, most), most, CloseTogether
+	half = max(half, q.together(w.at, half))
+	most := half + c.rows - min(c.rows, c.sources.queued)
+	if w.room > most && half < all && c.inTurn(rep, half, all-half, p) {
+		w.rows, w.room, w.why = min(w.rows, most), most, CloseTogether
+	}
 }
 
 // inTurn reports whether two groups of rows in turn, each prepared while the other executes, are
@@ -63,15 +72,8 @@ func (c *core) halved(rep *Replica, q *queue, w *window, p *plan) {
 // larger execution, and the time in which the replica has nothing to do: the preparation of all,
 // and the way to the callers of the second group and back.
 func (c *core) inTurn(rep *Replica, rows, others int, p *plan) bool {
-	one := p.mean(float64(rows))
-	switch {
-	case float64(rep.preparing.of(rows)) < leastPreparing*one:
-		return false
-	case others == 0:
-		return true
-	}
 	all := rows + others
-	return one+p.mean(float64(others)) <=
+	return others == 0 || p.mean(float64(rows))+p.mean(float64(others)) <=
 		c.sources.delays.median()+float64(rep.preparing.of(all))+p.mean(float64(all))
 }
 

@@ -204,3 +204,50 @@ func TestPreparationThatStalls(t *testing.T) {
 		}
 	}
 }
+
+// TestPreparationOfShared: the times of a shared container, from the grant to the answer, include
+// its preparation.
+func TestPreparationOfShared(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		clock := schedtest.NewClock()
+		sched, err := scheduler.New(scheduler.Config{Clock: clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sched.Close()
+		p := &preparer{clock: clock, prepare: schedtest.Linear(10*time.Millisecond, 0),
+			exec: schedtest.Linear(20*time.Millisecond, 0)}
+		spec := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1}}}
+		rep, err := sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"},
+			scheduler.Spec{Inputs: spec, Outputs: spec}, p, scheduler.ReplicaOptions{Offer: func(scheduler.Offer) {}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rep.Share(shared)
+		x, err := tensor.FromSlice(tensor.Shape{1, 1}, []uint8{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answered []error
+		for i := range uint64(8) {
+			l := &looper{sched: sched, clock: clock, patience: time.Second, answered: &answered}
+			l.Model, l.Inputs, l.Rows, l.Source = rep.Model(), []tensor.Tensor{x}, 1, 1
+			if i == 0 {
+				l.ask()
+			}
+			if shared {
+				rep.Grant(i+1, 1, 0, 0)
+			}
+			clock.Advance(31 * time.Millisecond)
+		}
+		s := rep.Stats()
+		if len(answered) < 7 {
+			t.Fatalf("shared %t: %d answers", shared, len(answered))
+		}
+		if took := s.Measured[0].Took; shared && (s.Preparation != 0 || took != 30*time.Millisecond) {
+			t.Errorf("shared: it prepares in %v and executes in %v, want 0s and 30ms", s.Preparation, took)
+		} else if !shared && s.Preparation != 10*time.Millisecond {
+			t.Errorf("it prepares in %v, want 10ms", s.Preparation)
+		}
+	}
+}

@@ -337,6 +337,9 @@ func (r *Replica) learn(b *Batch, now int64) {
 		took = max(took-b.executed.queued, took/8)
 	}
 	prepared := min(b.prepared, now-b.sent)
+	if r.sharing.on {
+		prepared = 0 // its times are measured as a whole, see ready
+	}
 	if prepared > 0 {
 		took = max(min(took, now-b.sent-prepared), took/8)
 	}
