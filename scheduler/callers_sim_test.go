@@ -11,6 +11,17 @@ import (
 	"github.com/shivad/shivad/scheduler/sim"
 )
 
+// fromBelief runs loops whose seed says what their replicas believe to begin with.
+func fromBelief(t *testing.T, l sim.Loops, seed int) *sim.LoopsResult {
+	l.Seed = uint64(seed)
+	l.Replica = func(r *scheduler.Replica) { scheduler.Believe(r, rand.New(rand.NewPCG(l.Seed, 18))) }
+	r, err := sim.RunLoops(l, scheduler.ModelConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 // TestCallersFromAnyBelief: whatever a profile believes, clients that ask again on each answer come
 // to meet: two and three of them always, and larger groups in the mean, within half a minute. What
 // larger groups lack are profiles that have not been corrected yet: a trial of 64 rows that take
@@ -28,15 +39,7 @@ func TestCallersFromAnyBelief(t *testing.T) {
 				l := sim.Loops{Profile: p, Clients: clients, Warm: 30 * time.Second, Length: 10 * time.Second}
 				sum := 0.0
 				for i := range many {
-					l.Seed = uint64(i)
-					l.Replica = func(r *scheduler.Replica) {
-						scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18)))
-					}
-					r, err := sim.RunLoops(l, scheduler.ModelConfig{})
-					if err != nil {
-						t.Fatal(err)
-					}
-					of := r.Closed.Rate / p.Together(clients, think, 0.9)
+					of := fromBelief(t, l, i).Closed.Rate / p.Together(clients, think, 0.9)
 					if sum += of; clients <= 3 && of < 0.9 {
 						t.Errorf("%d clients, belief %d: %.3f of the possible rate, want 0.9", clients, i, of)
 					}
@@ -69,15 +72,7 @@ func TestCallersWithDeadlinesFromAnyBelief(t *testing.T) {
 					l := sim.Loops{Profile: p, Clients: clients, Warm: 60 * time.Second, Length: 10 * time.Second,
 						Deadline: time.Duration(batches * float64(all))}
 					for i := range many {
-						l.Seed = uint64(i)
-						l.Replica = func(r *scheduler.Replica) {
-							scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18)))
-						}
-						r, err := sim.RunLoops(l, scheduler.ModelConfig{})
-						if err != nil {
-							t.Fatal(err)
-						}
-						if of := r.Closed.Rate / possible; of < 0.8 {
+						if of := fromBelief(t, l, i).Closed.Rate / possible; of < 0.8 {
 							t.Errorf("%d clients, deadlines of %.1f batches, belief %d: "+
 								"%.3f of the possible rate, want 0.8", clients, batches, i, of)
 						}
@@ -95,13 +90,8 @@ func TestCallersOfServersFromAnyBelief(t *testing.T) {
 		for _, clients := range []int{2, 8} {
 			for i := range max(*beliefs, 4) {
 				l := sim.Loops{Profile: p, Clients: clients, Servers: 2, Delay: 50 * time.Microsecond,
-					Warm: 30 * time.Second, Length: 10 * time.Second, Seed: uint64(i)}
-				l.Replica = func(r *scheduler.Replica) { scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18))) }
-				r, err := sim.RunLoops(l, scheduler.ModelConfig{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if of := r.Closed.Rate / p.Together(clients, 500*time.Microsecond, 0.9); of < 0.9 {
+					Warm: 30 * time.Second, Length: 10 * time.Second}
+				if of := fromBelief(t, l, i).Closed.Rate / p.Together(clients, 500*time.Microsecond, 0.9); of < 0.9 {
 					t.Errorf("%s, %d clients, belief %d: %.3f of the possible rate, want 0.9", p.Name, clients, i, of)
 				}
 			}
