@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,6 +64,9 @@ func TestHistorySurvives(t *testing.T) {
 	o := operator{t, s}
 	o.expect("PUT", "/v1/models/rolled/default_version", `{"version":"1"}`, 200)
 	changed := `changed from 127.0.0.1: model: {"default_version":""} → {"default_version":"1"}`
+	if got := lines(t, s, "rolled"); !slices.Contains(got, changed) {
+		t.Errorf("an operator who asks after a change finds %q", got)
+	}
 	is(s, "rolled", "served 1 by 1 from 127.0.0.1", "default 1", "served 2 by 1 from 127.0.0.1", "default 2", changed, "default 1")
 	one.Close()
 	version(t, s, "1").Close() // back at once, so its event continues; then it ends again
@@ -71,10 +75,9 @@ func TestHistorySurvives(t *testing.T) {
 	o.expect("POST", "/v1/apps", `{"name":"app","models":["rolled"]}`, 201)
 	o.expect("GET", "/v1/history/rolled", "", 200, `"what":"served"`)
 	o.expect("GET", "/v1/history/none", "", 404, "there is no history")
-	budgettest.Until(t, "the application's history", func() bool {
-		l := lines(t, s, "app")
-		return len(l) == 1 && strings.Contains(l[0], `"name":"app"`)
-	})
+	if l := lines(t, s, "app"); len(l) != 1 || !strings.Contains(l[0], `"name":"app"`) {
+		t.Errorf("the application's history is %q at once", l)
+	}
 	stop(t, s)
 
 	s = run()
@@ -84,13 +87,14 @@ func TestHistorySurvives(t *testing.T) {
 
 	// A server that is killed writes no end.
 	version(t, s, "3")
+	var e state.Entry
 	budgettest.Until(t, "version 3 to be written", func() bool {
-		return strings.Contains(fmt.Sprint(lines(t, s, "rolled")), "served 3 by 1")
+		var err error
+		if e, err = s.store.State().Get(state.Key("history", "rolled")); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(e.Value), `"version":"3"`)
 	})
-	e, err := s.store.State().Get(state.Key("history", "rolled"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	stop(t, s)
 	store, err := state.Open(t.Context(), at, state.Options{})
 	if err != nil {

@@ -110,8 +110,9 @@
 //     an end, so that a container in a crash loop writes a line and not a page. The last hundred
 //     events of a name and 256 names are kept, names that serve first: otherwise any client that
 //     may register could fill the store, or push out important events. A separate goroutine writes
-//     the history, a few times a second at most; while the store is unreachable, events beyond
-//     these limits are lost.
+//     the history, a few times a second at most; a question writes what it asks for first, so that
+//     an operator finds the change just made. While the store is unreachable, events beyond these
+//     limits are lost.
 //
 //   - An import creates and replaces, and deletes nothing except the learned state of another
 //     application of the same name. It is planned as a whole, checked change by change and then all

@@ -60,8 +60,9 @@ type History struct {
 	mu      sync.Mutex
 	pending map[string]*pending // by name
 
-	// Owned by the goroutine of Run.
-	server  string                    // how events name this server
+	// turn is held while the history of a name is written. mu may be taken below it.
+	turn    sync.Mutex
+	server  string                    // how events name this server; "" before Run
 	written map[string]servedVersions // by name
 	begun   bool                      // events left open by an earlier run are closed
 }
@@ -160,7 +161,9 @@ func (h *History) Changed(by, what, name, detail string) {
 // Run writes the history until the server stops, and finally that nothing is served any more.
 // server names this server among those that share its store; it must be the same after a restart.
 func (h *History) Run(server string) {
+	h.turn.Lock()
 	h.server = server
+	h.turn.Unlock()
 	h.readEarlier()
 	h.Look() // an earlier run may have left events open
 	failing := false
@@ -219,21 +222,44 @@ func (h *History) served() map[string]servedVersions {
 // is kept for the next time.
 func (h *History) write(ctx context.Context, now map[string]servedVersions, at time.Time) (n int, err error) {
 	store := h.store.State()
-	h.mu.Lock()
-	waiting := h.pending
-	h.pending = map[string]*pending{}
-	h.mu.Unlock()
-	defer func() { h.putBack(waiting) }()
+	names, err := h.unwritten(store, now)
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		h.turn.Lock()
+		err := h.writeOne(ctx, store, name, now[name], at)
+		h.turn.Unlock()
+		if err != nil {
+			return n, err
+		}
+		n++
+	}
+	h.turn.Lock()
+	h.begun = true
+	h.turn.Unlock()
+	return n, forgetHistories(ctx, store, now)
+}
+
+// unwritten returns the names whose history differs from what the store has, in order. At first
+// that is every name of the store: an earlier run may have left its events open.
+func (h *History) unwritten(store state.Store, now map[string]servedVersions) ([]string, error) {
+	h.turn.Lock()
+	defer h.turn.Unlock()
 	names := map[string]bool{}
-	for _, some := range []iter.Seq[string]{maps.Keys(now), maps.Keys(h.written), maps.Keys(waiting)} {
+	h.mu.Lock()
+	for _, some := range []iter.Seq[string]{maps.Keys(now), maps.Keys(h.written), maps.Keys(h.pending)} {
 		for name := range some {
-			names[name] = true
+			if !h.begun || h.pending[name] != nil || !now[name].equal(h.written[name]) {
+				names[name] = true
+			}
 		}
 	}
+	h.mu.Unlock()
 	if !h.begun {
 		entries, err := store.List(historyPrefix)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		for _, e := range entries {
 			if segments, err := state.Segments(e.Key); err == nil && len(segments) == 2 {
@@ -241,51 +267,81 @@ func (h *History) write(ctx context.Context, now map[string]servedVersions, at t
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		p := waiting[name]
-		if p == nil {
-			if p = new(pending); h.begun && now[name].equal(h.written[name]) {
-				continue
-			}
-		}
-		_, err = store.Update(ctx, state.Key("history", name), "", func(old []byte) ([]byte, error) {
-			var events []admin.Event
-			_ = json.Unmarshal(old, &events) // an unreadable history starts over
-			if !h.begun {
-				h.closeEarlier(events, h.started.UTC())
-			}
-			events = h.follow(append(events, h.signed(p.changes)...), now[name], p.arrivals, at.UTC())
-			if len(events) == 0 {
-				return old, nil
-			}
-			return json.Marshal(newest(events))
-		})
-		if err != nil {
-			return n, err
-		}
-		n++
-		delete(waiting, name)
-		if h.written[name] = now[name]; len(now[name].versions) == 0 {
-			delete(h.written, name)
-		}
-	}
-	h.begun = true
-	return n, forgetHistories(ctx, store, now)
+	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// putBack keeps the unwritten events for the next time.
-func (h *History) putBack(waiting map[string]*pending) {
+// writeNow writes what an operator asks for, unless it is written: who has made a change finds it.
+func (h *History) writeNow(name string) error {
+	now := h.served()[name]
+	h.turn.Lock()
+	defer h.turn.Unlock()
+	if !h.begun { // events that an earlier run left open come first
+		return nil
+	}
+	select {
+	case <-h.stopping: // Run writes the end
+		return nil
+	default:
+	}
+	h.mu.Lock()
+	written := h.pending[name] == nil && now.equal(h.written[name])
+	h.mu.Unlock()
+	if written {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), historyWait)
+	defer cancel()
+	return h.writeOne(ctx, h.store.State(), name, now, time.Now())
+}
+
+// writeOne writes the history of one name. The caller holds turn.
+func (h *History) writeOne(ctx context.Context, store state.Store, name string, now servedVersions,
+	at time.Time) error {
+	p := h.take(name)
+	_, err := store.Update(ctx, state.Key("history", name), "", func(old []byte) ([]byte, error) {
+		var events []admin.Event
+		_ = json.Unmarshal(old, &events) // an unreadable history starts over
+		if events = h.follow(events, p, now, at.UTC()); len(events) == 0 {
+			return old, nil
+		}
+		return json.Marshal(events)
+	})
+	if err != nil {
+		h.putBack(name, p)
+		return err
+	}
+	if h.written[name] = now; len(now.versions) == 0 {
+		delete(h.written, name)
+	}
+	return nil
+}
+
+// take returns what is pending for a name, which is pending no longer.
+func (h *History) take(name string) pending {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for name, p := range waiting {
-		if later := h.pending[name]; later != nil {
-			for version, a := range later.arrivals {
-				p.arrivals[version] = arrival{a.by, a.times + p.arrivals[version].times}
-			}
-			p.changes = newest(append(p.changes, later.changes...))
-		}
-		h.pending[name] = p
+	p := h.pending[name]
+	delete(h.pending, name)
+	if p == nil {
+		return pending{}
 	}
+	return *p
+}
+
+// putBack keeps unwritten events for the next time.
+func (h *History) putBack(name string, p pending) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p.arrivals == nil {
+		return // nothing was pending
+	}
+	if later := h.pending[name]; later != nil {
+		for version, a := range later.arrivals {
+			p.arrivals[version] = arrival{a.by, a.times + p.arrivals[version].times}
+		}
+		p.changes = newest(append(p.changes, later.changes...))
+	}
+	h.pending[name] = &p
 }
 
 // closeEarlier ends the events that an earlier run of this server left open because it was killed.
@@ -298,9 +354,15 @@ func (h *History) closeEarlier(events []admin.Event, began time.Time) {
 	}
 }
 
-// follow brings events up to what is served now.
-func (h *History) follow(events []admin.Event, now servedVersions, arrivals map[string]arrival,
-	at time.Time) []admin.Event {
+// follow brings the events of the store up to what is pending and to what is served now.
+func (h *History) follow(events []admin.Event, p pending, now servedVersions, at time.Time) []admin.Event {
+	if !h.begun {
+		h.closeEarlier(events, h.started.UTC())
+	}
+	for _, e := range p.changes {
+		e.Server = h.server
+		events = append(events, e)
+	}
 	last := map[string]int{} // index of the last event of a version
 	standard := ""
 	for i := range events {
@@ -318,19 +380,19 @@ func (h *History) follow(events []admin.Event, now servedVersions, arrivals map[
 			standard = e.Version
 		}
 	}
-	for version, a := range arrivals { // including versions that no longer serve
+	for version, a := range p.arrivals { // including versions that no longer serve
 		if _, known := now.versions[version]; !known {
 			events, last[version] = h.ensureOpen(events, last, version, a, at)
 			events[last[version]].Until = &at
 		}
 	}
 	for _, version := range slices.Sorted(maps.Keys(now.versions)) {
-		events, last[version] = h.ensureOpen(events, last, version, arrivals[version], at)
+		events, last[version] = h.ensureOpen(events, last, version, p.arrivals[version], at)
 	}
 	if now.standard != "" && now.standard != standard {
 		events = append(events, admin.Event{At: at, What: "default", Version: now.standard, Server: h.server})
 	}
-	return events
+	return newest(events)
 }
 
 // ensureOpen makes sure that a version has an open event: its last one, or a new one if that has
@@ -350,14 +412,6 @@ func (h *History) ensureOpen(events []admin.Event, last map[string]int, version 
 	e.By = cmp.Or(a.by, e.By)
 	e.Registrations += a.times
 	return events, i
-}
-
-// signed sets this server's name in the events and returns them.
-func (h *History) signed(events []admin.Event) []admin.Event {
-	for i := range events {
-		events[i].Server = h.server
-	}
-	return events
 }
 
 // forgetHistories deletes histories above maxHistories: first those of names that are not served,
@@ -402,6 +456,9 @@ func forgetHistories(ctx context.Context, store state.Store, now map[string]serv
 // Of returns the history of a name as the admin door shows it.
 func (h *History) Of(name string) (admin.History, error) {
 	out := admin.History{Name: name, Events: []admin.Event{}}
+	if err := h.writeNow(name); err != nil {
+		return out, refusal(err)
+	}
 	e, err := h.store.State().Get(state.Key("history", name))
 	if err != nil {
 		return out, refusal(err)
