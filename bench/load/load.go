@@ -338,6 +338,10 @@ func (l *loop) dial(ctx context.Context, i int) error {
 	if c.wire, err = newWire(l.cfg.Wire, l.cfg.Token); err != nil {
 		return err
 	}
+	if s := l.cfg.Streams; s != nil && s.Each != nil {
+		c.shown = &streamWire{Each: s.Each, shown: Shown{Stream: i}}
+		c.wire = c.shown
+	}
 	c.asked = l.cfg.Frames[c.next]
 	c.frame = c.wire.encode(nil, c.asked, l.cfg.Streams != nil)
 	if l.cfg.Streams != nil {

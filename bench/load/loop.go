@@ -57,7 +57,8 @@ type conn struct {
 	blocked  bool
 	next     int // of Config.Frames, after this one in frame
 
-	stream  int // the number of its stream, if it has one
+	stream  int         // the number of its stream, if it has one
+	shown   *streamWire // the wire, with Streams.Each
 	wire    wire
 	secured *secured // nil: without TLS
 	asked   []byte   // the request as in Config
@@ -432,6 +433,9 @@ func (l *loop) answered(c *conn, a answer, now time.Duration, written time.Time)
 	due := c.due.take(a.place)
 	c.inFlight--
 	l.result.Taken++
+	if c.shown != nil {
+		c.shown.show(due, now)
+	}
 	arrived := l.from <= now && now < l.to
 	measured := l.from <= due && due < l.to
 	if measured {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/jsonscan"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -168,11 +170,56 @@ func TestStreams(t *testing.T) {
 		"stamps":       {Frames: frames, Streams: &Streams{Stamps: stamps[:1]}},
 		"too many":     {Frames: frames, Streams: &Streams{Stamps: stamps, Count: MaxStreams + 1}},
 		"gathered":     {Frames: frames, Streams: &Streams{Stamps: stamps}, Gather: true},
+		"over HTTP":    {Frames: frames, Streams: &Streams{Stamps: stamps, Each: func(Shown) {}}, Wire: HTTP},
 		"in turn":      {Frames: frames, Cycle: true, Gather: true},
 		"and compared": {Frames: frames, Cycle: true, Check: same},
 	} {
 		if _, err := Run(t.Context(), c); err == nil {
 			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// Each receives what the server reports about every frame, in the order of the answers.
+func TestEach(t *testing.T) {
+	addr := answering(t, 1000, func(q *shiva.Message) *shiva.Message {
+		seq := jsonscan.Field(q.Metadata, "seq")
+		if n, _ := strconv.Atoi(strings.TrimSpace(string(seq))); n%3 > 0 {
+			return faulty(shiva.Superseded, "by another")
+		}
+		return &shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"seq":%s,"age_ms":1.5,"skipped":2}`, seq)}
+	})
+	frames, stamps := framesOf(t, 1)
+	next := map[int]int64{}
+	r, err := Run(t.Context(),
+		Config{Addr: addr, Frames: frames, Conns: 3, Rate: 600, Duration: 200 * time.Millisecond, Grace: time.Minute,
+			Streams: &Streams{Stamps: stamps, Each: func(s Shown) {
+				if s.Seq != next[s.Stream] || s.At < s.Due || s.Due > 200*time.Millisecond {
+					t.Errorf("%+v, want frame %d", s, next[s.Stream])
+				}
+				if good := s.Fault == "" && s.Age == 1500*time.Microsecond && s.Skipped == 2; good != (s.Seq%3 == 0) ||
+					!good && s.Fault != "Superseded" {
+					t.Errorf("%+v", s)
+				}
+				next[s.Stream]++
+			}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 40 frames of each stream, except the one due at the end.
+	if len(next) != 3 || next[0] < 39 || next[1] < 39 || next[2] < 39 || r.Lost != 0 || r.Failed != 0 {
+		t.Errorf("frames of streams: %v, lost %d, failed %d (%s)", next, r.Lost, r.Failed, r.Failure)
+	}
+	for metadata, want := range map[string]string{`{"seq":5}`: "frame 0 of stream 0 was answered as 5",
+		`{}`: "knows no streams", `[]`: "metadata of an answer"} {
+		addr := answering(t, 1000, func(*shiva.Message) *shiva.Message {
+			return &shiva.Message{Namespace: "m", Metadata: []byte(metadata)}
+		})
+		_, err := Run(t.Context(),
+			Config{Addr: addr, Frames: frames, Streams: &Streams{Stamps: stamps, Each: func(Shown) {}},
+				Duration: time.Minute})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q in it", metadata, err, want)
 		}
 	}
 }

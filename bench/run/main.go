@@ -74,6 +74,7 @@ var parts = slices.Concat([]part{{"hostile", besideHostile}}, attacks(), []part{
 	{"traced", traced},
 	{"tls", encrypted},
 	{"handshakes", besideHandshakes},
+	{"stall", stall},
 	{"doors", doors},
 	{"door", besideEcho(inDoor)},
 	{"go", besideEcho(inGo)},
@@ -89,7 +90,7 @@ func names() string {
 }
 
 // programs are all that parts start.
-var programs = []string{"cmd/shivad", "bench/echo", "bench/door", "bench/noop", "bench/sleeper", "bench/hostile"}
+var programs = []string{"cmd/shivad", "cmd/shivactl", "bench/echo", "bench/door", "bench/noop", "bench/sleeper", "bench/hostile"}
 
 // run measures the chosen parts, and returns the ratios that are beyond their limits.
 func (b *bench) run(ctx context.Context) (broken []string, err error) {

@@ -27,7 +27,7 @@ func runFleet(t *testing.T, f Fleet) *FleetResult {
 }
 
 // TestShared: servers that share containers answer nearly as much in time as one server does, and
-// without grants they do not.
+// without grants they do not. bench/sim has all cells.
 func TestShared(t *testing.T) {
 	budgettest.OneGoroutine(t)
 	for _, c := range []struct {

@@ -124,6 +124,13 @@ func (p *Process) Kill() {
 	p.log.Close()
 }
 
+// Pause stops the process for a time, as other work of the machine does.
+func (p *Process) Pause(d time.Duration) error {
+	err := p.cmd.Process.Signal(syscall.SIGSTOP)
+	time.Sleep(d)
+	return errors.Join(err, p.cmd.Process.Signal(syscall.SIGCONT))
+}
+
 // Alive returns an error that tells how the process ended, or nil while it runs.
 func (p *Process) Alive() error {
 	select {

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva"
+)
+
+// answers is a film of answers, 100 ms apart.
+func answers(cameras int, shown ...load.Shown) *film {
+	for i := range shown {
+		shown[i].At = time.Duration(i+1) * 100 * time.Millisecond
+	}
+	return &film{cameras: cameras, length: time.Second, shown: shown, result: &load.Result{}}
+}
+
+func TestDisorder(t *testing.T) {
+	for name, c := range map[string]struct {
+		film                 *film
+		backward, miscounted int
+	}{
+		"in order": {answers(2, load.Shown{Seq: 0}, load.Shown{Stream: 1, Seq: 1, Skipped: 1},
+			load.Shown{Seq: 1, Fault: shiva.Superseded}, load.Shown{Seq: 2, Skipped: 1}), 0, 0},
+		"twice":                      {answers(1, load.Shown{Seq: 0}, load.Shown{Seq: 0}), 1, 1},
+		"backward":                   {answers(1, load.Shown{Seq: 1, Skipped: 1}, load.Shown{Seq: 0}), 1, 1},
+		"a skip that is not counted": {answers(1, load.Shown{Seq: 0}, load.Shown{Seq: 2}), 0, 1},
+	} {
+		if backward, miscounted := c.film.disorder(); backward != c.backward || miscounted != c.miscounted {
+			t.Errorf("%s: %d backward, %d miscounted, want %d and %d", name, backward, miscounted, c.backward,
+				c.miscounted)
+		}
+	}
+}
+
+func TestFilm(t *testing.T) {
+	f := answers(2, load.Shown{Seq: 0, Age: 3}, load.Shown{Seq: 1, Fault: shiva.Superseded},
+		load.Shown{Stream: 1, Age: 1}, load.Shown{Seq: 2, Fault: shiva.DeadlineExceeded},
+		load.Shown{Seq: 3, Age: 2}, load.Shown{Seq: 4, Age: 9})
+	some := f.executed(100*time.Millisecond, 600*time.Millisecond)
+	if len(some) != 3 || age(some, 0.5) != 2 || age(some, 0.99) != 3 || age(nil, 0.5) != 0 {
+		t.Errorf("%d executed, ages %v and %v", len(some), age(some, 0.5), age(some, 0.99))
+	}
+	if least, most := shares(some, 2); least != 1.0/3 || most != 2.0/3 {
+		t.Errorf("shares %v to %v", least, most)
+	}
+	if f.faults(shiva.Superseded) != 1 || f.first() != 100*time.Millisecond || answers(1).first() != forever {
+		t.Errorf("%d other faults, first after %v", f.faults(shiva.Superseded), f.first())
+	}
+	// 60 frames were due, without the last of each camera, and six answers arrived.
+	if f.result.Lost = 3; f.unanswered() != 3+60-2-6 {
+		t.Errorf("%d unanswered", f.unanswered())
+	}
+	looks := []look{{at: 1, waiting: 1, all: 4}, {at: 2, waiting: 3, all: 3}, {at: 3, waiting: 9, all: 9}}
+	if l := most(looks, 0, 3); l.waiting != 3 || l.all != 4 {
+		t.Errorf("most is %+v", l)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		check check
+		want  []string
+	}{
+		{check{"a", 4.41, "<=", 4.4, " frames"}, []string{"a", "4.41 frames", "<= 4.4 frames", "FAIL"}},
+		{check{"b", 22, ">=", 22, " %"}, []string{"b", "22 %", ">= 22 %", "pass"}},
+		{check{"c", 21.9, ">=", 22, " %"}, []string{"c", "21.9 %", ">= 22 %", "FAIL"}},
+		{check{"d", 1e9, "", 0, ""}, []string{"d", "1000000000", "-", "reported"}},
+	} {
+		if got := c.check.cells(); !slices.Equal(got, c.want) || c.check.holds() == (c.want[3] == "FAIL") {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
