@@ -42,15 +42,12 @@ type linking struct {
 	apps  map[string]*application
 }
 
-// Names implements gate.Composites.
-func (r *Registry) Names() (names []string, known bool) { return r.apps.Names() }
-
 // Link finds the candidates of every application. Clients see an application as they see a model,
 // with the inputs and outputs of its first candidate.
 func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 	before := r.linking.Load()
 	now := &linking{gate: g, table: t, apps: make(map[string]*application)}
-	for _, defined := range r.Apps() {
+	for _, defined := range r.All() {
 		a := &application{App: defined, registry: r, gate: g}
 		for target := range linkedTargets(t, defined) {
 			a.add(target)

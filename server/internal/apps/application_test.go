@@ -126,7 +126,7 @@ func (h *house) app(d Definition) {
 		h.t.Fatal(err)
 	}
 	budgettest.Until(h.t, d.Name+" is linked", func() bool {
-		app, linked := h.reg.App(d.Name), h.reg.linking.Load().apps[d.Name]
+		app, linked := h.reg.Find(d.Name), h.reg.linking.Load().apps[d.Name]
 		return app != nil && linked != nil && linked.App == app
 	})
 }
@@ -318,7 +318,7 @@ func TestShadow(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		c := h.feedback("app", gate.Request{ID: []byte(`"r1"`), Parameters: []byte(`{"label": 2}`)})
 		h.expect(c, `{"application":"app","learned":true,"rounds":1}`)
-		learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
+		learned, _, err := h.reg.Learned(h.reg.Find("app"), 10)
 		if err != nil || len(learned) != 1 {
 			t.Fatal(learned, err)
 		}
@@ -382,7 +382,7 @@ func TestFeedback(t *testing.T) {
 	}
 	// State learned for a user applies only to that user.
 	h.expect(h.ask("app", gate.Request{Values: parameter.Values{User: "u"}}), "1 by a/1")
-	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
+	learned, _, err := h.reg.Learned(h.reg.Find("app"), 10)
 	if err != nil || len(learned) != 1 || learned[0].User != "u" || learned[0].Shares[0] < 0.9 {
 		t.Errorf("learned %+v, %v", learned, err)
 	}

@@ -44,8 +44,8 @@ func TestShared(t *testing.T) {
 	if _, err := one.Create(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
-	budgettest.Until(t, "the application at the other", func() bool { return two.App("app") != nil })
-	if got, want := fmt.Sprint(two.App("app").Definition), fmt.Sprint(d); got != want {
+	budgettest.Until(t, "the application at the other", func() bool { return two.Find("app") != nil })
+	if got, want := fmt.Sprint(two.Find("app").Definition), fmt.Sprint(d); got != want {
 		t.Errorf("got %s, expected %s", got, want)
 	}
 	for _, slo := range []time.Duration{-1, time.Microsecond, 25 * time.Hour, math.MaxInt64} {
@@ -60,9 +60,9 @@ func TestShared(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	budgettest.Until(t, "the change", func() bool { a := one.App("app"); return a != nil && len(a.Models) == 3 })
+	budgettest.Until(t, "the change", func() bool { a := one.Find("app"); return a != nil && len(a.Models) == 3 })
 	third := registry(t, store)
-	budgettest.Until(t, "the application after a restart", func() bool { return third.App("app") != nil })
+	budgettest.Until(t, "the application after a restart", func() bool { return third.Find("app") != nil })
 
 	for _, change := range []func(*Definition) error{
 		func(d *Definition) error { d.Name = "other"; return nil },
@@ -81,7 +81,7 @@ func TestShared(t *testing.T) {
 	if err := one.Delete(t.Context(), "app"); err != nil {
 		t.Fatal(err)
 	}
-	budgettest.Until(t, "the end", func() bool { return one.App("app") == nil && two.App("app") == nil })
+	budgettest.Until(t, "the end", func() bool { return one.Find("app") == nil && two.Find("app") == nil })
 	if err := one.Delete(t.Context(), "app"); !errors.Is(err, scheduler.ErrNotFound) {
 		t.Errorf("deleted twice: %v", err)
 	}
@@ -330,8 +330,8 @@ func TestOpenKnows(t *testing.T) {
 	if _, err := registry(t, store).Create(t.Context(), Definition{Name: "app", Models: []string{"a"}}); err != nil {
 		t.Fatal(err)
 	}
-	if again := registry(t, store); !known(again) || again.App("app") == nil {
-		t.Errorf("known %t, application %v", known(again), again.App("app"))
+	if again := registry(t, store); !known(again) || again.Find("app") == nil {
+		t.Errorf("known %t, application %v", known(again), again.Find("app"))
 	}
 }
 

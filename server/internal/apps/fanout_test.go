@@ -255,7 +255,7 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	c.Close()
 	loss := 0.5
 	v := &feedback{verdict: verdict{Verdict: gate.Verdict{Loss: &loss}}, app: &app}
-	over := h.reg.apps.Still() // the watcher's notice of Put would link the application again
+	over := h.reg.Still() // the watcher's notice of Put would link the application again
 	apps := h.reg.linking.Load().apps
 	whole := apps["app"]
 	apps["app"] = &app
@@ -284,7 +284,7 @@ func TestFeedbackAfterAModelJoined(t *testing.T) {
 	h.ask("app", gate.Request{ID: []byte(`"late"`)})
 	h.expect(h.feedback("app", gate.Request{ID: []byte(`"late"`), Parameters: []byte(`{"label":1}`)}), `"rounds":1`)
 	h.expect(h.feedback("app", gate.Request{ID: []byte(`"e\u0061rly"`), Parameters: []byte(`{"label":1}`)}), `"rounds":2`)
-	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
+	learned, _, err := h.reg.Learned(h.reg.Find("app"), 10)
 	if err != nil || len(learned) != 1 || len(learned[0].State.Models) != 2 || learned[0].State.Models[1].Count != 1 {
 		t.Errorf("learned %+v, %v", learned, err)
 	}
@@ -351,7 +351,7 @@ func TestApplicationsAreShown(t *testing.T) {
 func TestNameTakenAtAnotherServer(t *testing.T) {
 	var log bytes.Buffer
 	h := newHouse(t)
-	over := h.reg.apps.Still()
+	over := h.reg.Still()
 	h.reg.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 	over()
 	h.model("a", "1", 1, time.Microsecond)
@@ -365,7 +365,7 @@ func TestNameTakenAtAnotherServer(t *testing.T) {
 	h.Changed()
 	h.expect(h.ask("a", gate.Request{}), "2 by b/1 for a")
 	h.expect(h.ask("a/1", gate.Request{}), "1 by a/1")
-	defer h.reg.apps.Still()()
+	defer h.reg.Still()()
 	if n := strings.Count(log.String(), "has the name of a model"); n != 1 {
 		t.Errorf("said %d times: %s", n, &log)
 	}

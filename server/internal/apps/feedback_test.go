@@ -58,7 +58,7 @@ func TestFeedbackAfterThePolicyChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.expect(string(reply.JSON()), `"rounds":1`)
-	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
+	learned, _, err := h.reg.Learned(h.reg.Find("app"), 10)
 	if err != nil || len(learned) != 1 || learned[0].State.Policy != "ensemble" || learned[0].State.Rounds != 1 ||
 		len(learned[0].State.Others) != 1 {
 		t.Errorf("learned %+v, %v", learned, err)

@@ -48,7 +48,7 @@ func TestHistoriesOverRedis(t *testing.T) {
 		Definition{Name: learning, Models: []string{"a", "b"}, Policy: "exp3"}); err != nil {
 		t.Fatal(err)
 	}
-	budgettest.Until(t, "both servers have the application", func() bool { return h.servers[1].App(learning) != nil })
+	budgettest.Until(t, "both servers have the application", func() bool { return h.servers[1].Find(learning) != nil })
 	for n := range *histories {
 		h.make(n)
 		for key, calls := range h.calls {
@@ -196,7 +196,7 @@ func (h *history) learn(user, id string) {
 		if now != "" {
 			old = []byte(now)
 		}
-		s, err := h.servers[0].teach(h.servers[0].App(learning), old, ab, Judged{Predictions: given, Outcome: outcome})
+		s, err := h.servers[0].teach(h.servers[0].Find(learning), old, ab, Judged{Predictions: given, Outcome: outcome})
 		return learnedText(s), err == nil
 	}}
 	for began := h.now(); ; time.Sleep(time.Millisecond) {
@@ -209,7 +209,7 @@ func (h *history) learn(user, id string) {
 		var s selection.State
 		var applied bool
 		err := h.try(100*time.Millisecond, func(ctx context.Context) (err error) {
-			s, applied, err = r.Learn(ctx, r.App(learning), ab, Judged{user, id, given, outcome})
+			s, applied, err = r.Learn(ctx, r.Find(learning), ab, Judged{user, id, given, outcome})
 			return err
 		})
 		if errors.Is(err, scheduler.ErrUnavailable) {
@@ -229,7 +229,7 @@ func (h *history) learn(user, id string) {
 	}
 	h.learned.Add(1)
 	server, asked := rand.N(len(h.servers)), h.now()
-	s, err := h.servers[server].State(h.servers[server].App(learning), user, ab)
+	s, err := h.servers[server].State(h.servers[server].Find(learning), user, ab)
 	if err != nil {
 		h.t.Error(err)
 		return
@@ -297,7 +297,7 @@ func (h *history) define(name, id string) {
 		h.t.Errorf("%s: %v", c.what, err)
 	}
 	server, asked := rand.N(len(h.servers)), h.now()
-	h.showed(key, server, asked, definedText(h.servers[server].App(name)))
+	h.showed(key, server, asked, definedText(h.servers[server].Find(name)))
 }
 
 // signed adds the id of a change to the default output of an application.

@@ -3,7 +3,6 @@ package apps
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -31,8 +30,8 @@ type Config struct {
 
 // A Registry holds the applications of a server, as its store has them.
 type Registry struct {
-	cfg  Config
-	apps *composite.Definitions[*App]
+	*composite.Definitions[Definition, *App]
+	cfg Config
 
 	linking  atomic.Pointer[linking]
 	learning chan struct{} // feedback that waits for the store
@@ -56,10 +55,13 @@ func Open(cfg Config) *Registry {
 	r := &Registry{cfg: cfg, learning: make(chan struct{}, maxLearning)}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.linking.Store(&linking{table: new(gate.Table)})
-	r.apps = composite.New(composite.Config[*App]{
-		Store: cfg.Store, Key: "apps", Kind: gate.Application, Parse: read, Changed: r.changed, Log: cfg.Log,
+	r.Definitions = composite.New(composite.Config[Definition, *App]{
+		Store: cfg.Store, Key: "apps", Kind: gate.Application, New: New, Check: r.check,
+		Name: func(d Definition) string { return d.Name }, Of: func(a *App) Definition { return a.Definition },
+		// Also what an application was taught after its deletion: it does not belong to the next.
+		Forget: r.Reset, Changed: r.changed, Log: cfg.Log,
 	})
-	r.apps.Follow()
+	r.Follow()
 	r.watching.Go(r.keepTidy) // ends with Close, which waits for it
 	return r
 }
@@ -68,7 +70,7 @@ func Open(cfg Config) *Registry {
 // the store.
 func (r *Registry) Close() {
 	r.learners.Wait()
-	r.apps.Close()
+	r.Definitions.Close()
 	r.cancel()
 	r.watching.Wait()
 }
@@ -82,32 +84,8 @@ func (r *Registry) changed(gone []string) {
 	r.cfg.Changed()
 }
 
-func read(value []byte) (name string, a *App, err error) {
-	var d Definition
-	if err = json.Unmarshal(value, &d); err == nil {
-		a, err = New(d)
-	}
-	return d.Name, a, err
-}
-
-// Apps returns all applications, by name.
-func (r *Registry) Apps() []*App { return r.apps.All() }
-
-// App returns the application of that name; nil if there is none.
-func (r *Registry) App(name string) *App { return r.apps.Find(name) }
-
-// Create makes an application. If the name is taken, the error wraps
-// composite.ErrExists.
-func (r *Registry) Create(ctx context.Context, d Definition) (*App, error) {
-	return r.put(ctx, d, false)
-}
-
-// Put makes an application or replaces it.
-func (r *Registry) Put(ctx context.Context, d Definition) (*App, error) { return r.put(ctx, d, true) }
-
-// Check reports what is wrong with a definition, by itself and against the current models. The
-// error wraps scheduler.ErrInvalidInput and lists all faults.
-func (r *Registry) Check(d Definition) (*App, error) {
+// check checks a definition, by itself and against the current models.
+func (r *Registry) check(d Definition) (*App, error) {
 	a, err := New(d)
 	if err != nil {
 		return nil, err
@@ -134,68 +112,6 @@ func (r *Registry) Check(d Definition) (*App, error) {
 	return a, nil
 }
 
-func (r *Registry) put(ctx context.Context, d Definition, replace bool) (*App, error) {
-	a, e, err := r.Entry(d)
-	if err != nil {
-		return nil, err
-	}
-	if old, err := r.cfg.Store.Get(e.Key); err == nil && old.Value == nil {
-		// Delete what an earlier application of that name had learned, or was taught after its
-		// deletion: it does not belong to the new one.
-		if err := r.Reset(ctx, d.Name); err != nil {
-			return nil, err
-		}
-	}
-	return a, r.apps.Put(ctx, d.Name, e.Value, replace)
-}
-
-// Entry checks a definition and returns its entry for the store, for callers that write several at
-// once. They call Refresh afterwards.
-func (r *Registry) Entry(d Definition) (*App, state.Entry, error) {
-	a, err := r.Check(d)
-	if err != nil {
-		return nil, state.Entry{}, err
-	}
-	value, err := json.Marshal(a.Definition)
-	if err != nil {
-		return nil, state.Entry{}, fault.Invalid("application %q: %w", d.Name, err)
-	}
-	return a, r.apps.Entry(d.Name, value), nil
-}
-
-// Refresh applies what is in the store now, without waiting for the watch.
-func (r *Registry) Refresh() { r.apps.Refresh() }
-
-// Change modifies an application in one atomic step: change gets the current definition.
-func (r *Registry) Change(ctx context.Context, name string, change func(*Definition) error) (*App, error) {
-	var a *App
-	err := r.apps.Change(ctx, name, func(old []byte) ([]byte, error) {
-		var d Definition
-		if err := json.Unmarshal(old, &d); err != nil {
-			return nil, err
-		}
-		if err := change(&d); err != nil {
-			return nil, err
-		}
-		if d.Name != name {
-			return nil, fault.Invalid("application %q cannot be renamed to %q: make a new one", name, d.Name)
-		}
-		var e state.Entry
-		var err error
-		a, e, err = r.Entry(d)
-		return e.Value, err
-	})
-	return a, err
-}
-
-// Delete deletes an application and what its policy has learned.
-func (r *Registry) Delete(ctx context.Context, name string) error {
-	if err := r.apps.Delete(ctx, name); err != nil {
-		return err
-	}
-	return r.Reset(ctx, name)
-}
-
 // Reset forgets what an application's policy has learned, for all users.
 func (r *Registry) Reset(ctx context.Context, name string) error {
 	entries, err := r.cfg.Store.List(state.Key("policy", name) + "/")
@@ -209,6 +125,3 @@ func (r *Registry) Reset(ctx context.Context, name string) error {
 	}
 	return nil
 }
-
-// Unknown is the error for a name that no application has.
-func (r *Registry) Unknown(name string) error { return r.apps.Unknown(name) }

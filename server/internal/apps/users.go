@@ -114,7 +114,7 @@ func (r *Registry) tidy(ctx context.Context) {
 	r.users.mu.Lock()
 	defer r.users.mu.Unlock()
 	for app, count := range r.users.byApp {
-		if _, ok := counts[app]; !ok && r.App(app) != nil { // all of its states were deleted
+		if _, ok := counts[app]; !ok && r.Find(app) != nil { // all of its states were deleted
 			counts[app] = Users{Forgotten: count.Forgotten}
 		}
 	}

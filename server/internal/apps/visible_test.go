@@ -12,15 +12,15 @@ func TestChangesHoldWhenTheyReturn(t *testing.T) {
 	for i := range 50 {
 		name := fmt.Sprint("app", i)
 		if _, err := r.Create(t.Context(), Definition{Name: name, Models: []string{"a"}}); err != nil ||
-			r.App(name) == nil {
-			t.Fatalf("made %s: found %v, error %v", name, r.App(name), err)
+			r.Find(name) == nil {
+			t.Fatalf("made %s: found %v, error %v", name, r.Find(name), err)
 		}
 		_, err := r.Change(t.Context(), name, func(d *Definition) error { d.Models = []string{"b"}; return nil })
-		if a := r.App(name); err != nil || a.Models[0] != "b" {
+		if a := r.Find(name); err != nil || a.Models[0] != "b" {
 			t.Fatalf("changed %s: found %v, error %v", name, a.Models, err)
 		}
-		if err := r.Delete(t.Context(), name); err != nil || r.App(name) != nil {
-			t.Fatalf("deleted %s: found %v, error %v", name, r.App(name), err)
+		if err := r.Delete(t.Context(), name); err != nil || r.Find(name) != nil {
+			t.Fatalf("deleted %s: found %v, error %v", name, r.Find(name), err)
 		}
 	}
 }

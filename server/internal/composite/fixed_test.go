@@ -19,11 +19,10 @@ func TestFixed(t *testing.T) {
 	}
 	defer store.Close()
 	var gone []string
-	d := New(Config[string]{
-		Store: store, Key: "things", Kind: gate.Pipeline,
-		Parse: func(value []byte) (string, string, error) {
-			return string(value[:1]), string(value), nil
-		},
+	same := func(thing string) (string, error) { return thing, nil }
+	d := New(Config[string, string]{
+		Store: store, Key: "things", Kind: gate.Pipeline, New: same, Check: same,
+		Name: func(thing string) string { return thing[:1] }, Of: func(thing string) string { return thing },
 		Changed: func(names []string) { gone = names },
 	})
 	d.Follow()
@@ -35,16 +34,16 @@ func TestFixed(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"a", "b"} {
-		if err := d.Put(t.Context(), name, []byte(name+" stored"), false); err != nil {
+		if _, err := d.Create(t.Context(), name+" stored"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	d.Fix(map[string]string{"a": "a fixed", "c": "c fixed"})
 	expect("a fixed", "b stored", "c fixed")
+	_, put := d.Put(t.Context(), "a new")
+	_, change := d.Change(t.Context(), "a", func(*string) error { return fmt.Errorf("asked") })
 	for what, err := range map[string]error{
-		"put":    d.Put(t.Context(), "a", []byte("a new"), true),
-		"change": d.Change(t.Context(), "a", func([]byte) ([]byte, error) { return nil, fmt.Errorf("asked") }),
-		"delete": d.Delete(t.Context(), "c"),
+		"put": put, "change": change, "delete": d.Delete(t.Context(), "c"),
 	} {
 		if !errors.Is(err, ErrFixed) {
 			t.Errorf("%s: %v", what, err)

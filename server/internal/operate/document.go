@@ -27,7 +27,7 @@ type Documents struct {
 func (ds Documents) Export() (admin.Document, error) {
 	d := admin.Document{Format: admin.DocumentFormat, Applications: []admin.App{}, Policies: []admin.PolicyState{}}
 	r, store := ds.Store.Apps(), ds.Store.State()
-	for _, a := range r.Apps() {
+	for _, a := range r.All() {
 		d.Applications = append(d.Applications, a.Definition)
 	}
 	for _, p := range ds.Store.Pipelines().All() {
@@ -45,7 +45,7 @@ func (ds Documents) Export() (admin.Document, error) {
 			ds.Log.Warn("a policy state is not exported", "key", e.Key, "error", err)
 			continue
 		}
-		if r.App(p.Application) == nil { // taught after its deletion, and about to be deleted
+		if r.Find(p.Application) == nil { // taught after its deletion, and about to be deleted
 			continue
 		}
 		d.Policies = append(d.Policies, p)
@@ -87,7 +87,7 @@ func (p *plan) add(what, name, key string, value []byte) {
 func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err error) {
 	r, store := ds.Store.Apps(), ds.Store.State()
 	known := map[string]bool{}
-	for _, a := range r.Apps() {
+	for _, a := range r.All() {
 		known[a.Name] = true
 	}
 	taught := map[string]bool{} // keys of what the document says was learned

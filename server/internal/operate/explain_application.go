@@ -13,7 +13,7 @@ import (
 // explainApplication says what an application answers, and why with its default or without some
 // model; nil if there is no such application. All counts start when the server starts.
 func (r *Report) explainApplication(name string) (out []string) {
-	a := r.Store.Apps().App(name)
+	a := r.Store.Apps().Find(name)
 	if a == nil {
 		return nil
 	}

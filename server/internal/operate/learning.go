@@ -27,7 +27,7 @@ type Learning struct {
 // Learned returns what an application's policy has learned, for one user or for all.
 func (l Learning) Learned(name, user string, every bool, most int) (admin.Learned, error) {
 	r := l.Store.Apps()
-	a := r.App(name)
+	a := r.Find(name)
 	if a == nil {
 		return admin.Learned{}, refusal(r.Unknown(name))
 	}
@@ -54,7 +54,7 @@ func (l Learning) Learned(name, user string, every bool, most int) (admin.Learne
 // First returns what an application's policy has learned for the first of its users; nil: nothing.
 func (l Learning) First(name string) (*admin.LearnedUser, error) {
 	r := l.Store.Apps()
-	a := r.App(name)
+	a := r.Find(name)
 	if a == nil {
 		return nil, refusal(r.Unknown(name))
 	}
@@ -78,7 +78,7 @@ func learnedUser(l apps.Learned) admin.LearnedUser {
 // Forget deletes what an application's policy has learned.
 func (l Learning) Forget(ctx context.Context, name string) error {
 	r := l.Store.Apps()
-	if r.App(name) == nil {
+	if r.Find(name) == nil {
 		return refusal(r.Unknown(name))
 	}
 	return refusal(r.Reset(ctx, name))

@@ -1,80 +1,50 @@
 package operate
 
 import (
-	"context"
 	"strings"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/composite"
 	"github.com/shivad/shivad/server/internal/pipelines"
 )
 
 // Pipelines creates and changes pipelines.
 type Pipelines struct {
-	Store  *Store
+	Composites[admin.Pipeline, *pipelines.Pipeline]
 	Report *Report
+}
+
+// PipelinesOf are those that a report shows.
+func PipelinesOf(r *Report) Pipelines {
+	return Pipelines{Composites[admin.Pipeline, *pipelines.Pipeline]{
+		func() *composite.Definitions[admin.Pipeline, *pipelines.Pipeline] {
+			return r.Store.Pipelines().Definitions
+		},
+	}, r}
 }
 
 // List returns all pipelines, by name.
 func (ps Pipelines) List() ([]admin.Pipeline, error) {
-	// An unread store is an error, not an incomplete list.
-	if _, err := ps.Store.State().List("pipelines/"); err != nil {
-		return nil, refusal(err)
+	list, err := ps.Composites.List()
+	for i := range list {
+		list[i].Inputs = append([]string{}, list[i].Inputs...) // [] in JSON
 	}
-	var list []admin.Pipeline
-	for _, p := range ps.Store.Pipelines().All() {
-		d := p.Definition
-		d.Inputs = append([]string{}, d.Inputs...) // [] in JSON
-		list = append(list, d)
-	}
-	return list, nil
+	return list, err
 }
 
 // Status returns how a pipeline of the List is served.
 func (ps Pipelines) Status(d admin.Pipeline) admin.PipelineStatus {
 	origin := admin.OriginStore
-	if ps.Store.Pipelines().Fixed(d.Name) {
+	if ps.Report.Store.Pipelines().Fixed(d.Name) {
 		origin = admin.OriginFile
 	}
 	return admin.PipelineStatus{Pipeline: d, Origin: origin, Faults: append([]string{}, ps.Faults(d)...),
 		Load: ps.Report.stageLoads(d)}
 }
 
-// Check returns everything that is wrong with a pipeline. Models that are not there are not.
-func (ps Pipelines) Check(d admin.Pipeline) error {
-	_, err := ps.Store.Pipelines().Check(d)
-	return refusal(err)
-}
-
 // Faults lists all that is wrong with a pipeline, with the models that serve now.
 func (ps Pipelines) Faults(d admin.Pipeline) []string {
-	return ps.Store.Pipelines().Problems(d)
-}
-
-// Create creates a pipeline. It fails if the name is taken.
-func (ps Pipelines) Create(ctx context.Context, d admin.Pipeline) (admin.Pipeline, error) {
-	made, err := ps.Store.Pipelines().Create(ctx, d)
-	if err != nil {
-		return d, refusal(err)
-	}
-	return made.Definition, nil
-}
-
-// Change modifies a pipeline in one atomic step, which may call change several times.
-func (ps Pipelines) Change(ctx context.Context, name string,
-	change func(admin.Pipeline) (admin.Pipeline, error)) (admin.Pipeline, error) {
-	made, err := ps.Store.Pipelines().Change(ctx, name, func(d *pipelines.Definition) (err error) {
-		*d, err = change(*d)
-		return err
-	})
-	if err != nil {
-		return admin.Pipeline{}, refusal(err)
-	}
-	return made.Definition, nil
-}
-
-// Delete deletes a pipeline.
-func (ps Pipelines) Delete(ctx context.Context, name string) error {
-	return refusal(ps.Store.Pipelines().Delete(ctx, name))
+	return ps.Report.Store.Pipelines().Problems(d)
 }
 
 // pipelineLoads returns how the stages of all pipelines did in the last minute.

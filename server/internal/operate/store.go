@@ -116,7 +116,7 @@ func (s *Store) Registry() (*apps.Registry, error) {
 // Admit refuses a model with the name of a pipeline, or of an application that links to other
 // models as well: requests for the model would go there.
 func (s *Store) Admit(id scheduler.ModelID) error {
-	if a := s.Apps().App(id.Name); a != nil && !a.Only(id.Name) {
+	if a := s.Apps().Find(id.Name); a != nil && !a.Only(id.Name) {
 		return fmt.Errorf("there is an application %q, which links to %q: give the model another name, or delete the application",
 			a.Name, a.Models)
 	}
@@ -134,7 +134,7 @@ func (s *Store) Linked(model, version string) bool {
 	}) {
 		return true
 	}
-	return slices.ContainsFunc(s.Apps().Apps(), func(a *apps.App) bool { return a.Keeps(model, version) })
+	return slices.ContainsFunc(s.Apps().All(), func(a *apps.App) bool { return a.Keeps(model, version) })
 }
 
 // Health reports how the store is doing.
@@ -149,7 +149,7 @@ func (s *Store) Health() admin.State {
 
 // Gauges returns the applications' values for the metrics.
 func (s *Store) Gauges() (list []metrics.LearnedGauges) {
-	for _, a := range s.Apps().Apps() {
+	for _, a := range s.Apps().All() {
 		users := s.Apps().Users(a.Name)
 		list = append(list, metrics.LearnedGauges{Application: a.Name, Users: users.Kept, Forgotten: users.Forgotten})
 	}

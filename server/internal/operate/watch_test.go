@@ -68,7 +68,7 @@ type noPipelines struct{ Pipelines }
 
 func (noPipelines) List() ([]admin.Pipeline, error) { return nil, fmt.Errorf("the store is away") }
 
-type noApps struct{ Applications }
+type noApps struct{ Definitions[admin.App] }
 
 func (noApps) List() ([]admin.App, error) { return nil, fmt.Errorf("the store is away") }
 

@@ -2,7 +2,6 @@ package pipelines
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -55,15 +54,6 @@ type source struct {
 	input  string // of the model that gets it
 	stage  int    // index of the stage that makes it; request: an input of the pipeline
 	output string // of that stage's model, or the name of the pipeline's input
-}
-
-// Parse reads a definition as the store has it.
-func Parse(value []byte) (*Pipeline, error) {
-	var d Definition
-	if err := json.Unmarshal(value, &d); err != nil {
-		return nil, err
-	}
-	return New(d)
 }
 
 // New checks a definition by itself. The error wraps scheduler.ErrInvalidInput and lists all

@@ -90,7 +90,11 @@ func TestDefinitionsAreStored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := Parse(text)
+	var read Definition
+	if err := json.Unmarshal(text, &read); err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(read)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,11 +16,8 @@ func (r *Registry) Configure(definitions []Definition) {
 		}
 		fixed[d.Name] = p
 	}
-	r.defined.Fix(fixed)
+	r.Fix(fixed)
 }
-
-// Fixed reports whether the configuration has a pipeline of that name.
-func (r *Registry) Fixed(name string) bool { return r.defined.Fixed(name) }
 
 // Problems lists all that is wrong with a definition, by itself or with the models that serve now;
 // missing models are among it.
@@ -32,7 +29,7 @@ func (r *Registry) Problems(d Definition) (list []string) {
 	if list != nil {
 		return list
 	}
-	if r.defined.Find(d.Name) == nil { // the name of one that is defined is its own
+	if r.Find(d.Name) == nil { // the name of one that is defined is its own
 		if err := r.taken(d.Name); err != nil {
 			list = append(list, fault.Text(err))
 		}

@@ -2,7 +2,6 @@ package pipelines
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -29,8 +28,8 @@ type Config struct {
 // A Registry holds the pipelines of a server, as its store has them. Any goroutine may call any
 // method.
 type Registry struct {
+	*composite.Definitions[Definition, *Pipeline]
 	cfg     Config
-	defined *composite.Definitions[*Pipeline]
 	linking atomic.Pointer[linking]
 
 	order composite.Order
@@ -58,15 +57,9 @@ func Open(cfg Config) *Registry {
 	}
 	r := &Registry{cfg: cfg, shares: make(map[string]*shared)}
 	r.linking.Store(&linking{table: new(gate.Table)})
-	r.defined = composite.New(composite.Config[*Pipeline]{
-		Store: cfg.Store, Key: "pipelines", Kind: gate.Pipeline, Log: cfg.Log,
-		Parse: func(value []byte) (string, *Pipeline, error) {
-			p, err := Parse(value)
-			if err != nil {
-				return "", nil, err
-			}
-			return p.Name, p, nil
-		},
+	r.Definitions = composite.New(composite.Config[Definition, *Pipeline]{
+		Store: cfg.Store, Key: "pipelines", Kind: gate.Pipeline, New: New, Check: r.check, Log: cfg.Log,
+		Name: func(d Definition) string { return d.Name }, Of: func(p *Pipeline) Definition { return p.Definition },
 		Changed: func(gone []string) {
 			r.mu.Lock()
 			for _, name := range gone {
@@ -76,12 +69,9 @@ func Open(cfg Config) *Registry {
 			cfg.Changed()
 		},
 	})
-	r.defined.Follow()
+	r.Follow()
 	return r
 }
-
-// Close stops following changes. It does not close the store.
-func (r *Registry) Close() { r.defined.Close() }
 
 // sharedOf returns what the pipelines of a name have in common.
 func (r *Registry) sharedOf(name string) *shared {
@@ -130,15 +120,12 @@ func (r *Registry) Drain(ctx context.Context) {
 	}
 }
 
-// Names implements gate.Composites.
-func (r *Registry) Names() (names []string, known bool) { return r.defined.Names() }
-
 // Link implements gate.Composites: it fits every pipeline to the models of t, to applications, and
 // to the other pipelines.
 func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 	now := &linking{gate: g, table: t, other: t.Composites(), all: make(map[string]*pipeline)}
 	before := r.linking.Load()
-	for _, defined := range r.defined.All() {
+	for _, defined := range r.All() {
 		p := r.linked(now, defined, nil)
 		if p.fault != nil && p.news(before.all[p.Name]) {
 			r.cfg.Log.Warn("a pipeline cannot serve requests", "pipeline", p.Name, "error", p.fault)
@@ -176,7 +163,7 @@ func (r *Registry) find(now *linking, model string, within []string) (*gate.Targ
 	if i := slices.Index(within, model); i >= 0 {
 		return nil, fault.Invalid("%s", Circle(within[i:]))
 	}
-	if inner := r.defined.Find(model); inner != nil {
+	if inner := r.Find(model); inner != nil {
 		p := r.linked(now, inner, within)
 		return p.target, p.fault
 	}
@@ -201,12 +188,6 @@ func Circle(names []string) string {
 		gate.Join(append(slices.Clone(names), names[0]), strconv.Quote, " → "))
 }
 
-// All returns all pipelines, by name.
-func (r *Registry) All() []*Pipeline { return r.defined.All() }
-
-// Find returns the pipeline of that name; nil if there is none.
-func (r *Registry) Find(name string) *Pipeline { return r.defined.Find(name) }
-
 // Plan returns a pipeline as it serves now, or the error that its requests get.
 func (r *Registry) Plan(name string) (*Plan, error) {
 	p := r.linking.Load().all[name]
@@ -216,10 +197,9 @@ func (r *Registry) Plan(name string) (*Plan, error) {
 	return p.plan, p.fault
 }
 
-// Check reports what is wrong with a definition, by itself and against the current models. The
-// error wraps scheduler.ErrInvalidInput and lists all faults. A model that is not there yet is no
-// fault: then only the rest was checked.
-func (r *Registry) Check(d Definition) (*Pipeline, error) {
+// check checks a definition, by itself and against the current models. A model that is not there
+// yet is no fault: then only the rest was checked.
+func (r *Registry) check(d Definition) (*Pipeline, error) {
 	p, err := New(d)
 	if err != nil {
 		return nil, err
@@ -252,66 +232,3 @@ func (r *Registry) fit(p *Pipeline) error {
 	_, err := p.Fit(func(model string) (*gate.Target, error) { return r.find(trial, model, []string{p.Name}) })
 	return err
 }
-
-// Create makes a pipeline. If the name is taken, the error wraps composite.ErrExists.
-func (r *Registry) Create(ctx context.Context, d Definition) (*Pipeline, error) {
-	return r.put(ctx, d, false)
-}
-
-// Put makes a pipeline or replaces it.
-func (r *Registry) Put(ctx context.Context, d Definition) (*Pipeline, error) {
-	return r.put(ctx, d, true)
-}
-
-func (r *Registry) put(ctx context.Context, d Definition, replace bool) (*Pipeline, error) {
-	p, e, err := r.Entry(d)
-	if err != nil {
-		return nil, err
-	}
-	return p, r.defined.Put(ctx, d.Name, e.Value, replace)
-}
-
-// Entry checks a definition and returns its entry for the store, for callers that write several at
-// once. They call Refresh afterwards.
-func (r *Registry) Entry(d Definition) (*Pipeline, state.Entry, error) {
-	p, err := r.Check(d)
-	if err != nil {
-		return nil, state.Entry{}, err
-	}
-	value, err := json.Marshal(p.Definition)
-	if err != nil {
-		return nil, state.Entry{}, fault.Invalid("pipeline %q: %w", d.Name, err)
-	}
-	return p, r.defined.Entry(d.Name, value), nil
-}
-
-// Refresh applies what is in the store now, without waiting for the watch.
-func (r *Registry) Refresh() { r.defined.Refresh() }
-
-// Change modifies a pipeline in one atomic step: change gets the current definition.
-func (r *Registry) Change(ctx context.Context, name string, change func(*Definition) error) (*Pipeline, error) {
-	var p *Pipeline
-	err := r.defined.Change(ctx, name, func(old []byte) ([]byte, error) {
-		var d Definition
-		if err := json.Unmarshal(old, &d); err != nil {
-			return nil, fmt.Errorf("pipeline %q: %w", name, err)
-		}
-		if err := change(&d); err != nil {
-			return nil, err
-		}
-		if d.Name != name {
-			return nil, fault.Invalid("pipeline %q cannot be renamed to %q: make a new one", name, d.Name)
-		}
-		var e state.Entry
-		var err error
-		p, e, err = r.Entry(d)
-		return e.Value, err
-	})
-	return p, err
-}
-
-// Delete deletes a pipeline. Requests that it has begun go on.
-func (r *Registry) Delete(ctx context.Context, name string) error { return r.defined.Delete(ctx, name) }
-
-// Unknown is the error for a name that no pipeline has.
-func (r *Registry) Unknown(name string) error { return r.defined.Unknown(name) }
