@@ -25,9 +25,11 @@ from shiva_container import (
     PictureError,
     Request,
     Tensor,
+    images,
     model,
     pictures,
 )
+from shiva_container.memory import Memory
 
 HEIGHT, WIDTH = 48, 64
 OUT = Tensor("y", "UINT8", [-1, HEIGHT, WIDTH, 3])
@@ -304,6 +306,44 @@ def test_boxes_come_back(decoder: str, layout: str, resize: str) -> None:
         return
     corners = fit.points([[0, 0], [240, 180]])
     assert corners.tolist() == [[0, 0], [width, height]]  # not in the bars
+
+
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("resize", ["stretch", "letterbox", "crop"])
+@pytest.mark.parametrize("channels", ["rgb", "gray"])
+def test_pixels_are_made_where_they_belong(
+    decoder: str, layout: str, resize: str, channels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is, in memory that is used again."""
+    declared = Image("image", 400, 500, resize=resize, layout=layout, channels=channels)
+    one = file(scene(700, 500), "PNG")
+    alone, fit = declared.decode(one)
+    out = np.zeros_like(alone)
+    assert np.shares_memory(declared.decode(one, out=out)[0], out)
+    assert np.array_equal(out, alone)
+    memory = Memory()
+    monkeypatch.setattr(images, "MEMORY", memory)
+    monkeypatch.setattr(pictures, "_processors", lambda: 1)  # others may refer to a batch a little longer
+    for _ in range(3):
+        fits: images.Fits = {}
+        pixels = images.see(declared, files(one, one), True, fits, {})
+        assert [np.array_equal(row, alone) for row in pixels] == [True, True]
+        assert fits["image"] == (fit, fit)
+        del pixels
+    assert len(memory._free) == 1
+
+
+def test_a_jpeg_is_decoded_into_memory_that_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory()
+    monkeypatch.setattr(pictures, "MEMORY", memory)
+    one, wanted = file(scene(700, 500)), np.asarray(PIL.Image.open(io.BytesIO(file(scene(700, 500)))))
+    for step in (1, 2):
+        for _ in range(3):
+            pixels = pictures.decode(one, "rgb", step=step)
+            if step == 1:
+                assert np.array_equal(pixels, wanted)
+            del pixels
+        assert len(memory._free) == 1
 
 
 def test_a_function_of_one_row_finds_the_fit_with_its_request() -> None:

@@ -61,6 +61,23 @@ def stripe(i: int, of: int) -> Any:
     return box([i / of, 0, (i + 1) / of, 1])
 
 
+@pytest.mark.parametrize(("side", "several"), [(64, False), (200, True)])
+def test_small_regions_are_cut_without_other_threads(
+    side: int, several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads would wait longer for the interpreter's lock."""
+    asked: list[int] = []
+    threads = pictures.threads
+    monkeypatch.setattr(pictures, "_processors", lambda: 2)
+    monkeypatch.setattr(pictures, "threads", lambda: (asked.append(1), threads())[1])
+    made = means(height=side, width=side, resize="stretch")
+    picture = file(PIL.Image.fromarray(painted(RED, GREEN)), "PNG")
+    corners = np.float32([stripe(0, 2), stripe(1, 2), stripe(0, 2)])
+    (got,) = made.run([Regions([picture], [0, 0, 0], corners)], Batch(3))
+    assert np.array_equal(got, [RED, GREEN, RED])
+    assert bool(asked) == several
+
+
 @pytest.mark.parametrize("sized", [{}, {"height": 16, "width": 16, "resize": "letterbox"}], ids=["lists", "arrays"])
 @pytest.mark.parametrize("form", ["files", "pixels"])
 def test_rows_are_regions_of_their_pictures(form: str, sized: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

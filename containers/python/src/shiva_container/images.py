@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .kept import KEPT
+from .memory import MEMORY
 from .pictures import CHANNELS, STEPS, Header, PictureError, decode, each, header, need, resized
 from .regions import Cut, Picture, Place, checked, cut, moved, placed, upright
 from .tensors import Array, Buffer, DeclarationError, Tensor
@@ -22,6 +24,8 @@ from .tensors import Array, Buffer, DeclarationError, Tensor
 RESIZES = ("stretch", "letterbox", "crop")
 _MAX_SIDE = 65535
 _MOST_MARGIN = 16
+_SHORT = 64 << 10
+"""Bytes of a region that is cut in less time than another thread takes to wake up and end."""
 
 
 @dataclass(frozen=True)
@@ -209,25 +213,30 @@ class Image(Tensor):
         head["image"] = image
         return head
 
-    def decode(self, file: Buffer, region: npt.ArrayLike | None = None) -> tuple[Array, Fit]:
+    def decode(
+        self, file: Buffer, region: npt.ArrayLike | None = None, out: Array | None = None
+    ) -> tuple[Array, Fit]:
         """The pixels for the function from a JPEG or PNG file, without a dimension for rows.
 
         ``region`` is a box, [4], or corners, [4, 2], in parts of the upright picture. A file that
-        cannot be decoded, or has another size, is a :class:`PictureError`.
+        cannot be decoded, or has another size, is a :class:`PictureError`. Pixels that have to be
+        computed are put into ``out``, if that is given.
         """
         if region is not None:
-            return self.cut(self.opened(file, [region]), region)
+            return self.cut(self.opened(file, [region]), region, out)
         said = header(file)
         picture = self._decoded(file, said, self._step([said.size]))
-        pixels, fit = self.fit(self._laid(picture.pixels))
+        pixels, fit = self.fit(self._laid(picture.pixels), out=out)
         return pixels, fit if picture.step == 1 else fit.of(Cut(picture.pixels, picture.back), picture)
 
-    def fit(self, pixels: Array, region: npt.ArrayLike | None = None) -> tuple[Array, Fit]:
+    def fit(
+        self, pixels: Array, region: npt.ArrayLike | None = None, out: Array | None = None
+    ) -> tuple[Array, Fit]:
         """The same for pixels of one picture, in the declared layout."""
-        picture = pixels.transpose(1, 2, 0) if self.layout == "nchw" else pixels
+        picture = self._unlaid(pixels)
         height, width = picture.shape[:2]
         if region is not None:
-            return self.cut(Picture(picture, height, width), region)
+            return self.cut(Picture(picture, height, width), region, out)
         fit = Fit(height, width)
         if not self.resize:
             if (self.height or height, self.width or width) != (height, width):
@@ -239,23 +248,36 @@ class Image(Tensor):
         assert self.width is not None
         if (height, width) == (self.height, self.width):
             return pixels, fit
+        made = np.empty((self.height, self.width, picture.shape[2]), np.uint8) if out is None else self._unlaid(out)
         if self.resize == "stretch":
             fit = Fit(height, width, self.height / height, self.width / width)
-            return self._laid(resized(picture, self.height, self.width)), fit
-        if self.resize == "crop":
-            return self._middle(picture)
+            resized(picture, self.height, self.width, made)
+        elif self.resize == "crop":
+            fit = self._middle(picture, made)
+        else:
+            fit = self._boxed(picture, made)
+        return self._laid(made), fit
+
+    def _boxed(self, picture: Array, made: Array) -> Fit:
+        """Put a whole picture, and the bars beside it, into the declared size."""
+        assert self.height is not None
+        assert self.width is not None
+        height, width = picture.shape[:2]
         scale = min(self.height / height, self.width / width)
         inner_height = max(1, min(self.height, round(height * scale)))
         inner_width = max(1, min(self.width, round(width * scale)))
         top, left = (self.height - inner_height) // 2, (self.width - inner_width) // 2
-        boxed: Array = np.full((self.height, self.width, picture.shape[2]), self.fill, np.uint8)
-        boxed[top : top + inner_height, left : left + inner_width] = resized(picture, inner_height, inner_width)
-        return self._laid(boxed), Fit(height, width, inner_height / height, inner_width / width, top, left)
+        bottom, right = top + inner_height, left + inner_width
+        made[:top] = made[bottom:] = made[top:bottom, :left] = made[top:bottom, right:] = self.fill
+        resized(picture, inner_height, inner_width, made[top:bottom, left:right])
+        return Fit(height, width, inner_height / height, inner_width / width, top, left)
 
-    def cut(self, picture: Picture, region: npt.ArrayLike) -> tuple[Array, Fit]:
+    def cut(
+        self, picture: Picture, region: npt.ArrayLike, out: Array | None = None
+    ) -> tuple[Array, Fit]:
         """The pixels of a region of a picture. PictureError if it is none."""
         part = cut(picture, self._placed(region, picture.height, picture.width), self.fill)
-        pixels, fit = self.fit(self._laid(part.pixels))
+        pixels, fit = self.fit(self._laid(part.pixels), out=out)
         return pixels, fit.of(part, picture)
 
     def opened(self, file: Buffer, wanted: Sequence[npt.ArrayLike] | Array, before: Picture | None = None) -> Picture:
@@ -298,8 +320,8 @@ class Image(Tensor):
         proportions = self.height / self.width if self.context and self.height and self.width else None
         return placed(checked(region), height, width, self.margin, proportions)
 
-    def _middle(self, picture: Array) -> tuple[Array, Fit]:
-        """The largest middle part in the declared proportions."""
+    def _middle(self, picture: Array, made: Array) -> Fit:
+        """Put the largest middle part in the declared proportions into the declared size."""
         assert self.height is not None
         assert self.width is not None
         height, width = picture.shape[:2]
@@ -309,12 +331,16 @@ class Image(Tensor):
         top, left = (height - inner_height) // 2, (width - inner_width) // 2
         part = picture[top : top + inner_height, left : left + inner_width]
         scale_y, scale_x = self.height / inner_height, self.width / inner_width
-        fit = Fit(height, width, scale_y, scale_x, -top * scale_y, -left * scale_x)
-        return self._laid(resized(part, self.height, self.width)), fit
+        resized(part, self.height, self.width, made)
+        return Fit(height, width, scale_y, scale_x, -top * scale_y, -left * scale_x)
 
     def _laid(self, picture: Array) -> Array:
         """Pixels [height, width, channels] in the declared layout."""
         return picture.transpose(2, 0, 1) if self.layout == "nchw" else picture
+
+    def _unlaid(self, pixels: Array) -> Array:
+        """Pixels in the declared layout as [height, width, channels]."""
+        return pixels.transpose(1, 2, 0) if self.layout == "nchw" else pixels
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -386,7 +412,8 @@ def see(image: Image, given: Array | Regions, batched: bool, fits: Fits, faults:
         fits[image.name] = (Fit(height, width),) * (len(given) if batched else 1)
         return list(given) if batched and 0 in image.sizes else given
     rows: list[Any] = list(given) if batched else [given.item() if files else given]
-    made = _made(image, len(rows), lambda row: (image.decode if files else image.fit)(rows[row]), fits, faults)
+    make = image.decode if files else image.fit
+    made = _made(image, len(rows), lambda row, out: make(rows[row], out=out), fits, faults)
     rows.clear()  # a thread may still refer to the function, and the inputs are the server's again
     return made if batched else made[0]
 
@@ -403,7 +430,7 @@ def _cut(image: Image, given: Regions, fits: Fits, faults: Faults) -> Array | li
         if not wanted[place]:
             return
         if isinstance(file, np.ndarray):
-            pixels = file.transpose(1, 2, 0) if image.layout == "nchw" else file
+            pixels = image._unlaid(file)
             pictures[place] = Picture(pixels, *pixels.shape[:2])
             return
         corners = given.corners[wanted[place]]
@@ -416,11 +443,11 @@ def _cut(image: Image, given: Regions, fits: Fits, faults: Faults) -> Array | li
         except PictureError as e:
             pictures[place] = str(e)
 
-    def one(row: int) -> tuple[Array, Fit]:
+    def one(row: int, out: Array | None) -> tuple[Array, Fit]:
         picture = pictures[given.of[row]]
         if isinstance(picture, str):
             raise PictureError(picture)
-        return image.cut(picture, given.corners[row])
+        return image.cut(picture, given.corners[row], out)
 
     each(open_, len(wanted))
     return _made(image, len(given.of), one, fits, faults, own=True)
@@ -429,7 +456,7 @@ def _cut(image: Image, given: Regions, fits: Fits, faults: Faults) -> Array | li
 def _made(
     image: Image,
     rows: int,
-    make: Callable[[int], tuple[Array, Fit]],
+    make: Callable[[int, Array | None], tuple[Array, Fit]],
     fits: Fits,
     faults: Faults,
     *,
@@ -437,24 +464,28 @@ def _made(
 ) -> Array | list[Array]:
     """The pixels of each row: in one array, or in a list if they have any size.
 
-    ``own``: those of the list refer to no memory of the rows' pictures.
+    ``make`` puts those of the array where they belong, unless it has them already. ``own``: those
+    of the list refer to no memory of the rows' pictures.
     """
-    whole = None if 0 in image.sizes else np.empty((rows, *image.sizes), np.uint8)
-    made: list[Array] = [] if whole is None else list(whole)
-    made += [np.empty(0, np.uint8)] * (rows - len(made))
+    whole: Array | None = None
+    made: list[Array] = [np.empty(0, np.uint8)] * rows
+    if 0 not in image.sizes:
+        size = rows * math.prod(image.sizes)
+        whole = np.ndarray((rows, *image.sizes), np.uint8, MEMORY.take(size))
+        made = list(whole)
     found = [Fit(0, 0)] * rows
 
     def one(row: int) -> None:
         try:
-            pixels, found[row] = make(row)
+            pixels, found[row] = make(row, None if whole is None else made[row])
         except PictureError as e:
             faults[row] = PictureError(str(e))  # no traceback: its frames refer to the inputs
             pixels = np.zeros([size or 1 for size in image.sizes], np.uint8)
         if whole is None:
             made[row] = np.array(pixels, order="C") if own else np.ascontiguousarray(pixels)
-        else:
+        elif not np.may_share_memory(pixels, made[row]):
             np.copyto(made[row], pixels)
 
-    each(one, rows)
+    each(one, rows, short=own and 0 < math.prod(image.sizes) <= _SHORT)
     fits[image.name] = tuple(found)
     return made if whole is None else whole

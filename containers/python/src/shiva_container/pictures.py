@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .memory import MEMORY
 from .tensors import Array, Buffer, DeclarationError
 
 CHANNELS = {"rgb": 3, "bgr": 3, "gray": 1}
@@ -109,9 +110,13 @@ def _decode_jpeg(file: Buffer, channels: str, said: Header, step: int) -> Array:
     simple = _module("simplejpeg")
     if simple is None:
         return _decode_any(file, channels, "JPEG", said, step)
-    least = {"min_height": -(-said.height // step), "min_width": -(-said.width // step)} if step > 1 else {}
+    height, width = -(-said.height // step), -(-said.width // step)
+    least = {"min_height": height, "min_width": width} if step > 1 else {}
+    memory = MEMORY.take(height * width * CHANNELS[channels])
     try:
-        pixels: Array = simple.decode_jpeg(file, colorspace=channels.upper(), min_factor=step, **least)
+        pixels: Array = simple.decode_jpeg(
+            file, colorspace=channels.upper(), min_factor=step, buffer=memory, **least
+        )
     except ValueError as e:
         raise PictureError(f"JPEG: {e}") from e
     return pixels
@@ -150,17 +155,23 @@ def _decode_pillow(pillow: Any, file: Buffer, channels: str, kind: str, size: tu
     return pixels[:, :, ::-1] if channels == "bgr" else pixels
 
 
-def resized(pixels: Array, height: int, width: int) -> Array:
-    """Pixels [height, width, channels] in another size, bilinear."""
+def resized(pixels: Array, height: int, width: int, out: Array | None = None) -> Array:
+    """Pixels [height, width, channels] in another size, bilinear; in ``out`` if that is given."""
     depth = pixels.shape[2]
     if (cv2 := _module("cv2")) is not None:
-        made = cv2.resize(np.ascontiguousarray(pixels), (width, height), interpolation=cv2.INTER_LINEAR)
+        # OpenCV writes rows of whole pixels, wherever the next row is.
+        into = out if out is not None and out.strides[1:] == (depth, 1) else None
+        made = cv2.resize(np.ascontiguousarray(pixels), (width, height), into, interpolation=cv2.INTER_LINEAR)
     else:
         pillow = _module("PIL.Image")
         picture = pillow.fromarray(np.ascontiguousarray(pixels[:, :, 0] if depth == 1 else pixels))
         made = np.asarray(picture.resize((width, height), pillow.Resampling.BILINEAR))
     shaped: Array = made.reshape(height, width, depth)
-    return shaped
+    if out is None:
+        return shaped
+    if not np.may_share_memory(shaped, out):
+        np.copyto(out, shaped)
+    return out
 
 
 def warped(pixels: Array, back: Array, height: int, width: int, fill: int) -> Array:
@@ -293,11 +304,16 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def each(call: Callable[[int], None], rows: int) -> None:
+def each(call: Callable[[int], None], rows: int, *, short: bool = False) -> None:
     """``call`` every row, several at once: decoders release the interpreter's lock.
 
     The caller's thread does its part, and waits for the others in any case: they use its arrays.
+    ``short``: threads would take longer for their turns at that lock than for the rows.
     """
+    if short:
+        for row in range(rows):
+            call(row)
+        return
     left = collections.deque(range(rows))
 
     def work() -> None:
