@@ -160,6 +160,10 @@ func TestShare(t *testing.T) {
 		if got != c.want || env["OMP_NUM_THREADS"] != c.omp || fallback["OMP_NUM_THREADS"] != c.fallback {
 			t.Errorf("%+v: %+v, %v, %v", c, got, env, fallback)
 		}
+		spin := "OPENCV_FOR_THREADS_NUM" // its threads spin, whether or not they get a processor
+		if _, told := env[spin]; told != c.want.declared || (fallback[spin] == "") != (c.want.declared || c.want.all) {
+			t.Errorf("%+v: %s is %q and %q", c, spin, env[spin], fallback[spin])
+		}
 		if n := env["SHIVA_CPUS"] + fallback["SHIVA_CPUS"]; n != strconv.Itoa(c.want.count) {
 			t.Errorf("%+v: SHIVA_CPUS is %q", c, n)
 		}

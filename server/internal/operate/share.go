@@ -16,7 +16,8 @@ import (
 // for the SDKs, and for models that start threads themselves.
 var threadVariables = []string{
 	"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
-	"VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "SHIVA_CPUS",
+	"VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "TF_NUM_INTRAOP_THREADS",
+	"OPENCV_FOR_THREADS_NUM", "SHIVA_CPUS",
 }
 
 // A share is how many processors a process should use.
