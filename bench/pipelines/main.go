@@ -163,7 +163,7 @@ func promises(rounds []round) []ratio.Ratio {
 		return r
 	}
 	processor := func(n int) func(round) float64 {
-		return func(r round) float64 { return r.pipeline[n].processor / r.calls[n].processor }
+		return func(r round) float64 { return r.pipeline[n].processor.all() / r.calls[n].processor.all() }
 	}
 	rate := func(n int) func(round) float64 {
 		return func(r round) float64 { return r.pipeline[n].rate / r.calls[n].rate }
@@ -189,23 +189,34 @@ func promises(rounds []round) []ratio.Ratio {
 }
 
 // turnHead names the columns of a table of turns.
-var turnHead = []string{"way", "cameras", "frames/s", "processor time of a frame, ms", "mean batch of the last stage"}
+var turnHead = []string{"way", "cameras", "frames/s", "mean batch of the last stage", "processor time of a frame, ms",
+	"of cameras", "of the server", "of the first model", "of the second"}
 
 // turnRows are the medians of all rounds.
 func turnRows(rounds []round) (rows [][]string) {
 	for _, n := range []int{1, crowd} {
 		for _, way := range []string{"pipeline", "calls"} {
-			var rate, processor, batch []float64
-			for _, r := range rounds {
-				t := r.pipeline[n]
-				if way == "calls" {
-					t = r.calls[n]
+			row := []string{way, fmt.Sprint(n)}
+			for _, of := range []func(turn) float64{
+				func(t turn) float64 { return t.rate },
+				func(t turn) float64 { return t.batch },
+				func(t turn) float64 { return 1e3 * t.processor.all() },
+				func(t turn) float64 { return 1e3 * t.processor.cameras },
+				func(t turn) float64 { return 1e3 * t.processor.server },
+				func(t turn) float64 { return 1e3 * t.processor.find },
+				func(t turn) float64 { return 1e3 * t.processor.read },
+			} {
+				var each []float64
+				for _, r := range rounds {
+					t := r.pipeline[n]
+					if way == "calls" {
+						t = r.calls[n]
+					}
+					each = append(each, of(t))
 				}
-				rate, batch = append(rate, t.rate), append(batch, t.batch)
-				processor = append(processor, 1e3*t.processor)
+				row = append(row, fmt.Sprintf("%.1f", ratio.Median(each)))
 			}
-			rows = append(rows, []string{way, fmt.Sprint(n), fmt.Sprintf("%.1f", ratio.Median(rate)),
-				fmt.Sprintf("%.1f", ratio.Median(processor)), fmt.Sprintf("%.1f", ratio.Median(batch))})
+			rows = append(rows, row)
 		}
 	}
 	return rows

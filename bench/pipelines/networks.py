@@ -12,6 +12,7 @@ import sys
 import time
 from typing import Any
 
+import cv2
 import numpy as np
 import simplejpeg
 from camera import BOXES
@@ -26,6 +27,8 @@ def counted(*args: Any, **options: Any) -> Any:
 
 
 def find() -> None:
+    cv2.setNumThreads(1)  # as the server tells each of two processes on two processors
+
     @model(
         name="find",
         batched=True,

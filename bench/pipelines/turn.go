@@ -17,11 +17,16 @@ import (
 // A turn is what some cameras got one way.
 type turn struct {
 	rate      float64 // pictures per second, of all
-	processor float64 // seconds for a picture, of cameras, server and models together
+	processor usage   // for a picture
 	beyond    float64 // bytes that a camera sends for a picture, without its file's
 	batch     float64 // mean rows of the second model
 	decodes   float64 // of a picture, by the models
 }
+
+// A usage is processor time, in seconds.
+type usage struct{ cameras, server, find, read float64 }
+
+func (u usage) all() float64 { return u.cameras + u.server + u.find + u.read }
 
 // decoded is what a model prints for each picture that it decodes.
 const decoded = "decoded\n"
@@ -70,7 +75,12 @@ func (b *bench) turn(ctx context.Context, way string, n int) (t turn, err error)
 		t.rate += r.Frames / r.Seconds
 	}
 	after, err := b.read(ctx)
-	t.processor = (all.Processor + (after.processor - before.processor).Seconds()) / all.Frames
+	t.processor = usage{
+		cameras: all.Processor / all.Frames,
+		server:  (after.processor.server - before.processor.server) / all.Frames,
+		find:    (after.processor.find - before.processor.find) / all.Frames,
+		read:    (after.processor.read - before.processor.read) / all.Frames,
+	}
 	t.beyond = (after.received-before.received)/all.Frames - all.File
 	t.batch = (after.rows - before.rows) / (after.batches - before.batches)
 	t.decodes = float64(after.decodes-before.decodes) / all.Frames
@@ -93,7 +103,7 @@ func reportOf(ctx context.Context, camera *process.Process, within time.Duration
 
 // A reading is what server and models have counted so far.
 type reading struct {
-	processor               time.Duration
+	processor               usage // without cameras
 	received, rows, batches float64
 	decodes                 int
 }
@@ -107,8 +117,17 @@ func (b *bench) read(ctx context.Context) (r reading, err error) {
 	r.rows = m.By("shivad_batch_rows_sum", "model")["read"]
 	r.batches = m.By("shivad_batch_rows_count", "model")["read"]
 	r.decodes = strings.Count(b.server.Output(), decoded)
-	r.processor, err = b.server.CPU()
-	return r, err
+	var used [3]float64
+	all := b.server.Group // in the order in which run has started them
+	for i, part := range []process.Group{all[:2], all[2:4], all[4:]} {
+		d, err := part.CPU()
+		if err != nil {
+			return r, err
+		}
+		used[i] = d.Seconds()
+	}
+	r.processor = usage{server: used[0], find: used[1], read: used[2]}
+	return r, nil
 }
 
 // longest is the number of stages of the longest chain.
