@@ -161,7 +161,7 @@ func newServer(cfg config.Config, log *slog.Logger, around surroundings) (*Serve
 	s.predict = predict.New(predict.Config{
 		Gate:       s.gate,
 		Regions:    s.regions,
-		Repository: modelfiles.Repository{Repository: s.processes, Files: s.models},
+		Repository: operate.Loadable{Processes: s.processes, Files: s.models},
 		Settings:   func(model string) config.Model { return s.settings.Now().Model(model) },
 		Changed:    s.history.Changed,
 		Reach:      func() string { return s.settings.Now().Server.Repository },
