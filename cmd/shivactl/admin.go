@@ -54,6 +54,32 @@ func (c *cli) send(method, path string, body, v any) error {
 	return c.call(method, path, text, v)
 }
 
+// fetch reads a path of the admin door, and prints the answer: as JSON, or by print.
+func fetch[T any](c *cli, path string, print func(T) error) error {
+	return order(c, http.MethodGet, path, nil, print)
+}
+
+// order sends a request to the admin door, and prints the answer as fetch does.
+func order[T any](c *cli, method, path string, body []byte, print func(T) error) error {
+	var answer T
+	if err := c.call(method, path, body, &answer); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(answer)
+	}
+	return print(answer)
+}
+
+// submit is order with a value as JSON for a body.
+func submit[T any](c *cli, method, path string, body any, print func(T) error) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return order(c, method, path, text, print)
+}
+
 // apiPath returns a path of the admin door: format with escaped names.
 func apiPath(format string, names ...string) string {
 	escaped := make([]any, len(names))

@@ -149,31 +149,22 @@ func (c *cli) appFlags(cmd *cobra.Command) *appOptions {
 }
 
 func (c *cli) listApps() error {
-	var list admin.AppList
-	if err := c.get("/v1/apps", &list); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(list)
-	}
-	if len(list.Apps) == 0 {
-		fmt.Fprintln(c.stdout, "no applications; shivactl help apps tells how to make one")
-		return nil
-	}
-	g := newGrid("APPLICATION\tPOLICY\tMODELS\tSLO\tDEFAULT", "DEFAULT\tSLO\tPOLICY")
-	for _, a := range list.Apps {
-		g.add("%s\t%s\t%s\t%s\t%s", a.Name, a.Policy, strings.Join(a.Models, " "), cmp.Or(a.SLO, "-"),
-			cmp.Or(onOneLine(a.Default), "-"))
-	}
-	return g.write(c.stdout, c.width())
+	return fetch(c, "/v1/apps", func(list admin.AppList) error {
+		if len(list.Apps) == 0 {
+			fmt.Fprintln(c.stdout, "no applications; shivactl help apps tells how to make one")
+			return nil
+		}
+		g := newGrid("APPLICATION\tPOLICY\tMODELS\tSLO\tDEFAULT", "DEFAULT\tSLO\tPOLICY")
+		for _, a := range list.Apps {
+			g.add("%s\t%s\t%s\t%s\t%s", a.Name, a.Policy, strings.Join(a.Models, " "), cmp.Or(a.SLO, "-"),
+				cmp.Or(onOneLine(a.Default), "-"))
+		}
+		return g.write(c.stdout, c.width())
+	})
 }
 
 func (c *cli) showApp(name string) error {
-	var a admin.App
-	if err := c.get(apiPath("/v1/apps/%s", name), &a); err != nil {
-		return err
-	}
-	return c.printApp(a)
+	return fetch(c, apiPath("/v1/apps/%s", name), c.printApp)
 }
 
 func (c *cli) printApp(a admin.App) error {
@@ -232,15 +223,10 @@ func (c *cli) changeApp(o *appOptions, name string) error {
 
 // deleteApp deletes an application.
 func (c *cli) deleteApp(name string) error {
-	var a admin.App
-	if err := c.call(http.MethodDelete, apiPath("/v1/apps/%s", name), nil, &a); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(a)
-	}
-	fmt.Fprintf(c.stdout, "application %s is deleted\n", a.Name)
-	return nil
+	return order(c, http.MethodDelete, apiPath("/v1/apps/%s", name), nil, func(a admin.App) error {
+		fmt.Fprintf(c.stdout, "application %s is deleted\n", a.Name)
+		return nil
+	})
 }
 
 func (c *cli) linksCommand() *cobra.Command {
@@ -256,35 +242,23 @@ With --json: the application, as shivactl apps has it
 `,
 		Args: oneArgument(anApplication), ValidArgsFunction: c.completes(appNames),
 		RunE: c.asks(func(c *cli, args []string) error {
-			var a admin.App
-			if err := c.get(apiPath("/v1/apps/%s", args[0]), &a); err != nil {
-				return err
-			}
-			return c.printLinks(a)
+			return fetch(c, apiPath("/v1/apps/%s", args[0]), c.printLinks)
 		}),
 	}
 	add := &cobra.Command{
 		Use: "add APP MODEL", Short: "add a model to an application",
 		Args: appAndModel, ValidArgsFunction: c.completes(appNames, linkNames),
 		RunE: c.asks(func(c *cli, args []string) error {
-			var a admin.App
 			links, added := apiPath("/v1/apps/%s/links", args[0]), map[string]string{"model": args[1]}
-			if err := c.send(http.MethodPost, links, added, &a); err != nil {
-				return err
-			}
-			return c.printLinks(a)
+			return submit(c, http.MethodPost, links, added, c.printLinks)
 		}),
 	}
 	remove := &cobra.Command{
 		Use: "delete APP MODEL", Short: "remove a model from an application",
 		Args: appAndModel, ValidArgsFunction: c.completes(appNames, linkNames),
 		RunE: c.asks(func(c *cli, args []string) error {
-			var a admin.App
 			link := apiPath("/v1/apps/%s/links", args[0]) + "?model=" + url.QueryEscape(args[1])
-			if err := c.call(http.MethodDelete, link, nil, &a); err != nil {
-				return err
-			}
-			return c.printLinks(a)
+			return order(c, http.MethodDelete, link, nil, c.printLinks)
 		}),
 	}
 	return with(c.watched(links), add, c.deleting(remove, "the link of application %s to %s"))
@@ -298,9 +272,6 @@ func appAndModel(_ *cobra.Command, args []string) error {
 }
 
 func (c *cli) printLinks(a admin.App) error {
-	if c.json {
-		return c.printJSON(a)
-	}
 	var list admin.ModelList
 	if err := c.get("/v1/models", &list); err != nil {
 		return err

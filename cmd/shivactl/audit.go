@@ -32,14 +32,7 @@ With --json: {"entries": [{"at", "identity", "container", "address", "door", "ac
 
 // audit shows the last entries, at most as many as given.
 func (c *cli) audit(most int) error {
-	var a admin.Audit
-	if err := c.get("/v1/audit?limit="+strconv.Itoa(most), &a); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(a)
-	}
-	return c.printAudit(a)
+	return fetch(c, "/v1/audit?limit="+strconv.Itoa(most), c.printAudit)
 }
 
 func (c *cli) printAudit(a admin.Audit) error {

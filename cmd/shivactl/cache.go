@@ -91,16 +91,11 @@ func (c *cli) showCaches(models []string) error {
 }
 
 func (c *cli) clearCache(name string) error {
-	var cleared admin.Cleared
-	if err := c.call(http.MethodDelete, apiPath("/v1/models/%s/cache", name), nil, &cleared); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(cleared)
-	}
-	answers := plural.Of(cleared.Entries, "answer")
-	fmt.Fprintf(c.stdout, "dropped %s of %s, %s\n", answers, name, size(cleared.Bytes))
-	return nil
+	return order(c, http.MethodDelete, apiPath("/v1/models/%s/cache", name), nil, func(cleared admin.Cleared) error {
+		answers := plural.Of(cleared.Entries, "answer")
+		fmt.Fprintf(c.stdout, "dropped %s of %s, %s\n", answers, name, size(cleared.Bytes))
+		return nil
+	})
 }
 
 // hitRatio formats the share of requests that were not executed.

@@ -31,23 +31,19 @@ With --json: {"changed": [{"key", "before", "after"}], "waiting": [...]}
 
 func (c *cli) reload() error {
 	c.doing = "reload"
-	var done admin.Reloaded
-	if err := c.call(http.MethodPost, "/v1/config/reload", []byte{}, &done); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(done)
-	}
-	if len(done.Changed)+len(done.Waiting) == 0 {
-		fmt.Fprintln(c.stdout, "nothing has changed")
-	}
-	for _, one := range done.Changed {
-		fmt.Fprintf(c.stdout, "%s: %s -> %s\n", one.Key, valueText(one.Before), valueText(one.After))
-	}
-	for _, one := range done.Waiting {
-		fmt.Fprintf(c.stdout, "%s: %s -> %s after a restart\n", one.Key, valueText(one.Before), valueText(one.After))
-	}
-	return nil
+	return order(c, http.MethodPost, "/v1/config/reload", []byte{}, func(done admin.Reloaded) error {
+		if len(done.Changed)+len(done.Waiting) == 0 {
+			fmt.Fprintln(c.stdout, "nothing has changed")
+		}
+		for _, one := range done.Changed {
+			fmt.Fprintf(c.stdout, "%s: %s -> %s\n", one.Key, valueText(one.Before), valueText(one.After))
+		}
+		for _, one := range done.Waiting {
+			fmt.Fprintf(c.stdout, "%s: %s -> %s after a restart\n", one.Key, valueText(one.Before),
+				valueText(one.After))
+		}
+		return nil
+	})
 }
 
 // valueText formats a setting's value on one line.
@@ -84,28 +80,24 @@ func (c *cli) showConfig(args []string) error {
 	if len(args) > 1 || c.json && len(args) > 0 {
 		return usage("config", "unexpected argument %q", args[len(args)-1])
 	}
-	var all map[string]any
-	if err := c.get("/v1/config", &all); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(all)
-	}
-	lines := map[string]string{}
-	flatten(lines, "", all)
-	g := newList()
-	shown := 0
-	for _, key := range slices.Sorted(maps.Keys(lines)) {
-		if len(args) > 0 && key != args[0] && !strings.HasPrefix(key, args[0]+".") && !strings.HasPrefix(key, args[0]+"[") {
-			continue
+	return fetch(c, "/v1/config", func(all map[string]any) error {
+		lines := map[string]string{}
+		flatten(lines, "", all)
+		g := newList()
+		shown := 0
+		for _, key := range slices.Sorted(maps.Keys(lines)) {
+			if len(args) > 0 && key != args[0] && !strings.HasPrefix(key, args[0]+".") &&
+				!strings.HasPrefix(key, args[0]+"[") {
+				continue
+			}
+			g.add("%s\t%s", key, lines[key])
+			shown++
 		}
-		g.add("%s\t%s", key, lines[key])
-		shown++
-	}
-	if shown == 0 && len(args) > 0 {
-		return usage("config", "there is no setting %q; shivactl config shows all", args[0])
-	}
-	return g.write(c.stdout, c.width())
+		if shown == 0 && len(args) > 0 {
+			return usage("config", "there is no setting %q; shivactl config shows all", args[0])
+		}
+		return g.write(c.stdout, c.width())
+	})
 }
 
 // flatten maps every value that is not a table to its dotted key.

@@ -43,18 +43,13 @@ start, stop and restart {"name", ...}
 }
 
 func (c *cli) listContainers() error {
-	var list admin.Containers
-	if err := c.get("/v1/containers", &list); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(list)
-	}
-	if err := c.printContainers(list.Containers); err != nil {
-		return err
-	}
-	fmt.Fprintln(c.stdout)
-	return c.printSessions(list.Sessions)
+	return fetch(c, "/v1/containers", func(list admin.Containers) error {
+		if err := c.printContainers(list.Containers); err != nil {
+			return err
+		}
+		fmt.Fprintln(c.stdout)
+		return c.printSessions(list.Sessions)
+	})
 }
 
 // loading is the time for which the admin door waits for a model to load.
@@ -62,14 +57,9 @@ const loading = 10 * time.Minute
 
 func (c *cli) operate(what, name string) error {
 	c.doing = what + " " + name
-	var k admin.Container
-	if err := c.call(http.MethodPost, apiPath("/v1/containers/%s/"+what, name), []byte{}, &k); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(k)
-	}
-	return c.printContainers([]admin.Container{k})
+	return order(c, http.MethodPost, apiPath("/v1/containers/%s/"+what, name), []byte{}, func(k admin.Container) error {
+		return c.printContainers([]admin.Container{k})
+	})
 }
 
 func (c *cli) printContainers(list []admin.Container) error {

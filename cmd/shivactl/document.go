@@ -122,30 +122,25 @@ func (c *cli) importFrom(file string, how importOptions) (err error) {
 		path += "?" + query.Encode()
 	}
 	c.doing = "import"
-	var done admin.Imported
-	if err := c.call(http.MethodPost, path, text, &done); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(done)
-	}
-	if len(done.Changes) == 0 {
-		fmt.Fprintln(c.stdout, "no changes: all of it is there already")
-		return nil
-	}
-	g := newGrid("\t\t", "")
-	for _, one := range done.Changes {
-		how := "made"
-		if one.Before != nil {
-			how = "replaced"
+	return order(c, http.MethodPost, path, text, func(done admin.Imported) error {
+		if len(done.Changes) == 0 {
+			fmt.Fprintln(c.stdout, "no changes: all of it is there already")
+			return nil
 		}
-		if done.DryRun {
-			how = "would be " + how
+		g := newGrid("\t\t", "")
+		for _, one := range done.Changes {
+			how := "made"
+			if one.Before != nil {
+				how = "replaced"
+			}
+			if done.DryRun {
+				how = "would be " + how
+			}
+			if one.Loses != "" {
+				how += ", losing " + one.Loses
+			}
+			g.add("%s\t%s\t%s", one.What, one.Name, how)
 		}
-		if one.Loses != "" {
-			how += ", losing " + one.Loses
-		}
-		g.add("%s\t%s\t%s", one.What, one.Name, how)
-	}
-	return g.write(c.stdout, c.width())
+		return g.write(c.stdout, c.width())
+	})
 }

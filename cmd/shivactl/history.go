@@ -28,14 +28,7 @@ With --json: {"name", "events": [{"at", "until" unless it still serves, "what": 
 }
 
 func (c *cli) history(name string) error {
-	var h admin.History
-	if err := c.get(apiPath("/v1/history/%s", name), &h); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(h)
-	}
-	return c.printHistory(h)
+	return fetch(c, apiPath("/v1/history/%s", name), c.printHistory)
 }
 
 func (c *cli) printHistory(h admin.History) error {

@@ -111,14 +111,9 @@ With --json: {"name", "default_version", "versions": [as shivactl models has the
 }
 
 func (c *cli) versions(name string) error {
-	var m admin.ModelVersions
-	if err := c.get(apiPath("/v1/models/%s/versions", name), &m); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(m)
-	}
-	return c.printModels(m.Versions)
+	return fetch(c, apiPath("/v1/models/%s/versions", name), func(m admin.ModelVersions) error {
+		return c.printModels(m.Versions)
+	})
 }
 
 // setModel changes settings of a model.
@@ -159,17 +154,12 @@ func (c *cli) resetModel(args []string) error {
 }
 
 func (c *cli) changeModel(name string, settings map[string]any) error {
-	var m admin.ModelVersions
-	if err := c.send(http.MethodPatch, apiPath("/v1/models/%s", name), settings, &m); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(m)
-	}
-	if len(m.Versions) == 0 { // the model was removed meanwhile
-		return nil
-	}
-	return c.printSettings(m.Versions[0].Policy)
+	return submit(c, http.MethodPatch, apiPath("/v1/models/%s", name), settings, func(m admin.ModelVersions) error {
+		if len(m.Versions) == 0 { // the model was removed meanwhile
+			return nil
+		}
+		return c.printSettings(m.Versions[0].Policy)
+	})
 }
 
 // setVersion makes a version the default of its model; without a version, the newest.
@@ -182,20 +172,15 @@ func (c *cli) setVersion(command string, args []string) error {
 		return usage(command, "expected one version, got %d", len(args))
 	}
 	version := strings.Join(args, "")
-	var m admin.ModelVersions
-	if err := c.send(http.MethodPut, apiPath("/v1/models/%s/default_version", name),
-		map[string]string{"version": version}, &m); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(m)
-	}
-	text := "%s means version %s\n"
-	if version == "" {
-		text = "%s means the newest version that is ready, now %s\n"
-	}
-	fmt.Fprintf(c.stdout, text, name, m.DefaultVersion)
-	return nil
+	path, body := apiPath("/v1/models/%s/default_version", name), map[string]string{"version": version}
+	return submit(c, http.MethodPut, path, body, func(m admin.ModelVersions) error {
+		text := "%s means version %s\n"
+		if version == "" {
+			text = "%s means the newest version that is ready, now %s\n"
+		}
+		fmt.Fprintf(c.stdout, text, name, m.DefaultVersion)
+		return nil
+	})
 }
 
 // printSettings prints the effective settings of a model.

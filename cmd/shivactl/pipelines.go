@@ -162,18 +162,13 @@ func (c *cli) createPipeline(name, file string, replace bool) error {
 }
 
 func (c *cli) listPipelines() error {
-	var list admin.PipelineList
-	if err := c.get("/v1/pipelines", &list); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(list)
-	}
-	if len(list.Pipelines) == 0 {
-		fmt.Fprintln(c.stdout, "no pipelines; shivactl help pipelines tells how to make one")
-		return nil
-	}
-	return c.printPipelines(list.Pipelines)
+	return fetch(c, "/v1/pipelines", func(list admin.PipelineList) error {
+		if len(list.Pipelines) == 0 {
+			fmt.Fprintln(c.stdout, "no pipelines; shivactl help pipelines tells how to make one")
+			return nil
+		}
+		return c.printPipelines(list.Pipelines)
+	})
 }
 
 func (c *cli) printPipelines(all []admin.PipelineStatus) error {
@@ -206,17 +201,10 @@ func equations(outputs map[string]string) string {
 }
 
 func (c *cli) showPipeline(name string) error {
-	var p admin.PipelineStatus
-	if err := c.get(apiPath("/v1/pipelines/%s", name), &p); err != nil {
-		return err
-	}
-	return c.printPipeline(p)
+	return fetch(c, apiPath("/v1/pipelines/%s", name), c.printPipeline)
 }
 
 func (c *cli) printPipeline(p admin.PipelineStatus) error {
-	if c.json {
-		return c.printJSON(p)
-	}
 	g := newList()
 	g.add("pipeline\t%s", p.Name)
 	g.add("inputs\t%s", strings.Join(p.Inputs, ", "))
@@ -287,27 +275,17 @@ func (c *cli) checkPipeline(args []string) error {
 }
 
 func (c *cli) drawPipeline(name string) error {
-	var drawn admin.PipelineDrawing
-	if err := c.get(apiPath("/v1/pipelines/%s/drawing", name), &drawn); err != nil {
+	return fetch(c, apiPath("/v1/pipelines/%s/drawing", name), func(drawn admin.PipelineDrawing) error {
+		_, err := io.WriteString(c.stdout, drawn.SVG)
 		return err
-	}
-	if c.json {
-		return c.printJSON(drawn)
-	}
-	_, err := io.WriteString(c.stdout, drawn.SVG)
-	return err
+	})
 }
 
 func (c *cli) deletePipeline(name string) error {
-	var p admin.Pipeline
-	if err := c.call(http.MethodDelete, apiPath("/v1/pipelines/%s", name), nil, &p); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(p)
-	}
-	fmt.Fprintf(c.stdout, "pipeline %s is deleted\n", p.Name)
-	return nil
+	return order(c, http.MethodDelete, apiPath("/v1/pipelines/%s", name), nil, func(p admin.Pipeline) error {
+		fmt.Fprintf(c.stdout, "pipeline %s is deleted\n", p.Name)
+		return nil
+	})
 }
 
 func pipelineNames(c *cli, _ []string, _ string) (found []string) {

@@ -48,11 +48,7 @@ With --json: {"policies": [{"name", "parameters": [{"name", "wants", "default"}]
 }
 
 func (c *cli) forget(name string) error {
-	var l admin.Learned
-	if err := c.call(http.MethodDelete, apiPath("/v1/apps/%s/policy", name), nil, &l); err != nil {
-		return err
-	}
-	return c.printLearned(l)
+	return order(c, http.MethodDelete, apiPath("/v1/apps/%s/policy", name), nil, c.printLearned)
 }
 
 type learnedOptions struct {
@@ -104,17 +100,10 @@ func (c *cli) learned(o *learnedOptions, name string) error {
 	if o.user != nil {
 		query.Set("user", *o.user)
 	}
-	var l admin.Learned
-	if err := c.get(apiPath("/v1/apps/%s/policy", name)+"?"+query.Encode(), &l); err != nil {
-		return err
-	}
-	return c.printLearned(l)
+	return fetch(c, apiPath("/v1/apps/%s/policy", name)+"?"+query.Encode(), c.printLearned)
 }
 
 func (c *cli) printLearned(l admin.Learned) error {
-	if c.json {
-		return c.printJSON(l)
-	}
 	if len(l.Users) == 0 {
 		fmt.Fprintf(c.stdout, "%s of %s has learned nothing\n", l.Policy, l.Application)
 		return nil

@@ -32,14 +32,7 @@ The exit code is 0 whenever the server answers, ready or not.
 }
 
 func (c *cli) status() error {
-	var s admin.Status
-	if err := c.get("/v1/status", &s); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(s)
-	}
-	return c.printStatus(s)
+	return fetch(c, "/v1/status", c.printStatus)
 }
 
 func (c *cli) printStatus(s admin.Status) error {

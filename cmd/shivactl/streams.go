@@ -28,14 +28,7 @@ With --json: {"versions": [{"name", "version", "known", "streams": [{"name", "co
 }
 
 func (c *cli) streams(name string) error {
-	var list admin.StreamList
-	if err := c.get(apiPath("/v1/models/%s/streams", name), &list); err != nil {
-		return err
-	}
-	if c.json {
-		return c.printJSON(list)
-	}
-	return c.printStreams(list)
+	return fetch(c, apiPath("/v1/models/%s/streams", name), c.printStreams)
 }
 
 func (c *cli) printStreams(list admin.StreamList) error {
