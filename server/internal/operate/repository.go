@@ -11,7 +11,6 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-
 // Models returns the names by which clients may load and unload processes, sorted.
 func (ps *Processes) Models() []string {
 	var names []string
