@@ -54,8 +54,8 @@ func (s *Server) Sources() operate.Sources {
 		},
 		Report:       report{s},
 		Settings:     settings{s},
-		Applications: applications{s},
-		Pipelines:    pipelines{s},
+		Applications: s.applications(),
+		Pipelines:    s.pipelines(),
 		Learning:     learning{s},
 		Containers:   containers{s},
 		Repository:   repository{s},
@@ -72,14 +72,13 @@ func (s *Server) Sources() operate.Sources {
 
 // These are the server as the parts of the door see it.
 type (
-	report       struct{ *Server }
-	settings     struct{ *Server }
-	applications struct{ *Server }
-	learning     struct{ *Server }
-	containers   struct{ *Server }
-	repository   struct{ *Server }
-	documents    struct{ *Server }
-	history      struct{ *Server }
+	report     struct{ *Server }
+	settings   struct{ *Server }
+	learning   struct{ *Server }
+	containers struct{ *Server }
+	repository struct{ *Server }
+	documents  struct{ *Server }
+	history    struct{ *Server }
 )
 
 func (s report) Ready() admin.Readiness { return s.status.Readiness }
@@ -227,14 +226,6 @@ func (s *Server) clearCache(model string) (entries, bytes int64, err error) {
 	return entries, bytes, nil
 }
 
-func (s applications) List() ([]admin.App, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.apps), nil
-}
-
-func (s applications) Check(a admin.App) error { return check(a) }
-
 func check(a admin.App) error {
 	var faults []string
 	if a.Name == "" {
@@ -255,54 +246,14 @@ func check(a admin.App) error {
 	return nil
 }
 
-func (s *Server) find(name string) (int, error) {
-	i := slices.IndexFunc(s.apps, func(a admin.App) bool { return a.Name == name })
-	if i < 0 {
-		return i, refuse(http.StatusNotFound, "no application %q", name)
-	}
-	return i, nil
-}
+// find returns the index of an application. s.mu is held.
+func (s *Server) find(name string) (int, error) { return s.applications().at(name) }
 
-func (s applications) Create(_ context.Context, a admin.App) (admin.App, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if i, _ := s.find(a.Name); i >= 0 {
-		return a, refuse(http.StatusConflict, "exists already: application %q", a.Name)
-	}
-	a.Policy = cmp.Or(a.Policy, "single")
-	s.apps = append(s.apps, a)
-	return a, nil
-}
-
-func (s applications) Change(_ context.Context, name string,
-	change func(admin.App) (admin.App, error)) (admin.App, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i, err := s.find(name)
-	if err != nil {
-		return admin.App{}, err
-	}
-	a, err := change(s.apps[i])
-	if err == nil {
-		err = check(a)
-	}
-	if err != nil {
-		return a, err
-	}
-	a.Policy = cmp.Or(a.Policy, "single")
-	s.apps[i] = a
-	return a, nil
-}
-
-func (s applications) Delete(_ context.Context, name string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i, err := s.find(name)
-	if err == nil {
-		s.apps = slices.Delete(s.apps, i, i+1)
-		delete(s.learned, name)
-	}
-	return err
+func (s *Server) applications() definitions[admin.App] {
+	return definitions[admin.App]{s, "application", &s.apps, func(a *admin.App) string {
+		a.Policy = cmp.Or(a.Policy, "single")
+		return a.Name
+	}, check, func(name string) { delete(s.learned, name) }}
 }
 
 func (s learning) Learned(name, user string, every bool, most int) (admin.Learned, error) {
