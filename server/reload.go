@@ -97,7 +97,9 @@ func split(c config.Config, log *slog.Logger) (config.Share, error) {
 	if err == nil && !all {
 		var doors []any
 		for _, d := range c.Doors() {
-			doors = append(doors, d.Name+".connections", got.Doors[d.Name])
+			if n, listens := got.Doors[d.Name]; listens {
+				doors = append(doors, d.Name+".connections", n)
+			}
 		}
 		log.Info("the limit of open files allows fewer connections or regions than configured",
 			append(doors, "containers.sessions", got.Containers, "shared_memory.regions", got.Regions)...)

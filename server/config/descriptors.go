@@ -19,7 +19,7 @@ const (
 
 // A Share is how many connections of each kind, and regions of shared memory, may be open.
 type Share struct {
-	Doors               map[string]int // by name
+	Doors               map[string]int // by name; without doors that do not listen
 	Containers, Regions int
 }
 
@@ -49,7 +49,7 @@ func (c Config) Share() (got Share, all bool, err error) {
 	}
 	wanted := Share{Doors: map[string]int{}, Containers: c.Containers.Sessions}
 	for _, d := range c.Doors() {
-		if !d.optional || len(*d.Listen) > 0 {
+		if len(*d.Listen) > 0 {
 			wanted.Doors[d.Name] = *d.Connections
 		}
 	}
@@ -79,8 +79,11 @@ func divide(wanted Share, processes int) (Share, error) {
 			left, least = left-s.Doors[name], min(least, s.Doors[name])
 		}
 	}
-	s.Doors["tcp"] = min(wanted.Doors["tcp"], left)
-	if min(least, s.Doors["tcp"]) < 1 {
+	if n, listens := wanted.Doors["tcp"]; listens {
+		s.Doors["tcp"] = min(n, left)
+		least = min(least, s.Doors["tcp"])
+	}
+	if least < 1 {
 		return Share{}, fmt.Errorf("config: the limit of %d open files is too low: the server itself needs %d, and %d for %s; raise the limit (ulimit -n)",
 			limit.Cur, reserved, perProcess*processes, plural.Words(processes, "process", "processes"))
 	}

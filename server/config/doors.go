@@ -9,7 +9,6 @@ type ClientDoor struct {
 
 	protocols []string // in ALPN
 	oneByOne  bool     // each connection has one request in flight at most
-	optional  bool     // by default it is not opened, and no descriptors are set aside for it
 }
 
 // Doors returns the doors for clients. Their settings are those of c.
@@ -21,6 +20,6 @@ func (c *Config) Doors() []ClientDoor {
 		{Name: "grpc", Listen: &c.GRPC.Listen, Connections: &c.GRPC.Connections, Door: &c.GRPC.Door,
 			protocols: []string{"h2"}},
 		{Name: "frigate", Listen: &c.Frigate.Listen, Connections: &c.Frigate.Connections, Door: &c.Frigate.Door,
-			oneByOne: true, optional: true},
+			oneByOne: true},
 	}
 }

@@ -71,6 +71,11 @@ func TestDescriptorsAreDivided(t *testing.T) {
 			t.Errorf("%s: %+v (%v)", name, got, err)
 		}
 	}
+	quiet := Default()
+	quiet.TCP.Listen, quiet.REST.Listen = nil, nil
+	if got, _, err := quiet.Share(); err != nil || len(got.Doors) != 1 || got.Doors["grpc"] < 1 {
+		t.Errorf("doors that do not listen: %+v (%v)", got, err)
+	}
 	if _, err := divide(wanted, 1<<28); err == nil ||
 		!strings.Contains(err.Error(), "ulimit -n") {
 		t.Errorf("too many processes: expected advice, got %v", err)

@@ -83,6 +83,18 @@ func newPatient(t *testing.T) *patient {
 	return &patient{t, t.TempDir(), machine{t.TempDir(), time.Now}, closed}
 }
 
+// openFiles limits the descriptors of this process until the test ends.
+func (p *patient) openFiles(n uint64) {
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		p.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: was.Max}); err != nil {
+		p.Fatal(err)
+	}
+	p.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &was) })
+}
+
 // dead returns an address at which nobody listens.
 func (p *patient) dead() string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -113,16 +125,7 @@ var plants = map[string]struct {
 		"ports", "cannot assign", `frigate.listen = ":7777"`},
 	"a socket without a folder": {func(p *patient) { p.add("[frigate]\nlisten = \"unix:DIR/no/s\"") },
 		"ports", "no such file", "install -d"},
-	"too few descriptors": {func(p *patient) {
-		var was unix.Rlimit
-		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-			p.Fatal(err)
-		}
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 80, Max: was.Max}); err != nil {
-			p.Fatal(err)
-		}
-		p.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &was) })
-	}, "descriptors", "limit of 80 open files", "LimitNOFILE="},
+	"too few descriptors": {func(p *patient) { p.openFiles(80) }, "descriptors", "limit of 80 open files", "LimitNOFILE="},
 	"too little memory": {func(p *patient) {
 		was := debug.SetMemoryLimit(512 << 20)
 		p.Cleanup(func() { debug.SetMemoryLimit(was) })
@@ -232,6 +235,26 @@ func TestHealthy(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(p.dir, "state.db")); err == nil {
 		t.Error("it made the file of the state")
 	}
+}
+
+// What has fewer descriptors than configured is named, and nothing else: with 240 for clients,
+// containers and regions, an eighth for each door, and a quarter for containers.
+func TestFewDescriptors(t *testing.T) {
+	p := newPatient(t)
+	p.openFiles(320)
+	p.text = strings.Replace(p.text, "grpc.listen = []", "grpc.listen = \"127.0.0.1:0\"", 1)
+	p.add("containers.sessions = 10")
+	p.add("[frigate]\nlisten = \"127.0.0.1:0\"")
+	for _, f := range p.examine().Findings {
+		if f.Check == "descriptors" {
+			want := "enough here for 170 of 65536 tcp.connections, 30 of 1024 grpc.connections, 30 of 256 frigate.connections"
+			if f.Verdict != admin.Note || f.Text != want {
+				t.Errorf("%+v, expected %q", f, want)
+			}
+			return
+		}
+	}
+	t.Error("nothing is said of descriptors")
 }
 
 // The ports and the state of a shivad that runs are no faults, also where its processes cannot be

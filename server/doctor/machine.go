@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -20,9 +21,19 @@ func (e *examination) descriptors() {
 	case err != nil:
 		e.wrong(raise, "%v", err)
 	case !all:
-		e.note(raise, "enough here for %d of %d tcp.connections, %d of %d rest.connections and %d of %d grpc.connections",
-			got.Doors["tcp"], e.cfg.TCP.Connections, got.Doors["rest"], e.cfg.REST.Connections,
-			got.Doors["grpc"], e.cfg.GRPC.Connections)
+		var list []string
+		for _, d := range e.cfg.Doors() {
+			if n, listens := got.Doors[d.Name]; listens && n < *d.Connections {
+				list = append(list, fmt.Sprintf("%d of %d %s.connections", n, *d.Connections, d.Name))
+			}
+		}
+		if n := e.cfg.Containers.Sessions; got.Containers < n {
+			list = append(list, fmt.Sprintf("%d of %d containers.sessions", got.Containers, n))
+		}
+		if n := e.cfg.SharedMemory.Regions; e.cfg.SharedMemory.Directory != "" && got.Regions < n {
+			list = append(list, fmt.Sprintf("%d of %d shared_memory.regions", got.Regions, n))
+		}
+		e.note(raise, "enough here for %s", strings.Join(list, ", "))
 	default:
 		e.ok("enough for all connections of the configuration")
 	}
