@@ -63,7 +63,7 @@ containers/internal/adapter:         scheduler shiva shiva/jsonscan shiva/tensor
 containers/internal/subset:
 containers/container:       containers/internal/subset scheduler/rounds shiva/token containers/internal/arena containers/zmtp containers/internal/wire shiva/jsonscan shiva/tensor go.opentelemetry.io/otel shiva/backoff shiva/plural | containers scheduler
 containers:                 containers/internal/adapter containers/internal/arena containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/jsonscan shiva/tensor shiva/unixsocket github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting shiva/backoff shiva/plural | containers/container github.com/go-zeromq/zmq4
-containers/containertest:   containers/internal/adapter containers/zmtp containers/internal/wire scheduler shiva/jsonscan shiva/tensor
+containers/containertest:   containers/internal/adapter containers/zmtp containers/internal/wire scheduler shiva/jsonscan shiva/shivatest shiva/tensor
 
 server/internal/wake:
 server/internal/fault:      scheduler server/internal/metrics shiva
