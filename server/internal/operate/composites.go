@@ -22,21 +22,20 @@ func Applications(s *Store) Composites[admin.App, *apps.App] {
 
 // List returns all of them, by name.
 func (cs Composites[D, T]) List() ([]D, error) {
-	list, err := cs.of().List()
-	return list, refusal(err)
+	return cs.of().List()
 }
 
 // Check returns everything that is wrong with one. Models that are not there are not.
 func (cs Composites[D, T]) Check(d D) error {
 	_, err := cs.of().Check(d)
-	return refusal(err)
+	return err
 }
 
 // Create creates one. It fails if the name is taken.
 func (cs Composites[D, T]) Create(ctx context.Context, d D) (D, error) {
 	made, err := cs.of().Create(ctx, d)
 	if err != nil {
-		return d, refusal(err)
+		return d, err
 	}
 	return cs.of().Definition(made), nil
 }
@@ -48,12 +47,12 @@ func (cs Composites[D, T]) Change(ctx context.Context, name string, change func(
 		return err
 	})
 	if err != nil {
-		return none, refusal(err)
+		return none, err
 	}
 	return cs.of().Definition(made), nil
 }
 
 // Delete deletes one, and what it has learned.
 func (cs Composites[D, T]) Delete(ctx context.Context, name string) error {
-	return refusal(cs.of().Delete(ctx, name))
+	return cs.of().Delete(ctx, name)
 }

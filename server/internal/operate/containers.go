@@ -83,18 +83,18 @@ func connected(sessions []admin.Session, address string) bool {
 
 // Start runs the processes of a container and waits until all have registered.
 func (cs Containers) Start(ctx context.Context, name string) error {
-	return refusal(cs.Processes.Start(ctx, name))
+	return cs.Processes.Start(ctx, name)
 }
 
 // Stop stops the processes of a container and waits until they have ended.
 func (cs Containers) Stop(_ context.Context, name string) error {
-	return refusal(cs.Processes.Stop(name))
+	return cs.Processes.Stop(name)
 }
 
 // Restart replaces the processes of a container one by one, each after its successor has
 // registered.
 func (cs Containers) Restart(ctx context.Context, name string) error {
-	return refusal(cs.Processes.Restart(ctx, name))
+	return cs.Processes.Restart(ctx, name)
 }
 
 // Repository holds the models that clients load and unload.
@@ -102,12 +102,12 @@ type Repository struct{ Service *predict.Service }
 
 // Load starts the processes of a model and waits until it is ready.
 func (r Repository) Load(ctx context.Context, who *access.Identity, by access.Source, model string) error {
-	return refusal(r.Service.As(who).Load(ctx, predict.Caller{Source: by}, model, nil))
+	return r.Service.As(who).Load(ctx, predict.Caller{Source: by}, model, nil)
 }
 
 // Unload stops the processes of a model and waits until they have ended.
 func (r Repository) Unload(who *access.Identity, by access.Source, model string) error {
-	return refusal(r.Service.As(who).Unload(predict.Caller{Source: by}, model))
+	return r.Service.As(who).Unload(predict.Caller{Source: by}, model)
 }
 
 // sessionDocuments converts connections with containers to the admin door's type.

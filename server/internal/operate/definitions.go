@@ -88,7 +88,7 @@ func (c collection[D]) read(text []byte, name string) (D, error) {
 		*own = name
 	}
 	if whole {
-		if err := c.of.Check(d); err != nil {
+		if err := refusal(c.of.Check(d)); err != nil {
 			if !isStatus(err, http.StatusBadRequest) {
 				return d, err
 			}
@@ -163,7 +163,7 @@ func (c collection[D]) put(r *http.Request, sent []byte) (any, error) {
 }
 
 func isStatus(err error, status int) bool {
-	e, ok := errors.AsType[*Error](err)
+	e, ok := errors.AsType[*Error](refusal(err))
 	return ok && e.Status == status
 }
 

@@ -37,7 +37,7 @@ func (ds Documents) Export() (admin.Document, error) {
 	}
 	learned, err := store.List("policy/")
 	if err != nil {
-		return d, refusal(err)
+		return d, err
 	}
 	for _, e := range learned {
 		p, err := policyState(e)
@@ -53,7 +53,7 @@ func (ds Documents) Export() (admin.Document, error) {
 	d.Settings, err = storedSettings(store, func(e state.Entry, err error) {
 		ds.Log.Warn("settings of a model are not exported", "key", e.Key, "error", err)
 	})
-	return d, refusal(err)
+	return d, err
 }
 
 // policyState reads an entry of the store; apps.Registry has written it.
@@ -109,7 +109,7 @@ func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err e
 			// this one.
 			left, err := store.List(state.Key("policy", a.Name) + "/")
 			if err != nil {
-				return p, nil, refusal(err)
+				return p, nil, err
 			}
 			for _, e := range left {
 				if !taught[e.Key] {
@@ -145,7 +145,7 @@ func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err e
 	faults = append(faults, wrong...)
 	if len(faults) == 0 {
 		if err := state.Check(p.entries); err != nil {
-			return p, nil, refusal(err)
+			return p, nil, err
 		}
 	}
 	return p, faults, nil
@@ -177,7 +177,7 @@ func (ds Documents) planSettings(p *plan, store state.Store,
 	settings map[string]map[string]string) (faults []string, err error) {
 	all, err := storedSettings(store, func(state.Entry, error) {})
 	if err != nil {
-		return nil, refusal(err)
+		return nil, err
 	}
 	maps.Copy(all, settings)
 	_, refused := ds.Settings.File().Overlay(all)
@@ -213,7 +213,7 @@ func (ds Documents) Import(ctx context.Context, d admin.Document, dryRun bool) (
 	for i, c := range p.changes {
 		e, err := store.Get(p.entries[i].Key)
 		if err != nil {
-			return nil, refusal(err)
+			return nil, err
 		}
 		if json.Valid(e.Value) { // an unreadable value cannot be shown
 			c.Before = e.Value
@@ -231,7 +231,7 @@ func (ds Documents) Import(ctx context.Context, d admin.Document, dryRun bool) (
 	ctx, cancel := context.WithTimeout(ctx, importTimeout)
 	defer cancel()
 	if err := store.Write(ctx, p.entries); err != nil {
-		return nil, refusal(err)
+		return nil, err
 	}
 	ds.Store.Apps().Refresh()
 	ds.Store.Pipelines().Refresh()

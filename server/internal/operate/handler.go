@@ -396,7 +396,7 @@ func (s Sources) audit(r *http.Request, a act) {
 		Before: access.AuditText(a.before), After: access.AuditText(a.after),
 	}
 	if a.err != nil {
-		e.Error = a.err.Error()
+		e.Error = refusal(a.err).Error()
 	}
 	s.Trail.Add(e)
 	s.chronicle(r, a.what, a.name, a.before, a.after)
@@ -414,7 +414,7 @@ func textOrNull(v any) string { return cmp.Or(access.AuditText(v), "null") }
 
 // answer writes what a handler returns.
 func (s Sources) answer(w http.ResponseWriter, r *http.Request, v any, err error) {
-	if err != nil {
+	if err = refusal(err); err != nil {
 		e, ok := errors.AsType[*Error](err)
 		if !ok {
 			s.Log.Error("admin: internal error", "error", err)

@@ -29,7 +29,7 @@ func (l Learning) Learned(name, user string, every bool, most int) (admin.Learne
 	r := l.Store.Apps()
 	a := r.Find(name)
 	if a == nil {
-		return admin.Learned{}, refusal(r.Unknown(name))
+		return admin.Learned{}, r.Unknown(name)
 	}
 	out := admin.Learned{Application: name, Policy: a.Policy, Params: a.Selection.Params(),
 		Users: []admin.LearnedUser{}}
@@ -38,11 +38,11 @@ func (l Learning) Learned(name, user string, every bool, most int) (admin.Learne
 		if ok {
 			out.Users = append(out.Users, learnedUser(one))
 		}
-		return out, refusal(err)
+		return out, err
 	}
 	list, more, err := r.Learned(a, most)
 	if err != nil {
-		return out, refusal(err)
+		return out, err
 	}
 	out.More = more
 	for _, one := range list {
@@ -56,11 +56,11 @@ func (l Learning) First(name string) (*admin.LearnedUser, error) {
 	r := l.Store.Apps()
 	a := r.Find(name)
 	if a == nil {
-		return nil, refusal(r.Unknown(name))
+		return nil, r.Unknown(name)
 	}
 	one, ok, err := r.First(a)
 	if !ok || err != nil {
-		return nil, refusal(err)
+		return nil, err
 	}
 	u := learnedUser(one)
 	return &u, nil
@@ -79,9 +79,9 @@ func learnedUser(l apps.Learned) admin.LearnedUser {
 func (l Learning) Forget(ctx context.Context, name string) error {
 	r := l.Store.Apps()
 	if r.Find(name) == nil {
-		return refusal(r.Unknown(name))
+		return r.Unknown(name)
 	}
-	return refusal(r.Reset(ctx, name))
+	return r.Reset(ctx, name)
 }
 
 // Policies lists the policies that applications can have.
@@ -105,7 +105,7 @@ func (l Learning) Feedback(ctx context.Context, name string, body json.RawMessag
 		Input json.RawMessage `json:"input"`
 	}
 	if err := json.Unmarshal(body, &q); err != nil {
-		return nil, refusal(fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, jsonscan.Words(err)))
+		return nil, fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, jsonscan.Words(err))
 	}
 	if string(q.ID) == "null" {
 		q.ID = nil
@@ -117,21 +117,21 @@ func (l Learning) Feedback(ctx context.Context, name string, body json.RawMessag
 			inputs, err = fromJSON(q.Input, target.Spec.Inputs)
 		}
 		if err != nil {
-			return nil, refusal(err)
+			return nil, err
 		}
 	}
 	r := gate.Request{Model: name, Inputs: inputs, Arrived: time.Now(), ID: q.ID, Parameters: body}
 	if err := parameter.Feedback.Members(&r.Values, body, nil); err != nil {
-		return nil, refusal(err)
+		return nil, err
 	}
 	f, err := l.Gate.OpenFeedback(&r, nil)
 	if err != nil {
-		return nil, refusal(err)
+		return nil, err
 	}
 	defer f.Close()
 	reply, err := gate.Learn(ctx, f)
 	if err != nil {
-		return nil, refusal(err)
+		return nil, err
 	}
 	return reply, nil
 }

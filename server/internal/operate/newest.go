@@ -99,7 +99,7 @@ func ageOf(s admin.Seen) float64 {
 func (t Trials) Newest(who *access.Identity, name string, most int) (admin.NewestList, error) {
 	list, all, release, err := t.Gate.As(who).NewestOf(name, who.May(access.AdminWrite, ""), most)
 	if err != nil {
-		return admin.NewestList{}, refusal(err)
+		return admin.NewestList{}, err
 	}
 	defer release()
 	out := admin.NewestList{Known: all, Answers: []admin.NewestAnswer{}}

@@ -135,7 +135,7 @@ func (s *Settings) Set(ctx context.Context, model string,
 		return json.Marshal(stored)
 	})
 	if err != nil {
-		return nil, nil, refusal(err)
+		return nil, nil, err
 	}
 	s.Read()
 	return before, s.inEffect(model, settings), nil

@@ -11,8 +11,9 @@ import (
 )
 
 // Sources are what the door shows and changes. They may be called from several goroutines
-// at once, and the door may keep what they return. Slices are shown in their order. An error for
-// the client is an *Error; any other is a bug.
+// at once, and the door may keep what they return. Slices are shown in their order. An error is
+// answered as a request would be for the same condition, unless it is an *Error; an error without a
+// condition is a bug.
 type Sources struct {
 	Version string // of the server
 	// Await waits until the other sources can be called; its error is the answer to requests,

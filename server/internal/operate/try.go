@@ -31,12 +31,8 @@ const (
 )
 
 // Try sends a request, with the rights of the operator and charged to the operator's quotas.
-func (t Trials) Try(ctx context.Context, q Trial) (admin.Tried, error) {
-	tried, err := t.try(ctx, q, time.Now())
-	return tried, refusal(err)
-}
-
-func (t Trials) try(ctx context.Context, q Trial, arrived time.Time) (out admin.Tried, err error) {
+func (t Trials) Try(ctx context.Context, q Trial) (out admin.Tried, err error) {
+	arrived := time.Now()
 	var use access.Use
 	if err := use.Begin(q.Who.Payers(nil), int64(len(q.Input)), arrived); err != nil {
 		return out, err

@@ -154,7 +154,7 @@ func (f *feed) refresh(p *part, now int64) {
 	}
 	p.tick = now
 	v, err := p.look()
-	if err != nil { // such as an unreachable store
+	if err = refusal(err); err != nil { // such as an unreachable store
 		v = map[string]string{"error": err.Error()}
 	}
 	text, err := json.Marshal(v)
