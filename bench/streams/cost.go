@@ -5,18 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"time"
 
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/shiva"
 )
 
-// costs are processor times of the server, per frame.
+// costs are processor times of the server, per frame, in µs.
 type costs struct {
-	reading []time.Duration // by turn: of a frame that is read and refused
-	// The extra cost, by turn, of a frame that is read and superseded.
-	superseded []time.Duration
+	reading    []float64 // by turn: of a frame that is read and refused
+	superseded []float64 // by turn: beyond that, of a frame that is read and superseded
 }
 
 // cost measures the server's cost of a superseded frame in addition to reading it. While the first
@@ -77,8 +75,9 @@ func (r *rig) occupy(ctx context.Context) (net.Conn, error) {
 	return c, nil
 }
 
-// turn returns the server's processor time per frame, if every frame is answered with a fault.
-func (r *rig) turn(ctx context.Context, model, fault string, length time.Duration) (time.Duration, error) {
+// turn returns the server's processor time per frame, in µs, if every frame is answered with a
+// fault.
+func (r *rig) turn(ctx context.Context, model, fault string, length time.Duration) (float64, error) {
 	frame, stamp, err := frameFor(shoot{model: model, name: "cost", keep: "latest"})
 	if err != nil {
 		return 0, err
@@ -103,10 +102,5 @@ func (r *rig) turn(ctx context.Context, model, fault string, length time.Duratio
 	if err == nil && (others > 0 || got.Taken == 0) {
 		err = fmt.Errorf("streams: of %d frames %d were not answered %s: %s", got.Taken, others, fault, got.Failure)
 	}
-	return (after - before) / time.Duration(max(1, got.Taken)), err
-}
-
-func median(v []time.Duration) time.Duration {
-	v = slices.Sorted(slices.Values(v))
-	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
+	return float64(after-before) / float64(time.Microsecond) / float64(max(1, got.Taken)), err
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
 	"github.com/shivad/shivad/bench/internal/table"
 )
 
@@ -52,12 +53,12 @@ func (o options) run(ctx context.Context) (broken []string, err error) {
 	}
 	var rows [][]string
 	for _, c := range m.checks() {
-		rows = append(rows, c.cells())
-		if !c.holds() {
-			broken = append(broken, c.what)
+		rows = append(rows, c.Cells())
+		if !c.Holds() {
+			broken = append(broken, c.What)
 		}
 	}
-	table.Write(os.Stdout, o.markdown, []string{"promise", "figure", "limit", "verdict"}, rows)
+	table.Write(os.Stdout, o.markdown, ratio.Head, rows)
 	fmt.Printf("\n%v in all\n", time.Since(began).Round(time.Second))
 	return broken, nil
 }

@@ -145,7 +145,7 @@ bench/sim:                  scheduler/sim
 bench/run:                  bench/load bench/internal/direct bench/internal/hostile bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
 bench/frames:               bench/load bench/internal/figure bench/internal/process bench/internal/ratio bench/internal/table shiva/tensor
 bench/callers:              bench/load bench/internal/figure bench/internal/process shiva/tensor
-bench/streams:              bench/load bench/internal/process bench/internal/table shiva shiva/tensor
+bench/streams:              bench/load bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
 bench/newest:                bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
 bench/pipelines:             bench/internal/process bench/internal/ratio bench/internal/table bench/load shiva/tensor
 bench/soak:                 bench/load bench/internal/process containers/container scheduler shiva shiva/tensor
