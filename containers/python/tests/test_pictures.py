@@ -209,6 +209,20 @@ def seen(**image: Any) -> Any:
     return model(name="seen", inputs=[Image("image", HEIGHT, WIDTH, **image)], outputs=[OUT])(lambda image: image)
 
 
+def test_the_end_of_a_jpeg_is_looked_for_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+    search = pictures.re.search
+    monkeypatch.setattr(pictures.re, "search", lambda end, file: (searched.append(len(file)), search(end, file))[1])
+    whole = file(scene())
+    assert pictures.header(whole).size == (HEIGHT, WIDTH)
+    assert searched == []
+    padded = whole + bytes(1000)
+    assert pictures.header(memoryview(padded)) == pictures.header(whole)
+    assert len(searched) == 1
+    with pytest.raises(PictureError, match="before the end of its picture"):
+        pictures.header(whole[:-2] + bytes(1000))
+
+
 def test_one_corrupt_of_64_fails_alone() -> None:
     data = [file(scene(), quality=50 + i % 40) for i in range(64)]
     good = np.stack([pictures.decode(one, "rgb") for one in data])
