@@ -208,9 +208,13 @@ def _whole(corners: Array, shape: tuple[int, ...]) -> tuple[int, int, int, int] 
 
 def _onto(corners: Array, height: int, width: int) -> Array:
     """The perspective, [3, 3], from places in a cut of a size to those between its corners."""
-    if np.array_equal(corners[0] + corners[2], corners[1] + corners[3]):  # no perspective: exactly
-        across, down = (corners[1] - corners[0]) / width, (corners[3] - corners[0]) / height
-        return np.array([[across[0], down[0], corners[0][0]], [across[1], down[1], corners[0][1]], [0, 0, 1]])
+    a, b, c, d = corners.tolist()
+    if a[0] + c[0] == b[0] + d[0] and a[1] + c[1] == b[1] + d[1]:  # no perspective: exactly
+        return np.array([
+            [(b[0] - a[0]) / width, (d[0] - a[0]) / height, a[0]],
+            [(b[1] - a[1]) / width, (d[1] - a[1]) / height, a[1]],
+            [0, 0, 1.0],
+        ])
     rows, wanted = [], []
     for (u, v), (x, y) in zip(((0, 0), (1, 0), (1, 1), (0, 1)), corners, strict=True):
         rows += [[u, v, 1, 0, 0, 0, -x * u, -x * v], [0, 0, 0, u, v, 1, -y * u, -y * v]]
