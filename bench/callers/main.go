@@ -3,12 +3,16 @@
 // guesses, with each of three.
 //
 //	callers [-peers DIR] [-python PROGRAM] [-a 20ms] [-b 1ms] [-clients 1,2] [-for 3s] [-svg FILE]
+//	callers -echo [-python PROGRAM] [-for 3s]
 //
 // The servers, their containers in Python, and the clients are processes of their own. The
 // container sleeps, so that the machine's processors matter little. With DIR, in which
 // bench/peers/install has put the peers, one client of shivad is eyecan-shiva's; without it
 // pytriton is left out. The exit status is 1 if shivad with its rule gets less than 0.9 of what is
 // possible with some number of clients, or less than pytriton with its best window.
+//
+// With -echo clients ask containers that take no time, beside a bare echo (bench/echo) and the
+// least that a server with a container does. It has no limits.
 package main
 
 import (
@@ -54,6 +58,7 @@ func main() {
 	flag.DurationVar(&o.b, "b", time.Millisecond, "`time` of each of its rows")
 	flag.DurationVar(&o.length, "for", 3*time.Second, "counted `time` of each number of clients")
 	flag.StringVar(&o.svg, "svg", "", "`file` for a figure")
+	beside := flag.Bool("echo", false, "compare containers that take no time with an echo")
 	list := flag.String("clients", "1,2,4,8,16,32", "`numbers` of clients")
 	flag.Parse()
 	for text := range strings.SplitSeq(*list, ",") {
@@ -63,7 +68,16 @@ func main() {
 		}
 		o.clients = append(o.clients, n)
 	}
-	process.Main("callers", o.run)
+	process.Main("callers", func(ctx context.Context) (broken []string, err error) {
+		if o.dir, err = os.MkdirTemp("", "callers-"); err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(o.dir)
+		if *beside {
+			return nil, o.besideEcho(ctx)
+		}
+		return o.run(ctx)
+	})
 }
 
 // A system is a server with its container, and what clients got from it.
@@ -83,10 +97,6 @@ type cell struct {
 }
 
 func (o *options) run(ctx context.Context) (broken []string, err error) {
-	if o.dir, err = os.MkdirTemp("", "callers-"); err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(o.dir)
 	if err := process.Build(ctx, o.dir, "cmd/shivad"); err != nil {
 		return nil, err
 	}

@@ -4,11 +4,13 @@
 //	echo [-listen 127.0.0.1:7] [-loops N]
 //	echo [-listen 127.0.0.1:7] -tls-cert FILE -tls-key FILE
 //	echo [-listen 127.0.0.1:7] -crowd BYTES [-after 15ms]
+//	echo [-listen 127.0.0.1:7] -group REQUESTS -peer PATH
 //
 // With a certificate it is the reference for that door over TLS: crypto/tls alone. With -crowd
 // it is the reference for those who wait for the newest answer of a stream: what is longer than
 // a KiB is a frame, and answered with that many bytes, a while after it, to its sender and to all
-// who have sent less before.
+// who have sent less before. With -group it is the reference for servers whose model is in another
+// process, see grouping.
 //
 // It prints its address and serves until SIGTERM or SIGINT.
 package main
@@ -41,11 +43,14 @@ type handler struct {
 
 func (h *handler) OnBoot(e gnet.Engine) gnet.Action {
 	fmt.Println(h.listen)
-	go func() { // ends with the process, as the engine does
-		<-h.stop
-		e.Stop(context.Background())
-	}()
+	go stopOn(h.stop, e) // ends with the process
 	return gnet.None
+}
+
+// stopOn stops an engine on a signal.
+func stopOn(stop <-chan os.Signal, e gnet.Engine) {
+	<-stop
+	e.Stop(context.Background())
 }
 
 func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
@@ -97,6 +102,8 @@ func main() {
 	key := flag.String("tls-key", "", "`file` with the key of the certificate, in PEM")
 	crowd := flag.Int("crowd", 0, "answer frames with that many `bytes`, to all who wait; one event loop")
 	after := flag.Duration("after", 0, "with -crowd: the `time` from a frame to its answers")
+	group := flag.Int("group", 0, "pass the rows of so many `requests` to the peer at once")
+	peer := flag.String("peer", "", "with -group: the `path` of the Unix socket for the peer")
 	flag.Parse()
 	log.SetFlags(0)
 	stop := make(chan os.Signal, 1)
@@ -106,9 +113,12 @@ func main() {
 		h.answer, *loops = make([]byte, *crowd), 1
 	}
 	var err error
-	if *cert != "" {
+	switch {
+	case *cert != "":
 		err = encrypted(*listen, *cert, *key, stop)
-	} else {
+	case *group > 0:
+		err = (&grouping{listen: *listen, path: *peer, size: *group, stop: stop}).run()
+	default:
 		err = gnet.Run(h, "tcp://"+*listen, gnet.WithReuseAddr(true),
 			gnet.WithNumEventLoop(*loops))
 	}
