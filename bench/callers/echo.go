@@ -72,8 +72,9 @@ func (o *options) besideEcho(ctx context.Context) error {
 			rates, shares = append(rates, c.rate), append(shares, c.rate/systems[0].cells[k].rate)
 			p50s = append(p50s, c.p50.Seconds()*1e6)
 		}
-		fmt.Fprintf(w, "%s\t%.0f/s\t%.2f\t%.2f..%.2f\t%.0f\t%.1f\t\n", s.name, ratio.Median(rates), ratio.Median(shares),
-			slices.Min(shares), slices.Max(shares), ratio.Median(p50s), used[i].Seconds()*1e6/float64(max(1, taken[i])))
+		fmt.Fprintf(w, "%s\t%.0f/s\t%.2f\t%.2f..%.2f\t%.0f\t%.1f\t\n", s.name, ratio.Median(rates),
+			ratio.Median(shares), slices.Min(shares), slices.Max(shares), ratio.Median(p50s),
+			used[i].Seconds()*1e6/float64(max(1, taken[i])))
 	}
 	return w.Flush()
 }
