@@ -480,6 +480,26 @@ def test_replicas_are_processes_that_end_together(tmp_path: Path, number: signal
             parent.kill()
 
 
+@pytest.mark.parametrize(
+    ("before", "after"), [(os.SCHED_OTHER, os.SCHED_BATCH), (os.SCHED_IDLE, os.SCHED_IDLE)], ids=["usual", "chosen"]
+)
+def test_threads_of_a_served_file_interrupt_nobody(tmp_path: Path, before: int, after: int) -> None:
+    """Those that the file starts inherit it. A policy that someone has chosen stays."""
+    (tmp_path / "model.py").write_text(
+        "import os, threading\n"
+        "one = threading.Thread(target=lambda: print(os.sched_getscheduler(0)))\n"
+        "one.start()\none.join()\nraise SystemExit\n"
+    )
+    start = (
+        "import os, sys\nfrom shiva_container import command\n"
+        "os.sched_setscheduler(0, int(sys.argv[1]), os.sched_param(0))\ncommand.main(['serve', sys.argv[2]])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", start, str(before), str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert (done.stdout.strip(), done.returncode) == (str(after), 0), done.stderr
+
+
 def _runs(process: int) -> bool:
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True)
     return state.stdout.strip()[:1] not in ("", "Z")
