@@ -129,7 +129,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _interrupt_nobody() -> None:
-    """Have the threads of this process wait for a processor, rather than take it from a running one.
+    """Have threads of this process wait for a processor, rather than take it from a running one.
 
     Where processors are idle, nothing changes. At the end of each operator, ONNX Runtime's threads
     wait for the last one by spinning, whatever its settings. Where several networks are busy, each
