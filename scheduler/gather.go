@@ -79,7 +79,7 @@ func (c *core) gather(rep *Replica, q *queue, w *window, p *plan, now int64, fx 
 func (c *core) wait(rep *Replica, q *queue, w *window, p *plan, probe bool, now int64, fx *effects) gathering {
 	cs := &c.sources.callers
 	next := gathering{replica: rep, began: now, due: cs.due, from: cs.newest.since, asked: cs.asking}
-	room, rows := w.room, p.known(w.rows+cs.due)
+	room, rows := w.room, w.rows+cs.due
 	switch {
 	case probe:
 		room, rows = p.trialRoom(q, w), w.rows
@@ -93,8 +93,8 @@ func (c *core) wait(rep *Replica, q *queue, w *window, p *plan, probe bool, now 
 		// A row that is late if it is sent now makes the next one late, too, which waits for it.
 		next.until, next.hoped, next.gain = next.from+int64(cs.delays.median()), float64(cs.due)/2, 2
 	}
-	last := q.item(w.at).deadline - p.planned(rows) - (p.start - now)
-	if next.until > max(now, last) && !c.startOver(q, w, p, next.until, now, fx) {
+	last := q.item(w.at).deadline - p.prof.planned(p.known(rows)) - (p.start - now)
+	if next.until > max(now, last) && c.startOver(q, w, p, next.until, now, fx) == 0 {
 		next.until = last
 	}
 	return next
@@ -110,8 +110,11 @@ func (c *core) gatherLate(rep *Replica, start, now int64, fx *effects) (until in
 	p := rep.plan(c, start, b.rowBytes)
 	n := rep.strategy.limit(p)
 	w := &window{at: q.start(), room: n, cap: n}
-	if p.granted && c.startOver(q, w, p, now+int64(c.sources.delays.median()), now, fx) {
-		return never // there is nothing left for this grant; the next one is for all servers' rows
+	if p.granted {
+		rep.sharing.again = c.startOver(q, w, p, now+int64(c.sources.delays.median()), now, fx)
+		if rep.sharing.again > 0 {
+			return never // there is nothing left for this grant; these rows come again
+		}
 	}
 	return c.gather(rep, q, w, p, now, fx)
 }
@@ -138,9 +141,16 @@ func (c *core) gatherOffer(rep *Replica, now int64, fx *effects) (until int64) {
 	}
 	next := gathering{began: now, due: c.sources.due + back, from: now}
 	c.bestWait(&next, p, n, false)
-	if end := rep.next().at; next.until == 0 || end == never ||
-		q.head().deadline-p.planned(w.rows+next.due) < end+next.until-now {
+	end := rep.next().at
+	if next.until == 0 || end == never {
 		return now
+	}
+	until = end + next.until - now
+	if q.head().deadline-p.prof.planned(p.known(w.rows+next.due)) < until {
+		p.start = end // when they start over, if they should
+		if before, _ := c.startsOver(q, w, p, next.due, until, end); before == 0 {
+			return now
+		}
 	}
 	return never
 }
@@ -210,10 +220,10 @@ func (c *core) bestWait(g *gathering, p *plan, room int, probe bool) {
 	}
 }
 
-// known is the size whose time counts for n rows: for any beyond the largest measured one, that
-// one. Twice the rows are guessed to take twice the time, so that a deadline between that and the
-// truth would keep the size from being measured for ever.
-func (p *plan) known(n int) int { return min(n, max(p.own(p.prof.largest), 1)) }
+// known is the size of an execution whose time counts for one with n rows of this server: for any
+// beyond the largest measured one, that one. Twice the rows are guessed to take twice the time, so
+// that a deadline between that and the truth would keep the size from being measured for ever.
+func (p *plan) known(n int) int { return min(p.whole(n), max(p.prof.largest, 1)) }
 
 // mean is the mean time of a batch of n rows. A size beyond the largest measured one counts as fast
 // as that one.
@@ -241,34 +251,46 @@ func (p *plan) trialRoom(q *queue, w *window) int {
 	return n
 }
 
-// startOver answers the rows that would be late after a wait, if more rows are answered in time
-// from then on: groups of callers that meet at different times, each too late for the other's
-// batch, would fail for ever. Their clients ask again at once, and are in the batch. Only callers
-// pay for it, and it is charged with the time of the rows that would have been sent: not to the
-// allowance of waits, since those that follow keep together who has just met.
-func (c *core) startOver(q *queue, w *window, p *plan, until, now int64, fx *effects) bool {
-	n, head := min(w.cap, q.rows+c.sources.due), q.head().req
-	took := p.planned(p.known(n)) + p.start - now
+// startOver answers the rows that would be late after a wait, if that pays, and returns how many.
+// It is charged with the time of the rows that would have been sent: not to the allowance of waits,
+// since those that follow keep together who has just met.
+func (c *core) startOver(q *queue, w *window, p *plan, until, now int64, fx *effects) (rows int) {
+	before, cost := c.startsOver(q, w, p, c.sources.due, until, now)
+	if before == 0 {
+		return 0
+	}
+	c.restarts -= cost
+	had := c.rows
+	for head := q.head(); head != nil && head.deadline < before; head = q.head() {
+		c.answer(head.req, OutcomeDeadlineNeverSent, errHopeless, fx)
+	}
+	return had - c.rows
+}
+
+// startsOver returns before which deadline rows should start over rather than be sent, if more rows
+// are answered in time from then on, and at what cost; 0: none should. due rows join them at until.
+// Groups of callers that meet at different times, each too late for the other's batch, would fail
+// for ever. The clients of rows that are answered ask again at once, and are in the batch. Only
+// callers pay for it.
+func (c *core) startsOver(q *queue, w *window, p *plan, due int, until, now int64) (before, cost int64) {
+	n, head := min(w.cap, q.rows+due), q.head().req
+	took := p.prof.planned(p.known(n)) + p.start - now
 	for n > 1 && until-now+took > head.deadline-head.submitted { // so many would be late again
 		n--
-		took = p.planned(p.known(n)) + p.start - now
+		took = p.prof.planned(p.known(n)) + p.start - now
 	}
-	t := float64(until-now) + p.typical(p.known(n))
-	if c.restarts <= 0 || !*c.cfg.Shed ||
+	t := float64(until-now) + p.prof.typical(p.known(n))
+	if c.restarts <= 0 || !*c.cfg.Shed || head.deadline >= until+took ||
 		w.rows > 0 && float64(n)/t <= (1+leastGain)*float64(w.rows)/p.typical(w.rows) {
-		return false
+		return 0, 0
 	}
 	for at := q.start(); !q.end(at) && q.item(at).deadline < until+took; at = q.next(at) {
 		r := q.item(at).req
 		if !r.source.caller || r.spans != nil || r.Frame != nil || r.deadline-r.submitted < until-now+took {
-			return false
+			return 0, 0
 		}
 	}
-	c.restarts -= int64(t * float64(w.rows) / float64(n))
-	for head := q.head(); head != nil && head.deadline < until+took; head = q.head() {
-		c.answer(head.req, OutcomeDeadlineNeverSent, errHopeless, fx)
-	}
-	return true
+	return until + took, int64(t * float64(w.rows) / float64(n))
 }
 
 // group fits a window to the groups that callers form: it takes all of them where only noise speaks
@@ -291,7 +313,7 @@ func (c *core) undivided(q *queue, w *window, p *plan) {
 		rate = float64(w.rows) / w.bestTime
 	}
 	head := q.head().deadline
-	if n <= w.rows || n > limit || c.sources.queued < n || !trial && w.left != CloseRate ||
+	if n <= w.rows || n > limit || c.sources.queued < n ||
 		p.rate(n) < undividedRate*rate || head < p.start+p.planned(n) {
 		return
 	}

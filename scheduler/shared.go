@@ -35,7 +35,7 @@ type Grant struct {
 // An Offer tells the container of a shared replica which rows wait for it here.
 type Offer struct {
 	Grant uint64        // a grant given back, since no row is to be sent; 0: none
-	Rows  int           // rows that wait; 0 if a grant is given back
+	Rows  int           // rows that wait; if a grant is given back, rows about to be offered again
 	Due   time.Duration // until the most urgent deadline; 0: no deadline
 	Age   time.Duration // of the oldest of the rows
 }
@@ -50,6 +50,7 @@ type sharing struct {
 	repeats   int64  // consecutive repetitions of the offer
 	paused    int64  // until this time nothing is offered
 	gathered  bool   // the latest offer waited for callers
+	again     int    // rows that have started over at the latest grant, and will be offered again
 	share            // of the latest grant
 	target    int    // rows of its execution that all servers expect; 0: unknown
 }
@@ -81,7 +82,7 @@ func (r *Replica) Grant(id uint64, here, elsewhere, target int) {
 	fx, now := r.m.begin()
 	c, s := &r.m.core, &r.sharing
 	s.granted, s.grant = s.on, id
-	s.announced, s.repeats = false, 0
+	s.announced, s.repeats, s.again = false, 0, 0
 	s.share = share{min(max(1, here), maxElsewhere), min(max(0, elsewhere), maxElsewhere)}
 	s.target = min(max(0, target), maxElsewhere)
 	c.dispatch(now, fx)
@@ -91,7 +92,7 @@ func (r *Replica) Grant(id uint64, here, elsewhere, target int) {
 			s.paused = now + offerPause
 			c.wakeAt(s.paused)
 		}
-		fx.offers = append(fx.offers, replicaOffer{r, Offer{Grant: id}})
+		fx.offers = append(fx.offers, replicaOffer{r, Offer{Grant: id, Rows: s.again}})
 	}
 	r.m.end(fx, now)
 }

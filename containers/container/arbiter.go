@@ -152,7 +152,7 @@ func (c *arbiter) handleOffer(n *session, m wire.OfferMessage) {
 		return
 	}
 	if m.Pass != 0 {
-		c.table.Pass(s, m.Pass, c.now())
+		c.table.Pass(s, m.Pass, m.Rows, c.now())
 	} else {
 		c.table.Offer(s, m.Rows, time.Duration(m.DueMS*float64(time.Millisecond)), c.now())
 	}

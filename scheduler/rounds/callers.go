@@ -11,6 +11,10 @@ import "time"
 // that the server does offer. So the table learns that part from its executions (costs), and of
 // each server how often and how soon an offer follows an answer (habit).
 //
+// A server whose rows would be late in a joint execution answers them, and gives its grant back.
+// Their clients ask again at once. So the round waits for that server as after an answer, once:
+// otherwise the others' rows would leave without these, which would be late again next time.
+//
 // A server that stops asking, or dies, costs one such wait, since only an answer lets the table
 // expect an offer. No belief is final: a server that is not waited for is observed all the same,
 // and where executions have had one size only, nothing speaks against a larger one.
@@ -26,8 +30,10 @@ type habit struct {
 }
 
 const (
-	habitFade = 8   // answers over which a habit is a mean
-	mostly    = 0.5 // a server is waited for that asks after a larger share of its answers
+	habitFade = 8 // answers over which a habit is a mean
+	// A server is waited for that asks after a larger share of its answers. It is below a half: the
+	// clients of a server that form two groups offer after every other answer.
+	mostly = 0.4
 	// Where a server that does not ask on answer has rows, they are later by this factor at most.
 	mostLater = 1.2
 )
@@ -71,18 +77,24 @@ func (s *Seat[B]) returns(now, execution time.Duration) {
 	s.after += (after - s.after) / habitFade
 }
 
-// hold returns until when the next round waits for servers that are about to offer rows; now: it
-// does not.
+// hold returns until when the next round, or the open one once all servers have answered, waits for
+// servers that are about to offer rows; now: it does not.
 func (t *Table[B]) hold(now time.Duration) (until time.Duration) {
-	if t.open || len(t.queue) > 0 || t.busy != t.lanes-1 {
+	if !t.open && len(t.queue) > 0 || t.busy != t.lanes-1 {
 		return now
 	}
 	fixed, each := t.costs.line()
 	took := func(rows int) time.Duration { return time.Duration(fixed + each*float64(rows)) }
 	until = now
 	waiting, coming, others := 0, 0, false
+	for i := range t.queue {
+		waiting += t.queue[i].Rows
+	}
 	for _, s := range t.joined {
 		switch {
+		case s.waited:
+			return now
+		case t.granted(s): // what it has offered since is for the next round
 		case s.wants:
 			waiting += s.claim()
 			others = others || s.asks < mostly
@@ -95,11 +107,11 @@ func (t *Table[B]) hold(now time.Duration) (until time.Duration) {
 		}
 	}
 	all := took(waiting + coming)
-	if waiting == 0 || others && float64(until-now+all) > mostLater*float64(took(waiting)) {
+	if until == now || waiting == 0 || others && float64(until-now+all) > mostLater*float64(took(waiting)) {
 		return now
 	}
 	for _, s := range t.joined {
-		if s.wants && s.due > 0 {
+		if s.wants && s.due > 0 && !t.granted(s) {
 			until = min(until, s.due-all*5/4)
 		}
 	}

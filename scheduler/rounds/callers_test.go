@@ -197,3 +197,27 @@ func TestServerWhoseTimeHasPassed(t *testing.T) {
 		t.Errorf("%d grants, wakes after %v, want a wait for the server that asks after 1 ms", len(g), wake-l.now)
 	}
 }
+
+// TestServerThatStartsOver: a round waits for the rows of a server that gives its grant back to
+// start over, once, whatever the server offers for the next round.
+func TestServerThatStartsOver(t *testing.T) {
+	l := newLoop(t, 2, line(20*ms, ms))
+	l.run(50)
+	a, b := l.seats[0], l.seats[1]
+	l.x.Offer(a, 4, 60*ms, l.now)
+	l.x.Offer(b, 4, 60*ms, l.now)
+	g := granted(t, l.x, l.now, 2)
+	l.x.Arrive(a, batch{Rows: 4, Grant: g[0].ID, Left: 2}, l.now)
+	l.x.Pass(b, g[1].ID, 4, l.now)
+	if grants, e, wake := l.x.Next(l.now); len(grants) > 0 || e != nil || wake < l.now+ms {
+		t.Fatalf("%d grants, execution %v, wakes after %v, want a wait for who starts over", len(grants), e, wake-l.now)
+	}
+	l.now += ms
+	l.x.Offer(b, 4, 60*ms, l.now)
+	again := granted(t, l.x, l.now, 1)
+	if again[0].Seat != b || again[0].Here != 4 {
+		t.Errorf("granted %+v", again)
+	}
+	l.x.Pass(b, again[0].ID, 4, l.now)
+	l.x.Done(executed(t, l.x, l.now, 4), l.now+20*ms)
+}

@@ -98,6 +98,7 @@ type Seat[B any] struct {
 	served  float64       // rows executed, counted from the least of all seats at its joining
 	round   uint64        // the latest round in which it was granted
 	waited  bool          // the open round waits for its answer
+	again   uint64        // the latest round in which its rows started over
 	habit
 }
 
@@ -170,10 +171,16 @@ func (t *Table[B]) Offer(s *Seat[B], rows int, due, now time.Duration) {
 	}
 }
 
-// Pass takes a grant back from a server.
-func (t *Table[B]) Pass(s *Seat[B], grant uint64, now time.Duration) {
+// Pass takes a grant back from a server. again is how many rows it has answered instead, as they
+// would have been late, whose clients ask again at once: these may join the round.
+func (t *Table[B]) Pass(s *Seat[B], grant uint64, again int, now time.Duration) {
+	current := grant != 0 && grant == s.grant
 	t.answered(s, grant, now)
 	s.had(0)
+	if current && again > 0 && s.again != s.round && !s.wants {
+		s.again, s.round = s.round, 0
+		s.expected, s.answered, s.offered = true, now, s.believed(again)
+	}
 }
 
 // Arrive queues a batch that has arrived, with a grant or without.
@@ -270,10 +277,9 @@ func (t *Table[B]) grant(now time.Duration) []Grant[B] {
 	var asked []*Seat[B]
 	places := t.max
 	for _, s := range t.joined {
-		if t.open && s.round == t.round {
+		if t.granted(s) {
 			places--
-		}
-		if s.wants && s.grant == 0 && (!t.open || s.round != t.round) {
+		} else if s.wants && s.grant == 0 {
 			asked = append(asked, s)
 		}
 	}
@@ -285,7 +291,7 @@ func (t *Table[B]) grant(now time.Duration) []Grant[B] {
 	}
 	all := 0
 	for _, s := range t.joined {
-		if t.open && s.round == t.round || slices.Contains(asked, s) {
+		if t.granted(s) || slices.Contains(asked, s) {
 			all += s.claim()
 		}
 	}
@@ -301,6 +307,9 @@ func (t *Table[B]) grant(now time.Duration) []Grant[B] {
 	t.until = max(t.until, now+patience)
 	return grants
 }
+
+// granted reports whether the server has had its grant of the open round.
+func (t *Table[B]) granted(s *Seat[B]) bool { return t.open && s.round == t.round }
 
 // claim is how many rows wait at the server, as far as is known.
 func (s *Seat[B]) claim() int { return max(s.offered, int(s.mean+0.5)) }

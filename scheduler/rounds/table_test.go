@@ -178,7 +178,7 @@ func TestClaimsAreSmoothed(t *testing.T) {
 		if rows > 0 {
 			x.Arrive(s[0], batch{Rows: rows, Left: left, Grant: g[0].ID}, 0)
 		} else {
-			x.Pass(s[0], g[0].ID, 0)
+			x.Pass(s[0], g[0].ID, 0, 0)
 		}
 		x.Arrive(s[1], batch{Rows: 20, Grant: g[1].ID}, 0)
 		x.Done(executed(t, x, 0, rows+20), 0)
@@ -246,7 +246,7 @@ func TestEverythingIsExecuted(t *testing.T) {
 					switch rng.IntN(4) {
 					case 0:
 						if behave {
-							x.Pass(one.Seat, one.ID, now)
+							x.Pass(one.Seat, one.ID, rng.IntN(3), now)
 						}
 					default:
 						send(one.Seat, one.ID)
@@ -285,7 +285,7 @@ func TestEverythingIsExecuted(t *testing.T) {
 			case 2:
 				send(one, uint64(rng.IntN(30)))
 			case 3:
-				x.Pass(one, uint64(rng.IntN(30)), now)
+				x.Pass(one, uint64(rng.IntN(30)), rng.IntN(3), now)
 			case 4:
 				if len(running) > 0 {
 					finish()

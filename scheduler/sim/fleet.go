@@ -168,7 +168,7 @@ func (s *session) Send(b *scheduler.Batch) error {
 func (s *session) offer(o scheduler.Offer) {
 	s.carry(&s.to, func() {
 		if o.Grant != 0 {
-			s.host.table.Pass(s.seat, o.Grant, s.now())
+			s.host.table.Pass(s.seat, o.Grant, o.Rows*s.lies, s.now())
 		} else {
 			s.host.table.Offer(s.seat, o.Rows*s.lies, o.Due/time.Duration(s.lies), s.now())
 		}

@@ -127,6 +127,34 @@ def test_an_execution_has_at_most_so_many_rows_and_what_fits() -> None:
     executed(one, 0.009, 1)
 
 
+def test_a_round_waits_once_for_a_server_whose_rows_start_over() -> None:
+    one, (a, b) = table()
+    now = 0.0
+    for _ in range(8):
+        one.offer(a, 4, 0, now)
+        one.offer(b, 4, 0, now)
+        for grant in granted(one, now, 2):
+            one.arrive(Sent(grant.seat, 4, 1), grant.number, 0, now)
+        execution = executed(one, now, 8)
+        now += 0.02
+        one.done(execution, now)
+        now += 0.001
+    one.offer(a, 4, 0, now)
+    one.offer(b, 4, 0, now)
+    first, second = granted(one, now, 2)
+    one.arrive(Sent(a, 4, 1), first.number, 2, now)
+    one.give_back(b, second.number, 4, now)
+    grants, none, wake = one.next(now)
+    assert not grants
+    assert none is None
+    assert wake >= now + 0.001
+    one.offer(b, 4, 0, now + 0.001)
+    (again,) = granted(one, now + 0.001, 1)
+    assert (again.seat, again.here) == (b, 4)
+    one.give_back(b, again.number, 4, now + 0.001)
+    executed(one, now + 0.001, 4)
+
+
 def test_what_a_server_says_once_tells_little_of_the_rows_that_it_has_then() -> None:
     one, (a, b) = table()
 
@@ -137,7 +165,7 @@ def test_what_a_server_says_once_tells_little_of_the_rows_that_it_has_then() -> 
         if rows:
             one.arrive(Sent(a, rows, 1), first.number, left, 0)
         else:
-            one.give_back(a, first.number, 0)
+            one.give_back(a, first.number, 0, 0)
         one.arrive(Sent(b, 20, 2), second.number, 0, 0)
         one.done(executed(one, 0, rows + 20), 0)
         assert second.elsewhere == first.here
@@ -188,7 +216,7 @@ def test_whatever_servers_do_each_batch_is_executed_once(seed: int) -> None:
                 if rng.randrange(4):
                     send(grant.seat, grant.number)
                 elif behave:
-                    one.give_back(grant.seat, grant.number, now)
+                    one.give_back(grant.seat, grant.number, rng.randrange(3), now)
             if execution is not None:
                 running.append(execution)
                 bodies = [batch.body for batch in execution.batches]
@@ -208,7 +236,7 @@ def test_whatever_servers_do_each_batch_is_executed_once(seed: int) -> None:
             case 2:
                 send(seat, rng.randrange(30))
             case 3:
-                one.give_back(seat, rng.randrange(30), now)
+                one.give_back(seat, rng.randrange(30), rng.randrange(3), now)
             case _ if running:
                 one.done(running.pop(0), now)
         turn(behave=False)

@@ -113,7 +113,7 @@ class Arbiter:
                 return
             seat = self._seats[session][0]
             if grant := _number(offer, "pass"):
-                self._table.give_back(seat, grant, now)
+                self._table.give_back(seat, grant, _number(offer, "rows"), now)
             else:
                 due = offer.get("due_ms")
                 seconds = float(due) / 1000 if isinstance(due, int | float) else 0.0

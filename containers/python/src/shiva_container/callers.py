@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MOSTLY = 0.5
+MOSTLY = 0.4
 """A server is waited for that asks after a larger share of its answers."""
 MOST_LATER = 1.2
 """Where a server that does not ask on answer has rows, they are later by this factor at most."""

@@ -42,6 +42,7 @@ class Seat:
     served: float = 0.0
     round: int = 0
     waited: bool = False
+    again: int = 0
     habit: Habit = field(default_factory=Habit)
 
     @property
@@ -138,10 +139,15 @@ class Table(Generic[Body]):
         seat.wants, seat.offered = seat.grants, max(1, seat.believed(rows))
         seat.due = now + due if due > 0 else 0.0
 
-    def give_back(self, seat: Seat, grant: int, now: float) -> None:
-        """A server has no row for a grant."""
+    def give_back(self, seat: Seat, grant: int, again: int, now: float) -> None:
+        """A server has no row for a grant, and offers ``again`` rows of clients that start over."""
+        current = grant == seat.grant
         self._answered(seat, grant, now)
         seat.had(0)
+        if current and again > 0 and seat.again != seat.round and not seat.wants:
+            seat.again, seat.round = seat.round, 0
+            seat.habit.expected, seat.habit.answered = True, now
+            seat.offered = seat.believed(again)
 
     def arrive(self, one: Sent[Body], grant: int, left: int, now: float) -> None:
         """Take a batch that has arrived, by a grant or by none, 0; ``left`` rows still wait."""
@@ -188,12 +194,16 @@ class Table(Generic[Body]):
             seat.waited = False
 
     def _hold(self, now: float) -> float:
-        """Until when the next round waits for servers that are about to offer rows; now: not."""
-        if self._open or self._queue or self._busy != self._lanes - 1:
+        """Until when a round waits for servers that are about to offer rows; now: not."""
+        if (self._queue and not self._open) or self._busy != self._lanes - 1:
+            return now
+        if any(seat.waited for seat in self._seats):
             return now
         fixed, each = self._costs.line()
-        until, waiting, coming, others = now, 0, 0, False
-        for seat in self._seats:
+        until, coming, others = now, 0, False
+        waiting = sum(one.rows for one in self._queue)
+        seats = [seat for seat in self._seats if not self._granted(seat)]
+        for seat in seats:
             habit = seat.habit
             if seat.wants:
                 waiting += seat.claim
@@ -202,10 +212,14 @@ class Table(Generic[Body]):
                 until = max(until, habit.end)
                 coming += seat.claim
         took = fixed + each * (waiting + coming)
-        if not waiting or (others and until - now + took > MOST_LATER * (fixed + each * waiting)):
+        if until == now or not waiting or (others and until - now + took > MOST_LATER * (fixed + each * waiting)):
             return now
-        urgent = min((seat.due for seat in self._seats if seat.wants and seat.due), default=float("inf"))
+        urgent = min((seat.due for seat in seats if seat.wants and seat.due), default=float("inf"))
         return max(now, min(until, urgent - 1.25 * took))
+
+    def _granted(self, seat: Seat) -> bool:
+        """Whether a server has had its grant of the open round."""
+        return self._open and seat.round == self._round
 
     def _begin_round(self, now: float) -> None:
         if not self._open:
@@ -214,7 +228,7 @@ class Table(Generic[Body]):
 
     def _grant(self, now: float) -> list[Grant]:
         """Grant batches of the open round to seats that want one; open a round if none is."""
-        in_round = [seat for seat in self._seats if self._open and seat.round == self._round]
+        in_round = [seat for seat in self._seats if self._granted(seat)]
         asked = [seat for seat in self._seats if seat.wants and not seat.grant and seat not in in_round]
         places = self._most - len(in_round)
         if not asked or places <= 0:
