@@ -60,7 +60,7 @@ func TestGrantMessages(t *testing.T) {
 	for want, o := range map[string]scheduler.Offer{
 		`{"rows":12,"due_ms":34.5,"age_ms":3.25}`: {Rows: 12, Due: 34500 * time.Microsecond,
 			Age: 3250 * time.Microsecond},
-		`{"pass":17}`: {Grant: 17},
+		`{"pass":17,"rows":16}`: {Grant: 17, Rows: 16},
 	} {
 		var out zmtp.Outgoing
 		say(&out, wire.Offer, offerMessage(o))
