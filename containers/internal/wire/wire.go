@@ -211,7 +211,7 @@ type GrantMessage struct {
 // OfferMessage says how many rows wait in a server, or gives a grant back.
 type OfferMessage struct {
 	Pass  uint64  `json:"pass,omitempty"`   // the grant given back; 0: rows wait
-	Rows  int     `json:"rows,omitempty"`   // number of waiting rows; of a pass: of rows about to be offered again
+	Rows  int     `json:"rows,omitempty"`   // waiting rows; of a pass: rows that come again
 	DueMS float64 `json:"due_ms,omitempty"` // until their most urgent deadline; 0: there is none
 	AgeMS float64 `json:"age_ms,omitempty"` // how long that row has waited
 }
