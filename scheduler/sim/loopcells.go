@@ -256,6 +256,14 @@ func openCells() []LoopCell {
 			Loops: Loops{Profile: line(120*ms, 0), Clients: 4, Open: 50, OpenSources: 64}, Later: beside},
 		{Name: "20 + 1n, 2 replicas, 200/s beside 16 clients",
 			Loops: Loops{Profile: replicas(slow, 2), Clients: 16, Open: 200, OpenSources: 64}, Later: beside},
+		{Name: "20 + 1n, 4 replicas, 400/s beside 32 clients",
+			Loops: Loops{Profile: replicas(slow, 4), Clients: 32, Open: 400, OpenSources: 64}, Later: beside},
+		{Name: "5 + 0.5n, 4 replicas, 600/s beside 32 clients",
+			Loops: Loops{Profile: replicas(fast, 4), Clients: 32, Open: 600, OpenSources: 64}, Later: beside},
+		{Name: "20 + 1n, 2 at once, 200/s beside 16 clients",
+			Loops: Loops{Profile: lanes(slow, 2), Clients: 16, Open: 200, OpenSources: 64}, Later: beside},
+		{Name: "20 + 1n, 4 at once, 200/s beside 16 clients",
+			Loops: Loops{Profile: lanes(slow, 4), Clients: 16, Open: 200, OpenSources: 64}, Later: beside},
 	}
 }
 
