@@ -41,7 +41,7 @@ const (
 	historyPause = 300 * time.Millisecond // at least, from one write to the next
 	historyEach  = 20 * time.Millisecond  // added to the pause for each name written
 	historyRetry = 5 * time.Second        // while the store is unavailable
-	historyWait  = time.Second            // for the store when the server stops
+	historyWait  = time.Second            // for the store when the server stops, or an operator asks
 )
 
 // History records what served when, and who changed it. It holds the events that are not yet
@@ -60,10 +60,11 @@ type History struct {
 	mu      sync.Mutex
 	pending map[string]*pending // by name
 
-	// turn is held while the history of a name is written. mu may be taken below it.
-	turn    sync.Mutex
+	// turn holds one while the history of a name is written. mu may be taken below it.
+	turn    chan struct{}
 	server  string                    // how events name this server; "" before Run
 	written map[string]servedVersions // by name
+	asked   map[string]bool           // names written on request since write looked at what is served
 	begun   bool                      // events left open by an earlier run are closed
 }
 
@@ -93,7 +94,8 @@ func (s servedVersions) equal(other servedVersions) bool {
 func NewHistory(store *Store, settings *Settings, g *gate.Gate, started time.Time, stopping <-chan struct{},
 	log *slog.Logger) *History {
 	return &History{store: store, settings: settings, gate: g, started: started, stopping: stopping, log: log,
-		poke: make(chan struct{}, 1), pending: map[string]*pending{}, written: map[string]servedVersions{}}
+		poke: make(chan struct{}, 1), pending: map[string]*pending{}, turn: make(chan struct{}, 1),
+		written: map[string]servedVersions{}, asked: map[string]bool{}}
 }
 
 // Look makes Run look for changes to write. Any goroutine may call it; it does not block.
@@ -161,15 +163,15 @@ func (h *History) Changed(by, what, name, detail string) {
 // Run writes the history until the server stops, and finally that nothing is served any more.
 // server names this server among those that share its store; it must be the same after a restart.
 func (h *History) Run(server string) {
-	h.turn.Lock()
+	h.turn <- struct{}{}
 	h.server = server
-	h.turn.Unlock()
+	<-h.turn
 	h.readEarlier()
 	h.Look() // an earlier run may have left events open
 	failing := false
 	for h.recording() {
 		ctx, cancel := context.WithTimeout(context.Background(), historyRetry)
-		n, err := h.write(ctx, h.served(), time.Now())
+		n, err := h.write(ctx, h.served, time.Now())
 		cancel()
 		pause := historyPause + time.Duration(n)*historyEach
 		if err != nil {
@@ -186,7 +188,8 @@ func (h *History) Run(server string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), historyWait)
 	defer cancel()
-	_, _ = h.write(ctx, nil, time.Now()) // Run has logged the error
+	nothing := func() map[string]servedVersions { return nil }
+	_, _ = h.write(ctx, nothing, time.Now()) // Run has logged the error
 }
 
 // recording waits until there is something to write; false when the server stops.
@@ -219,34 +222,40 @@ func (h *History) served() map[string]servedVersions {
 }
 
 // write writes the pending events, and returns the number of names written. After an error the rest
-// is kept for the next time.
-func (h *History) write(ctx context.Context, now map[string]servedVersions, at time.Time) (n int, err error) {
+// is kept for the next time. served returns what is served now.
+func (h *History) write(ctx context.Context, served func() map[string]servedVersions,
+	at time.Time) (n int, err error) {
 	store := h.store.State()
-	names, err := h.unwritten(store, now)
+	names, now, err := h.unwritten(store, served)
 	if err != nil {
 		return 0, err
 	}
 	for _, name := range names {
-		h.turn.Lock()
-		err := h.writeOne(ctx, store, name, now[name], at)
-		h.turn.Unlock()
+		h.turn <- struct{}{}
+		if !h.asked[name] { // or what is written is newer than now
+			err = h.writeOne(ctx, store, name, now[name], at)
+		}
+		<-h.turn
 		if err != nil {
 			return n, err
 		}
 		n++
 	}
-	h.turn.Lock()
+	h.turn <- struct{}{}
 	h.begun = true
-	h.turn.Unlock()
+	<-h.turn
 	return n, forgetHistories(ctx, store, now)
 }
 
-// unwritten returns the names whose history differs from what the store has, in order. At first
-// that is every name of the store: an earlier run may have left its events open.
-func (h *History) unwritten(store state.Store, now map[string]servedVersions) ([]string, error) {
-	h.turn.Lock()
-	defer h.turn.Unlock()
-	names := map[string]bool{}
+// unwritten returns the names whose history differs from what the store has, in order, and what is
+// served now. At first that is every name of the store: an earlier run may have left its events
+// open.
+func (h *History) unwritten(store state.Store, served func() map[string]servedVersions) ([]string,
+	map[string]servedVersions, error) {
+	h.turn <- struct{}{}
+	defer func() { <-h.turn }()
+	clear(h.asked)
+	now, names := served(), map[string]bool{}
 	h.mu.Lock()
 	for _, some := range []iter.Seq[string]{maps.Keys(now), maps.Keys(h.written), maps.Keys(h.pending)} {
 		for name := range some {
@@ -259,7 +268,7 @@ func (h *History) unwritten(store state.Store, now map[string]servedVersions) ([
 	if !h.begun {
 		entries, err := store.List(historyPrefix)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, e := range entries {
 			if segments, err := state.Segments(e.Key); err == nil && len(segments) == 2 {
@@ -267,31 +276,38 @@ func (h *History) unwritten(store state.Store, now map[string]servedVersions) ([
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(names)), nil
+	return slices.Sorted(maps.Keys(names)), now, nil
 }
 
 // writeNow writes what an operator asks for, unless it is written: who has made a change finds it.
-func (h *History) writeNow(name string) error {
-	now := h.served()[name]
-	h.turn.Lock()
-	defer h.turn.Unlock()
-	if !h.begun { // events that an earlier run left open come first
-		return nil
+// A store that cannot be written in time holds nobody up: what it has is what can be shown.
+func (h *History) writeNow(name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), historyWait)
+	defer cancel()
+	select {
+	case h.turn <- struct{}{}:
+		defer func() { <-h.turn }()
+	case <-ctx.Done():
+		return
 	}
 	select {
 	case <-h.stopping: // Run writes the end
-		return nil
 	default:
+		h.writeAsked(ctx, name, h.served()[name])
 	}
+}
+
+// writeAsked writes the history of one name, unless it is written. The caller holds turn.
+func (h *History) writeAsked(ctx context.Context, name string, now servedVersions) {
 	h.mu.Lock()
 	written := h.pending[name] == nil && now.equal(h.written[name])
 	h.mu.Unlock()
-	if written {
-		return nil
+	if !h.begun || written { // events that an earlier run left open come first
+		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), historyWait)
-	defer cancel()
-	return h.writeOne(ctx, h.store.State(), name, now, time.Now())
+	if err := h.writeOne(ctx, h.store.State(), name, now, time.Now()); err == nil {
+		h.asked[name] = true // else Run tries it again, and logs the error
+	}
 }
 
 // writeOne writes the history of one name. The caller holds turn.
@@ -456,9 +472,7 @@ func forgetHistories(ctx context.Context, store state.Store, now map[string]serv
 // Of returns the history of a name as the admin door shows it.
 func (h *History) Of(name string) (admin.History, error) {
 	out := admin.History{Name: name, Events: []admin.Event{}}
-	if err := h.writeNow(name); err != nil {
-		return out, refusal(err)
-	}
+	h.writeNow(name)
 	e, err := h.store.State().Get(state.Key("history", name))
 	if err != nil {
 		return out, refusal(err)
