@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import io
 import os
 import re
@@ -498,6 +499,19 @@ def test_threads_of_a_served_file_interrupt_nobody(tmp_path: Path, before: int, 
         [sys.executable, "-c", start, str(before), str(tmp_path)], capture_output=True, text=True, timeout=120
     )
     assert (done.stdout.strip(), done.returncode) == (str(after), 0), done.stderr
+
+
+def test_a_system_without_policies_of_threads_serves_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS has none in Python, and musl refuses to tell which one it is."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSYS, "not implemented")
+
+    monkeypatch.setattr(os, "sched_getscheduler", refuse)
+    command._interrupt_nobody()
+    for name in ("sched_getscheduler", "sched_setscheduler", "SCHED_OTHER", "SCHED_BATCH"):
+        monkeypatch.delattr(os, name)
+    command._interrupt_nobody()
 
 
 def _runs(process: int) -> bool:

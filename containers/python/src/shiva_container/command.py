@@ -135,10 +135,13 @@ def _interrupt_nobody() -> None:
     wait for the last one by spinning, whatever its settings. Where several networks are busy, each
     thread that is woken up would interrupt one of another network, for which others then spin. From
     a thread that waits, its work is taken back by the one that gave it. Threads and processes
-    inherit this. A policy that whoever started the process has chosen stays.
+    inherit this. A policy that whoever started the process has chosen stays. Only Linux has this
+    one. A sandbox may forbid it, and some C libraries know none: then the process is slower.
     """
-    if os.sched_getscheduler(0) == os.SCHED_OTHER:
-        with contextlib.suppress(OSError):  # where a sandbox forbids it, it is slower
+    if not hasattr(os, "SCHED_BATCH"):
+        return
+    with contextlib.suppress(OSError):
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
