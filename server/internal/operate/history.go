@@ -41,7 +41,7 @@ const (
 	historyPause = 300 * time.Millisecond // at least, from one write to the next
 	historyEach  = 20 * time.Millisecond  // added to the pause for each name written
 	historyRetry = 5 * time.Second        // while the store is unavailable
-	historyWait  = time.Second            // for the store when the server stops, or an operator asks
+	historyWait  = time.Second            // for the store when the server stops or someone asks
 )
 
 // History records what served when, and who changed it. It holds the events that are not yet
@@ -64,7 +64,7 @@ type History struct {
 	turn    chan struct{}
 	server  string                    // how events name this server; "" before Run
 	written map[string]servedVersions // by name
-	asked   map[string]bool           // names written on request since write looked at what is served
+	asked   map[string]bool           // names written on request since write began
 	begun   bool                      // events left open by an earlier run are closed
 }
 

@@ -62,7 +62,8 @@ func TestHistoryKeepsTheNewest(t *testing.T) {
 		return nil
 	}})
 	write := func(a, b string) {
-		if _, err := h.write(t.Context(), served(map[string]servedVersions{"a": is(a), "b": is(b)}), time.Now()); err != nil {
+		now := map[string]servedVersions{"a": is(a), "b": is(b)}
+		if _, err := h.write(t.Context(), served(now), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
