@@ -334,6 +334,30 @@ def test_rows_of_two_servers_are_one_call(monkeypatch: pytest.MonkeyPatch) -> No
         assert order(b) == [b"grant", b"grant", b"grant", b"result"]
 
 
+def test_numbers_of_any_size_from_one_server_keep_no_other_from_its_answer() -> None:
+    @model(name="shared", inputs=[X], outputs=[Y])
+    def shared(x: Any) -> Any:
+        return x
+
+    huge = 10**400
+    with (
+        Fake(grants=True) as a,
+        Fake(grants=True) as b,
+        Container(shared, servers=[a.endpoint, b.endpoint]) as container,
+    ):
+        (first, _), (second, _) = a.hello(), b.hello()
+        assert told(a, 1) == told(b, 1) == {"each": True}
+        offer(a, first, rows=huge, due_ms=huge)
+        grant = told(a, 2)["grant"]
+        offer(a, first, **{"pass": grant, "rows": huge})
+        offer(a, first, rows=-huge, due_ms=-huge)
+        one = a.batch(first, 1, [("x", "FP32", [1, 2], row(1))], grant=told(a, 3)["grant"], best=huge, left=huge)
+        assert a.result(one)[1] == [row(1)]
+        until(lambda: container._runners[0].arbiter._table._busy == 0)
+        other = b.batch(second, 1, [("x", "FP32", [1, 2], row(3))])
+        assert b.result(other)[1] == [row(3)]
+
+
 def test_requests_without_inputs_of_two_servers_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "_LEAST_PATIENCE", 20.0)
     inside, leave = threading.Event(), threading.Event()

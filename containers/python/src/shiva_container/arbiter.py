@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MOST = 128
 """The most rows of an execution of a model that declares none: the servers' default."""
+_MOST = 1 << 53
+"""No number of a server counts for more: floats have no larger one than 1e308, and JSON has."""
 
 _Head = tuple[tuple[object, ...], ...]
 """The heads of inputs, which must be equal for batches to be joined; () if the model has none."""
@@ -116,7 +118,7 @@ class Arbiter:
                 self._table.give_back(seat, grant, _number(offer, "rows"), now)
             else:
                 due = offer.get("due_ms")
-                seconds = float(due) / 1000 if isinstance(due, int | float) else 0.0
+                seconds = max(0, min(due, _MOST)) / 1000 if isinstance(due, int | float) else 0.0
                 self._table.offer(seat, _number(offer, "rows"), seconds, now)
         self._run()
 
@@ -197,4 +199,4 @@ def _fit(a: tuple[Job, _Head | None], b: tuple[Job, _Head | None]) -> bool:
 
 def _number(head: dict[str, object], key: str) -> int:
     value = head.get(key)
-    return max(0, value) if type(value) is int else 0
+    return min(max(0, value), _MOST) if type(value) is int else 0
