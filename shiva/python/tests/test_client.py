@@ -165,6 +165,26 @@ def test_no_answer_by_the_deadline(server: Server, monkeypatch: pytest.MonkeyPat
         assert client.infer("m", [2]).tensors[0].tolist() == [2]  # not the late answer
 
 
+@pytest.mark.parametrize("timeout", [1e30, 10**30])
+def test_a_deadline_later_than_a_thread_can_wait(server: Server, timeout: float) -> None:
+    with Client(server.address) as client, Client(server.address, repeatable=True) as again:
+        for one in (client, again):
+            assert one.infer("m", [2], timeout=timeout).tensors[0].tolist() == [2]
+        with client.stream("m", "lane", timeout=timeout) as stream:
+            stream.push([3])
+            assert (result := stream.take(timeout=timeout))
+            assert result.answer.tensors[0].tolist() == [3]
+
+    async def async_client() -> None:
+        async with AsyncClient(server.address) as client:
+            assert (await client.infer("m", [2], timeout=timeout)).tensors[0].tolist() == [2]
+            async with client.stream("m", "lane", timeout=timeout) as stream:
+                await stream.push([3])
+                assert await stream.take(timeout=timeout)
+
+    asyncio.run(async_client())
+
+
 def test_closing_fails_what_is_in_flight(server: Server) -> None:
     server.handler = lambda m: threading.Event().wait(10) and None
     client = Client(server.address)

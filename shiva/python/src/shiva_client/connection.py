@@ -74,8 +74,8 @@ class Call(Generic[T]):
         self.parts: Parts | None = None  # of the connection's shared memory
 
     def left(self) -> float | None:
-        """Seconds until its deadline."""
-        return None if self.until == math.inf else max(0.0, self.until - time.monotonic())
+        """Seconds until its deadline, or as long as a thread can wait."""
+        return None if self.until == math.inf else max(0.0, min(self.until - time.monotonic(), threading.TIMEOUT_MAX))
 
     def timed_out(self, *, may_have_run: bool) -> TimedOut:
         """The error of a request whose deadline has passed."""

@@ -78,7 +78,7 @@ class Stream(Frames):
         pushes and takes.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._settled, timeout)
+            self._changed.wait_for(lambda: self._settled, timeout and min(timeout, threading.TIMEOUT_MAX))
             if result := self._next():
                 self._changed.notify_all()
             return result
