@@ -105,6 +105,7 @@ func TestRowsOfTwoServers(t *testing.T) {
 			for range 3 { // so that some rows wait while others are executed
 				wg.Go(func() {
 					for range 12 {
+						time.Sleep(100 * time.Microsecond) // as real clients, which the habit of a server is about
 						asks(t, s, float32(5000*i), 7, nil)
 					}
 				})
