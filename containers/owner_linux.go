@@ -45,6 +45,11 @@ func originOf(conn net.Conn) (child int, err error) {
 	if inode == "" {
 		return 0, nil
 	}
+	// A program that connects to a server of its own starts processes, too, and until such a child
+	// executes its command, it holds what the program holds.
+	if holds(os.Getpid(), inode) {
+		return 0, nil
+	}
 	all, err := os.ReadDir("/proc")
 	if err != nil {
 		return 0, err

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"net"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -125,6 +128,51 @@ func TestOrigin(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestOriginWhileAnotherStarts: a program's own connection stays its own while it starts processes,
+// which hold copies of its descriptors until they execute their commands.
+func TestOriginWhileAnotherStarts(t *testing.T) {
+	ear, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ear.Close()
+	mine, err := net.Dial("tcp", ear.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mine.Close()
+	conn, err := ear.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	over := make(chan struct{})
+	var starts sync.WaitGroup
+	starts.Go(func() {
+		for {
+			select {
+			case <-over:
+				return
+			default:
+			}
+			c := exec.Command(os.Args[0], "-test.run=^$")
+			c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // as a Supervisor starts them
+			if err := c.Run(); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 100 {
+		if err := containers.Stray(conn); err != nil {
+			t.Error("a connection of this process:", err)
+			break
+		}
+	}
+	close(over)
+	starts.Wait()
 }
 
 // TestOriginOfTheDead: nobody can tell whose connection it is once the process that made it has
