@@ -246,14 +246,17 @@ func TestNameOfAnothersRegion(t *testing.T) {
 	register := func(key string) error {
 		return s.regions.Register(regions.Client{}, regions.Region{Name: "output0_data", Key: key, Size: size})
 	}
+	limit := func(files int) {
+		set := s.regions.Settings()
+		set.Regions = files
+		s.regions.Configure(set)
+	}
 	var full, renamed error
 	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
 	swap := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		_ = s.regions.Unregister(regions.Client{}, "")
 		full = register("theirs") // the file in use takes the only place
-		set := s.regions.Settings()
-		set.Regions = 2
-		s.regions.Configure(set)
+		limit(2)
 		renamed = register("theirs")
 		return echo(b)
 	})
@@ -264,9 +267,6 @@ func TestNameOfAnothersRegion(t *testing.T) {
 	for door, ask := range sharers(t, s) {
 		write("mine", append(bytes.Repeat([]byte{1}, size/2), make([]byte, size/2)...))
 		write("theirs", bytes.Repeat([]byte{2}, size))
-		set := s.regions.Settings()
-		set.Regions = 1
-		s.regions.Configure(set)
 		if err := register("mine"); err != nil {
 			t.Fatal(err)
 		}
@@ -284,6 +284,7 @@ func TestNameOfAnothersRegion(t *testing.T) {
 			t.Errorf("%s: the answer is not in the client's own file, or is in the other client's", door)
 		}
 		_ = s.regions.Unregister(regions.Client{}, "")
+		limit(1)
 		budgettest.Until(t, "the files to be closed", func() bool { return register("mine") == nil })
 		_ = s.regions.Unregister(regions.Client{}, "")
 	}

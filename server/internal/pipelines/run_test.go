@@ -614,6 +614,7 @@ func TestGivenUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
 		const values = 64 // make.y, in the smallest class
 		if n := r.pool.InUse(); n != values {
 			t.Errorf("%d bytes are held, expected %d", n, values)
@@ -621,10 +622,12 @@ func TestGivenUp(t *testing.T) {
 		if <-a.done; a.Err != nil {
 			t.Error(a.Err)
 		}
+		synctest.Wait()                       // the batch is given back behind its answers
 		if n := r.pool.InUse(); n != values { // again.y
 			t.Errorf("%d bytes are held with the answer, expected %d", n, values)
 		}
 		a.Close()
+		synctest.Wait()
 		if n := r.pool.InUse(); n != 0 {
 			t.Errorf("%d bytes are held", n)
 		}
