@@ -82,8 +82,9 @@ func (c *core) admit(r *Request, s *stream, now int64, fx *effects) bool {
 	if s != nil {
 		keep := c.keepOf(r.Frame)
 		s.supersedes(keep, func(old *Frame) {
-			free += old.req.left
-			freeBytes += old.req.bytesOf(0, old.req.left)
+			left := int(old.req.left)
+			free += left
+			freeBytes += old.req.bytesOf(0, left)
 		})
 		turns = keep > 0
 	}

@@ -388,7 +388,7 @@ func (b *Batch) keep(object []byte) []byte {
 }
 
 // attach links the spans to their requests. The slice of spans must not grow after it.
-func (b *Batch) attach() {
+func (b *Batch) attach(end int64) {
 	b.tightest = never
 	followed := 0
 	for i := range b.spans {
@@ -404,6 +404,9 @@ func (b *Batch) attach() {
 		}
 		if r.sent == unsent {
 			r.sent = b.sent
+			if r.Parts != nil {
+				r.Parts.sent(end)
+			}
 			r.Timing.Queue = time.Duration(b.sent - r.submitted)
 		}
 	}

@@ -71,6 +71,9 @@ type callers struct {
 	queued int    // rows of callers in the queue
 	out    int    // ... and with those that execute
 
+	untold  []*source // whose clients wait for other parts, in no order
+	awaited int       // ... and for which a gathering waits
+
 	delays delays
 }
 
@@ -128,6 +131,11 @@ func (cs *callers) left(s *source, rows int) {
 // answered counts the answer to an accepted request, or its error: clients ask again after either.
 func (cs *callers) answered(s *source, rows int) {
 	cs.left(s, rows)
+	cs.owe(s, rows)
+}
+
+// owe counts an answer that a client has.
+func (cs *callers) owe(s *source, rows int) {
 	if cs.horizon == 0 || s.id == 0 || s.owed >= mostOwed {
 		return
 	}
@@ -209,6 +217,9 @@ func (cs *callers) judge(s *source) {
 func (cs *callers) forget(s *source) {
 	if s.owed > 0 {
 		cs.dropOwed(s, s.owed)
+	}
+	if s.untold > 0 {
+		cs.dropUntold(s, s.untold)
 	}
 }
 

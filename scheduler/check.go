@@ -94,7 +94,7 @@ func (c *core) check(now int64) error {
 		return err
 	}
 	for r, n := range requests {
-		if n != r.left {
+		if n != int(r.left) {
 			return fmt.Errorf("a request has %d rows unanswered, but %d wait or execute", r.left, n)
 		}
 	}
@@ -252,7 +252,7 @@ func (ss *sources) checkCallers(requests map[*Request]int) error {
 		unanswered[r.source]++
 		out[r.source] += r.Rows
 	}
-	owed, due, queued, all := 0, 0, 0, 0
+	owed, due, queued, all, untold, awaited := 0, 0, 0, 0, 0, 0
 	for _, s := range ss.byID {
 		if s.unanswered != unanswered[s] || s.out != out[s] {
 			return fmt.Errorf("source %d has %d requests with %d rows, its counts are %d and %d",
@@ -260,6 +260,15 @@ func (ss *sources) checkCallers(requests map[*Request]int) error {
 		}
 		if s.owed > 0 {
 			owed++
+		}
+		if s.untold > 0 {
+			untold++
+			if s.place >= len(ss.untold) || ss.untold[s.place] != s || s.parts == nil {
+				return fmt.Errorf("source %d is not among those whose clients wait for other parts", s.id)
+			}
+		}
+		if s.awaited {
+			awaited++
 		}
 		if s.caller {
 			due, queued, all = due+s.owedRows, queued+s.rows, all+s.out
@@ -271,6 +280,9 @@ func (ss *sources) checkCallers(requests map[*Request]int) error {
 		}
 	}
 	switch {
+	case untold != len(ss.untold) || awaited != ss.awaited:
+		return fmt.Errorf("of %d sources clients wait for other parts, and %d are awaited, the counts are %d and %d",
+			untold, awaited, len(ss.untold), ss.awaited)
 	case owed != 0:
 		return fmt.Errorf("%d sources are missing among those with answers that no request has followed", owed)
 	case due != ss.due || queued != ss.queued || all != ss.callers.out:

@@ -186,7 +186,7 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	}
 	b.rowBytes = r.bytes / int64(r.Rows)
 	r.state = stateWaiting
-	r.left = r.Rows
+	r.left = int32(r.Rows)
 	r.sent = unsent
 	r.late = false
 	r.Timing = Timing{}
@@ -298,12 +298,12 @@ func (c *core) answer(r *Request, o Outcome, err error, fx *effects) {
 	}
 	r.spans = nil
 	c.requests--
+	c.refuse(r, o, err, fx)
 	if o == OutcomeSuperseded {
 		c.sources.left(r.source, r.Rows)
 	} else {
-		c.sources.answered(r.source, r.Rows)
+		c.ended(r)
 	}
-	c.refuse(r, o, err, fx)
 	if r.Frame != nil {
 		c.release(r.Frame.stream, fx)
 	}
@@ -503,7 +503,7 @@ func (c *core) accept(b *Batch, rowErrors []RowError, exec int64, fx *effects) {
 			c.answer(r, outcomeOfFailure(s.err), s.err, fx) // clears s.req
 			continue
 		}
-		r.left -= s.hi - s.lo
+		r.left -= int32(s.hi - s.lo)
 		f := r.Frame
 		early := r.left == 0 && f != nil && !f.stream.mayLeave(f, b)
 		if r.left > 0 || r.pieces != nil || early {
@@ -532,10 +532,10 @@ func (c *core) accept(b *Batch, rowErrors []RowError, exec int64, fx *effects) {
 
 // succeed ends a request whose answer is complete.
 func (c *core) succeed(r *Request) {
-	r.state, r.outcome, r.Err = stateIdle, OutcomeOK, nil
+	r.outcome, r.Err = OutcomeOK, nil
 	r.source.trusted = true
 	c.requests--
-	c.sources.answered(r.source, r.Rows)
+	c.ended(r)
 	c.stats.outcomes[OutcomeOK]++
 }
 

@@ -413,7 +413,7 @@ func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
 			c.streams.sent(r.Frame, now)
 		}
 	}
-	b.attach()
+	b.attach(start + b.predicted)
 	if b.tightest < start+b.predicted {
 		b.markLate(start + b.predicted)
 	}

@@ -52,11 +52,11 @@ func (c *core) gathers() bool { return c.sources.inPlay() > 0 && *c.cfg.Together
 // gather decides until when the window w for rep waits; now: it is sent. It may answer rows.
 func (c *core) gather(rep *Replica, q *queue, w *window, p *plan, now int64, fx *effects) (until int64) {
 	cs, g := &c.sources.callers, &c.gathering
-	if cs.due == 0 || p.granted || c.otherFree(rep, now) {
+	if cs.due == 0 && len(cs.untold) == 0 || p.granted || c.otherFree(rep, now) {
 		return now
 	}
 	if g.replica == rep {
-		if w.rows < max(w.room, p.trialRoom(q, w)) {
+		if cs.due+cs.awaited > 0 && w.rows < max(w.room, p.trialRoom(q, w)) {
 			return g.until
 		}
 		return now
@@ -67,6 +67,7 @@ func (c *core) gather(rep *Replica, q *queue, w *window, p *plan, now int64, fx 
 	for _, probe := range []bool{false, true} {
 		if next := c.wait(rep, q, w, p, probe, now, fx); next.until > now {
 			*g = next
+			cs.await(g.until)
 			return g.until
 		}
 	}
@@ -78,8 +79,15 @@ func (c *core) gather(rep *Replica, q *queue, w *window, p *plan, now int64, fx 
 // belief that it is too slow, also for the deadlines, must not keep it from being measured.
 func (c *core) wait(rep *Replica, q *queue, w *window, p *plan, probe bool, now int64, fx *effects) gathering {
 	cs := &c.sources.callers
-	next := gathering{replica: rep, began: now, due: cs.due, from: cs.newest.since, asked: cs.asking}
-	room, rows := w.room, w.rows+cs.due
+	next := gathering{replica: rep, began: now, due: cs.due, from: now, asked: cs.asking}
+	if cs.due > 0 {
+		next.from = cs.newest.since
+	}
+	again := cs.again(next.from)
+	if next.due += again.rows; next.due == 0 {
+		return gathering{}
+	}
+	room, rows := w.room, w.rows+next.due
 	switch {
 	case probe:
 		room, rows = p.trialRoom(q, w), w.rows
@@ -89,9 +97,9 @@ func (c *core) wait(rep *Replica, q *queue, w *window, p *plan, probe bool, now 
 	if w.rows >= room {
 		return gathering{}
 	}
-	if c.bestWait(&next, p, room, probe); next.until == 0 && w.rows == 0 {
+	if c.bestWait(&next, p, room, probe, &again); next.until == 0 && w.rows == 0 && cs.due > 0 {
 		// A row that is late if it is sent now makes the next one late, too, which waits for it.
-		next.until, next.hoped, next.gain = next.from+int64(cs.delays.median()), float64(cs.due)/2, 2
+		next.until, next.hoped, next.gain = next.from+int64(cs.delays.median()), float64(next.due)/2, 2
 	}
 	last := q.item(w.at).deadline - p.prof.planned(p.known(rows)) - (p.start - now)
 	if next.until > max(now, last) && c.startOver(q, w, p, next.until, now, fx) == 0 {
@@ -140,7 +148,7 @@ func (c *core) gatherOffer(rep *Replica, now int64, fx *effects) (until int64) {
 		return now
 	}
 	next := gathering{began: now, due: c.sources.due + back, from: now}
-	c.bestWait(&next, p, n, false)
+	c.bestWait(&next, p, n, false, &coming{})
 	end := rep.next().at
 	if next.until == 0 || end == never {
 		return now
@@ -182,7 +190,7 @@ func (r *Replica) callersExecuting() (rows int) {
 // it adds to their rate x/T, and costs the others what it adds to the cycle.
 //
 // probe takes all sizes to be as fast as the present one: it waits for the rows of a trial.
-func (c *core) bestWait(g *gathering, p *plan, room int, probe bool) {
+func (c *core) bestWait(g *gathering, p *plan, room int, probe bool, again *coming) {
 	cs := &c.sources.callers
 	waiting := min(cs.queued, c.rows)
 	others := float64(c.rows - waiting)
@@ -193,17 +201,20 @@ func (c *core) bestWait(g *gathering, p *plan, room int, probe bool) {
 	if t0 <= 0 {
 		return
 	}
-	best, came := leastGain, 0.0
+	best, came, answered := leastGain, 0.0, 0
 	for class := range cs.delays.counts {
 		n := cs.delays.counts[class]
 		wait := delayEdge(class)
 		if wait > cs.horizon {
 			return
 		}
-		if came += float64(n); n == 0 {
+		came += float64(n)
+		answered += again.classes[class]
+		if n == 0 && again.classes[class] == 0 {
 			continue
 		}
-		f := came / float64(cs.delays.total)
+		f := came / float64(max(cs.delays.total, 1))
+		f += (float64(answered) - f*float64(again.rows)) / float64(g.due)
 		x := size(f)
 		t := float64(wait) + t0
 		if !probe {
@@ -407,6 +418,7 @@ func (c *core) gathered(now int64) {
 	if !g.probe {
 		c.lastWait.Gain = g.gain
 	}
+	c.sources.leaveOff()
 	*g = gathering{}
 }
 

@@ -322,6 +322,10 @@ func (c *chaos) request() *scheduler.Request {
 		r.Deadline = c.clock.Now().Add(time.Duration(c.rng.IntN(100_000_000)) - time.Millisecond)
 	}
 	o.deadline = r.Deadline
+	if r.Parts = nil; c.rng.IntN(4) == 0 { // it is all of its client's request, or more is never answered
+		r.Parts = new(scheduler.Parts)
+		r.Parts.Add(1 + c.rng.IntN(2))
+	}
 	r.Frame = nil
 	if c.streams && c.depth == 0 && c.rng.IntN(8) > 0 {
 		camera := c.rng.IntN(4)
@@ -339,6 +343,9 @@ func (c *chaos) request() *scheduler.Request {
 func (o *chaosOwner) Complete(r *scheduler.Request) {
 	c := o.c
 	delete(c.open, r)
+	if r.Parts != nil && c.rng.IntN(4) > 0 {
+		c.sched.Told(r)
+	}
 	if o.answers++; o.answers > 1 {
 		c.t.Errorf("request %d is answered %d times", o.first, o.answers)
 	}

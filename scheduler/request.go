@@ -46,6 +46,7 @@ type Request struct {
 	Rare       *Rare  // what few requests have; nil: nothing of that
 	Frame      *Frame // its place in a stream; nil: none
 	Trace      *Trace // record of its way; nil: it is not traced
+	Parts      *Parts // its client's request became several ones; nil: it is that itself
 	Owner      Completer
 
 	// Set by the scheduler before Owner.Complete.
@@ -65,11 +66,11 @@ type Request struct {
 	state     requestState
 	outcome   Outcome
 	late      bool  // it was predicted to be late when it was sent
+	left      int32 // rows not yet answered
 	deadline  int64 // on the scheduler's clock; never if there is none
 	submitted int64
 	sent      int64 // when its first row went to a container, or unsent
 	bytes     int64 // of the inputs
-	left      int   // rows not yet answered
 	item      item  // its waiting rows, as a rule
 	extra     *item // further waiting rows, returned from a lost replica while others waited
 	spans     *span // its rows that are executing or in retries
@@ -235,6 +236,7 @@ type requestState uint8
 const (
 	stateIdle    requestState = iota // the submitter's
 	stateWaiting                     // the scheduler's, unanswered
+	stateUntold                      // the submitter's, and its client waits for other parts
 )
 
 // A piece is the answer to some rows of a request that was split over several batches. It holds a

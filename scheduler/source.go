@@ -12,6 +12,7 @@ type source struct {
 	// It had an answer since a container was last lost with a request of it, see culprit.go.
 	trusted bool
 	habit
+	pending
 }
 
 // sources counts each source's share of the queue, and keeps the source with the largest share at

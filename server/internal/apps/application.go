@@ -250,6 +250,7 @@ func (a *application) fanOut(r *gate.Request) (*fanout, error) {
 		f.Close()
 		return nil, err
 	}
+	f.divide()
 	if len(a.down) > 0 {
 		a.missed(f, state, left)
 	}

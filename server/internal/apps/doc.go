@@ -48,6 +48,8 @@
 //     a container of a linked model has registered.
 //   - The answer names the model that contributed most to it (weight times agreement), and is
 //     written according to that model's declaration: candidates need not have the same outputs.
+//   - A client asks again on its answer, not on a model's. So the requests to the models have
+//     scheduler.Parts, by which each model learns when all have answered.
 //   - Metrics count the request once, under the application's name without a version. The models'
 //     own metrics include its batches and rows, not its requests. Feedback is counted with requests
 //     that have no model.

@@ -40,8 +40,9 @@ type fanout struct {
 	asks     []ask // never moved
 	refused  []refusal
 
-	waiting atomic.Int32 // answering calls that are not complete; the last one finishes
-	refs    atomic.Int32 // as above
+	parts   scheduler.Parts // of the answering calls, if there are several
+	waiting atomic.Int32    // answering calls that are not complete; the last one finishes
+	refs    atomic.Int32    // as above
 
 	// Of a frame of a stream, once submitted; else nil. A pipeline may cancel while it submits.
 	waiter atomic.Pointer[composite.Waiter]
@@ -109,6 +110,27 @@ func (f *fanout) asked(m selection.Model) bool {
 		}
 	}
 	return slices.ContainsFunc(f.refused, func(r refusal) bool { return r.pick.Model == m })
+}
+
+// divide makes the calls that should answer parts of one request, if there are several.
+func (f *fanout) divide() {
+	if f.waiting.Load() < 2 {
+		return
+	}
+	for i := range f.asks {
+		if a := &f.asks[i]; !a.pick.Shadow {
+			a.call.PartOf(&f.parts)
+		}
+	}
+}
+
+// tell tells the models of these calls that the last one is complete.
+func (f *fanout) tell() {
+	for i := range f.asks {
+		if a := &f.asks[i]; !a.pick.Shadow {
+			f.app.gate.Told(&a.call)
+		}
+	}
 }
 
 // keep returns tensors that outlive their message: counted memory is retained, the rest is copied.
@@ -192,6 +214,7 @@ func (f *fanout) Close() {
 	f.waiter.Store(nil)
 	f.choice = gate.Choice{}
 	f.waiting.Store(0)
+	f.parts.Reset()
 	fanouts.Put(f)
 }
 
@@ -252,6 +275,7 @@ func (f *fanout) remember(predictions []selection.Prediction, inputs []Inputs) {
 // last.
 func (f *fanout) finish(last *ask) {
 	answer, fault := f.combine()
+	f.tell()
 	if f.feedback != nil {
 		f.feedback.complete(f, fault)
 		return

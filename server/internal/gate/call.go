@@ -108,6 +108,16 @@ func (c *Call) GiveInputsUp() {
 	c.Inputs = nil
 }
 
+// PartOf makes c one of the calls of a client's request to a composite. It is called before any of
+// them is submitted; once they are complete, the composite calls Told for each.
+func (c *Call) PartOf(parts *scheduler.Parts) {
+	parts.Add(1)
+	c.request.Parts = parts
+}
+
+// Told says that the client is about to have the answer of which c is a part.
+func (g *Gate) Told(c *Call) { g.sched.Told(&c.request) }
+
 // Own hands references to tensors to the call, which Close releases.
 func (c *Call) Own(tensors ...tensor.Tensor) { c.owned = append(c.owned, tensors...) }
 
@@ -297,7 +307,7 @@ func (c *Call) Close() {
 	c.cacheCall.Version, c.cacheCall.Salt = nil, ""
 	c.newest = nil
 	r := &c.request
-	r.Model, r.Inputs, r.Parameters, r.Rare, r.Frame, r.Trace, r.Owner = nil, nil, nil, nil, nil, nil, nil
+	r.Model, r.Inputs, r.Parameters, r.Rare, r.Frame, r.Trace, r.Owner, r.Parts = nil, nil, nil, nil, nil, nil, nil, nil
 	r.Outputs, r.Err, r.Timing, r.Alone = c.Outputs, nil, scheduler.Timing{}, false
 	if f := c.Fanout; f != nil {
 		c.Fanout = nil
