@@ -363,6 +363,13 @@ func TestStrangeServers(t *testing.T) {
 			say("offer", fmt.Sprintf(`{"pass":%d}`, round))
 			return false
 		}, false},
+		{"says numbers of any size", `,"grants":true`, func(say func(...string), round int) bool {
+			say("offer", `{"rows":9223372036854775807,"due_ms":9223372036854}`)
+			say("batch", fmt.Sprintf("%08d", round), `{"rows":3,"best":4611686018427387904,`+
+				`"left":9223372036854775807,"inputs":[{"name":"x","datatype":"FP32","shape":[3,2]}]}`,
+				strings.Repeat("abcdefgh", 3))
+			return false
+		}, true},
 		{"dies with a grant", `,"grants":true`, func(say func(...string), round int) bool {
 			say("offer", `{"rows":1}`)
 			return round == 1
@@ -410,6 +417,9 @@ func TestStrangeServers(t *testing.T) {
 					t.Errorf("the honest server waited %v for 20 rounds", took)
 				}
 				time.Sleep(100 * time.Millisecond)
+				if all := s.Sessions(); len(all) != 1 || all[0].Since.After(began) {
+					t.Errorf("the honest server's sessions are %+v, want the one that it had", all)
+				}
 				mu.Lock()
 				if c.answered && results < sent-2 || sent == 0 {
 					t.Errorf("%d batches of the strange server, %d answers", sent, results)

@@ -24,6 +24,7 @@
 package rounds
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -35,6 +36,10 @@ const (
 	// trustMore.
 	trust     = 4
 	trustMore = 16
+	// No number of a server counts for more rows, so that sums of them are numbers of rows, too; nor
+	// a deadline for a longer time.
+	mostRows = 1 << 20
+	mostDue  = time.Hour
 
 	leastPatience = 1 * time.Millisecond
 	mostPatience  = 20 * time.Millisecond
@@ -167,7 +172,7 @@ func (t *Table[B]) Offer(s *Seat[B], rows int, due, now time.Duration) {
 	s.returns(now, t.took)
 	s.wants, s.offered, s.due = s.grants, max(1, s.believed(rows)), 0
 	if due > 0 {
-		s.due = now + due
+		s.due = now + min(due, mostDue)
 	}
 }
 
@@ -186,6 +191,8 @@ func (t *Table[B]) Pass(s *Seat[B], grant uint64, again int, now time.Duration) 
 // Arrive queues a batch that has arrived, with a grant or without.
 func (t *Table[B]) Arrive(s *Seat[B], b Batch[B], now time.Duration) {
 	b.seat, b.came = s, now
+	b.Rows = min(b.Rows, cmp.Or(t.max, mostRows)) // as it says before anything has looked at its rows
+	b.Best, b.Left = min(b.Best, mostRows), min(b.Left, mostRows)
 	t.answered(s, b.Grant, now)
 	s.sent = max(b.Rows, s.sent*7/8)
 	s.had(b.Rows + b.Left)

@@ -196,6 +196,20 @@ def test_where_there_is_room_for_one_the_most_urgent_is_not_far_ahead() -> None:
     assert 100 <= served[2] <= 100 + 2 * LEAD
 
 
+def test_a_batch_that_claims_many_rows_lets_no_server_be_ahead_for_longer() -> None:
+    one, (liar, urgent, patient) = table(most=1, seats=3)
+    one.arrive(Sent(liar, 1 << 40, 1), 0, 0, 0.0)
+    one.done(executed(one, 0.0, 1), 0.001)
+    for round in range(1, 101):
+        now = round * 0.001
+        one.offer(urgent, 1, 1e-9, now)
+        one.offer(patient, 1, 0.0, now)
+        (grant,) = granted(one, now, 1)
+        one.arrive(Sent(grant.seat, 1, 1), grant.number, 0, now)
+        one.done(executed(one, now, 1), now + 0.001)
+    assert patient.served >= 40
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_servers_do_each_batch_is_executed_once(seed: int) -> None:
     rng = random.Random(seed)
