@@ -8,6 +8,7 @@ import io
 import struct
 import threading
 import time
+import tracemalloc
 import weakref
 import zlib
 from typing import Any
@@ -345,6 +346,20 @@ def test_pixels_are_made_where_they_belong(
         assert fits["image"] == (fit, fit)
         del pixels
     assert len(memory._free) == 1
+
+
+def test_a_part_of_a_large_picture_is_not_copied() -> None:
+    part = np.tile(np.arange(250, dtype=np.uint8), (2000, 24)).reshape(2000, 2000, 3)[10:-10, 10:-10]
+    tracemalloc.start()
+    try:
+        found = pictures.resized(part, 64, 64)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < part.nbytes / 10
+    for some in (part[::-1], part[:, ::-1], part[:, :, ::-1]):
+        assert (pictures.resized(some, 64, 64) == pictures.resized(some.copy(), 64, 64)).all()
+    assert (found == pictures.resized(part.copy(), 64, 64)).all()
 
 
 def test_a_jpeg_is_decoded_into_memory_that_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,9 +160,11 @@ def resized(pixels: Array, height: int, width: int, out: Array | None = None) ->
     """Pixels [height, width, channels] in another size, bilinear; in ``out`` if that is given."""
     depth = pixels.shape[2]
     if (cv2 := _module("cv2")) is not None:
-        # OpenCV writes rows of whole pixels, wherever the next row is.
+        # OpenCV reads and writes rows of whole pixels, wherever the next row is: the part of a
+        # large picture is not copied.
+        rows = pixels if pixels.strides[0] > 0 and pixels.strides[1:] == (depth, 1) else np.ascontiguousarray(pixels)
         into = out if out is not None and out.strides[1:] == (depth, 1) else None
-        made = cv2.resize(np.ascontiguousarray(pixels), (width, height), into, interpolation=cv2.INTER_LINEAR)
+        made = cv2.resize(rows, (width, height), into, interpolation=cv2.INTER_LINEAR)
     else:
         pillow = _module("PIL.Image")
         picture = pillow.fromarray(np.ascontiguousarray(pixels[:, :, 0] if depth == 1 else pixels))
