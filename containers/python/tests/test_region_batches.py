@@ -29,6 +29,7 @@ from shiva_container.arena import Arena
 from shiva_container.batches import Batches
 from shiva_container.images import Regions
 from shiva_container.kept import KEPT, Kept
+from shiva_container.memory import Memory
 from shiva_container.regions import Picture
 from shiva_container.session import Delivery
 from test_arena import Segment
@@ -396,6 +397,16 @@ def test_several_threads_decode_a_picture_once() -> None:
     for thread in threads:
         thread.join()
     assert made == [1]
+
+
+def test_a_picture_in_the_memory_of_a_larger_one_holds_all_of_it() -> None:
+    blocks = Memory()
+    blocks.take(4 << 20)  # free again at once
+    pixels = np.frombuffer(blocks.take(1 << 20), np.uint8).reshape(1024, 1024, 1)
+    for most, held in ((1 << 30, 4 << 20), (2 << 20, 0)):
+        memory = Kept(most_bytes=most)
+        memory.get("k", lambda _: Picture(pixels[::-1].swapaxes(0, 1), 1024, 1024))
+        assert memory.bytes == held
 
 
 def test_what_fails_is_not_kept_and_is_tried_again() -> None:

@@ -7,10 +7,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
+from .memory import held
 from .regions import Picture
 
 MOST, MOST_BYTES = 8, 128 << 20
-"""How many pictures are kept at most, and how many bytes of pixels they have together."""
+"""How many pictures are kept at most, and how many bytes of memory they hold together."""
 IDLE_SECONDS = 1.0
 """How long a picture is kept while nothing is computed."""
 
@@ -56,12 +57,12 @@ class Kept:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all pixels."""
+        """The bytes that all pictures hold."""
         with self._lock:
             return self._bytes()
 
     def _bytes(self) -> int:
-        return sum(entry.picture.pixels.nbytes for entry in self._entries.values() if entry.picture is not None)
+        return sum(held(entry.picture.pixels) for entry in self._entries.values() if entry.picture is not None)
 
 
 KEPT = Kept()

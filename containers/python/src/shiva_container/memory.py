@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,17 @@ class Memory:
                 return block
             self._free.append(block)
         return Block(size, np.uint8)
+
+
+def held(array: np.ndarray[Any, Any]) -> int:
+    """The bytes that are not free while anything refers to an array: those of its whole block."""
+    owner: object = array
+    while isinstance(owner, np.ndarray | memoryview):
+        base = owner.base if isinstance(owner, np.ndarray) else owner.obj
+        if base is None:
+            break
+        owner = base
+    return owner.nbytes if isinstance(owner, np.ndarray) else array.nbytes
 
 
 MEMORY = Memory()
