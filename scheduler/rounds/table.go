@@ -36,8 +36,8 @@ const (
 	// trustMore.
 	trust     = 4
 	trustMore = 16
-	// No number of a server counts for more rows, so that sums of them are numbers of rows, too; nor
-	// a deadline for a longer time.
+	// No number of a server counts for more rows, so that sums of them are numbers of rows, too;
+	// nor a deadline for a longer time.
 	mostRows = 1 << 20
 	mostDue  = time.Hour
 
@@ -191,7 +191,7 @@ func (t *Table[B]) Pass(s *Seat[B], grant uint64, again int, now time.Duration) 
 // Arrive queues a batch that has arrived, with a grant or without.
 func (t *Table[B]) Arrive(s *Seat[B], b Batch[B], now time.Duration) {
 	b.seat, b.came = s, now
-	b.Rows = min(b.Rows, cmp.Or(t.max, mostRows)) // as it says before anything has looked at its rows
+	b.Rows = min(b.Rows, cmp.Or(t.max, mostRows)) // nothing has looked at them yet
 	b.Best, b.Left = min(b.Best, mostRows), min(b.Left, mostRows)
 	t.answered(s, b.Grant, now)
 	s.sent = max(b.Rows, s.sent*7/8)

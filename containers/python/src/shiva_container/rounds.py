@@ -153,7 +153,7 @@ class Table(Generic[Body]):
         """Take a batch that has arrived, by a grant or by none, 0; ``left`` rows still wait."""
         seat = one.seat
         one.came = now
-        one.rows = min(one.rows, self._most)  # as it says before anything has looked at its rows
+        one.rows = min(one.rows, self._most)  # nothing has looked at them yet
         self._answered(seat, grant, now)
         seat.sent = max(one.rows, seat.sent * 7 // 8)
         seat.had(one.rows + left)
