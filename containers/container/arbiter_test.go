@@ -435,6 +435,67 @@ func TestStrangeServers(t *testing.T) {
 	}
 }
 
+// TestMoreRowsThanThereAre: where nothing but its head says how many rows a batch has, one of as
+// many as a number has room for is executed alone.
+func TestMoreRowsThanThereAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		n := &network{servers: map[string]*server{firstAddr: s}}
+		m := model(n, func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+			time.Sleep(5 * time.Millisecond)
+			if b.Rows > 100 {
+				return nil, errors.New("too many")
+			}
+			y, err := b.Output(0)
+			return []tensor.Tensor{y}, err
+		})
+		m.Inputs, m.Batched = nil, new(true)
+		var answers atomic.Int32
+		m.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if addr == firstAddr {
+				return n.dial(ctx, network, addr)
+			}
+			mine, theirs := containertest.Pipe()
+			go strange(theirs, `{"protocol":4,"server":"strange","heartbeat_ms":1000,"dead_after_ms":3000,"batched":true}`,
+				func(_ func(...string), kind, _ string) {
+					if kind == "result" {
+						answers.Add(1)
+					}
+				}, func(say func(...string), round int) bool {
+					say("batch", fmt.Sprintf("%08d", round), `{"rows":9223372036854775807,"inputs":[]}`)
+					return false
+				})
+			return mine, nil
+		}
+		stop := serving(m, nil, firstAddr, secondAddr)
+		synctest.Wait()
+		for range 20 {
+			var wg sync.WaitGroup
+			for range 5 {
+				wg.Go(func() {
+					out, err := s.ask(&scheduler.Request{Parameters: []byte(`{"of":1}`)})
+					if err != nil || len(out) != 1 {
+						t.Errorf("%d outputs, %v", len(out), err)
+					}
+					for _, o := range out {
+						o.Release()
+					}
+				})
+			}
+			wg.Wait()
+			time.Sleep(time.Millisecond)
+		}
+		if answers.Load() == 0 {
+			t.Error("no batch of the strange server is answered")
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		s.stop(t)
+		synctest.Wait()
+	})
+}
+
 // strange is a server that sends welcome and then plays a round every 9 ms. heard is called with
 // the first two frames of each message.
 func strange(raw net.Conn, welcome string, heard func(say func(...string), kind, text string),
