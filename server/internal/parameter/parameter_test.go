@@ -97,6 +97,8 @@ func TestValues(t *testing.T) {
 		{Shiva, "timeout_ms", JSON([]byte("12.5")), Values{Timeout: 12500 * time.Microsecond}},
 		{Shiva, "timeout_ms", JSON([]byte("1e-9")), Values{Timeout: 1}},
 		{Shiva, "timeout_ms", JSON([]byte("1e300")), Values{Timeout: MaxTimeout}},
+		{HTTP, "timeout_ms", JSON([]byte("12.5")), Values{Timeout: 12500 * time.Microsecond}},
+		{GRPC, "timeout_ms", Typed(int64(7)), Values{Timeout: 7 * time.Millisecond}},
 		{HTTP, "timeout", JSON([]byte("18446744073709551615")), Values{Timeout: MaxTimeout}},
 		{GRPC, "timeout", Typed(int64(7)), Values{Timeout: 7 * time.Microsecond}},
 		{Shiva, "priority", JSON([]byte("0")), Values{Priority: 1}},
@@ -179,5 +181,20 @@ func TestReadAllocatesNothing(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// Of two deadlines the shorter counts, in whatever order they come; a timeout of 0 is none.
+func TestTwoDeadlines(t *testing.T) {
+	for object, want := range map[string]time.Duration{
+		`{"timeout_ms":5,"timeout":7000}`: 5 * time.Millisecond,
+		`{"timeout":7000,"timeout_ms":5}`: 5 * time.Millisecond,
+		`{"timeout_ms":5,"timeout":3000}`: 3 * time.Millisecond,
+		`{"timeout_ms":5,"timeout":0}`:    5 * time.Millisecond,
+	} {
+		var v Values
+		if err := HTTP.Members(&v, []byte(object), nil); err != nil || v.Timeout != want {
+			t.Errorf("%s: %v, %v, expected %v", object, v.Timeout, err, want)
+		}
 	}
 }

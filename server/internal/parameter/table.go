@@ -32,23 +32,31 @@ type Values struct {
 	Undated    bool          // captured_at was given, and cannot be when the frame was taken
 }
 
+// shorten sets the deadline, unless another key of the request has set a shorter one: the order of
+// keys means nothing, and gRPC has none.
+func (v *Values) shorten(timeout time.Duration) {
+	if timeout > 0 && (v.Timeout == 0 || timeout < v.Timeout) {
+		v.Timeout = timeout
+	}
+}
+
 // CandidateModels is a key that errors elsewhere mention, too.
 const CandidateModels = "candidate_models"
 
 // Table lists all parameters. Where two wires differ in a value, the key has a row for each.
 var Table = []Key{
 	{
-		Name: "timeout_ms", On: Shiva | Latest,
+		Name: "timeout_ms", On: questions | Latest,
 		kind: number("milliseconds", func(v *Values, ms float64) {
-			v.Timeout = max(time.Duration(min(ms, float64(MaxTimeout/time.Millisecond))*float64(time.Millisecond)), 1)
+			v.shorten(max(time.Duration(min(ms, float64(MaxTimeout/time.Millisecond))*float64(time.Millisecond)), 1))
 		}),
 		Default: "the model's deadline",
-		Means:   "The deadline of the request. More than 24 hours count as 24 hours.",
+		Means:   "The deadline of the request. More than 24 hours count as 24 hours. Of this and `timeout` the shorter counts.",
 	},
 	{
 		Name: "timeout", On: predict | Latest,
 		kind: whole("microseconds", math.MaxUint64, func(v *Values, us uint64) {
-			v.Timeout = time.Duration(min(us, uint64(MaxTimeout/time.Microsecond))) * time.Microsecond
+			v.shorten(time.Duration(min(us, uint64(MaxTimeout/time.Microsecond))) * time.Microsecond)
 		}),
 		Default: "0",
 		Means:   "The deadline of the request; 0: the model's. More than 24 hours count as 24 hours.",
