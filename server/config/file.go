@@ -88,18 +88,23 @@ func (c Config) Blank() bool { return c.blank }
 func parse(name string, text []byte) (Config, error) {
 	var tree map[string]any
 	if err := toml.Unmarshal(text, &tree); err != nil {
-		f := Fault{Origin: name, Text: parser.ReplaceAllString(err.Error(), "")}
-		if d, ok := errors.AsType[*toml.DecodeError](err); ok {
-			f.Line, f.Column = d.Position()
-			f.Key = joinKey("", d.Key()...)
-		}
-		return Config{}, &Error{Faults: []Fault{f}}
+		return Config{}, &Error{Faults: []Fault{syntaxFault(name, err)}}
 	}
 	c := Default()
 	c.origins, c.blank = places(name, text), len(bytes.TrimSpace(text)) == 0
 	fs := &faults{origins: c.origins}
 	c.setTree(fs, tree)
 	return c, fs.err()
+}
+
+// syntaxFault is an error of the TOML decoder, with its place.
+func syntaxFault(name string, err error) Fault {
+	f := Fault{Origin: name, Text: parser.ReplaceAllString(err.Error(), "")}
+	if d, ok := errors.AsType[*toml.DecodeError](err); ok {
+		f.Line, f.Column = d.Position()
+		f.Key = joinKey("", d.Key()...)
+	}
+	return f
 }
 
 // parser matches the names of packages in an error of the TOML decoder.

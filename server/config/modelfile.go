@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"path/filepath"
 	"reflect"
 	"strconv"
@@ -181,7 +180,7 @@ type Override struct {
 func ParseOverride(path string, text []byte, over Override) (Override, error) {
 	var tree map[string]any
 	if err := toml.Unmarshal(text, &tree); err != nil {
-		return over, fmt.Errorf("%s: %s", path, parser.ReplaceAllString(err.Error(), ""))
+		return over, &Error{Faults: []Fault{syntaxFault(path, err)}}
 	}
 	fs := &faults{origins: places(path, text)}
 	put(fs, reflect.ValueOf(&over).Elem(), "", tree)

@@ -131,11 +131,12 @@ func By(err error) string {
 // maxText bounds what Text returns: errors can quote a client at any length.
 const maxText = 4 << 10
 
-// Text returns what the client reads: err without the name of the package that it comes from.
+// Text returns what the client reads: err without the name of the package that it comes from, or
+// that an error in it comes from.
 func Text(err error) string {
 	s := err.Error()
-	for _, room := range [...]string{"scheduler: ", "shiva: "} {
-		s = strings.TrimPrefix(s, room)
+	for _, room := range [...]string{"scheduler: ", "shiva: ", "config: "} {
+		s = strings.ReplaceAll(strings.TrimPrefix(s, room), ": "+room, ": ")
 	}
 	return Cut(s, maxText)
 }

@@ -44,3 +44,14 @@ func TestEveryErrorHasARow(t *testing.T) {
 		}
 	}
 }
+
+// What a client reads names no package, whether the error is the condition or only wraps it.
+func TestTextNamesNoPackage(t *testing.T) {
+	missing := fmt.Errorf("%w: no model \"reader\"", scheduler.ErrNotFound)
+	if got := Text(missing); got != `not found: no model "reader"` {
+		t.Error(got)
+	}
+	if got := Text(fmt.Errorf(`stage "read": %w`, missing)); got != `stage "read": not found: no model "reader"` {
+		t.Error(got)
+	}
+}

@@ -487,7 +487,10 @@ func TestVersions(t *testing.T) {
 	}
 	r.write("a/model.toml", "batches = 16\n")
 	r.pass(3 * settleTime)
-	r.faults(`a is not served: config: ` + filepath.Join(r.dir, "a", "model.toml") + ":1:1: batches: unknown key")
+	r.faults(`a is not served: ` + filepath.Join(r.dir, "a", "model.toml") + ":1:1: batches: unknown key")
+	r.write("a/model.toml", "as = \"raw\"\nbatch = \n")
+	r.pass(3 * settleTime)
+	r.faults(`a is not served: ` + filepath.Join(r.dir, "a", "model.toml") + ":2:")
 	if !r.Served("a@1") || !r.Served("a@10") {
 		t.Errorf("%v serve", r.serves)
 	}
