@@ -130,12 +130,24 @@ func (c *cli) call(method, path string, send []byte, v any) error {
 		if tokenHints[typeOf(resp.StatusCode)] != "" {
 			kind = typeOf(resp.StatusCode)
 		}
-		return &failure{kind, e.Error, tokenHints[kind], exitRefused}
+		message, hint := commandFor(e.Error)
+		return &failure{kind, message, cmp.Or(tokenHints[kind], hint), exitRefused}
 	}
 	if err := json.Unmarshal(body, v); err != nil {
 		return notOurs(err)
 	}
 	return nil
+}
+
+// commandFor returns an error of the admin API without the path that it points to, and a hint that
+// names the command instead.
+func commandFor(text string) (message, hint string) {
+	for _, list := range [...]string{"apps", "models", "pipelines"} {
+		if cut, found := strings.CutSuffix(text, "; /v1/"+list+" lists them"); found {
+			return cut, "shivactl " + list + " lists them"
+		}
+	}
+	return text, ""
 }
 
 // exchange sends a request and reads the whole answer.

@@ -53,7 +53,11 @@ func explain(err error, flag, addr string) *failure {
 		return f
 	}
 	if e, ok := errors.AsType[*shiva.RemoteError](err); ok {
-		return &failure{e.Type, e.Message, remoteHints[e.Type], exitRefused}
+		hint := remoteHints[e.Type]
+		if e.Type == shiva.ContainerLost && !e.Retryable {
+			hint = "repair the model for this input: the log of its container says more"
+		}
+		return &failure{e.Type, e.Message, hint, exitRefused}
 	}
 	if f := untrusted(err, addr); f != nil {
 		return f
@@ -95,7 +99,7 @@ func explain(err error, flag, addr string) *failure {
 var remoteHints = map[string]string{
 	shiva.Unauthenticated:  tokenHints[shiva.Unauthenticated],
 	shiva.PermissionDenied: tokenHints[shiva.PermissionDenied],
-	shiva.NotFound:         "shivactl models lists what is served",
+	shiva.NotFound:         "shivactl models lists what is served; shivactl status says what is not, and why",
 	shiva.Unavailable:      "no container serves it now; shivactl status shows which are connected",
 	shiva.Overloaded:       "the server is at a limit; try again, or with fewer files at once: shivactl manual troubleshooting",
 	shiva.Superseded:       "a newer frame of the stream came first; keep=all has every frame answered",

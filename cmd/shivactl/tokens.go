@@ -65,7 +65,11 @@ func (c *cli) newToken(o *tokenOptions, name string) error {
 	secret := token.New()
 	if o.file != "" {
 		if err := writeNew(o.file, []byte(secret+"\n"), secretMode); err != nil {
-			return unfit("", "%v", err)
+			hint := ""
+			if errors.Is(err, fs.ErrExist) {
+				hint = "it may have a token that somebody uses: name another file, or remove this one"
+			}
+			return unfit(hint, "%v", err)
 		}
 	}
 	if c.json {

@@ -50,8 +50,8 @@ func TestNewToken(t *testing.T) {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 	if code := run(t.Context(), []string{"tokens", "new", "camera", "--file", file}, nil, &out,
-		&errs); code != exitUsage {
-		t.Errorf("a file that is there: exit %d", code)
+		&errs); code != exitUsage || !strings.Contains(errs.String(), "name another file, or remove this one") {
+		t.Errorf("a file that is there: exit %d: %s", code, &errs)
 	}
 	if source.Token() != written {
 		t.Error("it was changed")

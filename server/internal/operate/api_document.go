@@ -24,7 +24,7 @@ func parseDocument(text []byte) (d admin.Document, faults []string) {
 		Settings     map[string]map[string]string `json:"settings"`
 	}
 	if err := jsonscan.Unmarshal(text, &in); err != nil {
-		return d, []string{"expected a document as /v1/export returns it: " + err.Error()}
+		return d, []string{"expected an exported document: " + err.Error()}
 	}
 	if in.Format == nil {
 		faults = append(faults, fmt.Sprintf("format: missing; expected %d", admin.DocumentFormat))
