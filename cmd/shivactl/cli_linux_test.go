@@ -157,6 +157,7 @@ var commandLines = []commandLine{
 	{"infer-tree-draw", "", "infer street seven.png --draw tree.png"},
 	{"infer-draw", "", "infer yolo seven.png --draw found.png"},
 	{"infer-draw-two", "", "infer yolo seven.png three.png --draw found.png"},
+	{"infer-draw-gif", "", "infer yolo seven.png --draw found.gif"},
 	{"infer-draw-no-objects", "", "infer digits seven.png --draw found.png"},
 	{"infer-draw-nowhere", "", "infer yolo seven.png --draw nowhere/found.png"},
 	{"infer-draw-no-file", `[[[[0, 0, 0]]]]`, "infer yolo - --draw found.png"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,6 +100,8 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 		return usage("infer", "which model? shivactl models lists them")
 	case o.draw != "" && len(args) != 2:
 		return usage("infer", "--draw takes one FILE, got %d", len(args)-1)
+	case o.draw != "" && !strings.EqualFold(filepath.Ext(o.draw), ".png"):
+		return usage("infer", "--draw writes a PNG file, and %q does not end in .png", o.draw)
 	case o.id != "" && len(args) > 2 && !o.batch:
 		return usage("infer", "--id names one request, and each of the %d files is one; --batch sends them as one",
 			len(args)-1)
