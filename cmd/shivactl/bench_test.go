@@ -397,3 +397,9 @@ func TestLiveText(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+func TestSpan(t *testing.T) {
+	if got := span("%d", 60, 61) + ", " + span("%d", 60, 60) + ", " + span("%.1f", 49.96, 50.04); got != "60 to 61, 60, 50.0" {
+		t.Error(got)
+	}
+}

@@ -269,8 +269,17 @@ func (b *bench) printStreams(report *loadReport) {
 		least, most = min(least, s.Answered), max(most, s.Answered)
 	}
 	all := float64(max(report.Answered, 1))
-	fmt.Fprintf(b.stdout, "each stream had %d to %d of the answers, %.1f to %.1f %%\n", least, most,
-		100*float64(least)/all, 100*float64(most)/all)
+	fmt.Fprintf(b.stdout, "each stream had %s of the answers, %s %%\n", span("%d", least, most),
+		span("%.1f", 100*float64(least)/all, 100*float64(most)/all))
+}
+
+// span writes a range, or the one number that both of its ends are written as.
+func span[N int | int64 | float64](format string, least, most N) string {
+	from, to := fmt.Sprintf(format, least), fmt.Sprintf(format, most)
+	if from == to {
+		return from
+	}
+	return from + " to " + to
 }
 
 func (b *bench) printSearch(s *searchReport) {

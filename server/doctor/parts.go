@@ -19,6 +19,7 @@ import (
 	"github.com/shivad/shivad/server/internal/listen"
 	"github.com/shivad/shivad/server/internal/modelfiles"
 	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/plural"
 )
 
 // What the configuration names besides addresses: certificates, state, containers, model files.
@@ -150,7 +151,8 @@ func (e *examination) containers() {
 		}
 	}
 	if len(e.found) == faults {
-		e.ok("%d are configured; all connect to %s", own, strings.Join(e.cfg.Containers.Listen, ", "))
+		e.ok("%s; all connect to %s", plural.Words(own, "is configured", "are configured"),
+			strings.Join(e.cfg.Containers.Listen, ", "))
 	}
 }
 

@@ -56,9 +56,11 @@ func explainStage(s admin.Stage, l admin.StageLoad) string {
 	if l.Requests == 0 {
 		return fmt.Sprintf("Stage %s had no requests in the last minute.", s.Name)
 	}
-	text := fmt.Sprintf("Stage %s had %s in the last minute, with %s rows each", s.Name,
-		plural.Of(l.Requests, "request"),
-		figure(float64(l.Rows)/float64(l.Requests)))
+	rows := "1 row"
+	if l.Rows != l.Requests {
+		rows = figure(float64(l.Rows)/float64(l.Requests)) + " rows"
+	}
+	text := fmt.Sprintf("Stage %s had %s in the last minute, with %s each", s.Name, plural.Of(l.Requests, "request"), rows)
 	if l.LeftOut > 0 {
 		text += fmt.Sprintf(" (keep left out %s of the elements)", percent(l.LeftOut, l.LeftOut+l.Rows))
 	}
