@@ -58,7 +58,7 @@ func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Tim
 			case i.LastExit != "" && i.State != "stopped":
 				wrong = fmt.Sprintf("process %d ended with %s", i.Replica,
 					access.Printable(
-						strings.Join(append([]string{i.LastExit}, i.LastLines[max(0, len(i.LastLines)-3):]...), " | "),
+						strings.Join(append([]string{i.LastExit}, lastLines(i)...), " | "),
 						mostOutput))
 			}
 		}

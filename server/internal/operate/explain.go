@@ -31,7 +31,7 @@ func (r *Report) Explain(model string) []admin.Explanation {
 		stats := target.Model.Stats()
 		about := append(shapes(stats), proof(target.Spec.Parameters)...)
 		if fault := r.Files.Fault(target.ID.Name); fault != "" {
-			about = append(about, "Of its file: "+fault+".")
+			about = append(about, "Of its file: "+strings.TrimSuffix(fault, ".")+".")
 		}
 		about = append(about, r.absent(target)...)
 		about = append(about, sentences(stats, r.crowded(model))...)

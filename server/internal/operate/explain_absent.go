@@ -39,7 +39,7 @@ func (r *Report) explainAbsent(model string) (out []string) {
 	out = append(out, fmt.Sprintf("No container of %s has registered%s: every request is refused. The configuration has it in %s.",
 		model, r.Processes.WhyMissing([]string{model}), strings.Join(in, ", ")))
 	if fault := r.Files.Fault(model); fault != "" {
-		out = append(out, "Of its file: "+fault+".")
+		out = append(out, "Of its file: "+strings.TrimSuffix(fault, ".")+".")
 	}
 	return append(out, fmt.Sprintf("Start a container of %s, or see in \"shivactl status\" and \"shivactl logs\" why none registers.", model))
 }

@@ -293,9 +293,16 @@ func (p *process) state() predict.Condition {
 				p.table().Name)}
 	}
 	cause := fmt.Sprintf("%s: its process ended with %s", first.State, first.LastExit)
-	if n := len(first.LastLines); n > 0 {
-		cause += ": " + access.Printable(strings.Join(first.LastLines[max(0, n-3):], " | "), mostOutput)
+	if len(first.LastLines) > 0 {
+		cause += ": " + access.Printable(strings.Join(lastLines(first), " | "), mostOutput)
 	}
 	return predict.Condition{State: predict.Unavailable,
 		Reason: first.State + ": its process has ended; the operators of this server see why", Cause: cause}
+}
+
+// lastLines returns the last three lines that a process printed. A crash loop repeats itself, so
+// equal lines that follow each other count once.
+func lastLines(i containers.ProcessInfo) []string {
+	lines := slices.Compact(slices.Clone(i.LastLines))
+	return lines[max(0, len(lines)-3):]
 }
