@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -48,6 +49,9 @@ func serveHelp() string {
 func (m *modelFiles) define(f *flag.FlagSet) {
 	m.reading = config.NewModelFile("").Reading
 	f.Func("models", "", func(value string) error {
+		if value == "" { // an unset variable of a shell; Abs would make it the working directory
+			return errors.New("expected a directory")
+		}
 		path, err := filepath.Abs(value)
 		m.folders = append(m.folders, path)
 		return err

@@ -91,6 +91,7 @@ func TestServeRefusals(t *testing.T) {
 	}{
 		{[]string{"serve"}, "serve: expected files with models, or a folder of them by --models"},
 		{[]string{"serve", filepath.Join(dir, "none.onnx")}, "no such file or directory"},
+		{[]string{"serve", "--models", ""}, "-models: expected a directory"},
 		{[]string{"serve", "--models", net, "--python", without}, "net.onnx is not a directory"},
 		{[]string{"serve", dir, "--python", filepath.Join(dir, "python")}, "python, --python or $SHIVAD_PYTHON: "},
 		{[]string{"serve", net, "--python", without}, "ModuleNotFoundError: no shiva): " + without + " -m pip install 'shiva-container[onnx]'"},
