@@ -450,7 +450,7 @@ def test_other_refusals(tmp_path: Path) -> None:
         read(tmp_path / "nowhere.onnx")
     with pytest.raises(Unusable, match="expected a file"):
         read(Path(__file__).with_name("pyproject.toml"))
-    for wrong in (["--batch", "-1"], ["--batch", "some"], ["--replicas", "0"]):
+    for wrong in (["--batch", "-1"], ["--batch", "some"], ["--replicas", "0"], ["--name", "a/b"], ["--version", "1/2"]):
         with pytest.raises(SystemExit):
             command.main(["serve", str(DIGITS), *wrong])
 

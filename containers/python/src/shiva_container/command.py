@@ -29,7 +29,7 @@ from .models import Model
 from .proof import MOST, Verdict, prove, unproven
 from .served import serving
 from .tasks import TASKS, form, seeing
-from .tensors import DeclarationError
+from .tensors import DeclarationError, is_part
 from .warm import warm
 
 log = logging.getLogger("shiva_container")
@@ -73,11 +73,13 @@ def _describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help=f"*.py, {kinds}, or a folder with one of them")
     parser.add_argument(
         "--name",
+        type=_part,
         default=os.environ.get("MODEL_NAME", ""),
         help="name of the model (default: $MODEL_NAME, or the name of the file)",
     )
     parser.add_argument(
         "--version",
+        type=_part,
         default=os.environ.get("MODEL_VERSION") or "1",
         help="version of the model (default: $MODEL_VERSION, or 1)",
     )
@@ -108,6 +110,13 @@ def _describe(parser: argparse.ArgumentParser) -> None:
         help="inputs and outputs as clients see them, in JSON (the server sets this for a config.pbtxt)",
     )
     parser.add_argument("--trust", action="store_true", help="allow files that execute code when they are read")
+
+
+def _part(text: str) -> str:
+    """A name or a version, which the model would refuse only after its file was read and tried."""
+    if text and not is_part(text):
+        raise argparse.ArgumentTypeError(f"expected printable text without '/', got {text!r}")
+    return text
 
 
 def _batch(text: str) -> str:

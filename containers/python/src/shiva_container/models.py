@@ -20,7 +20,7 @@ from .feedback import Feedback
 from .forks import OneProcess, end_child
 from .images import Faults, Fit, Fits, Given, Image, Inputs, Seen, see
 from .pictures import PictureError
-from .tensors import Array, DeclarationError, Tensor, TensorError, convert, describe
+from .tensors import Array, DeclarationError, Tensor, TensorError, convert, describe, is_part
 
 _REMEMBERED = 256
 """How many shapes of an output are remembered as right for a model."""
@@ -221,7 +221,7 @@ class Model(Generic[P, R]):
         for key, text in (("name", self.name), ("version", self.version)):
             if isinstance(text, int | float):
                 raise DeclarationError(f'{where}: the {key} is a text: {key}="{text}"')
-            if not isinstance(text, str) or not text or "/" in text or not text.isprintable():
+            if not isinstance(text, str) or not is_part(text):
                 raise DeclarationError(f"{where}: the {key} must be printable text without '/', got {text!r}")
         if not self.outputs:
             raise DeclarationError(f"{where}: at least one output is needed")

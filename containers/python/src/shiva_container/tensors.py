@@ -67,6 +67,11 @@ _WORTHWHILE = 4 << 10
 """Smaller arrays are copied: it takes longer to find out whether that is necessary."""
 
 
+def is_part(text: str) -> bool:
+    """Whether a text can be the name or the version of a model."""
+    return bool(text) and "/" not in text and text.isprintable()
+
+
 class DeclarationError(ValueError):
     """A model is declared in a way that no server could use; the text says which part and why."""
 
