@@ -99,8 +99,12 @@ int main(int argc, char **argv)
     int64_t began = milliseconds(CLOCK_MONOTONIC), label = -1;
     int sent, answered = 0;
 
+    if (argc != 3) {
+        fputs("usage: camera ADDRESS PICTURES\n", stderr);
+        return 1;
+    }
     if (fd < 0) {
-        perror("camera ADDRESS PICTURES");
+        perror(sensor != NULL ? argv[1] : argv[2]);
         return 1;
     }
     answers.fd = fd;

@@ -15,6 +15,7 @@ static enum shiva_status ask(struct shiva *s, const unsigned char *image, int64_
     struct shiva_answer answer;
     struct shiva_tensor tensor;
     char metadata[256];
+    enum shiva_status status;
 
     shiva_begin(s, 1, strlen("digits"), 2);
     shiva_tensor(s, SHIVA_UINT8, 2, shape);
@@ -25,7 +26,10 @@ static enum shiva_status ask(struct shiva *s, const unsigned char *image, int64_
         shiva_next(s, &tensor, NULL, 0);
         shiva_read(s, label, sizeof *label);
     }
-    return shiva_finish(s, metadata, sizeof metadata);
+    status = shiva_finish(s, metadata, sizeof metadata);
+    if (status == SHIVA_REFUSED)
+        fprintf(stderr, "%s\n", metadata); /* why */
+    return status;
 }
 
 int main(int argc, char **argv)
@@ -35,8 +39,10 @@ int main(int argc, char **argv)
     unsigned pause = 1; /* seconds: then 2, 4, 5, 5, ... */
     int left = argc == 3 ? atoi(argv[2]) : 0;
 
-    if (sensor == NULL || fread(image, sizeof image, 1, sensor) != 1)
+    if (sensor == NULL || fread(image, sizeof image, 1, sensor) != 1) {
+        fputs("reconnect PICTURE N: expected a file of 64 pixels, and a number\n", stderr);
         return 1;
+    }
     for (;;) {
         enum shiva_status status = SHIVA_OK;
         struct shiva_socket wire;
