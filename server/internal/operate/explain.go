@@ -159,10 +159,16 @@ func sentences(s scheduler.Stats, crowded string) []string {
 	if s.Unbatched {
 		say("%s %s sent to replicas, one by one.", accepted, plural.Words(n.Batches, "was", "were"))
 	} else {
-		say("%s %s sent, of %.1f rows on average; the current batch limit is %s (strategy %s).",
-			accepted, plural.Words(n.Batches, "batch was", "batches were"),
-			float64(n.Rows)/float64(n.Batches), plural.Of(mostRows(s), "row"), s.Config.Strategy)
-		out = append(out, explainSizes(s)...)
+		limit := ""
+		if most := mostRows(s); most > 0 { // 0: there is no replica
+			limit = fmt.Sprintf("; the current batch limit is %s (strategy %s)",
+				plural.Of(most, "row"), s.Config.Strategy)
+		}
+		say("%s %s sent, of %.1f rows on average%s.", accepted, plural.Words(n.Batches, "batch was", "batches were"),
+			float64(n.Rows)/float64(n.Batches), limit)
+		if limit != "" {
+			out = append(out, explainSizes(s)...)
+		}
 		out = append(out, explainWaits(s)...)
 	}
 	out = append(out, throughput(s, crowded)...)

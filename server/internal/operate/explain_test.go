@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
 )
 
 // aMinute returns what a scheduler tells of a model that was asked for a minute, but for a change.
@@ -226,6 +227,24 @@ func TestProof(t *testing.T) {
 		if got := strings.Join(proof([]byte(parameters)), "\n"); got == "" != (want == "") ||
 			!strings.HasSuffix(got, want) {
 			t.Errorf("%s: %q", parameters, got)
+		}
+	}
+}
+
+// A version that no replica serves any more gets no advice about the size of batches.
+func TestSentencesWithoutReplicas(t *testing.T) {
+	s := aMinute(func(s *scheduler.Stats) { s.Replicas, s.Recent.Closed[scheduler.CloseFull] = nil, 45 })
+	got := strings.Join(sentences(s, ""), "\n")
+	if !strings.Contains(got, "50 batches were sent, of 2.0 rows on average.") || strings.Contains(got, "were full") {
+		t.Error(got)
+	}
+}
+
+func TestStageRows(t *testing.T) {
+	for rows, want := range map[uint64]string{4: "with 1 row each", 8: "with 2 rows each", 6: "with 1.5 rows each"} {
+		got := explainStage(admin.Stage{Name: "read"}, admin.StageLoad{Requests: 4, Rows: rows})
+		if !strings.Contains(got, want) {
+			t.Errorf("%q, expected %q", got, want)
 		}
 	}
 }
