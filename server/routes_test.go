@@ -157,7 +157,8 @@ func TestRoutesAreDescribed(t *testing.T) {
 // the client sends.
 func TestRoutesFixMetadata(t *testing.T) {
 	s := start(t, func(c *config.Config) {
-		c.Routes = config.Routes{"tank": routeTo("inner", map[string]any{"tank": "north", "priority": int64(0)}),
+		c.Routes = config.Routes{"tank": routeTo("inner", map[string]any{"tank": "north", "priority": int64(0),
+			"timeout_ms": int64(60_000)}),
 			"inner": routeTo("tanks", map[string]any{"tank": "south", "unit": []any{"mm"}})}
 	})
 	seen := make(chan string, 1)
@@ -176,8 +177,8 @@ func TestRoutesFixMetadata(t *testing.T) {
 	}
 	defer client.Close()
 	for metadata, want := range map[string]string{
-		`{}`:                                    `{"tank":"north","unit":["mm"]} 0`,
-		`{"tank":"east","mine":1,"priority":9}`: `{"mine":1,"tank":"north","unit":["mm"]} 0`,
+		`{}`: `{"tank":"north","unit":["mm"]} 0`,
+		`{"tank":"east","mine":1,"priority":9,"timeout_ms":1e-9}`: `{"mine":1,"tank":"north","unit":["mm"]} 0`,
 	} {
 		x, _ := tensor.FromSlice(tensor.Shape{1, 2}, []int32{1, 2})
 		if _, err := client.Do(t.Context(),

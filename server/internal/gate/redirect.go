@@ -166,6 +166,9 @@ func (d *Redirect) fill(r *Request) (err error) {
 	if r.Newest != nil {
 		keys = parameter.Latest.Keys()
 	}
+	if d.Values["timeout_ms"] != nil || d.Values["timeout"] != nil {
+		r.Timeout = 0 // else the shorter one would count
+	}
 	for key, value := range d.Values {
 		if k := keys[key]; k != nil {
 			err = cmp.Or(err, k.Read(&r.Values, parameter.JSON(value)))
