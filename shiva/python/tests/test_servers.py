@@ -331,6 +331,45 @@ def test_requests_go_where_fewer_wait(make: Make, three: list[Member]) -> None:
     assert waiting[2] <= 13
 
 
+def test_a_request_that_a_thread_is_writing_waits_once() -> None:
+    frame = np.zeros(64 << 20, np.uint8)  # more than sockets hold
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        host, port = listener.getsockname()
+        with Client(f"{host}:{port}") as client:
+
+            def ask() -> None:
+                with suppress(ShivaError):
+                    client.infer("m", frame)
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            peer, _ = listener.accept()
+            (link,) = client._links.values()
+            end = time.monotonic() + 30
+            while not (link._connection and link._connection.waiting) and time.monotonic() < end:
+                time.sleep(0.001)
+            assert link.waiting == 1
+            listener.close()
+            peer.close()
+            asking.join()
+
+
+def test_a_request_that_a_task_is_writing_waits_once(three: list[Member]) -> None:
+    async def ask() -> int:
+        most = 0
+        async with AsyncClient(three[0].address) as client:
+            asking = asyncio.create_task(client.infer("m", FRAME, timeout=60))
+            while not asking.done():
+                most = max([most, *(link.waiting for link in client._links.values())])
+                await asyncio.sleep(0)
+            await asking
+        return most
+
+    assert asyncio.run(ask()) == 1
+
+
 @pytest.fixture
 def never() -> Iterator[str]:
     """An address that accepts no connection: its queue is full, and nothing empties it."""

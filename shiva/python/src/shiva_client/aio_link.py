@@ -55,7 +55,7 @@ class AsyncLink:
         self._slots = asyncio.Semaphore(settings.in_flight)
         self._connecting = asyncio.Lock()
         self._backoff = Backoff()  # used only while connecting
-        self._entering = 0  # requests that are not sent yet
+        self._entering: set[Call[Any]] = set()  # those that no connection has
         self._making: asyncio.Task[None] | None = None
         self._watching: set[asyncio.Task[None]] = set()
         self._connection: Connection | None = None
@@ -75,7 +75,7 @@ class AsyncLink:
     @property
     def waiting(self) -> int:
         """How many requests have no answer."""
-        return self._entering + (self._connection.waiting if self._connection else 0)
+        return len(self._entering) + (self._connection.waiting if self._connection else 0)
 
     async def send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> asyncio.Future[T]:
         """Send a message. The future's result is that of ``then`` for the answer."""
@@ -85,7 +85,7 @@ class AsyncLink:
         call = Call(then, self._slots)
         pieces = [] if self._settings.shared_memory else wire.encode(message)
         sending = self._write(message, pieces, call, timeout, until)
-        self._entering += 1
+        self._entering.add(call)
         try:
             await (sending if timeout is None else asyncio.wait_for(sending, timeout + GRACE))
         except NotAnswered as error:
@@ -98,7 +98,7 @@ class AsyncLink:
                 timer = loop.call_later(left, lambda: call.settle(TimedOut(late, may_have_run=True)))
                 call.future.add_done_callback(lambda _: timer.cancel())
         finally:
-            self._entering -= 1
+            self._entering.discard(call)
         return call.future
 
     async def _write(
@@ -116,6 +116,7 @@ class AsyncLink:
                 if self._settings.shared_memory:
                     pieces, call.parts = encode(message, connection.memory)
                 if connection.send(pieces, call):
+                    self._entering.discard(call)
                     return
         except BaseException:
             self._slots.release()

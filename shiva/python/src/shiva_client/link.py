@@ -60,7 +60,7 @@ class Link:
         self._sending = threading.Lock()  # held to write a message and to make a connection
         self._backoff = Backoff()  # used only while connecting
         self._lock = threading.Lock()  # guards the following
-        self._entering = 0  # requests that are not sent yet
+        self._entering: set[Call[Any]] = set()  # no connection has them, or is just writing them
         self._making = False  # a thread is making a connection
         self._connection: Connection | None = None
         self._leaving: list[Connection] = []
@@ -80,26 +80,29 @@ class Link:
     def waiting(self) -> int:
         """How many requests have no answer."""
         connection = self._connection
-        return self._entering + (connection.waiting if connection else 0)
+        sent = connection.waiting if connection else 0
+        with self._lock:
+            return sent + sum(not call.sent for call in self._entering)
 
     def send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> Future[T]:
         """Send a message. The future's result is that of ``then`` for the answer."""
+        call = Call(then, self._slots, self.name, timeout)
         with self._lock:
-            self._entering += 1
+            self._entering.add(call)
         try:
-            return self._send(message, then, timeout)
+            self._send(message, call, timeout)
         finally:
             with self._lock:
-                self._entering -= 1
+                self._entering.discard(call)
+        return call.future
 
-    def _send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> Future[T]:
+    def _send(self, message: Message, call: Call[Any], timeout: float | None) -> None:
         began = time.monotonic()
         settings, slots = self._settings, self._slots
         pieces = [] if settings.shared_memory else wire.encode(message)
-        call = Call(then, slots, self.name, timeout)
         if not slots.acquire(timeout=call.left()):
             call.settle(call.timed_out(may_have_run=False))
-            return call.future
+            return
         try:
             if not self._sending.acquire(timeout=-1 if (left := call.left()) is None else left):
                 raise call.timed_out(may_have_run=False)
@@ -122,7 +125,6 @@ class Link:
             if not isinstance(error, NotAnswered):
                 raise
             call.settle(error)
-        return call.future
 
     def _connect(self, call: Call[Any], began: float) -> Connection:
         """The connection; made if there is none. The caller holds ``_sending``, and waits since
