@@ -47,7 +47,8 @@ func originOf(conn net.Conn) (child int, err error) {
 	}
 	// A program that connects to a server of its own starts processes, too, and until such a child
 	// executes its command, it holds what the program holds.
-	if holds(os.Getpid(), inode) {
+	self := os.Getpid()
+	if holds(self, inode) {
 		return 0, nil
 	}
 	all, err := os.ReadDir("/proc")
@@ -57,7 +58,7 @@ func originOf(conn net.Conn) (child int, err error) {
 	found := false
 	for _, e := range all {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || !holds(pid, inode) {
+		if err != nil || pid == self || !holds(pid, inode) {
 			continue
 		}
 		found = true

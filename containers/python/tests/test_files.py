@@ -505,7 +505,7 @@ def test_a_system_without_policies_of_threads_serves_files(monkeypatch: pytest.M
     """macOS has none in Python, and musl refuses to tell which one it is."""
 
     def refuse(*_: object) -> int:
-        raise OSError(errno.ENOSYS, "not implemented")
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(os, "sched_getscheduler", refuse)
     command._interrupt_nobody()

@@ -131,12 +131,18 @@ func By(err error) string {
 // maxText bounds what Text returns: errors can quote a client at any length.
 const maxText = 4 << 10
 
-// Text returns what the client reads: err without the name of the package that it comes from, or
-// that an error in it comes from.
+// Text returns what the client reads: err without the names of the packages that it and the errors
+// that it wraps come from. What an error quotes is left as it is.
 func Text(err error) string {
 	s := err.Error()
-	for _, room := range [...]string{"scheduler: ", "shiva: ", "config: "} {
-		s = strings.ReplaceAll(strings.TrimPrefix(s, room), ": "+room, ": ")
+	for ; err != nil; err = errors.Unwrap(err) {
+		before, found := strings.CutSuffix(s, err.Error())
+		for _, room := range [...]string{"scheduler: ", "shiva: ", "config: "} {
+			if rest, named := strings.CutPrefix(err.Error(), room); found && named {
+				s = before + rest
+				break
+			}
+		}
 	}
 	return Cut(s, maxText)
 }

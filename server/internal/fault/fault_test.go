@@ -54,4 +54,8 @@ func TestTextNamesNoPackage(t *testing.T) {
 	if got := Text(fmt.Errorf(`stage "read": %w`, missing)); got != `stage "read": not found: no model "reader"` {
 		t.Error(got)
 	}
+	const quoted = `row 0: ValueError: config: no such key`
+	if got := Text(fmt.Errorf("%w: %s", scheduler.ErrInvalidInput, quoted)); got != "invalid input: "+quoted {
+		t.Error(got)
+	}
 }

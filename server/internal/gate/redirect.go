@@ -166,14 +166,14 @@ func (d *Redirect) fill(r *Request) (err error) {
 	if r.Newest != nil {
 		keys = parameter.Latest.Keys()
 	}
-	if d.Values["timeout_ms"] != nil || d.Values["timeout"] != nil {
-		r.Timeout = 0 // else the shorter one would count
-	}
+	asked := r.Timeout
+	r.Timeout = 0 // of two in a request the shorter counts, but a route's counts alone
 	for key, value := range d.Values {
 		if k := keys[key]; k != nil {
 			err = cmp.Or(err, k.Read(&r.Values, parameter.JSON(value)))
 		}
 	}
+	r.Timeout = cmp.Or(r.Timeout, asked)
 	if len(d.Own) > 0 && r.Newest == nil {
 		r.Parameters = replaced(r.Parameters, d.Own)
 	}
