@@ -373,6 +373,11 @@ open_files = -1
 [[container]]
 name = "a"
 command = ["x"]
+[[model_file]]
+path = "c.onnx"
+name = "a/b"
+[[model_file]]
+path = " d.onnx"
 `, []string{
 		`x.toml:2:3: model_file[0].path: missing: the file, as "yolo11n.onnx"`,
 		`x.toml:6:1: model_file[1].as: expected one of auto, raw, detect, segment, pose, obb, classify, got "sort"`,
@@ -386,6 +391,8 @@ command = ["x"]
 		`x.toml:21:1: model_folder[1].path: "./m" is already the path of model_folder[0]`,
 		`x.toml:22:3: model_folder[2].path: missing: the directory, as "models"`,
 		`x.toml:23:1: model_folder[2].open_files: expected 0 to 1048576, got -1`,
+		`x.toml:29:1: model_file[5].name: "a/b" has a '/', which separates model and version in a route`,
+		`x.toml:30:3: model_file[6].name: " d" begins or ends with a space; it is that of the file unless name is set`,
 	}},
 	{"containers that are called", `
 [[container]]

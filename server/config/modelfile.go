@@ -115,7 +115,11 @@ func (c Config) validateModelFiles(fs *faults) {
 		if m.Path == "" {
 			own.Add("path", `missing: the file, as "yolo11n.onnx"`)
 		} else if err := naming.CheckModel(m.ModelName()); err != nil {
-			own.Add("name", "%v; it is that of the file unless name is set", err)
+			why := "%v"
+			if m.Name == "" {
+				why += "; it is that of the file unless name is set"
+			}
+			own.Add("name", why, err)
 		} else if other, taken := names[m.ModelName()]; taken {
 			own.Add("name", "%q is already the name of %s", m.ModelName(), other)
 		} else {
