@@ -67,6 +67,9 @@ func TestServeFolders(t *testing.T) {
 		if err := os.MkdirAll(at, 0o700); err != nil {
 			t.Fatal(err)
 		}
+		if err := os.WriteFile(filepath.Join(dir, "model.py"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 		t.Chdir(at)
 		c, err := loaded(t, "serve", path, "--python", python)
 		if err != nil {
@@ -85,10 +88,25 @@ func TestServeRefusals(t *testing.T) {
 	if err := os.WriteFile(net, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	other, pickle := filepath.Join(dir, "x.log"), filepath.Join(dir, "several", "x.pkl")
+	for _, path := range []string{other, filepath.Join(dir, "empty", "labels.txt"), pickle,
+		filepath.Join(dir, "several", "y.onnx")} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
+		{[]string{"serve", other}, other + ": expected a Python program (*.py) or a model file (*.joblib, *.json, *.onnx, "},
+		{[]string{"serve", filepath.Dir(pickle)}, "expected one model in this folder, and there are x.pkl, y.onnx; --models "},
+		{[]string{"serve", filepath.Join(dir, "empty")}, "empty: expected model.py or a model file (*.joblib, "},
+		{[]string{"serve", pickle}, "x.pkl: reading it executes code: "},
+		{[]string{"serve", pickle, "--trust", "--python", without}, "ModuleNotFoundError"},
 		{[]string{"serve"}, "serve: expected files with models, or a folder of them by --models"},
 		{[]string{"serve", filepath.Join(dir, "none.onnx")}, "no such file or directory"},
 		{[]string{"serve", "--models", ""}, "-models: expected a directory"},

@@ -2,9 +2,12 @@ package modelfiles
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -70,3 +73,58 @@ func isProgram(path string) bool {
 
 // programFile is what a folder that is a Python program has.
 const programFile = "model.py"
+
+// legible says why no process could serve the path of a [[model_file]], whatever its contents: each
+// would end as soon as it has started.
+func legible(path string, trust bool) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case isProgram(path):
+		return nil
+	case info.IsDir():
+		if path, err = only(path); err != nil {
+			return err
+		}
+	}
+	switch name := filepath.Base(path); {
+	case !isKind(name, true):
+		return fmt.Errorf("%s: expected a Python program (*.py) or a model file (%s)", path, patterns())
+	case !isKind(name, trust):
+		return fmt.Errorf("%s: reading it executes code: if you know where it comes from, allow that by "+
+			"--trust or trust = true", path)
+	}
+	return nil
+}
+
+// only returns the one model file in a folder, as the package chooses it.
+func only(dir string) (path string, err error) {
+	models := slices.DeleteFunc(regular(dir), func(path string) bool {
+		return !isKind(path, true) || suffix(path) == ".py"
+	})
+	switch len(models) {
+	case 0:
+		return "", fmt.Errorf("%s: expected %s or a model file (%s) in this folder", dir, programFile, patterns())
+	case 1:
+		return models[0], nil
+	}
+	return "", fmt.Errorf("%s: expected one model in this folder, and there are %s; --models or [[model_folder]] serves "+
+		"all models of a folder", dir, names(models))
+}
+
+// names lists the names of files or folders, at most five.
+func names(paths []string) string {
+	const most = 5
+	var list []string
+	for _, one := range paths[:min(len(paths), most)] {
+		list = append(list, filepath.Base(one))
+	}
+	if more := len(paths) - most; more > 0 {
+		list = append(list, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(list, ", ")
+}
+
+// patterns lists the names of model files.
+func patterns() string { return "*" + strings.Join(slices.Sorted(maps.Keys(kinds)), ", *") }

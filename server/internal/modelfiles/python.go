@@ -116,7 +116,7 @@ type Reader struct {
 func Readers(c config.Config) (list []Reader) {
 	for i, m := range c.ModelFiles {
 		r := Reader{Key: fmt.Sprintf("model_file[%d]", i), Path: m.Path, Reading: m.Reading}
-		if _, r.Err = os.Stat(m.Path); r.Err == nil {
+		if r.Err = legible(m.Path, m.Trust); r.Err == nil {
 			r.Python, r.Err = interpreter(m.Reading, filepath.Dir(m.Path), m.Path, true)
 		}
 		list = append(list, r)
