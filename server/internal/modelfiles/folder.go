@@ -101,19 +101,22 @@ func flatFiles(path string) []string {
 	return list
 }
 
-// scanFolder returns the models of a folder by name. After an error nothing is known about them.
-func (l *listings) scanFolder(m config.ModelFolder) ([]found, error) {
+// scanFolder returns the models of a folder by name, and the paths of those that only a trusted
+// folder has. After an error nothing is known about them.
+func (l *listings) scanFolder(m config.ModelFolder) (list []found, untrusted []string, err error) {
 	entries, err := l.list(m.Path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var list []found
 	for _, e := range entries {
 		path := filepath.Join(m.Path, e.name)
 		name := strings.TrimSuffix(e.name, filepath.Ext(e.name))
 		if e.dir {
 			name = e.name
-		} else if !isKind(e.name, m.Trust) || !l.isModel(path) {
+		} else if !isKind(e.name, true) || !l.isModel(path) {
+			continue
+		} else if !isKind(e.name, m.Trust) {
+			untrusted = append(untrusted, path)
 			continue
 		}
 		one := found{container: name, model: name, path: path, reading: m.Reading, process: m.Process, root: m.Path,
@@ -128,9 +131,23 @@ func (l *listings) scanFolder(m config.ModelFolder) ([]found, error) {
 			list = append(list, one)
 			continue
 		}
-		list = append(list, l.scanModel(one)...)
+		models := l.scanModel(one)
+		if models == nil && l.isUntrusted(one) {
+			untrusted = append(untrusted, path)
+		}
+		list = append(list, models...)
 	}
-	return list, nil
+	return list, untrusted, nil
+}
+
+// isUntrusted reports whether a directory that has no model would have one if its folder were
+// trusted.
+func (l *listings) isUntrusted(base found) bool {
+	if base.executes {
+		return false
+	}
+	base.executes = true
+	return l.scanModel(base) != nil
 }
 
 // scanModel returns the models of a directory: of its own file, or one for each version that is
@@ -189,6 +206,9 @@ func (l *listings) scanModel(base found) []found {
 	if err == nil && list == nil && len(settings) > 0 {
 		err = fmt.Errorf("%s: no version that is served has a model file: expected %s", dir,
 			filepath.Join(base.model, "1", cmp.Or(file, "model.onnx")))
+		if !base.executes {
+			err = fmt.Errorf("%w; without trust = true, pickles and Python programs are ignored", err)
+		}
 	}
 	if err != nil {
 		return refused(err)

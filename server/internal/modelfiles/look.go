@@ -40,6 +40,7 @@ type scan struct {
 	unknown  []string // folders of which nothing is known
 	dirs     []string
 	troubles []string
+	ignored  []string // in sentences
 }
 
 // scan looks at all files. Only one may be under way.
@@ -53,10 +54,14 @@ func (m *Manager) scan() (s scan) {
 		s.dirs = append(s.dirs, filepath.Dir(one.Path))
 	}
 	for _, one := range folders {
-		list, err := m.listings.scanFolder(one)
+		list, untrusted, err := m.listings.scanFolder(one)
 		if err != nil {
 			s.unknown = append(s.unknown, one.Path)
 			s.troubles = append(s.troubles, fmt.Sprintf("the models of a folder stay as they are, as it cannot be read: %v", err))
+		}
+		if untrusted != nil {
+			s.ignored = append(s.ignored, fmt.Sprintf("%s: ignored, because reading them executes code: %s; "+
+				"if you know where they come from, allow that by --trust or trust = true", one.Path, names(untrusted)))
 		}
 		s.list = append(s.list, list...)
 	}
@@ -89,7 +94,8 @@ func (m *Manager) merge(s scan) (next time.Duration) {
 	defer m.mu.Unlock()
 	now, first := m.now(), m.looks == 0
 	m.looks++
-	m.troubles = s.troubles
+	before := slices.Concat(m.troubles, m.ignored)
+	m.troubles, m.ignored = s.troubles, s.ignored
 	here, unclear := map[string]string{}, map[string]bool{}
 	for i, f := range s.list {
 		switch other, taken := here[f.container]; {
@@ -105,6 +111,11 @@ func (m *Manager) merge(s scan) (next time.Duration) {
 		here[f.container] = f.path
 		unclear[f.model] = unclear[f.model] || f.fault != nil // which versions there are
 		m.see(f, s.stamps[i], now, first)
+	}
+	for _, why := range slices.Concat(m.troubles, m.ignored) {
+		if !slices.Contains(before, why) {
+			m.cfg.Log.Warn("not every model file is served", "why", why)
+		}
 	}
 	if len(m.files)+len(m.folders)+len(m.slots) == 0 {
 		return never // Configure wakes

@@ -81,6 +81,7 @@ type Manager struct {
 	slots    map[string]*slot     // by the container's name
 	numbers  map[string]int       // the latest counted version of each container
 	troubles []string             // of folders and names, in sentences
+	ignored  []string             // which files need trust, in a sentence for each folder
 	looks    uint64               // finished ones
 	hurried  map[string]time.Time // models that do not settle, and since when
 	counts   Counts
@@ -269,6 +270,13 @@ func (m *Manager) Faults() []string {
 		}
 	}
 	return list
+}
+
+// Ignored says, in sentences, which files of folders would be models if their folders were trusted.
+func (m *Manager) Ignored() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ignored
 }
 
 // Fault says what is wrong with the files of a model; "": nothing.

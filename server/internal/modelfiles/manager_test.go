@@ -1,6 +1,7 @@
 package modelfiles
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -360,6 +361,45 @@ func TestNamesAndKinds(t *testing.T) {
 	}
 	if got := r.serves["code"]; !slices.Equal(got.Serve, []string{"code-*"}) || slices.Contains(got.Command, "--version") {
 		t.Errorf("a program is %+v", got)
+	}
+}
+
+// What only a trusted folder has is said once, is no fault, and goes with the files and with trust.
+func TestUntrustedFiles(t *testing.T) {
+	r := newRig(t)
+	var log bytes.Buffer
+	r.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	for _, name := range []string{"a.pkl", "b.py", "c/model.py", "d/1/model.joblib", "e/2/model.onnx", "e/model.pkl"} {
+		r.write(name, "")
+	}
+	r.write("f/model.toml", `file = "f.pkl"`)
+	r.write("f/1/f.pkl", "")
+	r.look()
+	r.pass(time.Minute)
+	r.expect("e/2", "e/2 ")
+	r.faults("expected f/1/f.pkl; without trust = true, pickles and Python programs are ignored")
+	want := r.dir + ": ignored, because reading them executes code: a.pkl, b.py, c, d; "
+	if got := r.Ignored(); len(got) != 1 || !strings.HasPrefix(got[0], want) || !strings.Contains(got[0], "trust = true") {
+		t.Errorf("ignored: %q, want %q", got, want)
+	}
+	if n := strings.Count(log.String(), want); n != 1 {
+		t.Errorf("it was logged %d times:\n%s", n, &log)
+	}
+	for _, name := range []string{"a.pkl", "b.py", "c", "d", "f"} {
+		r.remove(name)
+	}
+	r.pass(3 * settleTime)
+	if got := r.Ignored(); got != nil {
+		t.Errorf("without such files: %q", got)
+	}
+	r.write("a.pkl", "")
+	c := config.Default()
+	c.ModelFolders = []config.ModelFolder{config.NewModelFolder(r.dir)}
+	c.ModelFolders[0].Trust = true
+	r.Configure(c)
+	r.pass(3 * settleTime)
+	if got := r.Ignored(); got != nil || !r.Served("a") {
+		t.Errorf("with trust: %q, %q", got, r.Faults())
 	}
 }
 

@@ -181,7 +181,8 @@ func (r *Report) Status() admin.Status {
 		st.Queue.OldestBatch = max(st.Queue.OldestBatch, stats.OldestBatch.Seconds())
 	}
 	st.Newest, st.Streams = r.newest(), r.seen()
-	st.Warnings = slices.Concat(warnings(st), pipelineWarnings(st.Pipelines), expiring(r.Expiring()), r.Files.Faults())
+	st.Warnings = slices.Concat(warnings(st), pipelineWarnings(st.Pipelines), expiring(r.Expiring()),
+		r.Files.Faults(), r.Files.Ignored())
 	if st.Warnings == nil {
 		st.Warnings = []string{} // clients want a list
 	}
