@@ -71,6 +71,9 @@ func (s *Supervisor) supersede(ctx context.Context, seen func(since time.Time) b
 	s.mu.Unlock()
 	for i, p := range next {
 		if err = p.awaitRegistration(ctx, func() bool { return seen(began) }); err != nil {
+			if i < len(old) {
+				err = old[i].stays(err)
+			}
 			err = fmt.Errorf("replica %d of %d: %w", i, len(next), err)
 			break
 		}
@@ -143,6 +146,9 @@ func (s *Supervisor) replace(ctx context.Context, i int, seen func(time.Time) bo
 	s.next = []*process{next}
 	s.mu.Unlock()
 	err := next.awaitRegistration(ctx, func() bool { return seen(began) })
+	if err != nil {
+		err = old.stays(err)
+	}
 	s.mu.Lock()
 	s.next = nil
 	if err == nil {
@@ -173,12 +179,26 @@ func (p *process) awaitRegistration(ctx context.Context, seen func() bool) error
 			}
 		case <-p.crashed:
 			i := p.snapshot()
-			return fmt.Errorf("the new process ended with %s before it registered: %s; the old one continues",
+			return fmt.Errorf("the new process ended with %s before it registered: %s",
 				i.LastExit, strings.Join(i.LastLines, " | "))
 		case <-p.done:
 			return errStopped
 		case <-ctx.Done():
-			return fmt.Errorf("the new process has not registered: %w; the old one continues", context.Cause(ctx))
+			return fmt.Errorf("the new process has not registered: %w", context.Cause(ctx))
 		}
 	}
+}
+
+// stays adds to the error of a roll what becomes of the process that it has not replaced.
+func (p *process) stays(err error) error {
+	if err == errStopped {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ending := p.early >= crashLoop && !p.info.Registers && time.Since(p.info.Since) < earlyEnd
+	if p.info.State != "running" || ending {
+		return fmt.Errorf("%w; the old one has ended, too, with %s", err, p.info.LastExit)
+	}
+	return fmt.Errorf("%w; the old one continues", err)
 }

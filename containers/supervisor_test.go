@@ -171,6 +171,10 @@ func TestCrashLoop(t *testing.T) {
 	if p.LastExit != "exit status 3" || len(p.LastLines) == 0 || p.LastLines[0] != "cannot find the weights" {
 		t.Errorf("status %+v", p)
 	}
+	err := s.Roll(t.Context(), func(time.Time) bool { return false })
+	if err == nil || !strings.HasSuffix(err.Error(), "cannot find the weights; the old one has ended, too, with exit status 3") {
+		t.Errorf("a roll: %v", err)
+	}
 }
 
 // TestNoProgram: a missing program shows in the status.
@@ -301,7 +305,8 @@ func TestRoll(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	go func() { <-conns }()
-	if err := s.Roll(ctx, never); err == nil || !strings.Contains(err.Error(), "replica 0 of 2: the new process has not registered") {
+	if err := s.Roll(ctx, never); err == nil || !strings.HasPrefix(err.Error(), "replica 0 of 2: the new process has not registered") ||
+		!strings.HasSuffix(err.Error(), "; the old one continues") {
 		t.Errorf("got %v", err)
 	}
 	for i, p := range s.Status() {
