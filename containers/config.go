@@ -51,9 +51,10 @@ type Config struct {
 	// container if its generation has a message for it; nil admits all. It is called on the
 	// session's goroutine.
 	Admit func(scheduler.ModelID) error
-	// Refused is called for a container that Allow and Admit let pass and the scheduler does not,
-	// unless it is draining: the container is refused, or waits for a place. It may be nil.
-	Refused func(i SessionInfo, reason error)
+	// Refused is called for a container that is refused, or waits for a place, unless Allow has
+	// refused it or the server is draining. A hello that cannot be read names no model. It may be
+	// nil.
+	Refused func(conn net.Conn, i SessionInfo, reason error)
 	// Registered is called for every session that has become a replica of its model, before its
 	// first batch, on the session's goroutine. It may be nil.
 	Registered func(conn net.Conn, i SessionInfo)

@@ -1,10 +1,12 @@
 package containers
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/scheduler"
 )
 
 // Containers that may not serve their model, not at all or no longer, or not connect.
@@ -25,6 +27,18 @@ func (s *session) refuse(reason error) error {
 	s.mu.Unlock()
 	s.conn.CloseWrite()
 	return nil
+}
+
+// reject refuses the container for what it says, and reports that.
+func (s *session) reject(reason error) error {
+	s.reportRefusal(reason)
+	return s.refuse(reason)
+}
+
+func (s *session) reportRefusal(reason error) {
+	if f := s.listener.cfg.Refused; f != nil && !errors.Is(reason, scheduler.ErrDraining) {
+		f(s.raw, s.snapshot(), reason)
+	}
 }
 
 // replaced dismisses the container, which has not answered for a while: its model has other shapes

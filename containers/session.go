@@ -182,7 +182,7 @@ func (s *session) handle(m *zmtp.Message) error {
 		s.beat()
 	case actRegister:
 		if refused != nil {
-			return s.refuse(refused)
+			return s.reject(refused)
 		}
 		return s.register(in.hello)
 	case actDeliver:
@@ -247,7 +247,7 @@ func (s *session) register(r registration) error {
 	}
 	if admit := s.listener.cfg.Admit; admit != nil {
 		if err := admit(r.model); err != nil {
-			return s.refuse(err)
+			return s.reject(err)
 		}
 	}
 	options := scheduler.ReplicaOptions{Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial,

@@ -21,9 +21,7 @@ const mostWaiting = 64
 
 // unplaced answers a registration that the scheduler has refused.
 func (s *session) unplaced(r registration, reason error) error {
-	if f := s.listener.cfg.Refused; f != nil && !errors.Is(reason, scheduler.ErrDraining) {
-		f(s.snapshot(), reason)
-	}
+	s.reportRefusal(reason)
 	taken, ok := errors.AsType[*scheduler.TakenError](reason)
 	if !ok || !r.waits {
 		return s.refuse(reason)

@@ -95,7 +95,7 @@ func (r *rig) waiting() (n int) {
 // know how to wait is refused.
 func TestWaitsForPlace(t *testing.T) {
 	var refusals []string
-	cfg := containers.Config{Refused: func(i containers.SessionInfo, err error) {
+	cfg := containers.Config{Refused: func(_ net.Conn, i containers.SessionInfo, err error) {
 		refusals = append(refusals, i.Model.String())
 	}}
 	bubbleWith(t, cfg, func(t *testing.T, r *rig) {
@@ -120,6 +120,26 @@ func TestWaitsForPlace(t *testing.T) {
 		r.logs(t, "container no longer waits", "there is a place")
 		if fmt.Sprint(refusals) != "[echo/1 echo/1]" {
 			t.Errorf("refusals: %q", refusals)
+		}
+	})
+}
+
+// TestReportsRefusals: a hello that cannot be read, and a model that is not admitted.
+func TestReportsRefusals(t *testing.T) {
+	var refusals []string
+	cfg := containers.Config{
+		Admit: func(scheduler.ModelID) error { return errors.New("no such name") },
+		Refused: func(_ net.Conn, i containers.SessionInfo, err error) {
+			refusals = append(refusals, i.Model.String()+" "+err.Error())
+		}}
+	bubbleWith(t, cfg, func(t *testing.T, r *rig) {
+		bad := echo(nil)
+		bad.Outputs = nil
+		r.apply(t, bad).told(t, "0 outputs", "refused")
+		r.apply(t, echo(nil)).told(t, "no such name", "refused")
+		want := []string{"/ 0 outputs declared, expected 1 to 255", "echo/1 no such name"}
+		if !slices.Equal(refusals, want) {
+			t.Errorf("reported %q, want %q", refusals, want)
 		}
 	})
 }

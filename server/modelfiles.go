@@ -16,18 +16,23 @@ type ModelFile struct {
 	Name string
 	// Proof is a sentence about how its rows share batches; "": none.
 	Proof string
+	// Fault is a sentence about why it is not served, or not as its file is; "": it is.
+	Fault string
 }
 
-// ModelFiles returns the models of files that are served, by name.
+// ModelFiles returns the models of files that are served, and those that cannot be, by name.
 func (s *Server) ModelFiles() (list []ModelFile) {
 	for _, name := range s.models.Models() {
 		t, err := s.gate.Target(name, "")
 		if err != nil || !t.Serves {
+			if fault := s.models.Fault(name); fault != "" {
+				list = append(list, ModelFile{Name: name, Fault: fault})
+			}
 			continue
 		}
 		var said struct{ Proof string }
 		_ = json.Unmarshal(t.Spec.Parameters, &said) // another container says something else
-		list = append(list, ModelFile{name, said.Proof})
+		list = append(list, ModelFile{Name: name, Proof: said.Proof, Fault: s.models.Fault(name)})
 	}
 	return list
 }

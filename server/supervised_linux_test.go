@@ -14,6 +14,25 @@ import (
 	"github.com/shivad/shivad/shiva/hosttest"
 )
 
+// TestRefusedRegistration: what a process may not register is in the status, also if it serves
+// other models.
+func TestRefusedRegistration(t *testing.T) {
+	t.Parallel() // it waits
+	c := sdk(t, "p", "good/1", 1)
+	c.Serve = []string{"*"}
+	c.Command = []string{"sh", "-c", "$0 & " + asSDK + "=taken/1 $0 & wait", c.Command[0]}
+	s := start(t, func(conf *config.Config) {
+		conf.Pipelines["taken"] = added()
+		conf.Supervised = []config.Container{c}
+	})
+	budgettest.Until(t, "both to register", func() bool {
+		warnings := strings.Join(s.report.Status().Warnings, "\n")
+		_, serves := s.Scheduler().Model(scheduler.ModelID{Name: "good", Version: "1"})
+		return serves && strings.Contains(warnings,
+			`a registration of container p was refused: there is a pipeline "taken": give the model another name`)
+	})
+}
+
 // TestServesItsOwnModels: a supervised process registers the model of its [[container]] and what
 // serve lists, and nothing else: not another version of another model, not with a token that may
 // more, and not as a process that has left its parents. The trail names its [[container]].

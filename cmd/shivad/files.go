@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/shivad/shivad/server"
@@ -84,29 +85,47 @@ func (m *modelFiles) addTo(cfg *config.Config) {
 	}
 }
 
-// tell writes how to ask, once the models are ready.
+// tell writes how to ask each model, or why it is not served, until all are ready.
 func (m *modelFiles) tell(s *server.Server, out io.Writer, over <-chan struct{}) {
-	for ready, _ := s.Ready(); !ready; ready, _ = s.Ready() {
-		if !backoff.Wait(50*time.Millisecond, over) {
+	a, faulty := s.Addrs(), map[string]bool{} // models that it has written about
+	page := sync.OnceFunc(func() {
+		if a.Admin != nil {
+			fmt.Fprintf(out, "How it is doing: http://%s/\n", dialable(a.Admin))
+		}
+	})
+	for ready := false; !ready; {
+		ready, _ = s.Ready()
+		for _, one := range s.ModelFiles() {
+			switch was, told := faulty[one.Name]; {
+			case one.Fault != "" && !told:
+				fmt.Fprintln(out, one.Fault)
+				page()
+			case one.Fault == "" && (!told || was):
+				tellServed(one, a, out)
+			default:
+				continue
+			}
+			faulty[one.Name] = one.Fault != ""
+		}
+		if !ready && !backoff.Wait(50*time.Millisecond, over) {
 			return
 		}
 	}
-	a := s.Addrs()
-	for _, one := range s.ModelFiles() {
-		fmt.Fprintf(out, "%s is served%s.\n", one.Name, strings.TrimSuffix("; "+one.Proof, "; "))
-		if a.TCP != nil {
-			fmt.Fprintf(out, "  shivactl --addr %s infer %s FILE\n", dialable(a.TCP[0]), one.Name)
-		}
-		if a.REST != nil {
-			fmt.Fprintf(out, "  curl http://%s/v2/models/%s\n", dialable(a.REST[0]), one.Name)
-		}
-		if a.TCP != nil {
-			fmt.Fprintf(out, "  python3 -c 'import shiva_client; print(shiva_client.Client(%q).infer(%q, ...))'\n",
-				dialable(a.TCP[0]), one.Name)
-		}
+	page()
+}
+
+// tellServed writes how to ask a model.
+func tellServed(one server.ModelFile, a server.Addrs, out io.Writer) {
+	fmt.Fprintf(out, "%s is served%s.\n", one.Name, strings.TrimSuffix("; "+one.Proof, "; "))
+	if a.TCP != nil {
+		fmt.Fprintf(out, "  shivactl --addr %s infer %s FILE\n", dialable(a.TCP[0]), one.Name)
 	}
-	if a.Admin != nil {
-		fmt.Fprintf(out, "How it is doing: http://%s/\n", dialable(a.Admin))
+	if a.REST != nil {
+		fmt.Fprintf(out, "  curl http://%s/v2/models/%s\n", dialable(a.REST[0]), one.Name)
+	}
+	if a.TCP != nil {
+		fmt.Fprintf(out, "  python3 -c 'import shiva_client; print(shiva_client.Client(%q).infer(%q, ...))'\n",
+			dialable(a.TCP[0]), one.Name)
 	}
 }
 

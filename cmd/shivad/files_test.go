@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"io"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/shivad/shivad/server/config"
@@ -124,5 +126,35 @@ func TestServeRefusals(t *testing.T) {
 				t.Errorf("%q: exit %d: %s", args, code, stderr.String())
 			}
 		}
+	}
+}
+
+// What is not served is written with the reason, once, and where to see more.
+func TestServeTellsFaults(t *testing.T) {
+	dir := t.TempDir()
+	python := hosttest.Script(t, filepath.Join(dir, "python"), `[ "$1" = -c ] || { echo no weights; exit 3; }`)
+	net := filepath.Join(dir, "net.onnx")
+	if err := os.WriteFile(net, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read, write := io.Pipe()
+	signals, ended := make(chan os.Signal, 1), make(chan int, 1)
+	go func() {
+		ended <- run([]string{"serve", net, "--python", python, "--tcp", "127.0.0.1:0", "--rest", "", "--grpc", "",
+			"--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, write, io.Discard, signals)
+		write.Close()
+	}()
+	var lines []string
+	for text := bufio.NewScanner(read); text.Scan(); {
+		if lines = append(lines, text.Text()); len(lines) == 2 {
+			signals <- syscall.SIGTERM
+		}
+	}
+	if code := end(t, ended); code != exitOK {
+		t.Errorf("exit %d", code)
+	}
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "net is not served: ") || !strings.HasSuffix(lines[0], ": no weights") ||
+		!strings.HasPrefix(lines[1], "How it is doing: http://127.0.0.1:") {
+		t.Errorf("written: %q", lines)
 	}
 }

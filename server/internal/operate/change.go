@@ -143,7 +143,7 @@ func (p *process) change(ctx context.Context, to config.Container) error {
 	ctx, refused := context.WithCancelCause(ctx)
 	defer refused(nil)
 	p.mu.Lock()
-	p.lifecycle.refusal, p.lifecycle.refused = nil, refused
+	p.lifecycle.refusal, p.lifecycle.refused = refusedRegistration{}, refused
 	p.mu.Unlock()
 	err := p.replace(ctx, s, cmd, from.Version != to.Version)
 	p.mu.Lock()
@@ -192,10 +192,10 @@ func (p *process) changed(to config.Container, fault error) {
 
 // refuse records that a registration of a process was refused, for which a change need not wait any
 // longer.
-func (p *process) refuse(err error) {
+func (p *process) refuse(id scheduler.ModelID, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lifecycle.refusal = err
+	p.lifecycle.refusal = refusedRegistration{id, err, time.Now()}
 	if p.lifecycle.refused != nil {
 		p.lifecycle.refused(err)
 	}

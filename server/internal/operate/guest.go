@@ -20,11 +20,13 @@ func guests(list []*process) []*process {
 	return slices.DeleteFunc(slices.Clone(list), func(p *process) bool { return !p.isGuest() })
 }
 
-// hopeless reports whether a model is not waited for: its processes have ended or were refused
-// without having served.
-func (p *process) hopeless() bool {
+// hopeless reports whether a model is not waited for.
+func (p *process) hopeless() bool { return p.guest == modelfiles.Optional && p.futile() }
+
+// futile reports whether processes have ended or were refused without having served.
+func (p *process) futile() bool {
 	at := p.current()
-	if p.guest != modelfiles.Optional || at.supervisor == nil || len(at.versions) > 0 {
+	if at.supervisor == nil || len(at.versions) > 0 {
 		return false
 	}
 	for _, i := range at.supervisor.Status() {
@@ -32,7 +34,7 @@ func (p *process) hopeless() bool {
 			return true
 		}
 	}
-	return at.refusal != nil
+	return at.refusal.err != nil
 }
 
 // Put makes a guest one of the processes and starts it, or gives it other settings. It waits until
@@ -96,7 +98,7 @@ func (ps *Processes) Troubled(name string) string {
 		return ""
 	}
 	at := p.current()
-	if !at.loaded() || p.registers() > 0 || !p.hopeless() && len(at.versions) == 0 {
+	if !at.loaded() || p.registers() > 0 || !p.futile() && len(at.versions) == 0 {
 		return ""
 	}
 	return p.state().Detail()

@@ -51,8 +51,7 @@ type lifecycle struct {
 	// called attempt; nil: they have.
 	fault   error
 	attempt string
-	// refusal is the error of the last registration of a process; nil: it was not refused.
-	refusal error
+	refusal refusedRegistration
 	// refused ends the wait of a change for a registration; nil: none waits.
 	refused context.CancelCauseFunc
 
@@ -60,6 +59,14 @@ type lifecycle struct {
 	why           string              // scaling last changed; "": it has not
 	scaled        time.Time           // when it last changed
 	awaitedModels []scheduler.ModelID // whose requests wait for a process
+}
+
+// A refusedRegistration is the last registration of a process that was refused, unless the model
+// has been registered since.
+type refusedRegistration struct {
+	model scheduler.ModelID
+	err   error // nil: none was refused
+	at    time.Time
 }
 
 var errStopping = fmt.Errorf("%w: this server is shutting down", scheduler.ErrDraining)
@@ -134,6 +141,9 @@ func (p *process) registered(conn net.Conn, id scheduler.ModelID) {
 	if p.lifecycle.since.IsZero() {
 		p.lifecycle.since = time.Now()
 	}
+	if p.lifecycle.refusal.model == id {
+		p.lifecycle.refusal = refusedRegistration{}
+	}
 	if !slices.Contains(p.lifecycle.versions, id) {
 		p.lifecycle.versions = append(slices.Clip(p.lifecycle.versions), id)
 	}
@@ -164,7 +174,7 @@ func (p *process) run() error {
 	c := p.settings
 	at.began, at.versions, at.since = time.Now(), nil, time.Time{}
 	at.scaling, at.why = scaling{wanted: max(1, c.Replicas.Min)}, ""
-	at.fault, at.refusal = nil, nil
+	at.fault, at.refusal = nil, refusedRegistration{}
 	cmd := p.fleet.command(c)
 	cmd.Replicas = at.scaling.wanted
 	var err error
@@ -279,9 +289,9 @@ func (p *process) state() predict.Condition {
 			return predict.Condition{State: predict.Loading,
 				Reason: "its process has registered other models or versions",
 				Cause:  fmt.Sprintf("its process has registered %v", at.versions)}
-		case i.State == "running" && at.refusal != nil:
+		case i.State == "running" && at.refusal.err != nil:
 			return predict.Condition{State: predict.Loading, Reason: "its process may not register what it serves",
-				Cause: fmt.Sprintf("its process was refused: %v", at.refusal)}
+				Cause: fmt.Sprintf("its process was refused: %v", at.refusal.err)}
 		case i.State == "running", i.State == "restarting" && i.LastExit == "":
 			return predict.Condition{State: predict.Loading, Reason: "its process has started and not registered yet"}
 		}

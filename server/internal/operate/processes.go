@@ -238,10 +238,33 @@ func (ps *Processes) mayServe(container string, id scheduler.ModelID) error {
 	}) {
 		return nil
 	}
-	err = fmt.Errorf("%w: a process of container %q may not serve %s: its [[container]] has model = %q and serve = %q; if it should, set model to %q, or add it to serve",
-		fault.ErrPermissionDenied, container, id, own, c.Serve, id.Name)
-	p.refuse(err)
+	if p.isGuest() {
+		err = fmt.Errorf("%w: the model file %s may not serve %s: expected a model of its name, or one of %q",
+			fault.ErrPermissionDenied, container, id, c.Serve)
+	} else {
+		err = fmt.Errorf("%w: a process of container %q may not serve %s: its [[container]] has model = %q and serve = %q; if it should, set model to %q, or add it to serve",
+			fault.ErrPermissionDenied, container, id, own, c.Serve, id.Name)
+	}
+	p.refuse(id, err)
 	return err
+}
+
+// Refused says, in sentences, which containers have processes of which a registration was refused,
+// unless Troubled says so.
+func (ps *Processes) Refused() (list []string) {
+	for _, p := range ps.all() {
+		at, name := p.current(), p.table().Name
+		if at.refusal.err == nil || at.supervisor == nil || ps.Troubled(name) != "" {
+			continue
+		}
+		if slices.ContainsFunc(at.supervisor.Status(), func(i containers.ProcessInfo) bool {
+			return i.State == "running" && i.Since.Before(at.refusal.at)
+		}) {
+			list = append(list,
+				fmt.Sprintf("a registration of container %s was refused: %s", name, fault.Text(at.refusal.err)))
+		}
+	}
+	return list
 }
 
 // dismissed is called for every container before it is told not to reconnect.

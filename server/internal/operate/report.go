@@ -182,7 +182,7 @@ func (r *Report) Status() admin.Status {
 	}
 	st.Newest, st.Streams = r.newest(), r.seen()
 	st.Warnings = slices.Concat(warnings(st), pipelineWarnings(st.Pipelines), expiring(r.Expiring()),
-		r.Files.Faults(), r.Files.Ignored())
+		r.Files.Faults(), r.Files.Ignored(), r.Processes.Refused())
 	if st.Warnings == nil {
 		st.Warnings = []string{} // clients want a list
 	}

@@ -134,14 +134,21 @@ func (ss *Sessions) note(i containers.SessionInfo, action string) {
 }
 
 // refused records that a container could not register, and tells the process that it is.
-func (ss *Sessions) refused(i containers.SessionInfo, reason error) {
+func (ss *Sessions) refused(conn net.Conn, i containers.SessionInfo, reason error) {
+	if i.Party.Process == "" { // or Allow was not asked yet
+		i.Party.Process, _ = ss.processes.origin(conn)
+	}
+	name := "" // not known yet
+	if i.Model.Name != "" {
+		name = i.Model.String()
+	}
 	ss.cfg.Trail.Add(access.Entry{Source: sourceOf(i.Party, i.Remote),
-		Action: "register", What: "container", Name: i.Model.String(), Refused: true, Error: reason.Error()})
+		Action: "register", What: "container", Name: name, Refused: true, Error: reason.Error()})
 	if i.Party.Process == "" {
 		return
 	}
 	if p, err := ss.processes.lookup(i.Party.Process); err == nil {
-		p.refuse(reason)
+		p.refuse(i.Model, reason)
 	}
 }
 
