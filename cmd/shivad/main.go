@@ -152,7 +152,11 @@ func (c console) serve(o options, cfg config.Config) int {
 		err = s.Start()
 	}
 	if err != nil {
-		log.Error("cannot start", "error", err)
+		args := []any{"error", err}
+		if remedy := doctor.Release(err); remedy != "" {
+			args = append(args, "remedy", remedy)
+		}
+		log.Error("cannot start", args...)
 		return exitFailed
 	}
 	log.Info("serving", append([]any{"version", server.Version, "pid", os.Getpid()}, addresses(s.Addrs())...)...)

@@ -325,8 +325,12 @@ func TestTakenAddress(t *testing.T) {
 	if code := end(t, ended); code != exitFailed {
 		t.Errorf("exit %d", code)
 	}
-	if text, _ := j.wait(t, "cannot start")["error"].(string); !strings.Contains(text, "address already in use") {
+	line := j.wait(t, "cannot start")
+	if text, _ := line["error"].(string); !strings.Contains(text, "address already in use") {
 		t.Errorf("logged %q", text)
+	}
+	if text, _ := line["remedy"].(string); !strings.Contains(text, fmt.Sprintf("(process %d) has it: ", os.Getpid())) {
+		t.Errorf("the remedy is %q", text)
 	}
 }
 

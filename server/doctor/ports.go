@@ -91,10 +91,7 @@ func (e *examination) openRemedy(a address, err error) string {
 	_, port, _ := net.SplitHostPort(a.addr[strings.LastIndex(a.addr, "/")+1:])
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		if name, pid := e.holder(a.addr); name != "" {
-			return fmt.Sprintf("%s (process %d) has it: end that, or choose another port", name, pid)
-		}
-		return "sudo ss -ltnp 'sport = :" + port + "' shows who has it: end that, or choose another port"
+		return e.release(a.addr, port)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return a.key + ` = ":` + port + `", since this machine does not have that address`
 	case errors.Is(err, fs.ErrPermission):
@@ -105,9 +102,30 @@ func (e *examination) openRemedy(a address, err error) string {
 	return "correct " + a.key
 }
 
+// Release says how to free the address of an error that says that it is in use; "": it is another
+// error.
+func Release(err error) string {
+	op, ok := errors.AsType[*net.OpError](err)
+	if !ok || !errors.Is(err, syscall.EADDRINUSE) {
+		return ""
+	}
+	addr, ok := op.Addr.(*net.TCPAddr)
+	if !ok {
+		return ""
+	}
+	return machine{root: "/"}.release(addr.String(), strconv.Itoa(addr.Port))
+}
+
+func (m machine) release(addr, port string) string {
+	if name, pid := m.holder(addr); name != "" {
+		return fmt.Sprintf("%s (process %d) has it: end that, or choose another port", name, pid)
+	}
+	return "sudo ss -ltnp 'sport = :" + port + "' shows who has it: end that, or choose another port"
+}
+
 // holder returns the process that listens on the port of an address; "" if there is none, or it is
 // not for us to see.
-func (e *examination) holder(addr string) (name string, pid int) {
+func (m machine) holder(addr string) (name string, pid int) {
 	_, port, err := net.SplitHostPort(addr[strings.LastIndex(addr, "/")+1:])
 	number, wrong := strconv.Atoi(port)
 	if err != nil || wrong != nil {
@@ -115,7 +133,7 @@ func (e *examination) holder(addr string) (name string, pid int) {
 	}
 	sockets := map[string]bool{}
 	for _, table := range []string{"proc/net/tcp", "proc/net/tcp6"} {
-		for line := range strings.Lines(string(e.machine.read(table))) {
+		for line := range strings.Lines(string(m.read(table))) {
 			// 0: 0100007F:1F40 00000000:0000 0A QUEUES TIMER RETRANSMITS USER TIMEOUT INODE ...
 			f := strings.Fields(line)
 			if len(f) > 9 && f[3] == "0A" && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", number)) {
@@ -123,7 +141,7 @@ func (e *examination) holder(addr string) (name string, pid int) {
 			}
 		}
 	}
-	links, _ := filepath.Glob(filepath.Join(e.root, "proc/[0-9]*/fd/*"))
+	links, _ := filepath.Glob(filepath.Join(m.root, "proc/[0-9]*/fd/*"))
 	for _, link := range links {
 		if to, err := os.Readlink(link); err == nil && sockets[to] {
 			process := filepath.Dir(filepath.Dir(link))
