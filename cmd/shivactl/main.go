@@ -45,7 +45,7 @@ type cli struct {
 	follows     bool          // each repetition shows only what is new
 	columns     int           // width of the terminal that the output is for; 0: see width
 
-	given map[string]bool // flags, by name
+	given map[string]bool // flags, by name, that the user, a variable or a profile sets
 }
 
 const defaultAddr = "127.0.0.1:6174"

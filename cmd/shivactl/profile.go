@@ -174,7 +174,7 @@ func (c *cli) applyProfile() error {
 		if text == "" {
 			continue
 		}
-		*s.to = text
+		*s.to, c.given[s.flag] = text, true
 		if s.variable == "" {
 			continue
 		}

@@ -127,7 +127,7 @@ func writeNew(path string, text []byte, mode fs.FileMode) error {
 func (c *cli) whoamiCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "whoami", Short: "show your identity and its rights",
-		Long: `The command asks the Shiva endpoint, or the admin API if you give --admin without --addr. It shows the
+		Long: `The command asks the Shiva endpoint, or the admin API if only its address is set. It shows the
 token in SHIVA_TOKEN, or in the file that SHIVA_TOKEN_FILE names.
 
 With --json: {"identity" (absent where the server declares no identities), "may"}.

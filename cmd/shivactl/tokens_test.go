@@ -131,6 +131,11 @@ func TestTokenIsShown(t *testing.T) {
 		&out); code != exitOK || out.String() != "operator, who may admin:read\n" {
 		t.Errorf("at the admin door: exit %d, %q", code, &out)
 	}
+	t.Setenv(adminEnv, h.Listener.Addr().String())
+	out.Reset()
+	if code := run(t.Context(), []string{"whoami"}, nil, &out, &out); code != exitOK || out.String() != "operator, who may admin:read\n" {
+		t.Errorf("at the admin door of a variable: exit %d, %q", code, &out)
+	}
 	mu.Lock()
 	defer mu.Unlock()
 	if len(first) < 3 || first[0] != `{"token":"s3cret"}` {
