@@ -116,8 +116,8 @@ func TestServeRefusals(t *testing.T) {
 		{[]string{"serve", dir, "--python", filepath.Join(dir, "python")}, "python, --python or $SHIVAD_PYTHON: "},
 		{[]string{"serve", net, "--python", without}, "ModuleNotFoundError: no shiva): " + without + " -m pip install 'shiva-container[onnx]'"},
 		{[]string{"serve", net, "--as", "sort"}, `as: expected one of auto, raw, detect, segment, pose, obb, classify, got "sort"`},
-		{[]string{"serve", dir, "--nope"}, "flag provided but not defined: -nope"},
-		{[]string{"--device", "cpu"}, "flag provided but not defined: -device"},
+		{[]string{"serve", dir, "--nope"}, "there is no flag --nope"},
+		{[]string{"--device", "cpu"}, "there is no flag --device"},
 	} {
 		for _, args := range [][]string{c.args, append([]string{c.args[0], "--check"}, c.args[1:]...)} {
 			var stderr bytes.Buffer

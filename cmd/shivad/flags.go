@@ -11,6 +11,7 @@ import (
 	"github.com/shivad/shivad/server"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/manual"
+	"github.com/shivad/shivad/shiva/nearest"
 )
 
 // options are the flags as given.
@@ -122,7 +123,7 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 			settingsHelp(), ownHelp(), serveHelp())
 		return o, err
 	case err != nil:
-		return o, fmt.Errorf("%w; shivad -h lists the flags", err)
+		return o, badFlag(f, err)
 	case serve && o.models.files == nil && o.models.folders == nil:
 		return o, errors.New("serve: expected files with models, or a folder of them by --models, as \"shivad serve yolo11n.onnx\"; shivad -h lists the flags")
 	case o.doctor && (serve || o.over != nil):
@@ -131,6 +132,21 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 		return o, fmt.Errorf("unexpected argument %q; a file is given with --config; shivad -h lists the flags", f.Arg(0))
 	}
 	return o, nil
+}
+
+// badFlag is the error of flags that could not be parsed.
+func badFlag(f *flag.FlagSet, err error) error {
+	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	if !unknown {
+		return fmt.Errorf("%w; shivad -h lists the flags", err)
+	}
+	var all []string
+	f.VisitAll(func(f *flag.Flag) { all = append(all, f.Name) })
+	if near := nearest.Names(name, all); near != nil {
+		return fmt.Errorf("there is no flag --%s; did you mean --%s? shivad -h lists the flags", name,
+			strings.Join(near, " or --"))
+	}
+	return fmt.Errorf("there is no flag --%s; shivad -h lists the flags", name)
 }
 
 // settingsHelp is the help text for the flags that override the file, with their defaults.

@@ -116,7 +116,9 @@ func TestRefusals(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--nope"}, "shivad: flag provided but not defined: -nope; shivad -h lists the flags\n"},
+		{[]string{"--nope"}, "shivad: there is no flag --nope; shivad -h lists the flags\n"},
+		{[]string{"--cert", "x"}, "shivad: there is no flag --cert; did you mean --tls-cert or --rest? shivad -h lists the flags\n"},
+		{[]string{"--admn="}, "shivad: there is no flag --admn; did you mean --admin? shivad -h lists the flags\n"},
 		{[]string{"shivad.toml"}, "shivad: unexpected argument \"shivad.toml\"; a file is given with --config; shivad -h lists the flags\n"},
 		{[]string{"--config", filepath.Join(dir, "none")}, "shivad: config: open " + filepath.Join(dir, "none") + ": no such file or directory\n"},
 		{[]string{"--config", bad}, "shivad: config: 2 faults:\n  " + bad +

@@ -110,7 +110,7 @@ server:                      server/internal/modelfiles server/internal/capacity
 
 server/e2e:                 | containers containers/container shiva shiva/jsonscan shiva/tensor golang.org/x/sys google.golang.org/grpc google.golang.org/protobuf
 
-cmd/shivad:                 shiva/backoff server cmd/shivad/internal/logqueue server/config server/doctor server/build server/manual | server/admin shiva/tensor
+cmd/shivad:                 shiva/backoff shiva/nearest server cmd/shivad/internal/logqueue server/config server/doctor server/build server/manual | server/admin shiva/tensor
 cmd/internal/unit:
 cmd/shivactl:               cmd/internal/unit shiva/nested server/picture shiva/backoff shiva/nearest shiva/token bench/load shiva shiva/jsontensor shiva/jsonscan shiva/tensor shiva/unixsocket server/admin server/build github.com/pelletier/go-toml/v2 github.com/spf13/cobra github.com/spf13/pflag golang.org/x/image golang.org/x/term google.golang.org/protobuf server/manual shiva/plural | golang.org/x/sys server/config
 

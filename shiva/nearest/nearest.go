@@ -4,11 +4,12 @@ package nearest
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // Names returns up to three of names, by increasing edit distance to s, which is at most two bytes
-// or a third of s, whichever is more. Its running time is proportional to the total length of
-// names.
+// or a third of s, whichever is more. A name of several words, as tls-ca, one of which is s, counts
+// as one byte away. The running time is proportional to the total length of names.
 func Names(s string, names []string) []string {
 	type candidate struct {
 		name     string
@@ -16,7 +17,13 @@ func Names(s string, names []string) []string {
 	}
 	var close []candidate
 	for _, name := range names {
-		if d := distance(s, name); d <= max(2, len(s)/3) && d < len(s) {
+		d := distance(s, name)
+		if d > 1 && slices.Contains(words(name), s) {
+			d = 1
+		} else if d >= len(s) {
+			continue
+		}
+		if d <= max(2, len(s)/3) {
 			close = append(close, candidate{name, d})
 		}
 	}
@@ -26,6 +33,11 @@ func Names(s string, names []string) []string {
 		out = append(out, c.name)
 	}
 	return out
+}
+
+// words returns the parts of a name with hyphens or underscores.
+func words(name string) []string {
+	return strings.FieldsFunc(name, func(r rune) bool { return r == '-' || r == '_' })
 }
 
 // distance returns the number of bytes to insert, delete or replace to turn a into b (Levenshtein
