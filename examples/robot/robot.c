@@ -26,7 +26,7 @@ int main(int argc, char **argv) {
     struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(argc > 1 ? atoi(argv[1]) : 6174)};
     inet_pton(AF_INET, "127.0.0.1", &addr.sin_addr);
     int server = socket(AF_INET, SOCK_STREAM, 0);
-    if (connect(server, (void *)&addr, sizeof addr)) return 1;
+    if (connect(server, (void *)&addr, sizeof addr)) return perror("connect"), 1;
     send(server, question, sizeof question, 0);
     take(server, head, sizeof head); // magic, bytes of metadata, tensors, bytes of name, checksums
     if (head[8] == 1) take(server, tensor, sizeof tensor); // rank 2, float32, rows, 26 columns

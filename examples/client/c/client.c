@@ -11,11 +11,12 @@ int main(void) {
     struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(6174)};
     inet_pton(AF_INET, "127.0.0.1", &addr.sin_addr);
     int server = socket(AF_INET, SOCK_STREAM, 0);
-    if (!file || fread(image, 64, 1, file) != 1 || connect(server, (void *)&addr, sizeof addr)) return 1;
+    if (!file || fread(image, 64, 1, file) != 1) return perror("examples/digits/heldout.u8"), 1;
+    if (connect(server, (void *)&addr, sizeof addr)) return perror("127.0.0.1:6174"), 1;
     send(server, head, sizeof head, MSG_MORE);
     send(server, image, sizeof image, MSG_MORE);
     send(server, "digits", 6, 0);
     // The answer: 12 bytes of header, then scores (rank 1, float32, 10) and label (rank 0, int64).
-    if (recv(server, answer, 68, MSG_WAITALL) != 68 || answer[8] != 2) return 1;
+    if (recv(server, answer, 68, MSG_WAITALL) != 68 || answer[8] != 2) return fputs("digits did not answer\n", stderr), 1;
     printf("%d\n", answer[67]);
 }
