@@ -175,13 +175,13 @@ def spoilt_png() -> bytes:
     return bytes(whole)
 
 
-def hollow_png() -> bytes:
+def hollow_png(depth: int = 8) -> bytes:
     """A PNG of which every part is right, except for its pixels, some of which are missing."""
 
     def part(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    head = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 8, 2, 0, 0, 0)
+    head = struct.pack(">IIBBBBB", WIDTH, HEIGHT, depth, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", head) + part(b"IDAT", b"not zlib") + part(b"IEND", b"")
 
 
@@ -194,6 +194,7 @@ BAD = {
     "a cut PNG": (file(scene(), "PNG")[:-20], "PNG: it ends after"),
     "a spoilt PNG": (spoilt_png(), "PNG: the checksum of its part"),
     "a hollow PNG": (hollow_png(), "PNG: "),
+    "a PNG of 7 bits": (hollow_png(7), "PNG: it cannot be decoded$"),
     "no picture": (b"hello", "expected a JPEG or PNG file, got 5 bytes that begin with 68 65 6c 6c 6f"),
     "nothing": (b"", "got 0 bytes"),
 }

@@ -151,6 +151,8 @@ def _decode_pillow(pillow: Any, file: Buffer, channels: str, kind: str, size: tu
             if size or channels == "gray":  # a JPEG's brightness is decoded as it is stored
                 picture.draft("L" if channels == "gray" else None, size)
             pixels = np.asarray(picture.convert("L" if channels == "gray" else "RGB"))
+    except pillow.UnidentifiedImageError as e:  # names the object that was read, by its address
+        raise PictureError(f"{kind}: it cannot be decoded") from e
     except Exception as e:  # whatever its decoders raise: OSError, SyntaxError, zlib.error, ...
         raise PictureError(f"{kind}: {e}") from e
     return pixels[:, :, ::-1] if channels == "bgr" else pixels
