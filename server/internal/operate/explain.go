@@ -98,7 +98,8 @@ func proof(parameters []byte) []string {
 	if json.Unmarshal(parameters, &p) != nil || p.Proof == "" {
 		return nil
 	}
-	return []string{"Before it registered it was tried whether its rows can share a batch. " + p.Proof + "."}
+	return []string{
+		"Before the model registered, its container tested whether rows can share a batch. Result: " + p.Proof + "."}
 }
 
 // absent says that a version has no live replica, and whether that is an outage.
