@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -128,7 +129,8 @@ func (c *cli) definition(name, file string) ([]byte, error) {
 	if all, headed := tree["pipeline"].(map[string]any); headed {
 		own, found := all[name].(map[string]any)
 		if !found {
-			return nil, unfit("", "%s has no [pipeline.%s]", file, name)
+			has := slices.Sorted(maps.Keys(all))
+			return nil, unfit("it has "+strings.Join(has, ", "), "%s has no [pipeline.%s]", file, name)
 		}
 		tree = own
 	}

@@ -56,16 +56,13 @@ func explainStage(s admin.Stage, l admin.StageLoad) string {
 	if l.Requests == 0 {
 		return fmt.Sprintf("Stage %s had no requests in the last minute.", s.Name)
 	}
-	rows := "1 row"
-	if l.Rows != l.Requests {
-		rows = figure(float64(l.Rows)/float64(l.Requests)) + " rows"
-	}
-	text := fmt.Sprintf("Stage %s had %s in the last minute, with %s each", s.Name, plural.Of(l.Requests, "request"), rows)
+	text := fmt.Sprintf("Stage %s had %s in the last minute, with %s each", s.Name, plural.Of(l.Requests, "request"),
+		meanRows(float64(l.Rows)/float64(l.Requests)))
 	if l.LeftOut > 0 {
 		text += fmt.Sprintf(" (keep left out %s of the elements)", percent(l.LeftOut, l.LeftOut+l.Rows))
 	}
 	if l.Batch > 0 {
-		text += fmt.Sprintf("; batches of %s have %s rows on average", s.Model, figure(l.Batch))
+		text += fmt.Sprintf("; batches of %s have %s on average", s.Model, meanRows(l.Batch))
 	}
 	if l.Took > 0 {
 		text += fmt.Sprintf("; a request is there for %v, waits for %v of that, and uses up %s %% of the time to its deadline",
@@ -79,6 +76,14 @@ func explainStage(s admin.Stage, l admin.StageLoad) string {
 		text += fmt.Sprintf("; %s of the rows were lost: %s", percent(lost, l.Rows), strings.Join(why, ", "))
 	}
 	return text + "."
+}
+
+// meanRows is a mean number of rows.
+func meanRows(n float64) string {
+	if text := figure(n); text != "1" {
+		return text + " rows"
+	}
+	return "1 row"
 }
 
 func spanOf(seconds float64) time.Duration {

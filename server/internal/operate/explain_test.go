@@ -242,8 +242,9 @@ func TestSentencesWithoutReplicas(t *testing.T) {
 
 func TestStageRows(t *testing.T) {
 	for rows, want := range map[uint64]string{4: "with 1 row each", 8: "with 2 rows each", 6: "with 1.5 rows each"} {
-		got := explainStage(admin.Stage{Name: "read"}, admin.StageLoad{Requests: 4, Rows: rows})
-		if !strings.Contains(got, want) {
+		got := explainStage(admin.Stage{Name: "read"}, admin.StageLoad{Requests: 4, Rows: rows, Batch: float64(rows) / 4})
+		if !strings.Contains(got, want) ||
+			!strings.Contains(got, "batches of  have "+strings.TrimSuffix(strings.TrimPrefix(want, "with "), " each")) {
 			t.Errorf("%q, expected %q", got, want)
 		}
 	}
