@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/shivad/shivad/shiva/nested"
@@ -83,7 +85,8 @@ func valuesOf(o *nested.Object, top int) string {
 		text := cell(t, 0, 1, top)
 		switch {
 		case f.Output == "" && f.Name == "status":
-			known = append([]string{"failed: " + text}, known...)
+			code, _ := strconv.Atoi(text)
+			known = append([]string{strings.TrimSpace("failed: " + text + " " + http.StatusText(code))}, known...)
 		case f.Output == "labels":
 			texts, _ := tensor.Strings(f.Value)
 			known = append([]string{strings.Join(texts, " ")}, known...)

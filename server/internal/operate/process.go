@@ -293,7 +293,11 @@ func (p *process) state() predict.Condition {
 			return predict.Condition{State: predict.Loading, Reason: "its process may not register what it serves",
 				Cause: fmt.Sprintf("its process was refused: %v", at.refusal.err)}
 		case i.State == "running", i.State == "restarting" && i.LastExit == "":
-			return predict.Condition{State: predict.Loading, Reason: "its process has started and not registered yet"}
+			c := predict.Condition{State: predict.Loading, Reason: "its process has started and not registered yet"}
+			if i.LastExit != "" {
+				c.Cause = c.Reason + "; before, it " + ended(i)
+			}
+			return c
 		}
 	}
 	first := list[0]
@@ -302,12 +306,18 @@ func (p *process) state() predict.Condition {
 			Cause: fmt.Sprintf("retired: a newer version has replaced it; \"shivactl containers start %s\" starts it again",
 				p.table().Name)}
 	}
-	cause := fmt.Sprintf("%s: its process ended with %s", first.State, first.LastExit)
-	if len(first.LastLines) > 0 {
-		cause += ": " + access.Printable(strings.Join(lastLines(first), " | "), mostOutput)
-	}
 	return predict.Condition{State: predict.Unavailable,
-		Reason: first.State + ": its process has ended; the operators of this server see why", Cause: cause}
+		Reason: first.State + ": its process has ended; the operators of this server see why",
+		Cause:  first.State + ": its process " + ended(first)}
+}
+
+// ended says how a process ended last.
+func ended(i containers.ProcessInfo) string {
+	text := "ended with " + i.LastExit
+	if len(i.LastLines) > 0 {
+		text += ": " + access.Printable(strings.Join(lastLines(i), " | "), mostOutput)
+	}
+	return text
 }
 
 // lastLines returns the last three lines that a process printed. A crash loop repeats itself, so

@@ -38,6 +38,23 @@ func (starter) Status() []containers.ProcessInfo {
 	return []containers.ProcessInfo{{Name: "p", State: "running"}}
 }
 
+// A restarter is a supervisor whose process has started again.
+type restarter struct{ Supervisor }
+
+func (restarter) Status() []containers.ProcessInfo {
+	return []containers.ProcessInfo{{Name: "p", State: "running", LastExit: "exit status 1", LastLines: []string{"no weights"}}}
+}
+
+// Why a process ended stays known while the next one starts.
+func TestStartingAgain(t *testing.T) {
+	p := &process{}
+	p.lifecycle.supervisor = restarter{}
+	want := "its process has started and not registered yet; before, it ended with exit status 1: no weights"
+	if got := p.state().Detail(); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // TestStarting: models that a process may serve are expected until it has registered them, and
 // those that only a pattern allows until it has registered anything.
 func TestStarting(t *testing.T) {
