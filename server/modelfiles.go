@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/modelfiles"
@@ -25,7 +26,11 @@ func (s *Server) ModelFiles() (list []ModelFile) {
 	for _, name := range s.models.Models() {
 		t, err := s.gate.Target(name, "")
 		if err != nil || !t.Serves {
-			if fault := s.models.Fault(name); fault != "" {
+			fault := s.models.Fault(name)
+			if why := s.processes.Futile(name); fault == "" && why != "" {
+				fault = fmt.Sprintf("%s is not served: %s", name, why)
+			}
+			if fault != "" {
 				list = append(list, ModelFile{Name: name, Fault: fault})
 			}
 			continue

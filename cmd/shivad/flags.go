@@ -128,8 +128,11 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 		return o, errors.New("serve: expected files with models, or a folder of them by --models, as \"shivad serve yolo11n.onnx\"; shivad -h lists the flags")
 	case o.doctor && (serve || o.over != nil):
 		return o, errors.New("--doctor examines the file that --config names, and takes no other flags; shivad -h lists the flags")
+	case f.NArg() > 0 && nearest.Names(f.Arg(0), []string{"serve"}) != nil:
+		return o, fmt.Errorf("unexpected argument %q; did you mean shivad serve? shivad -h lists the flags", f.Arg(0))
 	case f.NArg() > 0:
-		return o, fmt.Errorf("unexpected argument %q; a file is given with --config; shivad -h lists the flags", f.Arg(0))
+		return o, fmt.Errorf("unexpected argument %q; settings are read with --config FILE, and models served with shivad serve "+
+			"FILE; shivad -h lists the flags", f.Arg(0))
 	}
 	return o, nil
 }

@@ -119,7 +119,8 @@ func TestRefusals(t *testing.T) {
 		{[]string{"--nope"}, "shivad: there is no flag --nope; shivad -h lists the flags\n"},
 		{[]string{"--cert", "x"}, "shivad: there is no flag --cert; did you mean --tls-cert or --rest? shivad -h lists the flags\n"},
 		{[]string{"--admn="}, "shivad: there is no flag --admn; did you mean --admin? shivad -h lists the flags\n"},
-		{[]string{"shivad.toml"}, "shivad: unexpected argument \"shivad.toml\"; a file is given with --config; shivad -h lists the flags\n"},
+		{[]string{"shivad.toml"}, "shivad: unexpected argument \"shivad.toml\"; settings are read with --config FILE, and models served with shivad serve FILE; shivad -h lists the flags\n"},
+		{[]string{"server", "x.onnx"}, "shivad: unexpected argument \"server\"; did you mean shivad serve? shivad -h lists the flags\n"},
 		{[]string{"--config", filepath.Join(dir, "none")}, "shivad: config: open " + filepath.Join(dir, "none") + ": no such file or directory\n"},
 		{[]string{"--config", bad}, "shivad: config: 2 faults:\n  " + bad +
 			":2:1: tcp.listen: expected an address or a list of addresses, got the integer 5\n  " + bad + ":3:1: tcp.lisen: unknown key; did you mean listen?\n"},

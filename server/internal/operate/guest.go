@@ -98,7 +98,17 @@ func (ps *Processes) Troubled(name string) string {
 		return ""
 	}
 	at := p.current()
-	if !at.loaded() || p.registers() > 0 || !p.futile() && len(at.versions) == 0 {
+	if !at.loaded() || p.registers() > 0 || !p.hopeless() && len(at.versions) == 0 {
+		return ""
+	}
+	return p.state().Detail()
+}
+
+// Futile says why a guest has not served since it was started, if its processes have ended or were
+// refused; "": it has, or they are starting.
+func (ps *Processes) Futile(name string) string {
+	p, err := ps.lookup(name)
+	if err != nil || !p.isGuest() || !p.futile() {
 		return ""
 	}
 	return p.state().Detail()

@@ -320,9 +320,15 @@ func ended(i containers.ProcessInfo) string {
 	return text
 }
 
-// lastLines returns the last three lines that a process printed. A crash loop repeats itself, so
-// equal lines that follow each other count once.
+// lastLines returns the last three lines that a process printed. A crash loop repeats itself, so of
+// equal lines only the last one counts.
 func lastLines(i containers.ProcessInfo) []string {
-	lines := slices.Compact(slices.Clone(i.LastLines))
-	return lines[max(0, len(lines)-3):]
+	var lines []string
+	for _, line := range slices.Backward(i.LastLines) {
+		if len(lines) < 3 && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	slices.Reverse(lines)
+	return lines
 }
