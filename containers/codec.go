@@ -64,6 +64,7 @@ type registration struct {
 	feedback           bool   // it wants feedback on its answers
 	pauses             bool   // an interpreter lock may keep it from answering PINGs
 	arena              bool   // it takes tensors in shared memory
+	opens              bool   // it hands pictures on that it has decoded, and takes them
 	grants             bool   // it grants batches while several servers have it
 	waits              bool   // it may be told to wait for its place
 	again              *bool  // it was registered with a server here before; nil: unknown

@@ -29,6 +29,7 @@ type Listener struct {
 	unknowns *throttle // log lines about peers that have not registered
 
 	areas *tensor.Pool // budget for the segments that containers write outputs to
+	looks *tensor.Pool // for pictures that one container has decoded and others look at
 
 	settings atomic.Pointer[Settings]
 
@@ -69,8 +70,9 @@ func Listen(cfg Config) (*Listener, error) {
 		parting: make(map[*session]struct{}), replicas: make(map[scheduler.ModelID]int),
 		subsets: make(map[scheduler.ModelID]Subset), stopped: make(chan struct{}), empty: make(chan struct{})}
 	l.settings.Store(new(cfg.Settings.withDefaults()))
-	if l.areas = cfg.Pool; cfg.Pool.Budget() > 0 {
-		l.areas = cfg.Pool.Part(cfg.Pool.Budget() / outputsShare)
+	l.areas, l.looks = cfg.Pool, cfg.Pool
+	if all := cfg.Pool.Budget(); all > 0 {
+		l.areas, l.looks = cfg.Pool.Part(all/outputsShare), cfg.Pool.Part(all/looksShare)
 	}
 	l.models = newThrottle(l.cfg.Log, linesPerModel, linesOfModels)
 	l.unknowns = newThrottle(l.cfg.Log, linesOfUnknowns, linesOfUnknowns)

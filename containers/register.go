@@ -43,8 +43,9 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	r := registration{
 		model: scheduler.ModelID{Name: h.Model, Version: h.Version},
 		label: h.Instance, concurrency: h.Concurrency, slots: h.Slots, announce: h.Announce, feedback: h.Feedback,
-		pauses: h.Pauses, arena: h.Arena, grants: h.Grants, waits: h.Waits, again: h.Again, token: h.Token,
-		spec: scheduler.Spec{MaxBatch: h.MaxBatch, Platform: h.Platform, User: h.User, Metadata: h.Metadata},
+		pauses: h.Pauses, arena: h.Arena, opens: h.Opens, grants: h.Grants, waits: h.Waits, again: h.Again,
+		token: h.Token,
+		spec:  scheduler.Spec{MaxBatch: h.MaxBatch, Platform: h.Platform, User: h.User, Metadata: h.Metadata},
 	}
 	switch {
 	case h.MaxBatch < 0 || h.MaxBatch > maxDeclaredBatch:

@@ -45,6 +45,7 @@ type sharing struct {
 	arena *arena.Arena
 	pool  *tensor.Pool // for copies
 	areas *tensor.Pool // budget of the segments of outputs
+	looks *tensor.Pool // for pictures that others look at
 	slots int          // results that may be in use at a time
 
 	mu       sync.Mutex
@@ -151,7 +152,7 @@ func (s *session) share(r registration) *sharing {
 	if !r.arena || cfg.Arena == nil || s.settings.Bytes || !sameMachine(s.raw) {
 		return nil
 	}
-	x := &sharing{arena: cfg.Arena, pool: cfg.Pool, areas: s.listener.areas,
+	x := &sharing{arena: cfg.Arena, pool: cfg.Pool, areas: s.listener.areas, looks: s.listener.looks,
 		slots:    max(r.slots, r.concurrency+1, 2) + 2,
 		segments: make(map[int64]*sharedSegment), pending: make(map[string]bool), declined: make(map[string]bool)}
 	if segment := cfg.Arena.Current(); segment != nil {
@@ -366,7 +367,7 @@ func (x *sharing) take(t *wire.TensorHeader, f zmtp.Frame, b *scheduler.Batch, i
 			return input, nil
 		}
 	}
-	region, segment := x.region(t)
+	region, segment := x.region(t.At)
 	if region != nil && len(f.Data) > 0 {
 		segment.Put(region)
 		region = nil
@@ -410,30 +411,40 @@ func (x *sharing) findPassed(t *wire.TensorHeader, b *scheduler.Batch) (zmtp.Fra
 	return zmtp.Frame{}, false
 }
 
-// region returns the bytes of an output, with a reference to their segment; nil if the output may
-// not name them.
-func (x *sharing) region(t *wire.TensorHeader) ([]byte, *arena.Segment) {
-	if len(t.At) != 3 {
+// region returns the bytes at a place that a result names, with a reference to their segment; nil
+// if it may not name them.
+func (x *sharing) region(at []int) ([]byte, *arena.Segment) {
+	if len(at) != 3 {
 		return nil, nil
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	s := x.segments[int64(t.At[0])]
+	s := x.segments[int64(at[0])]
 	if s == nil || s.use != wire.UseOutputs || !s.mapped {
 		return nil, nil
 	}
-	region, ok := s.Region(int64(t.At[1]), int64(t.At[2]))
+	region, ok := s.Region(int64(at[1]), int64(at[2]))
 	if !ok {
 		return nil, nil
 	}
 	return region, s.Segment
 }
 
-// free frees the regions of outputs that the server will not read.
-func (x *sharing) free(outputs []wire.TensorHeader) {
-	for i := range outputs {
-		if region, segment := x.region(&outputs[i]); region != nil {
+// free frees the regions of a result that the server will not read.
+func (x *sharing) free(h *wire.ResultHeader) {
+	if x == nil {
+		return
+	}
+	for i := range h.Outputs {
+		if region, segment := x.region(h.Outputs[i].At); region != nil {
 			segment.Put(region)
+		}
+	}
+	for i := range h.Opened {
+		for _, o := range h.Opened[i].List {
+			if region, segment := x.region(o.At[:]); region != nil {
+				segment.Put(region)
+			}
 		}
 	}
 }

@@ -43,12 +43,6 @@ type liar struct {
 // newLiar registers with an output of the given datatype, and a count of its rows if counts.
 func newLiar(t *testing.T, r *rig, datatype string, counts bool) *liar {
 	t.Helper()
-	p, err := containertest.NewPeer(dial(t, r))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close() })
-	l := &liar{Peer: p, t: t, in: make(map[int64][]byte)}
 	hello := wire.HelloMessage{Protocol: wire.Version, Model: "sharing", Version: "1", Batched: new(true), Arena: true,
 		Inputs:  []wire.TensorMessage{{Name: "x", Datatype: "UINT8", Shape: []int{-1, -1}}},
 		Outputs: []wire.TensorMessage{{Name: "y", Datatype: datatype, Shape: []int{-1}}}}
@@ -56,6 +50,17 @@ func newLiar(t *testing.T, r *rig, datatype string, counts bool) *liar {
 		hello.Outputs[0].Ragged = "n"
 		hello.Outputs = append(hello.Outputs, wire.TensorMessage{Name: "n", Datatype: "INT32", Shape: []int{-1}})
 	}
+	return newLiarOf(t, r, hello)
+}
+
+func newLiarOf(t *testing.T, r *rig, hello wire.HelloMessage) *liar {
+	t.Helper()
+	p, err := containertest.NewPeer(dial(t, r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	l := &liar{Peer: p, t: t, in: make(map[int64][]byte)}
 	l.send(wire.Hello, hello)
 	m := l.receive(wire.Welcome)
 	var w wire.WelcomeMessage
@@ -116,7 +121,11 @@ func (l *liar) take(a wire.ArenaMessage) {
 
 // answer sends a result with the JSON of its outputs and their frames.
 func (l *liar) answer(batch [][]byte, outputs string, frames ...[]byte) {
-	m := append([][]byte{[]byte(wire.Result), batch[1], []byte(`{"outputs":[` + outputs + `]}`)}, frames...)
+	l.answerWith(batch, `{"outputs":[`+outputs+`]}`, frames...)
+}
+
+func (l *liar) answerWith(batch [][]byte, header string, frames ...[]byte) {
+	m := append([][]byte{[]byte(wire.Result), batch[1], []byte(header)}, frames...)
 	if err := l.Send(m...); err != nil {
 		l.t.Error(err)
 	}

@@ -27,6 +27,7 @@ type v4 struct {
 	batched  bool
 	announce bool
 	grants   bool
+	opens    bool
 
 	share *sharing // nil: all tensors go by frames; set before bind
 
@@ -87,6 +88,7 @@ func (c *v4) bind(r registration) {
 	c.batched = r.spec.Batched()
 	c.announce = r.announce
 	c.grants = r.grants
+	c.opens = r.opens
 }
 
 func (*v4) id(b *scheduler.Batch) uint64 { return b.ID }
@@ -247,7 +249,7 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 	}
 	// One row each, no parameters, no metadata, priority 0.
 	single, plain, bare, first := true, true, true, true
-	traced, stated := false, false
+	traced, stated, opened := false, false, false
 	for i := range b.Parts {
 		p := &b.Parts[i]
 		single = single && p.Rows == 1
@@ -256,6 +258,10 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.T
 		first = first && p.Priority == 0
 		traced = traced || p.Trace.Span != [8]byte{}
 		stated = stated || p.TraceState != ""
+		opened = opened || p.Opened != nil
+	}
+	if opened {
+		h = c.appendOpened(h, b)
 	}
 	if !single {
 		h = append(h, `,"requests":`...)
@@ -391,10 +397,11 @@ func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	}
 	a, err := c.outputs(f[3:], b)
 	if err != nil {
-		if c.share != nil {
-			c.share.free(c.header.Outputs)
-		}
+		c.share.free(&c.header)
 		return nil, err
+	}
+	if c.share != nil {
+		c.takeOpened(b)
 	}
 	if c.grants && c.header.Together > 0 {
 		b.Executed(c.header.Together, spoken(c.header.Queued))
@@ -463,7 +470,7 @@ func (c *v4) interpreted(t *tensor.Spec) bool {
 func (c *v4) drop(m *zmtp.Message) {
 	const rows = 4096 // that may have errors
 	if c.share != nil && c.header.Parse(m.Frames[2].Data, rows) == nil {
-		c.share.free(c.header.Outputs)
+		c.share.free(&c.header)
 	}
 }
 

@@ -63,6 +63,7 @@ type Batch struct {
 	ready    int64 // when its inputs are predicted to be prepared; 0: when it arrives
 	prepared int64 // ns that this took; 0: the container did not say
 	tensors  []tensor.Tensor
+	opened   []*Opened // of its parts, with references
 	shapes   []int
 	params   []byte
 	places   map[uint64]int // of Pictures, once it has more than one
@@ -88,7 +89,9 @@ type Part struct {
 	// the same one: see [Batch.Pieces].
 	Inputs     []tensor.Tensor
 	Rows       int
-	Picture    int    // index of its picture in the batch's Pictures
+	Picture    int     // index of its picture in the batch's Pictures
+	Opened     *Opened // of the picture that input OpenedAt has; nil: nobody else needs it
+	OpenedAt   int
 	Parameters []byte // JSON object, or nil
 	Metadata   []byte // the same, of what Parameters lacks
 	Priority   int
@@ -321,6 +324,10 @@ func (b *Batch) part(r *Request, lo, hi int) {
 		if rare.Picture != 0 {
 			p.Picture = b.place(rare.Picture)
 		}
+		if p.Opened, p.OpenedAt = rare.Opened, rare.OpenedAt; p.Opened != nil {
+			p.Opened.Retain()
+			b.opened = append(b.opened, p.Opened)
+		}
 	}
 	if r.Trace != nil {
 		p.Trace, p.TraceState = r.Trace.Parent, r.Trace.State
@@ -455,10 +462,14 @@ func (b *Batch) leave() {
 	for i := range b.tensors {
 		b.tensors[i].Release()
 	}
+	for _, o := range b.opened {
+		o.Release()
+	}
 	if b.state != batchDone {
 		return
 	}
 	clear(b.tensors)
+	clear(b.opened)
 	clear(b.Parts)
 	clear(b.spans)
 	clear(b.outputs)
@@ -470,6 +481,7 @@ func (b *Batch) leave() {
 	b.crowded, b.leftOut, b.probe, b.bestTime = false, false, 0, 0
 	b.requests, b.padding, b.bytes, b.oldest = 0, 0, 0, 0
 	b.tensors, b.Parts, b.spans = b.tensors[:0], b.Parts[:0], b.spans[:0]
+	b.opened = b.opened[:0]
 	b.shapes, b.params = b.shapes[:0], b.params[:0]
 	b.outputs, b.cuts = b.outputs[:0], b.cuts[:0]
 	b.Pictures = b.Pictures[:0]

@@ -92,6 +92,10 @@ type Rare struct {
 	// Picture numbers the pictures of a request whose rows are regions: see [NewPicture]. Requests
 	// with the same picture may have the same number. 0 for all other requests.
 	Picture uint64
+	// Opened is what containers hand on of the picture that input OpenedAt has; nil: nobody else
+	// needs it. The submitter has a reference until Complete.
+	Opened   *Opened
+	OpenedAt int
 	// Holes: a row that the container fails does not fail the request. Its outputs are what the
 	// container returned for it, and Failed names it.
 	Holes bool

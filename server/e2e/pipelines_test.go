@@ -3,9 +3,12 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	pixels "image"
+	"image/png"
 	"slices"
 	"strings"
 	"sync"
@@ -42,13 +45,15 @@ var idModels = []string{"find", "read"}
 const (
 	idRate     = 40 // pictures per second
 	idSquares  = 5  // at most, in a picture
-	idSide     = 16 // of a square, in pixels
+	idSide     = 32 // of a square, in pixels
 	idDeadline = time.Second
 )
 
+const idWidth, idHeight = (idSquares + 2) * idSide, 3 * idSide
+
 // idPicture has an id, and squares that say it.
 func idPicture(id, squares int) tensor.Tensor {
-	const width, height = (idSquares + 2) * idSide, 3 * idSide
+	const width, height = idWidth, idHeight
 	data := make([]byte, 0, 3*width*height)
 	for y := range height {
 		for x := range width {
@@ -61,6 +66,19 @@ func idPicture(id, squares int) tensor.Tensor {
 	}
 	copy(data, []byte{byte(squares), byte(id), byte(id >> 8)})
 	return tensor.Tensor{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{1, height, width, 3}, Data: data}
+}
+
+// idFile is the same as a file, which keeps each pixel.
+func idFile(id, squares int) tensor.Tensor {
+	m, data := pixels.NewNRGBA(pixels.Rect(0, 0, idWidth, idHeight)), idPicture(id, squares).Data
+	for i := range len(data) / 3 {
+		copy(m.Pix[4*i:], append(data[3*i:][:3:3], 255))
+	}
+	var file bytes.Buffer
+	if err := png.Encode(&file, m); err != nil {
+		panic(err)
+	}
+	return tensor.Tensor{Name: "image", DType: tensor.Uint8, Shape: tensor.Shape{file.Len()}, Data: file.Bytes()}
 }
 
 // An idLoad asks for pictures in an open loop. Each request is one call of the client, which gets
@@ -83,8 +101,12 @@ func (l *idLoad) ask(c *shiva.Client, id int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	l.asked.Add(1)
+	picture := idPicture(id, squares)
+	if id%2 == 0 {
+		picture = idFile(id, squares)
+	}
 	began := l.watch.read()
-	m, err := c.Do(ctx, &shiva.Message{Namespace: "ids", Tensors: []tensor.Tensor{idPicture(id, squares)},
+	m, err := c.Do(ctx, &shiva.Message{Namespace: "ids", Tensors: []tensor.Tensor{picture},
 		Metadata: fmt.Appendf(nil, `{"timeout_ms":%d}`, idDeadline.Milliseconds())})
 	late := l.watch.read() - began - idDeadline
 	l.mu.Lock()
@@ -147,18 +169,60 @@ func idValues[T tensor.Element](m *shiva.Message, name string) ([]T, error) {
 	return tensor.Values[T](t)
 }
 
-// One of two processes of each stage is killed, in turn, each second. Every request has one answer
-// by its deadline, and whatever an answer says is of its picture, and of the square that it names.
-func TestE2EPipelineKilledUnderLoad(t *testing.T) {
+// startIDs starts a server of idPipeline with so many processes for each model.
+func startIDs(t *testing.T, replicas int) *shivad {
 	text := idPipeline
 	for _, name := range idModels {
-		text += fmt.Sprintf("\n[[container]]\nname = %q\ncommand = [%q, \"server/e2e/python/id_models.py\", %[1]q]\ndir = \"ROOT\"\nreplicas = 2\n",
-			name, python(t))
+		text += fmt.Sprintf("\n[[container]]\nname = %q\ncommand = [%q, \"server/e2e/python/id_models.py\", %[1]q]\ndir = \"ROOT\"\nreplicas = %[3]d\n",
+			name, python(t), replicas)
 	}
 	s := start(t, config(t, text))
 	for _, name := range idModels {
-		s.waitReplicas(name, 2)
+		s.waitReplicas(name, replicas)
 	}
+	return s
+}
+
+// A file that both stages look at is decoded by the first one, once it has memory to hand its
+// pixels on, and each answer is of its own picture.
+func TestE2EPictureDecodedOnce(t *testing.T) {
+	s := startIDs(t, 1)
+	client := s.client()
+	decoded := func(id int) int64 {
+		m, err := client.Infer(t.Context(), "ids", idFile(id, 2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Release()
+		says, err := idValues[int64](m, "read.says")
+		if want := []int64{int64(id), 0, int64(id), 1}; err != nil || !slices.Equal(says, want) {
+			t.Fatalf("the squares of picture %d say %v, %v", id, says, err)
+		}
+		counts, err := idValues[int64](m, "read.decoded")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return counts[0]
+	}
+	if n := decoded(1); n != 1 {
+		t.Errorf("%d files were decoded for the first picture", n)
+	}
+	id := 2
+	budgettest.Until(t, "pictures to be handed on", func() bool {
+		before := decoded(id)
+		for range 50 {
+			if id++; decoded(id) != before {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// One of two processes of each stage is killed, in turn, each second. Every request has one answer
+// by its deadline, and whatever an answer says is of its picture, and of the square that it names.
+func TestE2EPipelineKilledUnderLoad(t *testing.T) {
+	s := startIDs(t, 2)
 	l := &idLoad{watch: newStopwatch(t), rows: map[int32]int{}, errors: map[string]int{}, latest: -idDeadline}
 	client, stop := s.client(), make(chan struct{})
 	l.done.Go(func() {

@@ -5,7 +5,6 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,6 +55,7 @@ type HelloMessage struct {
 	Pauses     bool            `json:"pauses,omitempty"`
 	Grants     bool            `json:"grants,omitempty"`   // it grants batches to several servers
 	Arena      bool            `json:"arena,omitempty"`    // it takes tensors in shared memory
+	Opens      bool            `json:"opens,omitempty"`    // it hands pictures on, and takes them
 	User       bool            `json:"user,omitempty"`     // it wants the user of each request
 	Metadata   bool            `json:"metadata,omitempty"` // it wants the metadata of each request
 	Feedback   bool            `json:"feedback,omitempty"` // it wants feedback on its answers
@@ -284,13 +284,6 @@ type BatchHeader struct {
 	numbers numbers
 }
 
-// A PictureHeader says of which pictures of an input the rows of a batch are regions.
-type PictureHeader struct {
-	Input []byte // its name; shares the header's memory
-	Of    []int  // for each row, the index of its picture
-	IDs   []int  // of each picture
-}
-
 // A GrantUse is the part of a batch for a container that several servers share.
 type GrantUse struct {
 	Grant uint64 // the grant that the batch uses; 0: none
@@ -311,6 +304,8 @@ type ResultHeader struct {
 	// Prepared is how long the container prepared the inputs, in milliseconds, if it does that
 	// while it executes; 0: it does not.
 	Prepared float64
+	Opened   []OpenedHeader // the pictures that the container hands on
+	Looked   []OpenedHeader // those that were handed on to it
 	numbers  numbers
 }
 
@@ -439,48 +434,6 @@ func (h *BatchHeader) Parse(b []byte) error {
 	return nil
 }
 
-// pictures reads the member "pictures".
-func (s *scanner) pictures(list []PictureHeader) []PictureHeader {
-	for name := range s.Members {
-		if len(list) == MaxTensors {
-			s.Fail(fmt.Errorf("pictures of more than %d inputs", MaxTensors))
-		}
-		p := PictureHeader{Input: bytes.Clone(name)} // the scanner may reuse it
-		for key := range s.Members {
-			switch string(key) {
-			case "of":
-				p.Of = s.integers(p.Of[:0], math.MaxInt)
-			case "ids":
-				p.IDs = s.integers(p.IDs[:0], math.MaxInt)
-			default:
-				s.Raw()
-			}
-		}
-		list = append(list, p)
-	}
-	return list
-}
-
-// check returns an error unless every row is of a picture, and every picture has a row, in order.
-func (p *PictureHeader) check(rows int) error {
-	if len(p.Of) != rows {
-		return fmt.Errorf("%d rows are of pictures, in a batch of %d", len(p.Of), rows)
-	}
-	pictures := 0
-	for row, of := range p.Of {
-		if of < 0 || of > pictures {
-			return fmt.Errorf("row %d is of picture %d, expected 0 to %d", row, of, pictures)
-		}
-		if of == pictures {
-			pictures++
-		}
-	}
-	if pictures != len(p.IDs) {
-		return fmt.Errorf("%d pictures have %d ids", pictures, len(p.IDs))
-	}
-	return nil
-}
-
 // values appends the elements of a list as they are written, nil for null.
 func (s *scanner) values(to [][]byte) [][]byte {
 	for range s.Elements {
@@ -565,7 +518,8 @@ func (h *FeedbackHeader) Parse(b []byte) error {
 // skipped. The length of the JSON is bounded by that of a message only, but the memory taken is
 // bounded by MaxTensors, MaxRank, and an error for each row.
 func (h *ResultHeader) Parse(b []byte, rows int) error {
-	*h = ResultHeader{Outputs: h.Outputs[:0], Errors: h.Errors[:0], numbers: h.numbers.reuse()}
+	*h = ResultHeader{Outputs: h.Outputs[:0], Errors: h.Errors[:0], Opened: h.Opened[:0], Looked: h.Looked[:0],
+		numbers: h.numbers.reuse()}
 	s := newScanner(b)
 	for key := range s.Members {
 		switch string(key) {
@@ -588,6 +542,10 @@ func (h *ResultHeader) Parse(b []byte, rows int) error {
 			h.Queued = s.Float()
 		case "prepared_ms":
 			h.Prepared = s.Float()
+		case "opened":
+			h.Opened = s.opened(h.Opened[:0], rows)
+		case "looked":
+			h.Looked = s.opened(h.Looked[:0], rows)
 		default:
 			s.Raw()
 		}

@@ -187,7 +187,11 @@ type Asker struct {
 	// Picture is the number of the picture of a request whose rows are regions; 0: a new one. See
 	// [scheduler.NewPicture].
 	Picture uint64
-	Stage   *trace.Ask // of a pipeline, that asks; nil: none, or it is not traced
+	// Opened is what containers hand on of the picture that input OpenedAt of the model has; nil:
+	// nobody else needs it. The asker holds it until its calls are complete.
+	Opened   *scheduler.Opened
+	OpenedAt int
+	Stage    *trace.Ask // of a pipeline, that asks; nil: none, or it is not traced
 }
 
 // SetID names the request by a text, as a Shiva message does; "": it has no name.
@@ -310,10 +314,10 @@ func (c *Call) rare(r *Request) *scheduler.Rare {
 	if r.Asker != nil {
 		asker = *r.Asker
 	}
-	if metadata == nil && !asker.Holes && !c.cut {
+	if metadata == nil && !asker.Holes && !c.cut && asker.Opened == nil {
 		return nil
 	}
-	rare := &scheduler.Rare{Metadata: metadata, Holes: asker.Holes}
+	rare := &scheduler.Rare{Metadata: metadata, Holes: asker.Holes, Opened: asker.Opened, OpenedAt: asker.OpenedAt}
 	if c.cut {
 		if rare.Picture = asker.Picture; rare.Picture == 0 {
 			rare.Picture = scheduler.NewPicture()

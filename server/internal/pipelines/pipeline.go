@@ -21,11 +21,12 @@ type pipeline struct {
 	registry *Registry
 	gate     *gate.Gate
 	shared   *shared
-	target   *gate.Target   // as clients see it
-	plan     *Plan          // nil: it cannot serve
-	fault    error          // why it cannot
-	askers   []*gate.Target // by stage: who asks, as streams distinguish it
-	yields   []*yield       // by stage
+	target   *gate.Target         // as clients see it
+	plan     *Plan                // nil: it cannot serve
+	fault    error                // why it cannot
+	askers   []*gate.Target       // by stage: who asks, as streams distinguish it
+	yields   []*yield             // by stage
+	openings []*scheduler.Opening // by input; see Plan.openings
 }
 
 // shared is what outlives a change of the models or of the definition.
@@ -61,6 +62,7 @@ func (r *Registry) link(g *gate.Gate, defined *Pipeline, find func(model string)
 				&gate.Target{ID: scheduler.ModelID{Name: p.Name + "." + p.plan.stages[i].Name}, Composite: p})
 		}
 		p.yields = p.shared.yields.of(p.stages)
+		p.openings = p.plan.openings(len(p.Inputs))
 		first := p.plan.stages[0].target
 		t.Model, t.Deadline, t.Keep = first.Model, cmp.Or(p.slo, first.Deadline), cmp.Or(p.Keep, first.Keep)
 	}

@@ -140,6 +140,7 @@ func (r *run) openRow(i, k int, q *gate.Request) error {
 		}
 		r.asker.Picture = p.number
 	}
+	r.opens(i, k)
 	inputs := make([]tensor.Tensor, 0, len(s.feeds)+1)
 	for n := range s.feeds {
 		fed := &s.feeds[n]

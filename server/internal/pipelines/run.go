@@ -43,6 +43,7 @@ type run struct {
 	mu       sync.Mutex // guards all below
 	stages   []work     // parallel to those of the plan
 	pictures map[pictureKey]pictured
+	opened   map[pictureKey]*scheduler.Opened
 	pending  int
 	asking   int    // stages that read the request and are not done
 	moves    []move // of other runs, to be made without the lock
@@ -266,6 +267,7 @@ func (r *run) finished(i int) {
 	}
 	if s.asks {
 		if r.asking--; r.asking == 0 {
+			r.closeOpened()
 			r.call.GiveInputsUp()
 		}
 	}
@@ -592,6 +594,7 @@ func (r *run) closeRows() {
 		*w = work{rows: rows, readers: w.readers[:0]}
 	}
 	clear(r.pictures)
+	r.closeOpened()
 }
 
 // Close implements gate.Fanout: it releases a reference. After the last one the run is reused.

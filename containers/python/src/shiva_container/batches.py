@@ -22,6 +22,7 @@ from .arena import MIN_SHARED, Arena, Loan
 from .feedback import Feedback
 from .images import Given, Image, Regions
 from .models import Batch, Model, Request
+from .opened import Pictures
 from .session import Delivery, Lesson
 from .tensors import Array, Buffer, TensorError, decode, elements, encode
 
@@ -73,6 +74,10 @@ class _Plan(NamedTuple):
     traces: tuple[str, ...]
     batch: Batch | None
     """The batch for functions that see nothing of it: they share one."""
+    open: Mapping[str, Mapping[int, wire.Opened]]
+    """The pictures of inputs that are to be handed on, and"""
+    opened: Mapping[str, Mapping[int, wire.Opened]]
+    """those that others have handed on."""
 
 
 _Places = Sequence[tuple[int, ...]]
@@ -149,7 +154,12 @@ class Batches:
         ]
         timeout = _seconds(timed) if timed else plan.timeout
         deadline = None if timeout is None else delivery.received + timeout
-        return arrays, Batch(plan.rows, own, deadline, traces=traces), lent
+        batch = Batch(plan.rows, own, deadline, traces=traces)
+        if arena is not None:
+            for name in {*plan.open, *plan.opened}:
+                wanted, given = plan.open.get(name, {}), plan.opened.get(name, {})
+                batch.opened[name] = Pictures(arena, delivery.batch_id, wanted, given)
+        return arrays, batch, lent
 
     def _shared(
         self, one: _Input, at: tuple[int, ...], batch_id: bytes, frame: Buffer, arena: Arena | None, lent: list[Loan]
@@ -237,6 +247,10 @@ class Batches:
         if arena is not None and lent:
             arena.settle(batch_id)
         frames[2] = self._header(tuple(shapes), places, batch)
+        if batch.opened:
+            handed = {name: list(pictures.handed.values()) for name, pictures in batch.opened.items()}
+            looked = {name: list(pictures.looked.values()) for name, pictures in batch.opened.items()}
+            frames[2] = wire.opened(frames[2], handed, looked)
         return frames
 
     def cut(self, outputs: list[Array], first: int, end: int) -> list[Array]:
@@ -298,10 +312,13 @@ class Batches:
         # These functions see data of their own request.
         alone = self._model.sees_requests or self._model.per_row or self._model.images
         shared = None if alone else Batch(head.rows, requests, traces=traces)
-        plan = _Plan(head.rows, frames, len(places), self._inputs(head), requests, head.timeout, traces, shared)
+        plan = _Plan(
+            head.rows, frames, len(places), self._inputs(head), requests, head.timeout, traces, shared, head.open,
+            head.opened,
+        )  # fmt: skip
         # The timeout that was cut out must be the header's own, and not of an object in it.
         timed = cut is None or (head.timeout == cut and header.count(b'"timeout_ms"') == 1)
-        plain = not (any(head.parameters) or any(head.metadata) or traces or head.pictures)
+        plain = not (any(head.parameters) or any(head.metadata) or traces or head.pictures or head.open or head.opened)
         if timed and len(places) == split and plain and len(known) <= _LONGEST:
             _remember(self._plans, known, plan)
         return plan, places

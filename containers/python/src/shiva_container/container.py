@@ -79,6 +79,8 @@ def hello(
         head["feedback"] = True
     if arena:
         head["arena"] = True
+        if model.images:
+            head["opens"] = True
     if model.parameters:
         head["parameters"] = model.parameters
     if subset:

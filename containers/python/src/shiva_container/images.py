@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from .kept import KEPT
 from .memory import MEMORY
+from .opened import Pictures
 from .pictures import CHANNELS, STEPS, Header, PictureError, decode, each, header, need, resized
 from .regions import Cut, Picture, Place, checked, cut, moved, placed, upright
 from .tensors import Array, Buffer, DeclarationError, Tensor
@@ -225,7 +226,22 @@ class Image(Tensor):
         if region is not None:
             return self.cut(self.opened(file, [region]), region, out)
         said = header(file)
-        picture = self._decoded(file, said, self._step([said.size]))
+        return self._fitted(self._decoded(file, said, self._step([said.size])), out)
+
+    def _shared(self, file: Buffer, pictures: Pictures, i: int, out: Array | None = None) -> tuple[Array, Fit]:
+        """The same for picture ``i`` of those that other models look at, too."""
+        said = header(file)
+        step = self._step([said.size])
+        picture = pictures.look(i, said, self.channels, step)
+        if picture is None:
+            picture = self._decoded(file, said, step)
+            pictures.hand_on(i, picture)
+        pixels, fit = self._fitted(picture, out)
+        # Without a size there is nothing to compute: the pixels are those that were handed on.
+        return pixels if self.resize else pixels.copy(), fit
+
+    def _fitted(self, picture: Picture, out: Array | None) -> tuple[Array, Fit]:
+        """The pixels for the function from a whole picture."""
         pixels, fit = self.fit(self._laid(picture.pixels), out=out)
         return pixels, fit if picture.step == 1 else fit.of(Cut(picture.pixels, picture.back), picture)
 
@@ -294,6 +310,13 @@ class Image(Tensor):
         picture = self._decoded(file, said, self._step(self._sides(wanted, *said.size)))
         picture.pixels.flags.writeable = False
         return picture
+
+    def _looked(
+        self, file: Buffer, wanted: Sequence[npt.ArrayLike] | Array, pictures: Pictures, i: int
+    ) -> Picture | None:
+        """The picture in a file as another container has decoded it; None if that will not do."""
+        said = header(file)
+        return pictures.look(i, said, self.channels, self._step(self._sides(wanted, *said.size)))
 
     def _decoded(self, file: Buffer, said: Header, step: int) -> Picture:
         """The picture in a file, a JPEG with one pixel for ``step`` of it."""
@@ -399,26 +422,39 @@ Inputs = tuple[Sequence[Given] | Sequence[Seen], Faults]
 """What a function gets for a batch, and the rows without a picture, which have failed."""
 
 
-def see(image: Image, given: Array | Regions, batched: bool, fits: Fits, faults: Faults) -> Array | list[Array]:
+def see(
+    image: Image,
+    given: Array | Regions,
+    batched: bool,
+    fits: Fits,
+    faults: Faults,
+    pictures: Pictures | None = None,
+) -> Array | list[Array]:
     """The pixels of an input, from the files, pixels or regions that arrived for it.
 
-    A row that cannot be decoded or cut is a fault, and black.
+    A row that cannot be decoded or cut is a fault, and black. ``pictures`` are those that other
+    models look at, too.
     """
     if isinstance(given, Regions):
-        return _cut(image, given, fits, faults)
+        return _cut(image, given, fits, faults, pictures)
     files = given.dtype == object
     if not files and not image.resize:
         height, width = (given.shape[-3:-1] if image.layout == "nhwc" else given.shape[-2:])
         fits[image.name] = (Fit(height, width),) * (len(given) if batched else 1)
         return list(given) if batched and 0 in image.sizes else given
     rows: list[Any] = list(given) if batched else [given.item() if files else given]
-    make = image.decode if files else image.fit
-    made = _made(image, len(rows), lambda row, out: make(rows[row], out=out), fits, faults)
+    if files and pictures is not None:
+        made = _made(image, len(rows), lambda row, out: image._shared(rows[row], pictures, row, out), fits, faults)
+    else:
+        make = image.decode if files else image.fit
+        made = _made(image, len(rows), lambda row, out: make(rows[row], out=out), fits, faults)
     rows.clear()  # a thread may still refer to the function, and the inputs are the server's again
     return made if batched else made[0]
 
 
-def _cut(image: Image, given: Regions, fits: Fits, faults: Faults) -> Array | list[Array]:
+def _cut(
+    image: Image, given: Regions, fits: Fits, faults: Faults, shared: Pictures | None
+) -> Array | list[Array]:
     """The pixels of regions. Each picture is decoded once for all of its rows."""
     wanted: list[list[int]] = [[] for _ in given.pictures]
     for row, place in enumerate(given.of):
@@ -435,6 +471,9 @@ def _cut(image: Image, given: Regions, fits: Fits, faults: Faults) -> Array | li
             return
         corners = given.corners[wanted[place]]
         try:
+            if shared is not None and (picture := image._looked(file, corners, shared, place)):
+                pictures[place] = picture
+                return
             pictures[place] = (
                 KEPT.get(given.keys[place], lambda before: image.opened(file, corners, before))
                 if given.keys

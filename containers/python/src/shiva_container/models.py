@@ -19,6 +19,7 @@ import numpy as np
 from .feedback import Feedback
 from .forks import OneProcess, end_child
 from .images import Faults, Fit, Fits, Given, Image, Inputs, Seen, see
+from .opened import Pictures
 from .pictures import PictureError
 from .tensors import Array, DeclarationError, Tensor, TensorError, convert, describe, is_part
 
@@ -74,6 +75,7 @@ class Batch:
     """How the picture of each row was made to fit, by the name of the :class:`Image`."""
     traces: Sequence[str] = ()
     """``trace`` of each request that the server traces."""
+    opened: dict[str, Pictures] = field(default_factory=dict, repr=False)  # for the SDK alone
 
     def __post_init__(self) -> None:
         self.requests = tuple(self.requests) or (Request(rows=1),) * self.rows
@@ -369,13 +371,13 @@ class Model(Generic[P, R]):
 
     def see(self, given: Sequence[Given], batch: Batch) -> Inputs:
         """Make pixels of pictures. A row whose picture cannot be used fails alone."""
-        faults: Faults = {}
         if not self.images:
-            return given, faults
+            return given, {}
+        faults: Faults = {}
         seen = cast(list[Seen], list(given))
         for i, image in self.images:
             if (one := given[i]) is not None:
-                seen[i] = see(image, one, self.batched, batch.fits, faults)
+                seen[i] = see(image, one, self.batched, batch.fits, faults, batch.opened.get(image.name))
         for row, fault in faults.items():
             batch.fail(row, str(fault), invalid=True)
         return seen, faults

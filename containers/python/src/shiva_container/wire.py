@@ -113,6 +113,38 @@ class Pictures:
 
 
 @dataclass(frozen=True)
+class Opened:
+    """One picture of an input that a container has decoded, or should, for others."""
+
+    picture: int
+    """Its index in the input."""
+    step: int
+    """How many of its pixels, along each side, became one; the most, where that is asked for."""
+    at: tuple[int, ...] = ()
+    """Segment, offset and bytes of the pixels; () if they have no place."""
+    bytes: int = 0
+    """Of pixels without a place."""
+
+    @classmethod
+    def parse(cls, value: object) -> Opened:
+        """One entry of a batch header's ``open`` or ``opened``."""
+        if isinstance(value, Mapping):
+            picture, step, at = value.get("picture"), value.get("step"), _list_of(int, value, "at")
+            if type(picture) is int and type(step) is int and len(at) in (0, 3):
+                return cls(picture, step, tuple(at))
+        raise WireError(f"not a picture that is handed on: {value!r}")
+
+    def json(self) -> dict[str, object]:
+        """The entry in a result header's ``opened`` or ``looked``."""
+        head: dict[str, object] = {"picture": self.picture, "step": self.step}
+        if self.at:
+            head["at"] = list(self.at)
+        if self.bytes:
+            head["bytes"] = self.bytes
+        return head
+
+
+@dataclass(frozen=True)
 class BatchHeader:
     """The contents of a batch's header: the heads of its inputs, and the data of its requests."""
 
@@ -133,6 +165,10 @@ class BatchHeader:
     """Other systems' data about its trace, "" for none."""
     pictures: dict[str, Pictures]
     """For each input whose rows are regions, by its name, the pictures that they are of."""
+    open: dict[str, dict[int, Opened]]
+    """The pictures of inputs, by their index, that should be handed on, and"""
+    opened: dict[str, dict[int, Opened]]
+    """those that others have handed on."""
 
 
 def parse_batch(header: Buffer) -> BatchHeader:
@@ -165,7 +201,17 @@ def parse_batch(header: Buffer) -> BatchHeader:
         traces=_texts("traces", head, len(requests)),
         trace_states=_texts("trace_states", head, len(requests)),
         pictures={name: Pictures.parse(value, rows) for name, value in pictures.items()},
+        open=_opened("open", head),
+        opened=_opened("opened", head),
     )
+
+
+def _opened(key: str, head: Mapping[str, object]) -> dict[str, dict[int, Opened]]:
+    """Pictures by their input and index in it."""
+    inputs = head.get(key) or {}
+    if not isinstance(inputs, Mapping) or not all(isinstance(every, list) for every in inputs.values()):
+        raise WireError(f"{key} must be an object with lists, got {inputs!r}")
+    return {name: {one.picture: one for one in map(Opened.parse, every)} for name, every in inputs.items()}
 
 
 def _objects(key: str, head: Mapping[str, object], requests: int) -> list[dict[str, object]]:
@@ -259,6 +305,15 @@ def result_pieces(heads: Sequence[TensorHead]) -> list[bytes]:
 def prepared(header: Buffer, seconds: float) -> bytes:
     """The header of an answer, with the time that the inputs took to be made ready."""
     return bytes(header)[:-1] + b',"prepared_ms":%.3f}' % (seconds * 1000)
+
+
+def opened(header: Buffer, handed: Mapping[str, list[Opened]], looked: Mapping[str, list[Opened]]) -> bytes:
+    """The header of an answer, with the pictures that are handed on and those that were."""
+    whole = bytes(header)
+    for key, inputs in ((b"opened", handed), (b"looked", looked)):
+        if every := {name: [one.json() for one in some] for name, some in inputs.items() if some}:
+            whole = whole[:-1] + b',"%s":%s}' % (key, to_json(every))
+    return whole
 
 
 def failure(batch_id: bytes, text: str) -> list[Buffer]:
