@@ -17,10 +17,14 @@ import (
 // Their outcomes are set already; those with an error get no rows.
 func (m *Model) deliver(b *Batch, exec int64) {
 	b.cuts, b.cutRows = append(b.cuts[:0], b.outputs...), 0
-	if f := m.sched.hooks.Delivering; f != nil && len(b.spans) > 1 {
-		if over := f(); over != nil {
-			defer over()
+	if len(b.spans) > 1 {
+		if f := m.sched.hooks.Delivering; f != nil {
+			if over := f(); over != nil {
+				defer over()
+			}
 		}
+		m.sched.delivering.Add(1)
+		defer m.sched.release()
 	}
 	for i := range b.spans {
 		s := &b.spans[i]

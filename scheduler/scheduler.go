@@ -28,6 +28,7 @@ type Scheduler struct {
 
 	batchID  atomic.Uint64
 	draining atomic.Bool
+	successors
 
 	// Locked before a model's mutex, never after it.
 	mu sync.Mutex
@@ -342,16 +343,18 @@ func (s *Scheduler) Submit(rs ...*Request) {
 // submitMixed submits requests of several models, model by model. A submitted request must not be
 // read again, so they are sorted beforehand, in a copy.
 func (s *Scheduler) submitMixed(rs []*Request) {
-	groups := make(map[*Model][]*Request)
-	var order []*Model
-	for _, r := range rs {
-		if _, ok := groups[r.Model]; !ok {
-			order = append(order, r.Model)
+	same := make([]*Request, 0, len(rs))
+	for rest := slices.Clone(rs); len(rest) > 0; {
+		m, from, others := rest[0].Model, len(same), rest[:0]
+		for _, r := range rest {
+			if r.Model == m {
+				same = append(same, r)
+			} else {
+				others = append(others, r)
+			}
 		}
-		groups[r.Model] = append(groups[r.Model], r)
-	}
-	for _, m := range order {
-		s.Submit(groups[m]...)
+		rest = others
+		s.Submit(same[from:]...)
 	}
 }
 

@@ -181,7 +181,13 @@ var submissions = sync.Pool{New: func() any { return new(submission) }}
 // that the model's cache answers and calls without rows do not go to the scheduler; calls to a
 // composite are replaced by its calls to models. Each gets its Owner's Complete exactly once,
 // perhaps before Submit returns.
-func (g *Gate) Submit(calls ...*Call) {
+func (g *Gate) Submit(calls ...*Call) { g.submit(calls, (*scheduler.Scheduler).Submit) }
+
+// SubmitNext is Submit for calls that the answer to another one has made possible: see
+// [scheduler.Scheduler.SubmitNext].
+func (g *Gate) SubmitNext(calls ...*Call) { g.submit(calls, (*scheduler.Scheduler).SubmitNext) }
+
+func (g *Gate) submit(calls []*Call, submit func(*scheduler.Scheduler, ...*scheduler.Request)) {
 	if len(calls) == 0 {
 		return
 	}
@@ -219,7 +225,7 @@ func (g *Gate) Submit(calls ...*Call) {
 		}
 		s.requests = append(s.requests, r)
 	}
-	g.sched.Submit(s.requests...)
+	submit(g.sched, s.requests...)
 	clear(s.calls)
 	clear(s.requests)
 	s.calls, s.requests = s.calls[:0], s.requests[:0]

@@ -29,6 +29,8 @@
 //     that goroutine, with all rows of a stage in one Submit. Work that is under way is counted;
 //     whoever ends the last piece answers. So there is one answer, and no call is left then.
 //
+//   - Rows that a model answers in one batch enter the next stage together (Gate.SubmitNext).
+//
 //   - Rows refer to the memory of the request and of earlier stages, which holds it until the last
 //     stage that reads it is done. What is computed is copied: regions, and the answer where
 //     several rows are joined. What the request's tensors came in is their door's until the answer

@@ -383,7 +383,7 @@ func (r *run) submit(calls []*gate.Call) {
 	}
 	r.pending += len(calls)
 	r.mu.Unlock()
-	r.p.gate.Submit(calls...)
+	r.p.gate.SubmitNext(calls...)
 	r.mu.Lock()
 	if r.err != nil {
 		r.stopped = false // these calls were canceled too early

@@ -1,0 +1,56 @@
+package scheduler
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// SubmitNext submits requests that an answer has made possible, such as those to the next model of
+// a pipeline. Those that the answers of one batch make possible are dispatched together, after its
+// last one. Otherwise the first of them would take an idle replica alone, and the others would wait
+// for it: each batch of one model would be two of the next one.
+func (s *Scheduler) SubmitNext(rs ...*Request) {
+	if !s.successors.hold(rs) {
+		s.Submit(rs...)
+	}
+}
+
+// successors are the requests of SubmitNext that wait until a batch is delivered. That takes
+// microseconds, since owners do not block. Batches that are delivered at the same time are not told
+// apart: the first one to be delivered releases what there is.
+type successors struct {
+	delivering atomic.Int32 // batches
+
+	mu    sync.Mutex // guards all below
+	held  []*Request
+	spare []*Request // empty: memory for held
+}
+
+// hold keeps requests until release, if a batch is being delivered.
+func (n *successors) hold(rs []*Request) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.delivering.Load() == 0 {
+		return false
+	}
+	n.held = append(n.held, rs...)
+	return true
+}
+
+// release submits what waits, once a batch is delivered.
+func (s *Scheduler) release() {
+	n := &s.successors
+	n.delivering.Add(-1)
+	n.mu.Lock()
+	held := n.held
+	n.held, n.spare = n.spare, nil
+	n.mu.Unlock()
+	if len(held) == 0 {
+		return
+	}
+	s.Submit(held...)
+	clear(held)
+	n.mu.Lock()
+	n.spare = held[:0]
+	n.mu.Unlock()
+}
