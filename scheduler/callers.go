@@ -75,6 +75,7 @@ type callers struct {
 	awaited int       // ... and for which a gathering waits
 
 	delays delays
+	rests  delays // from the answer to a part to the client's
 }
 
 // inPlay is how many rows callers have: waiting, executing or due.
@@ -265,14 +266,17 @@ func (d *delays) add(ns int64) {
 func (d *delays) miss() { d.count() }
 
 // median is the time within which a request follows half of the answers that one follows, in ns.
-func (d *delays) median() float64 {
+func (d *delays) median() int64 { return d.within(0.5) }
+
+// within is the time within which a request follows a share of the answers that one follows.
+func (d *delays) within(share float32) int64 {
 	all, sum := float32(0), float32(0)
 	for _, n := range d.counts {
 		all += n
 	}
 	for class, n := range d.counts {
-		if sum += n; 2*sum >= all && all > 0 {
-			return float64(delayEdge(class))
+		if sum += n; sum >= share*all && all > 0 {
+			return delayEdge(class)
 		}
 	}
 	return 0

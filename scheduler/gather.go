@@ -99,7 +99,7 @@ func (c *core) wait(rep *Replica, q *queue, w *window, p *plan, probe bool, now 
 	}
 	if c.bestWait(&next, p, room, probe, &again); next.until == 0 && w.rows == 0 && cs.due > 0 {
 		// A row that is late if it is sent now makes the next one late, too, which waits for it.
-		next.until, next.hoped, next.gain = next.from+int64(cs.delays.median()), float64(next.due)/2, 2
+		next.until, next.hoped, next.gain = next.from+cs.delays.median(), float64(next.due)/2, 2
 	}
 	last := q.item(w.at).deadline - p.prof.planned(p.known(rows)) - (p.start - now)
 	if next.until > max(now, last) && c.startOver(q, w, p, next.until, now, fx) == 0 {
@@ -119,7 +119,7 @@ func (c *core) gatherLate(rep *Replica, start, now int64, fx *effects) (until in
 	n := rep.strategy.limit(p)
 	w := &window{at: q.start(), room: n, cap: n}
 	if p.granted {
-		rep.sharing.again = c.startOver(q, w, p, now+int64(c.sources.delays.median()), now, fx)
+		rep.sharing.again = c.startOver(q, w, p, now+c.sources.delays.median(), now, fx)
 		if rep.sharing.again > 0 {
 			return never // there is nothing left for this grant; these rows come again
 		}

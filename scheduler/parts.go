@@ -9,6 +9,9 @@ import "sync/atomic"
 //
 // Each of the requests has it in its field Parts. Once all are answered, and before the client is,
 // the submitter calls [Scheduler.Told] for each. It may use the Parts again after that.
+//
+// While the requests are not all known, as those to the later models of a pipeline, one more is
+// counted: Add(1) first, and Add(-1) once they are.
 type Parts struct {
 	open   atomic.Int32 // not answered
 	unsent atomic.Int32
@@ -56,8 +59,9 @@ func (s *Scheduler) Told(r *Request) {
 	m := r.Model
 	m.mu.Lock()
 	r.state = stateIdle
-	m.core.sources.begin(s.now())
-	m.core.sources.told(r.Source, r.Rows)
+	now := s.now()
+	m.core.sources.begin(now)
+	m.core.sources.told(r.Source, r.Rows, r.submitted)
 	m.mu.Unlock()
 }
 
@@ -68,7 +72,7 @@ func (c *core) ended(r *Request) {
 		c.sources.answered(r.source, r.Rows)
 		return
 	}
-	r.state = stateUntold
+	r.state, r.submitted = stateUntold, c.sources.now
 	c.sources.left(r.source, r.Rows)
 	c.sources.answeredPart(r.source, r.Rows, r.Parts)
 }
@@ -76,10 +80,11 @@ func (c *core) ended(r *Request) {
 // A pending is the answers of a source whose clients wait for other parts. It is part of the
 // source.
 type pending struct {
-	untold  int    // rows
-	parts   *Parts // of the latest one
-	place   int    // in callers.untold
-	awaited bool   // by the present gathering
+	untold   int    // rows
+	parts    *Parts // of the latest one
+	answered int64  // when that was
+	place    int    // in callers.untold
+	awaited  bool   // by the present gathering
 }
 
 // answeredPart counts an answer whose client waits for other parts.
@@ -89,11 +94,12 @@ func (cs *callers) answeredPart(s *source, rows int, p *Parts) {
 		cs.untold = append(cs.untold, s)
 	}
 	s.untold += rows
-	s.parts = p
+	s.parts, s.answered = p, cs.now
 }
 
 // told counts the answer of a client that had one of the source's parts before.
-func (ss *sources) told(id uint64, rows int) {
+func (ss *sources) told(id uint64, rows int, answered int64) {
+	ss.rests.add(ss.now - answered)
 	if s := ss.byID[id]; s != nil && s.untold > 0 { // else it was forgotten
 		ss.dropUntold(s, rows)
 		ss.owe(s, rows)
@@ -117,8 +123,8 @@ func (cs *callers) dropUntold(s *source, rows int) {
 	s.pending = pending{}
 }
 
-// coming is rows of callers that wait for other parts which are executing, by the class of the time
-// until they come, within the horizon.
+// coming is rows of callers that wait for other parts, by the class of the time until they come,
+// within the horizon.
 type coming struct {
 	classes [delayClasses]int
 	rows    int
@@ -126,9 +132,12 @@ type coming struct {
 
 // again returns what comes, by the time since from.
 func (cs *callers) again(from int64) (c coming) {
-	think := int64(cs.delays.median())
+	if len(cs.untold) == 0 {
+		return c
+	}
+	rest, think := cs.rests.within(mostRests), cs.delays.median()
 	for _, s := range cs.untold {
-		if wait := s.comesBy(cs.now, think) - from; wait <= cs.horizon {
+		if wait := s.comesBy(cs.now, rest, think) - from; wait <= cs.horizon {
 			c.classes[delayClass(wait)] += s.untold
 			c.rows += s.untold
 		}
@@ -136,23 +145,29 @@ func (cs *callers) again(from int64) (c coming) {
 	return c
 }
 
+// mostRests is the share of the rests that are expected to be as long as the present one.
+const mostRests = 0.9
+
 // comesBy is by when the rows of a source come whose client waits for other parts; never: that is
-// not known. think is the time after the client's answer.
-func (s *source) comesBy(now, think int64) int64 {
-	if !s.caller {
-		return never
-	}
-	if by := s.parts.by(now); by < never {
+// not known. As long as these are not all executing, they are expected to take as long as most
+// others took from the answer to this model's part: rest. think is the time after the client's
+// answer.
+func (s *source) comesBy(now, rest, think int64) int64 {
+	switch by := s.parts.by(now); {
+	case !s.caller:
+	case by < never:
 		return by + think
+	case rest > 0 && s.answered+rest >= now:
+		return s.answered + rest + think
 	}
 	return never
 }
 
 // await marks the sources whose rows come by until, and leaveOff ends that.
 func (cs *callers) await(until int64) {
-	think := int64(cs.delays.median())
+	rest, think := cs.rests.within(mostRests), cs.delays.median()
 	for _, s := range cs.untold {
-		if s.comesBy(cs.now, think) <= until {
+		if s.comesBy(cs.now, rest, think) <= until {
 			s.awaited = true
 			cs.awaited++
 		}

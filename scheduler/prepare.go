@@ -74,7 +74,7 @@ func (c *core) halved(rep *Replica, q *queue, w *window, p *plan) {
 func (c *core) inTurn(rep *Replica, rows, others int, p *plan) bool {
 	all := rows + others
 	return others == 0 || p.mean(float64(rows))+p.mean(float64(others)) <=
-		c.sources.delays.median()+float64(rep.preparing.of(all))+p.mean(float64(all))
+		float64(c.sources.delays.median())+float64(rep.preparing.of(all))+p.mean(float64(all))
 }
 
 // together counts the rows from a place on of at least n rows, with all that follow from the source

@@ -68,7 +68,7 @@ type Request struct {
 	late      bool  // it was predicted to be late when it was sent
 	left      int32 // rows not yet answered
 	deadline  int64 // on the scheduler's clock; never if there is none
-	submitted int64
+	submitted int64 // in stateUntold: when it was answered
 	sent      int64 // when its first row went to a container, or unsent
 	bytes     int64 // of the inputs
 	item      item  // its waiting rows, as a rule

@@ -29,7 +29,9 @@
 //     that goroutine, with all rows of a stage in one Submit. Work that is under way is counted;
 //     whoever ends the last piece answers. So there is one answer, and no call is left then.
 //
-//   - Rows that a model answers in one batch enter the next stage together (Gate.SubmitNext).
+//   - Rows that a model answers in one batch enter the next stage together (Gate.SubmitNext). The
+//     calls of a run are parts of its request (scheduler.Parts), by which each model learns when
+//     the client has its answer.
 //
 //   - Rows refer to the memory of the request and of earlier stages, which holds it until the last
 //     stage that reads it is done. What is computed is copied: regions, and the answer where

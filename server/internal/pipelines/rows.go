@@ -31,6 +31,9 @@ func (r *run) begin(i int) (calls []*gate.Call) {
 		return nil
 	}
 	w.listed = true
+	if r.unbegun--; r.unbegun == 0 {
+		defer r.parts.Add(-1)
+	}
 	if w.left = len(w.rows); w.left == 0 {
 		r.finished(i)
 		return nil
@@ -161,7 +164,11 @@ func (r *run) openRow(i, k int, q *gate.Request) error {
 		}
 	}
 	q.Inputs = inputs
-	return r.p.gate.OpenTarget(&o.call, s.target, q)
+	if err := r.p.gate.OpenTarget(&o.call, s.target, q); err != nil {
+		return err
+	}
+	o.call.PartOf(&r.parts)
+	return nil
 }
 
 // value returns what an input of a row gets, with a leading dimension of 1 for the row. It refers

@@ -34,6 +34,7 @@ type run struct {
 	asker   gate.Asker
 	within  *trace.Ask // the stage of another pipeline that asks; nil: none, or it is not traced
 	trial   bool       // no estimate counts
+	parts   scheduler.Parts
 
 	refs   atomic.Int32
 	waiter *composite.Waiter // of a frame of a stream, once submitted; else nil
@@ -42,6 +43,7 @@ type run struct {
 
 	mu       sync.Mutex // guards all below
 	stages   []work     // parallel to those of the plan
+	unbegun  int        // of them
 	pictures map[pictureKey]pictured
 	opened   map[pictureKey]*scheduler.Opened
 	pending  int
@@ -117,7 +119,8 @@ func (p *pipeline) open(c *gate.Call, q *gate.Request) (*run, error) {
 	r.p, r.call, r.request = p, c, *q
 	r.refs.Store(1)
 	r.stages = grown(r.stages, len(p.plan.stages))
-	r.asking = p.plan.asked
+	r.asking, r.unbegun = p.plan.asked, len(r.stages)
+	r.parts.Add(1) // until all are known
 	a := &r.request
 	a.Model, a.Version, a.Outputs, a.Texts, a.Legacy, a.Bridge = "", "", nil, nil, nil, false
 	a.Candidates, a.Use, a.Inputs, a.Plain = nil, nil, nil, true
@@ -551,6 +554,7 @@ func (r *run) finish() {
 	if c.Err != nil {
 		c.Outputs = gate.Released(c.Outputs)
 	}
+	r.tell()
 	r.time(c)
 	r.missed(true)
 	r.closeRows()
@@ -562,6 +566,15 @@ func (r *run) finish() {
 		c.Finish()
 	}
 	perform(moves)
+}
+
+// tell tells the models that the client is about to have its answer.
+func (r *run) tell() {
+	for i := range r.stages {
+		for k := range r.stages[i].rows {
+			r.p.gate.Told(&r.stages[i].rows[k].call)
+		}
+	}
 }
 
 // time says where the time went: until the first row was sent to a container, and the rest.
@@ -611,6 +624,7 @@ func (r *run) Close() {
 	}
 	r.p, r.call, r.request, r.asker, r.within = nil, nil, gate.Request{}, gate.Asker{}, nil
 	r.waiter, r.timer, r.moves, r.err = nil, nil, nil, nil
+	r.parts.Reset()
 	r.pending, r.trial, r.short, r.refused = 0, false, false, false
 	r.started, r.stopped, r.expired, r.over = false, false, false, false
 	runs.Put(r)
