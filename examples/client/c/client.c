@@ -8,8 +8,7 @@ int main(void) {
                             2, 3, 0, 0, 0, 8, 0, 0, 0, 8};            // tensor: rank 2, uint8, 8 x 8
     unsigned char image[64], answer[68];
     FILE *file = fopen("examples/digits/heldout.u8", "rb");
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(6174)};
-    inet_pton(AF_INET, "127.0.0.1", &addr.sin_addr);
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(6174), .sin_addr = {inet_addr("127.0.0.1")}};
     int server = socket(AF_INET, SOCK_STREAM, 0);
     if (!file || fread(image, 64, 1, file) != 1) return perror("examples/digits/heldout.u8"), 1;
     if (connect(server, (void *)&addr, sizeof addr)) return perror("127.0.0.1:6174"), 1;
