@@ -70,6 +70,7 @@ type callers struct {
 	due    int    // rows of callers' answers that no request has followed
 	queued int    // rows of callers in the queue
 	out    int    // ... and with those that execute
+	away   int    // rows of callers that were answered, and whose clients wait for other parts
 
 	untold  []*source // whose clients wait for other parts, in no order
 	awaited int       // ... and for which a gathering waits
@@ -80,6 +81,9 @@ type callers struct {
 
 // inPlay is how many rows callers have: waiting, executing or due.
 func (cs *callers) inPlay() int { return cs.out + cs.due }
+
+// everywhere is how many rows callers have, with those whose clients wait for other parts.
+func (cs *callers) everywhere() int { return cs.inPlay() + cs.away }
 
 // begin is called at every event, before anything else, and for observers, who may come long after
 // the last event.
@@ -212,6 +216,7 @@ func (cs *callers) judge(s *source) {
 	cs.due += sign * s.owedRows
 	cs.queued += sign * s.rows
 	cs.out += sign * s.out
+	cs.away += sign * s.untold
 }
 
 // forget removes what a source that is forgotten is owed.

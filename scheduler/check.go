@@ -252,7 +252,7 @@ func (ss *sources) checkCallers(requests map[*Request]int) error {
 		unanswered[r.source]++
 		out[r.source] += r.Rows
 	}
-	owed, due, queued, all, untold, awaited := 0, 0, 0, 0, 0, 0
+	owed, due, queued, all, away, untold, awaited := 0, 0, 0, 0, 0, 0, 0
 	for _, s := range ss.byID {
 		if s.unanswered != unanswered[s] || s.out != out[s] {
 			return fmt.Errorf("source %d has %d requests with %d rows, its counts are %d and %d",
@@ -271,7 +271,7 @@ func (ss *sources) checkCallers(requests map[*Request]int) error {
 			awaited++
 		}
 		if s.caller {
-			due, queued, all = due+s.owedRows, queued+s.rows, all+s.out
+			due, queued, all, away = due+s.owedRows, queued+s.rows, all+s.out, away+s.untold
 		}
 	}
 	for s := ss.oldest; s != nil; s = s.newer {
@@ -285,9 +285,9 @@ func (ss *sources) checkCallers(requests map[*Request]int) error {
 			untold, awaited, len(ss.untold), ss.awaited)
 	case owed != 0:
 		return fmt.Errorf("%d sources are missing among those with answers that no request has followed", owed)
-	case due != ss.due || queued != ss.queued || all != ss.callers.out:
-		return fmt.Errorf("callers have %d rows due, %d queued and %d unanswered, the counts are %d, %d and %d",
-			due, queued, all, ss.due, ss.queued, ss.callers.out)
+	case due != ss.due || queued != ss.queued || all != ss.callers.out || away != ss.away:
+		return fmt.Errorf("callers have %d rows due, %d queued, %d unanswered and %d away, the counts are %d, %d, %d and %d",
+			due, queued, all, away, ss.due, ss.queued, ss.callers.out, ss.away)
 	}
 	return nil
 }

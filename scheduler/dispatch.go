@@ -112,6 +112,7 @@ func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
 					c.wakeAt(until)
 					return false
 				}
+				c.balance(q, &w, p)
 			}
 			c.cut(rep, choice{b, priority, w}, p, now, fx)
 			return true

@@ -383,7 +383,7 @@ func (c *core) level() (rows, lanes int) {
 	if lanes < 2 {
 		return math.MaxInt32 / 2, lanes
 	}
-	return (c.sources.inPlay() + lanes - 1) / lanes, lanes
+	return (c.sources.everywhere() + lanes - 1) / lanes, lanes
 }
 
 // otherFree reports whether a replica other than rep could take rows now, or be offered them, if it

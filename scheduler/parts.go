@@ -95,13 +95,16 @@ func (cs *callers) answeredPart(s *source, rows int, p *Parts) {
 	}
 	s.untold += rows
 	s.parts, s.answered = p, cs.now
+	if s.caller {
+		cs.away += rows
+	}
 }
 
 // told counts the answer of a client that had one of the source's parts before.
 func (ss *sources) told(id uint64, rows int, answered int64) {
 	ss.rests.add(ss.now - answered)
 	if s := ss.byID[id]; s != nil && s.untold > 0 { // else it was forgotten
-		ss.dropUntold(s, rows)
+		ss.dropUntold(s, min(rows, s.untold))
 		ss.owe(s, rows)
 	}
 }
@@ -111,6 +114,9 @@ func (cs *callers) dropUntold(s *source, rows int) {
 	if s.awaited {
 		s.awaited = false
 		cs.awaited--
+	}
+	if s.caller {
+		cs.away -= rows
 	}
 	if s.untold -= rows; s.untold > 0 {
 		return
@@ -182,4 +188,26 @@ func (cs *callers) leaveOff() {
 		s.awaited = false
 	}
 	cs.awaited = 0
+}
+
+// balance leaves rows of callers to the next batch, so that of two groups, of which one is here
+// while other parts of the other one execute, none has more than half of the rows, if that pays: in
+// turn each takes the longer of the time here and of the rest, while one group of all takes both.
+// Otherwise groups stay as unequal as trials and chance have made them. Rows of one source stay
+// together, as in halved.
+func (c *core) balance(q *queue, w *window, p *plan) {
+	cs := &c.sources.callers
+	if cs.away == 0 || w.bestTime > 0 || p.granted || c.rows > cs.queued {
+		return
+	}
+	if _, lanes := c.level(); lanes > 1 {
+		return // see levelled
+	}
+	all := cs.everywhere()
+	half := q.together(w.at, (all+1)/2)
+	rest := float64(cs.rests.median())
+	if half < w.rows && 2*max(p.mean(float64(half)), rest) <= rest+float64(cs.delays.median())+p.mean(float64(all)) &&
+		q.item(w.at).deadline >= p.start+2*p.planned(half) {
+		w.rows, w.room, w.why = half, half, CloseTogether
+	}
 }

@@ -14,10 +14,13 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A loopModel is the model of a stage: the time of a batch in ms.
-type loopModel struct{ fixed, row float64 }
+// A loopModel is the model of a stage: the time of a batch in ms, and its replicas.
+type loopModel struct {
+	fixed, row float64
+	replicas   int
+}
 
-func (m loopModel) String() string { return fmt.Sprintf("%g+%gn", m.fixed, m.row) }
+func (m loopModel) String() string { return fmt.Sprintf("%d of %g+%gn", m.replicas, m.fixed, m.row) }
 
 func (m loopModel) takes(rows float64) time.Duration {
 	return time.Duration((m.fixed + m.row*rows) * float64(time.Millisecond))
@@ -29,8 +32,8 @@ func (m loopModel) takes(rows float64) time.Duration {
 // a stage was not waited for when it came back, and groups became three: 0.67 to 0.9 of the
 // possible rate.
 func TestLoops(t *testing.T) {
-	fast, linear := loopModel{5, 0.5}, loopModel{20, 1}
-	constant, slow := loopModel{50, 0}, loopModel{120, 0}
+	fast, linear := loopModel{5, 0.5, 1}, loopModel{20, 1, 1}
+	constant, slow := loopModel{50, 0, 1}, loopModel{120, 0, 1}
 	for _, c := range []struct {
 		stages  []loopModel
 		clients []int
@@ -45,9 +48,14 @@ func TestLoops(t *testing.T) {
 		{[]loopModel{fast, constant}, []int{2, 8, 32}, 0.95},
 		{[]loopModel{fast, linear}, []int{2, 8, 32}, 0.9},
 		{[]loopModel{linear, fast}, []int{2, 8, 32}, 0.9},
-		{[]loopModel{linear, linear}, []int{2, 3}, 0.9},
+		{[]loopModel{linear, linear}, []int{2, 3, 8, 32}, 0.9},
+		{[]loopModel{fast, fast}, []int{8, 32}, 0.95},
 		{[]loopModel{fast, linear, constant}, []int{2, 8}, 0.95},
 		{[]loopModel{constant, linear, fast}, []int{2, 8}, 0.95},
+		{[]loopModel{{20, 1, 2}, fast}, []int{3, 8}, 0.95},
+		{[]loopModel{fast, {20, 1, 2}}, []int{3, 8}, 0.95},
+		{[]loopModel{constant, {50, 0, 2}}, []int{8, 32}, 0.95},
+		{[]loopModel{{50, 0, 2}, {50, 0, 2}}, []int{8, 32}, 0.95},
 	} {
 		for _, clients := range c.clients {
 			if budgettest.Race && clients != 2 {
@@ -65,13 +73,17 @@ func TestLoops(t *testing.T) {
 // loopThink is the time from an answer to the client's next request.
 const loopThink = 300 * time.Microsecond
 
-// possible is the rate of so many clients in the best number of groups, each at another stage.
+// possible is the rate of so many clients in the best number of groups, each at another replica.
 func possible(stages []loopModel, clients int) (best float64) {
-	for groups := 1; groups <= min(clients, len(stages)); groups++ {
+	most := 0
+	for _, m := range stages {
+		most += m.replicas
+	}
+	for groups := 1; groups <= min(clients, most); groups++ {
 		all, slowest := loopThink, time.Duration(0)
 		for _, m := range stages {
 			took := m.takes(float64(clients) / float64(groups))
-			all, slowest = all+took, max(slowest, took)
+			all, slowest = all+took, max(slowest, took/time.Duration(m.replicas))
 		}
 		best = max(best, float64(clients)/max(all, slowest*time.Duration(groups)).Seconds())
 	}
@@ -81,7 +93,7 @@ func possible(stages []loopModel, clients int) (best float64) {
 // loopRate is the rate of the answers of a pipeline of such stages to so many clients, once it
 // knows them.
 func loopRate(t *testing.T, stages []loopModel, clients int) (rate float64) {
-	const warm, length = 4 * time.Second, 6 * time.Second
+	const warm, length = 4 * time.Second, 16 * time.Second
 	onRig(t, func(r *rig) {
 		var mu sync.Mutex // guards rng
 		rng := rand.New(rand.NewPCG(1, 1))
@@ -89,11 +101,13 @@ func loopRate(t *testing.T, stages []loopModel, clients int) (rate float64) {
 		from := "x"
 		for i, m := range stages {
 			name := fmt.Sprint("s", i)
-			r.serve(name, maker, &schedtest.Worker{Exec: func(rows int) time.Duration {
-				mu.Lock()
-				defer mu.Unlock()
-				return time.Duration((1 + 0.02*rng.NormFloat64()) * float64(m.takes(float64(rows))))
-			}})
+			for range m.replicas {
+				r.serve(name, maker, &schedtest.Worker{Exec: func(rows int) time.Duration {
+					mu.Lock()
+					defer mu.Unlock()
+					return time.Duration((1 + 0.02*rng.NormFloat64()) * float64(m.takes(float64(rows))))
+				}})
+			}
 			d.Stages = append(d.Stages, admin.Stage{Name: name, Model: name, Inputs: map[string]string{"x": from}})
 			from = name + ".y"
 		}
