@@ -195,19 +195,27 @@ func (cs *callers) leaveOff() {
 // turn each takes the longer of the time here and of the rest, while one group of all takes both.
 // Otherwise groups stay as unequal as trials and chance have made them. Rows of one source stay
 // together, as in halved.
+//
+// One group of all is divided for a trial, within the share of time for that, whatever is believed:
+// what the rest takes for half of the rows is not known here. If one group is faster, the two meet
+// again.
 func (c *core) balance(q *queue, w *window, p *plan) {
 	cs := &c.sources.callers
-	if cs.away == 0 || w.bestTime > 0 || p.granted || c.rows > cs.queued {
+	if cs.rests.total == 0 || w.bestTime > 0 || p.granted || p.trials == nil || c.rows > cs.queued {
 		return
 	}
 	if _, lanes := c.level(); lanes > 1 {
 		return // see levelled
 	}
-	all := cs.everywhere()
+	all, rest := cs.everywhere(), float64(cs.rests.median())
 	half := q.together(w.at, (all+1)/2)
-	rest := float64(cs.rests.median())
-	if half < w.rows && 2*max(p.mean(float64(half)), rest) <= rest+float64(cs.delays.median())+p.mean(float64(all)) &&
-		q.item(w.at).deadline >= p.start+2*p.planned(half) {
-		w.rows, w.room, w.why = half, half, CloseTogether
+	if half >= w.rows || q.item(w.at).deadline < p.start+2*p.planned(half) {
+		return
+	}
+	here, other := p.mean(float64(all)), rest+float64(cs.delays.median())
+	trial := cs.away == 0
+	if trial && w.rows == all && p.trials.divided == 0 && other > leastGain*here ||
+		!trial && 2*max(p.mean(float64(half)), rest) <= other+here {
+		w.rows, w.room, w.why, w.divides = half, half, CloseTogether, trial
 	}
 }

@@ -354,9 +354,9 @@ func (r *Replica) learn(b *Batch, now int64) {
 	}
 	if b.bestTime > 0 {
 		r.trials.decide(took, b.Rows, b.bestTime, r.profile.spread.stall, now > b.medianDeadline)
-		if b.divides {
-			r.trials.divided += float64(took)
-		}
+	}
+	if b.divides {
+		r.trials.divided += float64(took)
 	}
 	r.trials.work(r.sharing.part(took), r.profile.contradictions)
 	r.strategy.learn(b.Rows, b.limit, took)

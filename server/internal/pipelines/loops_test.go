@@ -61,12 +61,23 @@ func TestLoops(t *testing.T) {
 			if budgettest.Race && clients != 2 {
 				continue // it takes ten times as long
 			}
-			if of := loopRate(t, c.stages, clients) / possible(c.stages, clients); of < c.share {
+			of := loopRate(t, c.stages, c.stages, clients, 4*time.Second) / possible(c.stages, clients)
+			if of < c.share {
 				t.Errorf("%v, %d clients: %.3f of the possible rate, want %g", c.stages, clients, of, c.share)
 			} else {
 				t.Logf("%v, %d clients: %.3f", c.stages, clients, of)
 			}
 		}
+	}
+}
+
+// TestLoopsChange: clients that became one group, as two are no faster at stages of constant time,
+// become two at stages whose time grows with the rows, within a minute.
+func TestLoopsChange(t *testing.T) {
+	constant, proportional := loopModel{120, 0, 1}, loopModel{1, 5, 1}
+	first, then := []loopModel{constant, {5, 0.5, 1}}, []loopModel{proportional, proportional}
+	if of := loopRate(t, first, then, 8, time.Minute) / possible(then, 8); of < 0.95 {
+		t.Errorf("%.3f of the possible rate, want 0.95", of)
 	}
 }
 
@@ -91,10 +102,11 @@ func possible(stages []loopModel, clients int) (best float64) {
 }
 
 // loopRate is the rate of the answers of a pipeline of such stages to so many clients, once it
-// knows them.
-func loopRate(t *testing.T, stages []loopModel, clients int) (rate float64) {
-	const warm, length = 4 * time.Second, 16 * time.Second
+// knows them: after warm. In the first seconds its stages are other ones.
+func loopRate(t *testing.T, first, stages []loopModel, clients int, warm time.Duration) (rate float64) {
+	const others, length = 4 * time.Second, 16 * time.Second
 	onRig(t, func(r *rig) {
+		began := time.Now()
 		var mu sync.Mutex // guards rng
 		rng := rand.New(rand.NewPCG(1, 1))
 		d := Definition{Name: "p", Inputs: []string{"x"}}
@@ -105,7 +117,11 @@ func loopRate(t *testing.T, stages []loopModel, clients int) (rate float64) {
 				r.serve(name, maker, &schedtest.Worker{Exec: func(rows int) time.Duration {
 					mu.Lock()
 					defer mu.Unlock()
-					return time.Duration((1 + 0.02*rng.NormFloat64()) * float64(m.takes(float64(rows))))
+					took := m.takes(float64(rows))
+					if time.Since(began) < others {
+						took = first[i].takes(float64(rows))
+					}
+					return time.Duration((1 + 0.02*rng.NormFloat64()) * float64(took))
 				}})
 			}
 			d.Stages = append(d.Stages, admin.Stage{Name: name, Model: name, Inputs: map[string]string{"x": from}})
@@ -113,13 +129,14 @@ func loopRate(t *testing.T, stages []loopModel, clients int) (rate float64) {
 		}
 		d.Outputs = map[string]string{"y": from}
 		r.define(d)
-		answers := make([]int, clients)
-		began := time.Now()
+		answers, phases := make([]int, clients), make([]time.Duration, clients)
+		for i := range phases {
+			phases[i] = time.Duration(rng.Int64N(int64(50 * time.Millisecond)))
+		}
 		var all sync.WaitGroup
 		for i := range clients {
-			phase := time.Duration(rng.Int64N(int64(50 * time.Millisecond)))
 			all.Go(func() {
-				for time.Sleep(phase); time.Since(began) < warm+length; time.Sleep(loopThink) {
+				for time.Sleep(phases[i]); time.Since(began) < warm+length; time.Sleep(loopThink) {
 					q := gate.Request{Model: "p", Source: uint64(1 + i), Inputs: []tensor.Tensor{thing(1, 2)}}
 					a := r.ask(&q)
 					if a.Err != nil {
