@@ -184,7 +184,7 @@ func promises(rounds []round) []ratio.Ratio {
 		each("the same, by calls", ratio.Reported, 0, batch(calls)),
 		each("time of one more stage at the median, with the way to a container and back, µs", ratio.AtMost, 300,
 			func(r round) float64 { return float64(r.stage) / float64(time.Microsecond) }),
-		each("decodes of a picture", ratio.AtMost, 2, func(r round) float64 { return r.pipeline[crowd].decodes }),
+		each("decodes of a picture", ratio.AtMost, 1.1, func(r round) float64 { return r.pipeline[crowd].decodes }),
 	}
 }
 

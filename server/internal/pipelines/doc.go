@@ -38,6 +38,10 @@
 //     several rows are joined. What the request's tensors came in is their door's until the answer
 //     is written.
 //
+//   - What a container has decoded of a file in the request is handed on to the stages after it, by
+//     shared memory between containers and server (opened.go, scheduler.Opened): pixels are what a
+//     stage has computed, and the file is there for whoever cannot use them.
+//
 //   - The rows of a stage must be answered early enough for the stages after it: their deadline is
 //     that of the request, less what those take at least, by the optimistic times of the fastest
 //     replicas. So the admission of the first stage counts the rest, and a stage that cannot be in
