@@ -20,7 +20,7 @@ class Ready(NamedTuple):
     batch: Batch
     lent: list[Loan]
     seconds: float
-    """How long that took."""
+    """How long that took, from when another thread was asked to."""
 
 
 class Ahead:
@@ -30,14 +30,17 @@ class Ahead:
         self._make = make
         self._ready: Ready | None = None
         self._future: concurrent.futures.Future[None] | None = None
+        self._asked = 0.0
 
     def begin(self) -> None:
         """Have another thread make it ready."""
+        self._asked = time.monotonic()
         self._future = threads().submit(self._run)
 
     def take(self) -> Ready:
         """What is ready. Nothing else refers to it: the function's inputs may be lent."""
         if self._future is None or self._future.cancel():
+            self._asked = 0.0
             self._run()
         else:
             self._future.result()
@@ -46,6 +49,6 @@ class Ahead:
         return ready
 
     def _run(self) -> None:
-        began = time.monotonic()
+        began = self._asked or time.monotonic()
         inputs, batch, lent = self._make()
         self._ready = Ready(inputs, batch, lent, time.monotonic() - began)

@@ -289,14 +289,16 @@ class Image(Tensor):
         return Fit(height, width, inner_height / height, inner_width / width, top, left)
 
     def cut(
-        self, picture: Picture, region: npt.ArrayLike, out: Array | None = None
+        self, picture: Picture, region: npt.ArrayLike | Place, out: Array | None = None
     ) -> tuple[Array, Fit]:
         """The pixels of a region of a picture. PictureError if it is none."""
         part = cut(picture, self._placed(region, picture.height, picture.width), self.fill)
         pixels, fit = self.fit(self._laid(part.pixels), out=out)
         return pixels, fit.of(part, picture)
 
-    def opened(self, file: Buffer, wanted: Sequence[npt.ArrayLike] | Array, before: Picture | None = None) -> Picture:
+    def opened(
+        self, file: Buffer, wanted: Sequence[npt.ArrayLike | Place], before: Picture | None = None
+    ) -> Picture:
         """The picture in a file, decoded for some regions of it.
 
         A JPEG of which all regions are made smaller is decoded smaller at once, with no less pixels
@@ -311,13 +313,6 @@ class Image(Tensor):
         picture.pixels.flags.writeable = False
         return picture
 
-    def _looked(
-        self, file: Buffer, wanted: Sequence[npt.ArrayLike] | Array, pictures: Pictures, i: int
-    ) -> Picture | None:
-        """The picture in a file as another container has decoded it; None if that will not do."""
-        said = header(file)
-        return pictures.look(i, said, self.channels, self._step(self._sides(wanted, *said.size)))
-
     def _decoded(self, file: Buffer, said: Header, step: int) -> Picture:
         """The picture in a file, a JPEG with one pixel for ``step`` of it."""
         step = step if said.kind == "JPEG" else 1
@@ -325,7 +320,9 @@ class Image(Tensor):
         height, width = said.size if step > 1 else pixels.shape[:2]
         return Picture(pixels, height, width, step)
 
-    def _sides(self, wanted: Sequence[npt.ArrayLike] | Array, height: int, width: int) -> Iterator[tuple[float, float]]:
+    def _sides(
+        self, wanted: Sequence[npt.ArrayLike | Place], height: int, width: int
+    ) -> Iterator[tuple[float, float]]:
         """The heights and widths of regions, without those that fail alone."""
         for region in wanted:
             with contextlib.suppress(PictureError):
@@ -339,7 +336,9 @@ class Image(Tensor):
         scale = min((least(high / self.height, wide / self.width) for high, wide in sides), default=1)
         return next((step for step in STEPS if step <= scale), 1)
 
-    def _placed(self, region: npt.ArrayLike, height: int, width: int) -> Place:
+    def _placed(self, region: npt.ArrayLike | Place, height: int, width: int) -> Place:
+        if isinstance(region, Place):
+            return region
         proportions = self.height / self.width if self.context and self.height and self.width else None
         return placed(checked(region), height, width, self.margin, proportions)
 
@@ -457,36 +456,47 @@ def _cut(
 ) -> Array | list[Array]:
     """The pixels of regions. Each picture is decoded once for all of its rows."""
     wanted: list[list[int]] = [[] for _ in given.pictures]
-    for row, place in enumerate(given.of):
-        wanted[place].append(row)
+    for row, i in enumerate(given.of):
+        wanted[i].append(row)
     pictures: list[Picture | str] = [""] * len(wanted)
+    regions: list[Array | Place] = list(given.corners)
 
-    def open_(place: int) -> None:
-        file = given.pictures[place]
-        if not wanted[place]:
+    def place(i: int, height: int, width: int) -> list[Place]:
+        """Place the regions of a picture, once for all uses. Those that fail stay as they are."""
+        for row in wanted[i]:
+            with contextlib.suppress(PictureError):
+                regions[row] = image._placed(regions[row], height, width)
+        return [region for row in wanted[i] if isinstance(region := regions[row], Place)]
+
+    def open_(i: int) -> None:
+        file = given.pictures[i]
+        if not wanted[i]:
             return
         if isinstance(file, np.ndarray):
             pixels = image._unlaid(file)
-            pictures[place] = Picture(pixels, *pixels.shape[:2])
+            pictures[i] = Picture(pixels, *pixels.shape[:2])
             return
-        corners = given.corners[wanted[place]]
         try:
-            if shared is not None and (picture := image._looked(file, corners, shared, place)):
-                pictures[place] = picture
+            said = header(file)
+            places = place(i, *said.size)
+            if shared is not None and (
+                picture := shared.look(i, said, image.channels, image._step(one.sides for one in places))
+            ):
+                pictures[i] = picture
                 return
-            pictures[place] = (
-                KEPT.get(given.keys[place], lambda before: image.opened(file, corners, before))
+            pictures[i] = (
+                KEPT.get(given.keys[i], lambda before: image.opened(file, places, before))
                 if given.keys
-                else image.opened(file, corners)
+                else image.opened(file, places)
             )
         except PictureError as e:
-            pictures[place] = str(e)
+            pictures[i] = str(e)
 
     def one(row: int, out: Array | None) -> tuple[Array, Fit]:
         picture = pictures[given.of[row]]
         if isinstance(picture, str):
             raise PictureError(picture)
-        return image.cut(picture, given.corners[row], out)
+        return image.cut(picture, regions[row], out)
 
     each(open_, len(wanted))
     return _made(image, len(given.of), one, fits, faults, own=True)
