@@ -232,13 +232,13 @@ class Image(Tensor):
         """The same for picture ``i`` of those that other models look at, too."""
         said = header(file)
         step = self._step([said.size])
-        picture = pictures.look(i, said, self.channels, step)
-        if picture is None:
-            picture = self._decoded(file, said, step)
-            pictures.hand_on(i, picture)
-        pixels, fit = self._fitted(picture, out)
-        # Without a size there is nothing to compute: the pixels are those that were handed on.
-        return pixels if self.resize else pixels.copy(), fit
+        if (picture := pictures.look(i, said, self.channels, step)) is not None:
+            pixels, fit = self._fitted(picture, out)
+            # Without a size nothing was computed, and the function may keep what it gets.
+            return pixels.copy() if 0 in self.sizes else pixels, fit
+        picture = self._decoded(file, said, step)
+        pictures.hand_on(i, picture)
+        return self._fitted(picture, out)
 
     def _fitted(self, picture: Picture, out: Array | None) -> tuple[Array, Fit]:
         """The pixels for the function from a whole picture."""
