@@ -20,6 +20,10 @@ func (s *Scheduler) SubmitNext(rs ...*Request) {
 // apart: the first one to be delivered releases what there is.
 type successors struct {
 	delivering atomic.Int32 // batches
+	// waiting is len(held), or what it is about to be: hold writes it before it reads delivering,
+	// and release reads it after it has written that, so that batches that make nothing possible,
+	// nearly all, take no lock.
+	waiting atomic.Int32
 
 	mu    sync.Mutex // guards all below
 	held  []*Request
@@ -30,7 +34,9 @@ type successors struct {
 func (n *successors) hold(rs []*Request) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.waiting.Add(int32(len(rs)))
 	if n.delivering.Load() == 0 {
+		n.waiting.Add(-int32(len(rs)))
 		return false
 	}
 	n.held = append(n.held, rs...)
@@ -40,9 +46,12 @@ func (n *successors) hold(rs []*Request) bool {
 // release submits what waits, once a batch is delivered.
 func (s *Scheduler) release() {
 	n := &s.successors
-	n.delivering.Add(-1)
+	if n.delivering.Add(-1); n.waiting.Load() == 0 {
+		return
+	}
 	n.mu.Lock()
 	held := n.held
+	n.waiting.Add(-int32(len(held)))
 	n.held, n.spare = n.spare, nil
 	n.mu.Unlock()
 	if len(held) == 0 {
