@@ -56,10 +56,15 @@ func (d *delivery) Read(n int) (mem.BufferSlice, error) {
 
 var testLimits = gate.Limits{MessageBytes: 64 << 20, MetadataBytes: 1 << 16, Tensors: 255, Rank: 255}
 
-// receive reads a request from a delivery, with memory of a pool.
-func (d *delivery) receive(pool *tensor.Pool) (*request, error) {
+// doorOf returns a door with memory of a pool.
+func doorOf(pool *tensor.Pool) *Door {
 	door := new(Door)
 	door.settings.Store(&Settings{Limits: testLimits, Memory: gate.Memory{Pool: pool}})
+	return door
+}
+
+// receive reads a request from a delivery.
+func (d *delivery) receive(door *Door) (*request, error) {
 	r := new(request)
 	_, err := wire.New(d, statusOf).Receive(door.bounds(r), false, r.read)
 	return r, err
@@ -67,7 +72,7 @@ func (d *delivery) receive(pool *tensor.Pool) (*request, error) {
 
 // decode reads a request from frames of that size.
 func decode(data []byte, frame int, pool *tensor.Pool) (*request, error) {
-	return (&delivery{data: data, announced: len(data), frame: frame}).receive(pool)
+	return (&delivery{data: data, announced: len(data), frame: frame}).receive(doorOf(pool))
 }
 
 // compare returns how a request differs from what the generated code reads; "" if it does not.
@@ -417,9 +422,10 @@ func TestAllocations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := new(outbox)
+	door, c := doorOf(pool), new(outbox)
 	allocated := bytesPer(50, func() {
-		r, err := decode(data, len(data), pool) // the transport owns the frames
+		// The transport owns the frames.
+		r, err := (&delivery{data: data, announced: len(data), frame: len(data)}).receive(door)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -470,7 +476,7 @@ func TestMemoryComesAtOnce(t *testing.T) {
 	data = protowire.AppendVarint(protowire.AppendTag(data, 7, protowire.BytesType), 64<<20) // raw_input_contents
 	announced := len(data) + 64<<20
 	r, err := (&delivery{data: append(data, make([]byte, 2<<20)...), announced: announced, frame: 16 << 10}).
-		receive(pool)
+		receive(doorOf(pool))
 	if n := pool.InUse(); err == nil || n > 16<<20 {
 		t.Errorf("%d bytes are taken for 2 MiB that arrived (%v)", n, err)
 	}
