@@ -23,10 +23,13 @@ func newPool(c config.Config, log *slog.Logger) (*tensor.Pool, *containers.Arena
 	return tensor.NewPoolFrom(a, payloads), a
 }
 
-// WatchShared registers f to be called each time that the shared memory of containers has grown or
-// shrunk noticeably, for code that limits the memory of the process. Any goroutine may call
-// WatchShared, and may call f.
-func (s *Server) WatchShared(f func()) { s.arena.Watch(f) }
+// WatchShared registers f to be called each time that SharedBytes may have changed noticeably, for
+// code that limits the memory of the process. Any goroutine may call WatchShared, and may call f.
+func (s *Server) WatchShared(f func()) {
+	s.arena.Watch(f)
+	s.regions.Watch(f)
+}
 
-// SharedBytes returns the size of the memory for payloads outside the heap, in use and idle.
-func (s *Server) SharedBytes() int64 { return s.arena.Shared() }
+// SharedBytes returns the size of the memory for payloads outside the heap: that which containers
+// share, in use and idle, and that which outputs have taken in files of clients.
+func (s *Server) SharedBytes() int64 { return s.arena.Shared() + s.regions.Made() }

@@ -32,7 +32,7 @@ import (
 // frames of streams, files of pictures, bodies that unpack to thirty times the budget, and outputs
 // in files of shared memory that have no memory, of which clients keep some open, mapped or named.
 // In a cgroup of the budget and 30 % the kernel ends nothing, and it charges at most the budget and
-// a quarter.
+// an eighth: memory that the files took from the heap is no longer the heap's.
 func TestE2ENothingOutsideTheBudget(t *testing.T) {
 	g, err := newCgroup(t, budget*13/10)
 	if err != nil {
@@ -102,7 +102,7 @@ func TestE2ENothingOutsideTheBudget(t *testing.T) {
 	if killed != 0 {
 		t.Errorf("the kernel ended %d processes for want of memory", killed)
 	}
-	if most > budget*5/4 {
+	if most > budget*9/8 {
 		t.Errorf("%d MiB were charged to the cgroup at the most, with a budget of %d MiB", most>>20, budget>>20)
 	}
 	for what := range answers.of {

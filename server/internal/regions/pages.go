@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +23,8 @@ import (
 // To know when a file has ended without keeping it open, it watches the inode: the kernel reports
 // its deletion after the last name, descriptor and mapping have gone.
 type accounts struct {
-	pool *tensor.Pool // a part of the payload budget
+	pool    *tensor.Pool           // a part of the payload budget
+	changed atomic.Pointer[func()] // called without mu each time that the charges have changed
 
 	mu    sync.Mutex
 	watch int           // the inotify descriptor; -1: not open
@@ -55,6 +57,7 @@ func (a *accounts) charge(f *os.File, from, to int64) error {
 	if n == 0 || err != nil {
 		return err
 	}
+	defer a.notify()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sweep()
@@ -119,6 +122,7 @@ func (a *accounts) sweep() {
 
 // tick sweeps as long as there is a file.
 func (a *accounts) tick() {
+	defer a.notify()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.timer == nil { // closed
@@ -149,6 +153,12 @@ func (a *accounts) close() {
 		a.pool.Unreserve(n)
 	}
 	clear(a.files)
+}
+
+func (a *accounts) notify() {
+	if f := a.changed.Load(); f != nil {
+		(*f)()
+	}
 }
 
 // charged returns the bytes that are charged.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -50,9 +51,11 @@ func put(t *testing.T, g *Registry, region string, offset int64, pages int) erro
 }
 
 // The memory that the server takes in a file without any is charged once, and a part of the budget
-// is the most that it takes.
+// is the most that it takes. Whoever watches is told each figure.
 func TestPagesAreCharged(t *testing.T) {
 	g, pool, dir := sparse(t)
+	var told atomic.Int64
+	g.Watch(func() { told.Store(g.Made()) })
 	for name, size := range map[string]int64{"sparse": 1 << 30, "full": 32 * page} {
 		f, err := os.Create(filepath.Join(dir, name))
 		if err == nil {
@@ -91,9 +94,10 @@ func TestPagesAreCharged(t *testing.T) {
 		if errors.Is(err, scheduler.ErrOverloaded) != c.full || err != nil && !strings.Contains(err.Error(), "limits.payload_bytes") {
 			t.Errorf("%d pages at %d of %s: %v", c.pages, c.offset, c.region, err)
 		}
-		if got := pool.InUse(); got != c.want*page || g.Usage().Made != got {
-			t.Errorf("after %d pages at %d of %s: %d bytes are charged, expected %d pages", c.pages, c.offset, c.region,
-				got, c.want)
+		got := pool.InUse()
+		if got != c.want*page || g.Usage().Made != got || told.Load() != got {
+			t.Errorf("after %d pages at %d of %s: %d bytes are charged and %d told, expected %d pages",
+				c.pages, c.offset, c.region, got, told.Load(), c.want)
 		}
 	}
 	// A file that its client has truncated has less.
@@ -103,8 +107,8 @@ func TestPagesAreCharged(t *testing.T) {
 	if err := os.Truncate(filepath.Join(dir, "sparse"), 1<<30); err != nil {
 		t.Fatal(err)
 	}
-	if err := put(t, g, "sparse", 256<<20, 2); err != nil || pool.InUse() != 5*page {
-		t.Errorf("in a truncated file: %v, %d bytes are charged", err, pool.InUse())
+	if err := put(t, g, "sparse", 256<<20, 2); err != nil || pool.InUse() != 5*page || told.Load() != 5*page {
+		t.Errorf("in a truncated file: %v, %d bytes are charged and %d told", err, pool.InUse(), told.Load())
 	}
 }
 

@@ -253,6 +253,12 @@ func (g *Registry) note(client Client, action, name string, after any, err error
 	g.Trail.Add(e)
 }
 
+// Watch has f called, without locks, each time that Made may have changed.
+func (g *Registry) Watch(f func()) { g.pages.changed.Store(&f) }
+
+// Made returns the memory that the server has taken in files by writing outputs there.
+func (g *Registry) Made() int64 { return g.pages.charged() }
+
 // Close removes all regions. No request uses one any more.
 func (g *Registry) Close() {
 	g.pages.close()

@@ -12,7 +12,7 @@ type Usage struct {
 	Regions int
 	Limit   int               // of regions; 0: shared memory is off
 	Bytes   int64             // sum over all regions, which may overlap
-	Made    int64             // of memory that the server has taken in files by writing outputs
+	Made    int64             // as [Registry.Made] returns it
 	Refused map[string]uint64 // by reason; has all reasons
 }
 
@@ -51,7 +51,7 @@ func reasonOf(err error) reason {
 
 // Usage returns the current figures.
 func (g *Registry) Usage() Usage {
-	u := Usage{Made: g.pages.charged(), Refused: make(map[string]uint64, refusals)}
+	u := Usage{Made: g.Made(), Refused: make(map[string]uint64, refusals)}
 	for why := range reasons {
 		u.Refused[reasons[why]] = g.refused[why].Load()
 	}
