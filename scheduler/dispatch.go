@@ -53,6 +53,10 @@ func (c *core) next(now int64) (best *Replica, bestStart int64) {
 		}
 		n := min(rep.sharing.whole(c.rows), rep.profile.explored())
 		at, start := rep.ready(n, now)
+		if at > now && at < never && c.complete(rep) {
+			c.wakeAt(at) // if it declines now
+			at = now
+		}
 		if at <= now && !rep.sound() && slices.ContainsFunc(c.replicas, (*Replica).sound) {
 			at = max(now, rep.heldOff())
 		}

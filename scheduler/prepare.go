@@ -14,7 +14,9 @@ type preparing struct{ row float64 } // ns, mean of the latest batches
 const (
 	preparingFade = 1.0 / 8
 	// Of the execution: preparation that takes less is no reason to send a batch that could grow.
-	leastPreparing = 1.0 / 8
+	leastPreparing = 1.0 / 32
+	// The share of callers that have asked again when one group of all is here.
+	mostBack = 0.9
 )
 
 // learn adds a batch whose inputs took ns; 0: the container did not say.
@@ -37,27 +39,38 @@ func (c *core) waits(rep *Replica, w *window, p *plan) bool {
 }
 
 // overlaps reports whether the preparation of a window is worth more than what may join it until
-// the answer: rows of callers that execute now.
+// the answer: rows of callers that execute now, or that are about to ask.
 func (c *core) overlaps(rep *Replica, w *window, p *plan) bool {
 	if !rep.prepares(w.rows, p) { // the usual case, at each arrival: it must cost nothing
 		return false
 	}
+	if _, half := c.half(); w.rows < half && c.sources.due > 0 {
+		return false // else each part of a group that has come apart would be executed alone
+	}
 	return c.inTurn(rep, w.rows, min(rep.callersExecuting(), w.room-w.rows), p)
 }
 
-// prepares reports whether the preparation of some rows is a large part of their execution.
+// prepares reports whether the preparation of some rows is no trifle beside their execution.
 func (r *Replica) prepares(rows int, p *plan) bool {
 	return r.preparing.row > 0 && float64(r.preparing.of(rows)) >= leastPreparing*p.mean(float64(rows))
 }
 
-// halved leaves half of the callers' rows to the batch that is prepared while an idle replica
-// executes this one, if that pays. Otherwise callers that have met once would all be prepared first
-// and executed then, for ever. Rows of one source stay together: it may ask again when it has all.
+// complete reports whether a busy replica that prepares batches may have the next one at once, as
+// nobody is about to ask before it answers: all rows that wait are of callers, and it executes all
+// other rows of callers.
+func (c *core) complete(rep *Replica) bool {
+	cs := &c.sources
+	return rep.preparing.row > 0 && cs.queued > 0 && cs.queued == c.rows && cs.due+cs.away == 0 &&
+		cs.out-cs.queued == rep.callersExecuting()
+}
+
+// halved leaves half of the callers' rows to the batch that is prepared while the replica executes
+// this one, if that pays. Otherwise callers that have met once would all be prepared first and
+// executed then, for ever, and unequal groups stay so. Rows of one source stay together: it may ask
+// again when it has all.
 func (c *core) halved(rep *Replica, q *queue, w *window, p *plan) {
-	all, _ := c.level()
-	all = min(all, c.sources.inPlay())
-	half := (all + 1) / 2
-	if rep.busy() || w.bestTime > 0 || !rep.prepares(half, p) {
+	all, half := c.half()
+	if w.bestTime > 0 || !rep.prepares(half, p) {
 		return
 	}
 	half = max(half, q.together(w.at, half))
@@ -67,14 +80,23 @@ func (c *core) halved(rep *Replica, q *queue, w *window, p *plan) {
 	}
 }
 
+// half is how many rows of callers a replica has in turn, and half of them.
+func (c *core) half() (all, half int) {
+	all, _ = c.level()
+	all = min(all, c.sources.inPlay())
+	return all, (all + 1) / 2
+}
+
 // inTurn reports whether two groups of rows in turn, each prepared while the other executes, are
 // answered as soon as one group of all. In turn they take both executions. Together they take one
 // larger execution, and the time in which the replica has nothing to do: the preparation of all,
-// and the way to the callers of the second group and back.
+// and the way of nearly all to the callers and back. It is known of the groups that there are; that
+// of all is longer if they share something on it, such as the models of other stages.
 func (c *core) inTurn(rep *Replica, rows, others int, p *plan) bool {
 	all := rows + others
-	return others == 0 || p.mean(float64(rows))+p.mean(float64(others)) <=
-		float64(c.sources.delays.median())+float64(rep.preparing.of(all))+p.mean(float64(all))
+	turns := p.mean(float64(rows)) + p.mean(float64(others))
+	way := float64(c.sources.delays.within(mostBack))
+	return others == 0 || turns <= way+float64(rep.preparing.of(all))+p.mean(float64(all))
 }
 
 // together counts the rows from a place on of at least n rows, with all that follow from the source

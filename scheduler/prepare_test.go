@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -45,12 +46,13 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// A looper sends a request, and another one on each answer.
+// A looper sends a request, and another one on each answer, 300 µs later unless back says when.
 type looper struct {
 	scheduler.Request
 	sched    *scheduler.Scheduler
 	clock    *schedtest.Clock
 	patience time.Duration
+	back     func() time.Duration
 	answered *[]error
 }
 
@@ -59,7 +61,11 @@ func (l *looper) Complete(r *scheduler.Request) {
 	for _, out := range r.Outputs {
 		out.Release()
 	}
-	l.clock.AfterFunc(300*time.Microsecond, l.ask)
+	after := 300 * time.Microsecond
+	if l.back != nil {
+		after = l.back()
+	}
+	l.clock.AfterFunc(after, l.ask)
 }
 
 func (l *looper) ask() {
@@ -71,6 +77,12 @@ func (l *looper) ask() {
 // loops has clients, which begin one after the other, ask a preparer for some rows each, and
 // returns the answers of ten seconds after a while.
 func loops(t *testing.T, rows int, begin []time.Duration, patience, after time.Duration, p *preparer) []error {
+	return loopsBack(t, rows, begin, patience, after, p, nil)
+}
+
+// loopsBack is loops of clients that ask again when back says.
+func loopsBack(t *testing.T, rows int, begin []time.Duration, patience, after time.Duration, p *preparer,
+	back func(*schedtest.Clock) time.Duration) []error {
 	p.clock = schedtest.NewClock()
 	sched, err := scheduler.New(scheduler.Config{Clock: p.clock})
 	if err != nil {
@@ -90,6 +102,9 @@ func loops(t *testing.T, rows int, begin []time.Duration, patience, after time.D
 	var answered []error
 	for i, at := range begin {
 		l := &looper{sched: sched, clock: p.clock, patience: patience, answered: &answered}
+		if back != nil {
+			l.back = func() time.Duration { return back(p.clock) }
+		}
 		l.Model, l.Inputs, l.Rows, l.Source = rep.Model(), []tensor.Tensor{x}, rows, uint64(1+i)
 		p.clock.AfterFunc(at, l.ask)
 	}
@@ -141,6 +156,44 @@ func TestPreparation(t *testing.T) {
 					t.Errorf("%.1f answers/s, want %.0f", rate, c.least)
 				}
 			})
+		}
+	}
+}
+
+// TestPreparationInTurn: clients whose way back takes nearly as long as an execution, as by another
+// model with two replicas, are two groups in turn. One group of all would wait for all of its ways,
+// and a group that comes apart must not become two.
+func TestPreparationInTurn(t *testing.T) {
+	for _, c := range []struct {
+		way, late time.Duration // of the way back beyond the other model, and of preparation in the mean
+		least     float64       // answers/s, of 119
+	}{
+		{time.Millisecond, 700 * time.Microsecond, 110}, // 106 if short preparation is waited for
+		{time.Millisecond, 3 * time.Millisecond, 112},   // 110 if it begins no sooner than it must
+		{6 * time.Millisecond, 3 * time.Millisecond, 100.5},
+	} {
+		rng := rand.New(rand.NewPCG(1, 1))
+		noise := func(mean time.Duration) time.Duration { return time.Duration(rng.ExpFloat64() * float64(mean)) }
+		var free [2]time.Time // of the other model's replicas
+		back := func(clock *schedtest.Clock) time.Duration {
+			i := 0
+			if free[1].Before(free[0]) {
+				i = 1
+			}
+			free[i] = later(clock.Now(), free[i]).Add(9 * time.Millisecond)
+			late := noise(500 * time.Microsecond)
+			if rng.IntN(20) == 0 {
+				late += 6 * time.Millisecond
+			}
+			return free[i].Sub(clock.Now()) + c.way + late
+		}
+		p := &preparer{exec: schedtest.Linear(16*time.Millisecond, 50*time.Microsecond),
+			prepare: func(int) time.Duration { return time.Millisecond + noise(c.late) }}
+		answered := loopsBack(t, 8, apart(4, 7*time.Millisecond), 2*time.Second, 5*time.Second, p, back)
+		rate := float64(len(answered)) / 10
+		t.Logf("%v, %v: %.1f answers/s", c.way, c.late, rate)
+		if rate < c.least {
+			t.Errorf("%v, %v: %.1f answers/s, want %v", c.way, c.late, rate, c.least)
 		}
 	}
 }
