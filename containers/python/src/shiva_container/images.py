@@ -19,7 +19,7 @@ from .kept import KEPT
 from .memory import MEMORY
 from .opened import Pictures
 from .pictures import CHANNELS, STEPS, Header, PictureError, decode, each, header, need, resized
-from .regions import Cut, Picture, Place, checked, cut, moved, placed, upright
+from .regions import SAME, Cut, Picture, Place, checked, cut, moved, placed, upright
 from .tensors import Array, Buffer, DeclarationError, Tensor
 
 RESIZES = ("stretch", "letterbox", "crop")
@@ -61,7 +61,7 @@ class Fit:
         floats = given if given.dtype.kind == "f" else given.astype(np.float64)
         found = (floats - (self.left, self.top)) / (self.scale_x, self.scale_y)
         if self.back:
-            found = moved(np.array(self.back), found)
+            found = moved(self.back, found)
         if clip:
             found = np.clip(found, 0, (self.width, self.height))
         return found.astype(floats.dtype)
@@ -80,9 +80,9 @@ class Fit:
     def of(self, region: Cut, picture: Picture) -> Fit:
         """The fit of the whole picture, if this is that of a region which was cut out of it."""
         if not upright(region.back):
-            rows = tuple(tuple(map(float, row)) for row in region.back)
-            return Fit(picture.height, picture.width, self.scale_y, self.scale_x, self.top, self.left, rows)
-        (step_x, _, left), (_, step_y, top), _ = region.back.tolist()
+            scale, at = (self.scale_y, self.scale_x), (self.top, self.left)
+            return Fit(picture.height, picture.width, *scale, *at, region.back)
+        (step_x, _, left), (_, step_y, top), _ = region.back
         scale_y, scale_x = self.scale_y / step_y, self.scale_x / step_x
         return Fit(
             picture.height, picture.width, scale_y, scale_x, self.top - top * scale_y, self.left - left * scale_x
@@ -243,7 +243,7 @@ class Image(Tensor):
     def _fitted(self, picture: Picture, out: Array | None) -> tuple[Array, Fit]:
         """The pixels for the function from a whole picture."""
         pixels, fit = self.fit(self._laid(picture.pixels), out=out)
-        return pixels, fit if picture.step == 1 else fit.of(Cut(picture.pixels, picture.back), picture)
+        return pixels, fit if picture.step == 1 else fit.of(Cut(picture.pixels, picture.back(SAME)), picture)
 
     def fit(
         self, pixels: Array, region: npt.ArrayLike | None = None, out: Array | None = None
@@ -468,22 +468,21 @@ def _cut(
                 regions[row] = image._placed(regions[row], height, width)
         return [region for row in wanted[i] if isinstance(region := regions[row], Place)]
 
-    def open_(i: int) -> None:
-        file = given.pictures[i]
-        if not wanted[i]:
-            return
-        if isinstance(file, np.ndarray):
-            pixels = image._unlaid(file)
-            pictures[i] = Picture(pixels, *pixels.shape[:2])
-            return
+    def looked(i: int, file: Buffer) -> bool:
+        """Whether a file need not be decoded: others have done that, or it is none."""
+        if shared is None:
+            return False
         try:
             said = header(file)
-            places = place(i, *said.size)
-            if shared is not None and (
-                picture := shared.look(i, said, image.channels, image._step(one.sides for one in places))
-            ):
-                pictures[i] = picture
-                return
+            step = image._step(one.sides for one in place(i, *said.size))
+            pictures[i] = shared.look(i, said, image.channels, step) or ""
+        except PictureError as e:
+            pictures[i] = str(e)
+        return pictures[i] != ""
+
+    def open_(i: int, file: Buffer) -> None:
+        try:
+            places = place(i, *header(file).size)
             pictures[i] = (
                 KEPT.get(given.keys[i], lambda before: image.opened(file, places, before))
                 if given.keys
@@ -498,7 +497,14 @@ def _cut(
             raise PictureError(picture)
         return image.cut(picture, regions[row], out)
 
-    each(open_, len(wanted))
+    files: list[tuple[int, Buffer]] = []
+    for i, file in enumerate(given.pictures):
+        if isinstance(file, np.ndarray):
+            pixels = image._unlaid(file)
+            pictures[i] = Picture(pixels, *pixels.shape[:2])
+        elif wanted[i] and not looked(i, file):
+            files.append((i, file))
+    each(lambda n: open_(*files[n]), len(files))
     return _made(image, len(given.of), one, fits, faults, own=True)
 
 

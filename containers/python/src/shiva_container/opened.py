@@ -51,7 +51,7 @@ class Pictures:
         """Let the server have what was decoded, if it wants that and has memory for it."""
         wanted = self._wanted.get(i)
         size = picture.pixels.nbytes
-        if wanted is None or picture.step > wanted.step or size < MIN_SHARED or picture.origin.any():
+        if wanted is None or picture.step > wanted.step or size < MIN_SHARED or any(picture.origin):
             return
         region = self._arena.output(self._batch_id, size)
         if region is not None:

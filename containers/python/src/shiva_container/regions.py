@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +18,13 @@ import numpy.typing as npt
 
 from .pictures import PictureError, warped
 from .tensors import Array
+
+Corners = Sequence[tuple[float, float]]
+"""Four points, x and y. With so few numbers Python is several times faster than NumPy."""
+Back = tuple[tuple[float, ...], ...]
+"""A perspective, three rows of three numbers: from places in a cut, as x, y and 1."""
+SAME: Back = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
+"""To the same places."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class Picture:
     """Pixels of the picture for one of ``pixels``."""
 
     @functools.cached_property
-    def origin(self) -> Array:
+    def origin(self) -> tuple[float, float]:
         """Where the picture begins in ``pixels``, as x and y.
 
         A smaller picture has whole pixels, of which the last of the file may lie partly beyond the
@@ -41,13 +49,17 @@ class Picture:
         rows, columns = self.pixels.strides[:2]
         beyond_x = self.pixels.shape[1] - self.width / self.step
         beyond_y = self.pixels.shape[0] - self.height / self.step
-        return np.array([beyond_x if columns < 0 else 0.0, beyond_y if rows < 0 else 0.0])
+        return (beyond_x if columns < 0 else 0.0), (beyond_y if rows < 0 else 0.0)
 
-    @functools.cached_property
-    def back(self) -> Array:
-        """[3, 3]: from places in ``pixels``, as x, y and 1, to places in the picture."""
-        left, top = -self.origin * self.step
-        return np.array([[self.step, 0, left], [0, self.step, top], [0, 0, 1.0]])
+    def back(self, found: Back) -> Back:
+        """The same for a perspective to places in ``pixels``: to places in the picture."""
+        step, (x, y) = self.step, self.origin
+        (a, b, c), (d, e, f), (u, v, w) = found
+        return (
+            (step * (a - x * u), step * (b - x * v), step * (c - x * w)),
+            (step * (d - y * u), step * (e - y * v), step * (f - y * w)),
+            (u, v, w),
+        )
 
 
 class Cut(NamedTuple):
@@ -55,54 +67,63 @@ class Cut(NamedTuple):
 
     pixels: Array
     """[height, width, channels]"""
-    back: Array
-    """[3, 3]: from places in it, as x, y and 1, to places in the picture."""
+    back: Back
+    """To places in the picture."""
 
 
-def checked(region: npt.ArrayLike) -> Array:
+def checked(region: npt.ArrayLike) -> Corners:
     """The corners of a region, which is a box, [4] as x_min, y_min, x_max and y_max, or corners.
 
     What lies outside the picture is moved to its edge. PictureError if there is nothing to cut.
     """
     given = np.asarray(region, np.float64)
-    if given.shape == (4,):
-        given = given[[[0, 1], [2, 1], [2, 3], [0, 3]]]
-    if given.shape != (4, 2):
+    if given.shape not in {(4,), (4, 2)}:
         raise PictureError(f"a region of shape {list(given.shape)}, expected a box, [4], or corners, [4, 2]")
-    if not np.isfinite(given).all():
-        raise PictureError(f"the region {_text(given)} has a number that is not finite")
-    corners = given.clip(0, 1)
-    points = corners.tolist()  # a few numbers: without NumPy they are faster
-    for (x, y), (u, v), (s, t) in zip(points, points[1:] + points[:1], points[2:] + points[:2], strict=True):
+    numbers = given.tolist()
+    points = numbers if given.ndim == 2 else _rectangle(*numbers)
+    corners = []
+    for x, y in points:
+        if not (math.isfinite(x) and math.isfinite(y)):
+            raise PictureError(f"the region {_text(points)} has a number that is not finite")
+        corners.append((_clipped(x), _clipped(y)))
+    if _turns(corners) is not None:
+        return corners
+    for (x, y), (u, v), (s, t) in zip(corners, corners[1:] + corners[:1], corners[2:] + corners[:2], strict=True):
         if (u - x) * (t - v) - (v - y) * (s - u) <= 0:
             raise PictureError(
-                f"the region {_text(given)} is empty in the picture, or its corners are not in clockwise order"
+                f"the region {_text(points)} is empty in the picture, or its corners are not in clockwise order"
             )
     return corners
 
 
-def _text(corners: Array) -> str:
+def _clipped(x: float) -> float:
+    return 0.0 if x < 0 else min(x, 1.0)
+
+
+def _text(corners: Corners) -> str:
     return " ".join(f"({x:.6g}, {y:.6g})" for x, y in corners)
 
 
-@dataclass(frozen=True)
-class Place:
+def _rectangle(left: float, top: float, right: float, bottom: float) -> Corners:
+    return (left, top), (right, top), (right, bottom), (left, bottom)
+
+
+class Place(NamedTuple):
     """Where to cut, in pixels of the picture: a box and how often it is turned, or corners."""
 
-    corners: Array
-    """[4, 2]"""
+    corners: Corners
     turns: int | None
     """By how many quarters the cut is turned left from an upright box; None: it is none."""
 
     @property
     def sides(self) -> tuple[float, float]:
         """The height and width of the cut."""
-        a, b, c, d = self.corners.tolist()
+        a, b, c, d = self.corners
         return max(math.dist(a, d), math.dist(b, c)), max(math.dist(a, b), math.dist(d, c))
 
 
 def placed(
-    corners: Array, height: int, width: int, margin: float = 0.0, proportions: float | None = None
+    corners: Corners, height: int, width: int, margin: float = 0.0, proportions: float | None = None
 ) -> Place:
     """The place of a checked region in a picture of a size.
 
@@ -110,12 +131,12 @@ def placed(
     the width that it has to have: then it is widened to them, and may reach beyond the picture, as
     may corners. Boxes end at the picture's edge otherwise.
     """
+    pixels = [(x * width, y * height) for x, y in corners]
     turns = _turns(corners)
     if turns is None:
-        pixels = corners * (width, height)
         u, v = _widths(Place(pixels, None).sides, margin, proportions)
         return Place(_grown(pixels, u, v), None)
-    left, top, right, bottom = (edge * side for edge, side in zip(_box(corners), (width, height) * 2, strict=True))
+    left, top, right, bottom = _box(pixels, turns)
     sides = (bottom - top, right - left)
     if proportions and turns % 2:
         proportions = 1 / proportions
@@ -124,29 +145,26 @@ def placed(
     top, bottom = top - v * sides[0], bottom + v * sides[0]
     if not proportions:
         left, right, top, bottom = max(left, 0), min(right, width), max(top, 0), min(bottom, height)
-    upright = [[left, top], [right, top], [right, bottom], [left, bottom]]
-    return Place(np.array(_rolled(upright, turns)), turns)
+    return Place(_rolled(_rectangle(left, top, right, bottom), turns), turns)
 
 
-def _turns(corners: Array) -> int | None:
+def _turns(corners: Corners) -> int | None:
     """At which of the corners an upright box begins; None if they are not those of one."""
-    points = corners.tolist()
     for turns in range(4):
-        a, b, c, d = _rolled(points, -turns)
+        a, b, c, d = _rolled(corners, -turns)
         if a[0] == d[0] < b[0] == c[0] and a[1] == b[1] < c[1] == d[1]:
             return turns
     return None
 
 
-def _rolled(points: list[list[float]], turns: int) -> list[list[float]]:
+def _rolled(points: Corners, turns: int) -> Corners:
     """What np.roll makes of them."""
-    return points[-turns:] + points[:-turns]
+    return [*points[-turns:], *points[:-turns]] if turns else points
 
 
-def _box(corners: Array) -> tuple[float, float, float, float]:
-    """The left, top, right and bottom edge of the upright box around corners."""
-    xs, ys = corners.T.tolist()
-    return min(xs), min(ys), max(xs), max(ys)
+def _box(corners: Corners, turns: int) -> tuple[float, float, float, float]:
+    """The left, top, right and bottom edge of a box that begins at one of the corners."""
+    return *corners[turns], *corners[turns - 2]
 
 
 def _widths(sides: tuple[float, float], margin: float, proportions: float | None) -> tuple[float, float]:
@@ -159,13 +177,14 @@ def _widths(sides: tuple[float, float], margin: float, proportions: float | None
     return u, v
 
 
-def _grown(corners: Array, u: float, v: float) -> Array:
+def _grown(corners: Corners, u: float, v: float) -> Corners:
     """Corners moved away from each other, along the lines between them."""
     if u == v == 0:
         return corners
-    a, b, c, d = corners
+    a, b, c, d = np.array(corners)
     at = [(-u, -v), (1 + u, -v), (1 + u, 1 + v), (-u, 1 + v)]
-    return np.array([a * (1 - x) * (1 - y) + b * x * (1 - y) + c * x * y + d * (1 - x) * y for x, y in at])
+    grown = (a * (1 - x) * (1 - y) + b * x * (1 - y) + c * x * y + d * (1 - x) * y for x, y in at)
+    return [(float(x), float(y)) for x, y in grown]
 
 
 def cut(picture: Picture, place: Place, fill: int) -> Cut:
@@ -175,46 +194,48 @@ def cut(picture: Picture, place: Place, fill: int) -> Cut:
     bicubic. A cut has at most as many pixels as the picture, so that corners of which two lie far
     from the others on almost one line take no more memory than it.
     """
-    pixels, whole = picture.pixels, picture.back
-    corners = place.corners / picture.step + picture.origin
-    if place.turns is not None and (box := _whole(corners, pixels.shape)) is not None:
+    pixels, step, (x, y) = picture.pixels, picture.step, picture.origin
+    corners = [(across / step + x, down / step + y) for across, down in place.corners]
+    if place.turns is not None and (box := _whole(_box(corners, place.turns), pixels.shape)):
         left, top, right, bottom = box
-        upright: list[list[float]] = [[left, top], [right, top], [right, bottom], [left, bottom]]
         made: Array = pixels[top:bottom, left:right]
         if place.turns:
             made = np.rot90(made, -place.turns)
-        return Cut(made, whole @ _onto(np.array(_rolled(upright, place.turns), np.float64), *made.shape[:2]))
-    height, width = (max(1, round(side / picture.step)) for side in place.sides)
+        return Cut(made, picture.back(_onto(_rolled(_rectangle(*box), place.turns), *made.shape[:2])))
+    height, width = (max(1, round(side / step)) for side in place.sides)
     shrink = min(1.0, math.sqrt(pixels.shape[0] * pixels.shape[1] / (height * width)))
     height, width = max(1, int(height * shrink)), max(1, int(width * shrink))
     back = _onto(corners, height, width)
-    return Cut(warped(pixels, back, height, width, fill), whole @ back)
+    return Cut(warped(pixels, np.array(back), height, width, fill), picture.back(back))
 
 
-def _whole(corners: Array, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
+def _whole(
+    box: tuple[float, float, float, float], shape: tuple[int, ...]
+) -> tuple[int, int, int, int] | None:
     """A box in whole pixels, of which it has at least one; None if it reaches beyond them."""
-    box = []
-    left, top, right, bottom = _box(corners)
-    for low, high, most in ((left, right, shape[1]), (top, bottom, shape[0])):
-        first, end = round(low), round(high)
-        if first < 0 or end > most:
-            return None
-        if first == end:
-            first = min(int((low + high) / 2), most - 1)
-            end = first + 1
-        box.append((first, end))
-    return box[0][0], box[1][0], box[0][1], box[1][1]
+    across, down = _between(box[0], box[2], shape[1]), _between(box[1], box[3], shape[0])
+    return (across[0], down[0], across[1], down[1]) if across and down else None
 
 
-def _onto(corners: Array, height: int, width: int) -> Array:
-    """The perspective, [3, 3], from places in a cut of a size to those between its corners."""
-    a, b, c, d = corners.tolist()
+def _between(low: float, high: float, most: int) -> tuple[int, int] | None:
+    first, end = round(low), round(high)
+    if first < 0 or end > most:
+        return None
+    if first == end:
+        first = min(int((low + high) / 2), most - 1)
+        end = first + 1
+    return first, end
+
+
+def _onto(corners: Corners, height: int, width: int) -> Back:
+    """The perspective from places in a cut of a size to those between its corners."""
+    a, b, c, d = corners
     if a[0] + c[0] == b[0] + d[0] and a[1] + c[1] == b[1] + d[1]:  # no perspective: exactly
-        return np.array([
-            [(b[0] - a[0]) / width, (d[0] - a[0]) / height, a[0]],
-            [(b[1] - a[1]) / width, (d[1] - a[1]) / height, a[1]],
-            [0, 0, 1.0],
-        ])
+        return (
+            ((b[0] - a[0]) / width, (d[0] - a[0]) / height, a[0]),
+            ((b[1] - a[1]) / width, (d[1] - a[1]) / height, a[1]),
+            (0.0, 0.0, 1.0),
+        )
     rows, wanted = [], []
     for (u, v), (x, y) in zip(((0, 0), (1, 0), (1, 1), (0, 1)), corners, strict=True):
         rows += [[u, v, 1, 0, 0, 0, -x * u, -x * v], [0, 0, 0, u, v, 1, -y * u, -y * v]]
@@ -227,16 +248,19 @@ def _onto(corners: Array, height: int, width: int) -> Array:
     far = [1, 1 + unit[2, 0], 1 + unit[2, 1], 1 + unit[2, 0] + unit[2, 1]]
     if min(far) < 1e-3 * max(far):
         raise PictureError(f"the corners {_text(corners)} are almost on one line")
-    return unit / (width, height, 1)
+    first, second, third = (unit / (width, height, 1)).tolist()
+    return tuple(first), tuple(second), tuple(third)
 
 
-def moved(back: Array, points: Array) -> Array:
-    """Places [..., 2] by a perspective."""
-    whole = points @ back[:, :2].T + back[:, 2]
+def moved(back: npt.ArrayLike, points: Array) -> Array:
+    """Places [..., 2] by a perspective, [3, 3]."""
+    rows = np.asarray(back)
+    whole = points @ rows[:, :2].T + rows[:, 2]
     result: Array = whole[..., :2] / whole[..., 2:]
     return result
 
 
-def upright(back: Array) -> bool:
+def upright(back: Back) -> bool:
     """Whether a cut is a part of its picture as it is, or larger or smaller: not turned."""
-    return not (back[0, 1] or back[1, 0] or back[2, 0] or back[2, 1]) and bool(back[0, 0] > 0 and back[1, 1] > 0)
+    (right, down_x, _), (right_y, down, _), (far_x, far_y, _) = back
+    return right > 0 and down > 0 and not (down_x or right_y or far_x or far_y)
