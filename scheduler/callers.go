@@ -63,6 +63,7 @@ const settled = 1.0 / 1024 // a share that is so near 0 or 1 counts as that, whi
 type callers struct {
 	now     int64 // of the current event
 	horizon int64 // of an answer; 0: nothing is known
+	longest int64 // wait for them: the time of one row
 
 	oldest, newest *source // with answers that no request has followed
 

@@ -39,8 +39,6 @@ const (
 	wasteShare = 0.01 // of the time that replicas execute, for waits in vain and for starting over
 	firstWaste = 0.25 // of one row's time, to begin with
 	mostWaste  = 2.0  // of one row's time that is saved up
-	// Of one row's time: clients that are back when others have been executed are callers, too.
-	horizon = 1.5
 	// Where rows of others wait, a wait makes the cycle longer by this factor at most: the others
 	// pay at most a fifth of their time for what callers gain.
 	mostLater = 1.2
@@ -207,7 +205,7 @@ func (c *core) bestWait(g *gathering, p *plan, room int, probe bool, again *comi
 	for class := range cs.delays.counts {
 		n := cs.delays.counts[class]
 		wait := delayEdge(class)
-		if wait > cs.horizon {
+		if wait > cs.longest {
 			return
 		}
 		came += float64(n)
@@ -430,7 +428,10 @@ func (c *core) earn(rep *Replica, exec int64) {
 	if c.sources.horizon == 0 {
 		c.allowance, c.restarts = int64(firstWaste*one), int64(firstWaste*one)
 	}
-	c.sources.horizon = int64(horizon * one)
+	c.sources.longest, c.sources.horizon = int64(one), int64(one)
+	if rep.preparing.row > 0 {
+		c.sources.horizon = int64(turnHorizon * one)
+	}
 	earned, most := int64(wasteShare*float64(exec)), int64(mostWaste*one)
 	c.allowance, c.restarts = min(c.allowance+earned, most), min(c.restarts+earned, most)
 }

@@ -17,6 +17,9 @@ const (
 	leastPreparing = 1.0 / 32
 	// The share of callers that have asked again when one group of all is here.
 	mostBack = 0.9
+	// Of one row's time, how long an answer counts: groups in turn are back when others have been
+	// executed, and that is about as long.
+	turnHorizon = 1.5
 )
 
 // learn adds a batch whose inputs took ns; 0: the container did not say.
