@@ -51,7 +51,7 @@ func (c *core) next(now int64) (best *Replica, bestStart int64) {
 		if rep.round == c.round {
 			continue
 		}
-		n := min(rep.sharing.whole(c.rows), rep.profile.explored())
+		n := c.atOnce(rep)
 		at, start := rep.ready(n, now)
 		if at > now && at < never && c.complete(rep) {
 			c.wakeAt(at) // if it declines now
@@ -69,6 +69,11 @@ func (c *core) next(now int64) (best *Replica, bestStart int64) {
 		}
 	}
 	return best, bestStart
+}
+
+// atOnce is how many of the waiting rows a replica's next batch is expected to have at most.
+func (c *core) atOnce(rep *Replica) int {
+	return min(rep.sharing.whole(c.rows), rep.profile.explored())
 }
 
 // feed sends one batch to a replica. It returns false if there is nothing for the replica now.
@@ -365,13 +370,14 @@ func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 }
 
 // otherInTime reports whether a replica other than rep is predicted to answer n rows by the
-// deadline.
+// deadline. The other one begins when it would by its own prediction, with the preparation of all
+// waiting rows: otherwise each of two idle replicas leaves the rows to the other one.
 func (c *core) otherInTime(rep *Replica, n int, deadline, now int64) bool {
 	for _, other := range c.replicas {
 		if other == rep || other.state != replicaLive || !other.profile.known() {
 			continue
 		}
-		if begin := other.begins(now); begin < never && begin+other.profile.planned(n) <= deadline {
+		if begin := other.begins(c.atOnce(other), now); begin < never && begin+other.profile.planned(n) <= deadline {
 			return true
 		}
 	}

@@ -304,3 +304,47 @@ func TestPreparationOfShared(t *testing.T) {
 		}
 	}
 }
+
+// TestPreparationOfTwo: two idle replicas do not leave rows to each other for ever that are late by
+// the preparation of all that wait.
+func TestPreparationOfTwo(t *testing.T) {
+	clock := schedtest.NewClock()
+	sched, err := scheduler.New(scheduler.Config{Clock: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sched.Close()
+	spec := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1}}}
+	x, err := tensor.FromSlice(tensor.Shape{1, 1}, []uint8{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answered []error
+	for i := range uint64(2) {
+		p := &preparer{clock: clock, prepare: schedtest.Linear(time.Millisecond, 0),
+			exec: schedtest.Linear(2*time.Millisecond, 0)}
+		rep, err := sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"},
+			scheduler.Spec{Inputs: spec, Outputs: spec}, p, scheduler.ReplicaOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k := range uint64(4) {
+			l := &looper{sched: sched, clock: clock, patience: 3600 * time.Microsecond, answered: &answered}
+			l.Model, l.Inputs, l.Rows, l.Source = rep.Model(), []tensor.Tensor{x}, 1, 1+4*i+k
+			clock.AfterFunc(time.Duration(l.Source)*700*time.Microsecond, l.ask)
+		}
+	}
+	clock.Advance(5 * time.Second)
+	answered = answered[:0]
+	clock.Advance(10 * time.Second)
+	ok := 0
+	for _, err := range answered {
+		if err == nil {
+			ok++
+		}
+	}
+	t.Logf("%d answers/s", ok/10)
+	if ok < 5000 {
+		t.Errorf("%d answers/s, want 500", ok/10)
+	}
+}

@@ -217,15 +217,16 @@ func (r *Replica) next() ending {
 
 func (e ending) compare(o ending) int { return cmp.Compare(e.at, o.at) }
 
-// begins is when the replica could start a batch that is sent now; never if unknown.
-func (r *Replica) begins(now int64) int64 {
+// begins is when the replica could start a batch of some rows that is sent now; never if unknown.
+func (r *Replica) begins(rows int, now int64) int64 {
 	if r.sharing.on && !r.sharing.granted {
 		return never
 	}
-	if !r.busy() {
-		return now
+	begins := now + r.overhead.value(r.profile.typical(1)) + r.preparing.of(rows)
+	if r.busy() {
+		begins = max(begins, r.next().at)
 	}
-	return max(r.next().at, now)
+	return begins
 }
 
 // fastBatch is the execution time, in ns, below which the next batch is sent at once behind the one
