@@ -77,23 +77,28 @@ func (l *looper) ask() {
 // loops has clients, which begin one after the other, ask a preparer for some rows each, and
 // returns the answers of ten seconds after a while.
 func loops(t *testing.T, rows int, begin []time.Duration, patience, after time.Duration, p *preparer) []error {
-	return loopsBack(t, rows, begin, patience, after, p, nil)
+	return loopsBack(t, rows, begin, patience, after, nil, p)
 }
 
-// loopsBack is loops of clients that ask again when back says.
-func loopsBack(t *testing.T, rows int, begin []time.Duration, patience, after time.Duration, p *preparer,
-	back func(*schedtest.Clock) time.Duration) []error {
-	p.clock = schedtest.NewClock()
-	sched, err := scheduler.New(scheduler.Config{Clock: p.clock})
+// loopsBack is loops of clients that ask again when back says, of as many replicas as preparers.
+func loopsBack(t *testing.T, rows int, begin []time.Duration, patience, after time.Duration,
+	back func(*schedtest.Clock) time.Duration, ps ...*preparer) []error {
+	clock := schedtest.NewClock()
+	sched, err := scheduler.New(scheduler.Config{Clock: clock})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sched.Close()
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1}}}
-	rep, err := sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"},
-		scheduler.Spec{Inputs: spec, Outputs: spec}, p, scheduler.ReplicaOptions{})
-	if err != nil {
-		t.Fatal(err)
+	var model *scheduler.Model
+	for _, p := range ps {
+		p.clock = clock
+		rep, err := sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"},
+			scheduler.Spec{Inputs: spec, Outputs: spec}, p, scheduler.ReplicaOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		model = rep.Model()
 	}
 	x, err := tensor.FromSlice(tensor.Shape{rows, 1}, make([]uint8, rows))
 	if err != nil {
@@ -101,16 +106,16 @@ func loopsBack(t *testing.T, rows int, begin []time.Duration, patience, after ti
 	}
 	var answered []error
 	for i, at := range begin {
-		l := &looper{sched: sched, clock: p.clock, patience: patience, answered: &answered}
+		l := &looper{sched: sched, clock: clock, patience: patience, answered: &answered}
 		if back != nil {
-			l.back = func() time.Duration { return back(p.clock) }
+			l.back = func() time.Duration { return back(clock) }
 		}
-		l.Model, l.Inputs, l.Rows, l.Source = rep.Model(), []tensor.Tensor{x}, rows, uint64(1+i)
-		p.clock.AfterFunc(at, l.ask)
+		l.Model, l.Inputs, l.Rows, l.Source = model, []tensor.Tensor{x}, rows, uint64(1+i)
+		clock.AfterFunc(at, l.ask)
 	}
-	p.clock.Advance(after)
+	clock.Advance(after)
 	answered = answered[:0]
-	p.clock.Advance(10 * time.Second)
+	clock.Advance(10 * time.Second)
 	return answered
 }
 
@@ -189,7 +194,7 @@ func TestPreparationInTurn(t *testing.T) {
 		}
 		p := &preparer{exec: schedtest.Linear(16*time.Millisecond, 50*time.Microsecond),
 			prepare: func(int) time.Duration { return time.Millisecond + noise(c.late) }}
-		answered := loopsBack(t, 8, apart(4, 7*time.Millisecond), 2*time.Second, 5*time.Second, p, back)
+		answered := loopsBack(t, 8, apart(4, 7*time.Millisecond), 2*time.Second, 5*time.Second, back, p)
 		rate := float64(len(answered)) / 10
 		t.Logf("%v, %v: %.1f answers/s", c.way, c.late, rate)
 		if rate < c.least {
@@ -308,37 +313,10 @@ func TestPreparationOfShared(t *testing.T) {
 // TestPreparationOfTwo: two idle replicas do not leave rows to each other for ever that are late by
 // the preparation of all that wait.
 func TestPreparationOfTwo(t *testing.T) {
-	clock := schedtest.NewClock()
-	sched, err := scheduler.New(scheduler.Config{Clock: clock})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sched.Close()
-	spec := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1}}}
-	x, err := tensor.FromSlice(tensor.Shape{1, 1}, []uint8{1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var answered []error
-	for i := range uint64(2) {
-		p := &preparer{clock: clock, prepare: schedtest.Linear(time.Millisecond, 0),
-			exec: schedtest.Linear(2*time.Millisecond, 0)}
-		rep, err := sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"},
-			scheduler.Spec{Inputs: spec, Outputs: spec}, p, scheduler.ReplicaOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for k := range uint64(4) {
-			l := &looper{sched: sched, clock: clock, patience: 3600 * time.Microsecond, answered: &answered}
-			l.Model, l.Inputs, l.Rows, l.Source = rep.Model(), []tensor.Tensor{x}, 1, 1+4*i+k
-			clock.AfterFunc(time.Duration(l.Source)*700*time.Microsecond, l.ask)
-		}
-	}
-	clock.Advance(5 * time.Second)
-	answered = answered[:0]
-	clock.Advance(10 * time.Second)
-	ok := 0
-	for _, err := range answered {
+	p := preparer{prepare: schedtest.Linear(time.Millisecond, 0), exec: schedtest.Linear(2*time.Millisecond, 0)}
+	q := p
+	begin, ok := apart(8, 700*time.Microsecond), 0
+	for _, err := range loopsBack(t, 1, begin, 3600*time.Microsecond, 5*time.Second, nil, &p, &q) {
 		if err == nil {
 			ok++
 		}
@@ -346,5 +324,20 @@ func TestPreparationOfTwo(t *testing.T) {
 	t.Logf("%d answers/s", ok/10)
 	if ok < 5000 {
 		t.Errorf("%d answers/s, want 500", ok/10)
+	}
+}
+
+// TestPreparationBesideIdle: a busy replica does not have what an idle one could begin.
+func TestPreparationBesideIdle(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	p := preparer{exec: schedtest.Linear(5*time.Millisecond, 0),
+		prepare: func(int) time.Duration { return time.Duration(rng.ExpFloat64() * float64(5*time.Millisecond)) }}
+	p2, p3 := p, p
+	back := func(*schedtest.Clock) time.Duration { return 3 * time.Millisecond }
+	answered := loopsBack(t, 1, apart(2, 700*time.Microsecond), 2*time.Second, 5*time.Second, back, &p, &p2, &p3)
+	rate := float64(len(answered)) / 10
+	t.Logf("%.1f answers/s", rate)
+	if rate < 140 {
+		t.Errorf("%.1f answers/s, want 140", rate)
 	}
 }
