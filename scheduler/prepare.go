@@ -47,10 +47,22 @@ func (c *core) overlaps(rep *Replica, w *window, p *plan) bool {
 	if !rep.prepares(w.rows, p) { // the usual case, at each arrival: it must cost nothing
 		return false
 	}
-	if _, half := c.half(); w.rows < half && c.sources.due > 0 {
-		return false // else each part of a group that has come apart would be executed alone
+	if c.sources.due > 0 && c.cameApart(rep, w.rows, p) {
+		return false
 	}
 	return c.inTurn(rep, w.rows, min(rep.callersExecuting(), w.room-w.rows), p)
+}
+
+// cameApart reports whether some rows are a part of a group that should meet again: whether three
+// groups in turn, of which they are one, take longer than one of two groups until it has been
+// executed again. If preparation and the way back take long, a replica has time for three.
+func (c *core) cameApart(rep *Replica, rows int, p *plan) bool {
+	all, half := c.half()
+	if rows >= half {
+		return false
+	}
+	turns := p.mean(float64(rows)) + p.mean(float64(half-rows)) + p.mean(float64(all-half))
+	return turns > float64(c.sources.delays.within(mostBack)+rep.preparing.of(half))+p.mean(float64(half))
 }
 
 // prepares reports whether the preparation of some rows is no trifle beside their execution.

@@ -341,3 +341,17 @@ func TestPreparationBesideIdle(t *testing.T) {
 		t.Errorf("%.1f answers/s, want 140", rate)
 	}
 }
+
+// TestPreparationInThree: where preparation and the way back take longer than two groups execute,
+// three groups in turn have more answers, and none waits for a part of another.
+func TestPreparationInThree(t *testing.T) {
+	p := &preparer{prepare: schedtest.Linear(0, 1600*time.Microsecond),
+		exec: schedtest.Linear(12300*time.Microsecond, 370*time.Microsecond)}
+	back := func(*schedtest.Clock) time.Duration { return 19200 * time.Microsecond }
+	answered := loopsBack(t, 2, apart(5, 700*time.Microsecond), 2*time.Second, 5*time.Second, back, p)
+	rate := float64(len(answered)) / 10
+	t.Logf("%.1f answers/s", rate)
+	if rate < 120 {
+		t.Errorf("%.1f answers/s, want 120", rate)
+	}
+}
