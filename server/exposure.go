@@ -53,9 +53,9 @@ func (s *Server) watchPatterns() {
 	}
 }
 
-// warnOfPatterns logs rights whose patterns match no model or application, neither an existing one
-// nor one that the configuration names: a pattern may be misspelled, and its identity would be
-// refused.
+// warnOfPatterns logs rights whose patterns match no model, application or pipeline, neither an
+// existing one nor one that the configuration names: a pattern may be misspelled, and its identity
+// would be refused.
 func (s *Server) warnOfPatterns(c config.Config) {
 	if !s.identities.Declared() {
 		return
@@ -67,7 +67,7 @@ func (s *Server) warnOfPatterns(c config.Config) {
 	}
 	unmatched := s.identities.Unmatched(names)
 	for _, name := range slices.Sorted(maps.Keys(unmatched)) {
-		s.log.Warn("an identity has rights that match no existing or configured model or application", "identity", name,
-			"rights", unmatched[name])
+		s.log.Warn("an identity has rights that match no existing or configured model, application or pipeline",
+			"identity", name, "rights", unmatched[name])
 	}
 }

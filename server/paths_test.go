@@ -99,9 +99,9 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"v2/models/n/config":            `no model or application "n"`,
-		"v2/models/n":                   `no model or application "n"`,
-		"v2/models/n/ready":             `no model or application "n"`,
+		"v2/models/n/config":            `no model, application or pipeline "n"`,
+		"v2/models/n":                   `no model, application or pipeline "n"`,
+		"v2/models/n/ready":             `no model, application or pipeline "n"`,
 		"v2/models/app/versions/1":      `"app" is an application, which has no versions`,
 		"v2/models/m/versions/9/config": `no version "9"`,
 		"v2/models/m/versions/9/stats":  `no version "9"`,

@@ -58,6 +58,22 @@ func inferREST(t *testing.T, s *Server, model, body string) (int, string) {
 	return answer.StatusCode, strings.TrimSpace(string(text))
 }
 
+// TestNearPipelines: pipelines are among the names that are suggested for one that nothing has, to
+// clients of every endpoint and to operators.
+func TestNearPipelines(t *testing.T) {
+	s := start(t, func(c *config.Config) { c.Pipelines["signs"] = added() })
+	for _, w := range ways(t, s) {
+		_, err := w.ask(t.Context(), "sings", rows(tensor.Float32, 1, false), 0)
+		showsAs(t, err, w.shows(condition{"NotFound", 404, 5, false}),
+			`no model, application or pipeline "sings"; nearest: "signs"`)
+	}
+	o := operator{t, s}
+	o.expect("GET", "/v1/models/sings/explain", "", 404,
+		`no model, application or pipeline \"sings\"; nearest: \"signs\"`)
+	o.expect("GET", "/v1/models/zzz/explain", "", 404, `no model, application or pipeline \"zzz\"; /v1/status lists them`)
+	o.expect("GET", "/v1/pipelines/sings", "", 404, `no pipeline \"sings\"; nearest: \"signs\"`)
+}
+
 // TestPipelinesOfOperators: a pipeline of the file and one of the admin API answer alike, are shown
 // with how their stages did, and are changed only where they are from.
 func TestPipelinesOfOperators(t *testing.T) {

@@ -387,7 +387,7 @@ func TestContainersMayStillBeConnecting(t *testing.T) {
 	again(true)
 	ask("n", early, "")
 	s.expected.Store(&expectation{from: time.Now().Add(-time.Hour), what: hasStarted})
-	ask("n", known, `no model or application "n"; registered: m`)
+	ask("n", known, `no model, application or pipeline "n"; registered: m`)
 	if _, err := s.Reload(); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 func (c *cli) explainCommand() *cobra.Command {
 	return c.watched(&cobra.Command{
 		Use: "explain MODEL", Short: "explain what limits a model or application, and what to change",
-		Long: `MODEL is a model (all its versions), NAME/VERSION, or an application. The figures are those of the last
+		Long: `MODEL is a model (all its versions), NAME/VERSION, an application or a pipeline. The figures are those of the last
 minute. If nothing happened in it, they are those of the last minute with requests, and a sentence says how long ago
 that was.
 

@@ -35,7 +35,7 @@ func TestExplainAndSet(t *testing.T) {
 			"container \"three\" of the server's file is LOADING (its process is starting)\n  -> a version is there once"},
 		{"explain app/1", exitRefused, "app\n  - It asks m.\nshivactl: no container has registered app/1\n"},
 		{"explain m/3 --json", exitRefused, `no container has registered m/3; m has 2 versions: 2, 1; container \"three\"`},
-		{"explain other", exitRefused, `no model "other"`},
+		{"explain other", exitRefused, `no model, application or pipeline "other"`},
 		{"explain", exitUsage, "expected one model"},
 		{"explain m/1 --json", exitOK, `"It is old."`},
 		{"models set m objective=20ms slots=3", exitOK, "max_batch  0\nobjective  20ms\n"},
@@ -62,6 +62,8 @@ type explained struct{ policy map[string]any }
 
 func (explained) Ready() admin.Readiness { return admin.Readiness{} }
 func (explained) Status() admin.Status   { return admin.Status{} }
+
+func (explained) Names() []string { return []string{"m"} }
 
 func (e explained) Models() []admin.Model {
 	return []admin.Model{{Name: "m", Version: "2", Default: true, Policy: e.policy},

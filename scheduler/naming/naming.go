@@ -26,8 +26,8 @@ import (
 // MaxBytes is the length of the longest name.
 const MaxBytes = 128
 
-// CheckModel returns an error that says why no model or application may have the name, or nil.
-// Names that begin with '!' and those of the doors' own routes are reserved for the server.
+// CheckModel returns an error that says why no model, application or pipeline may have the name,
+// or nil. Names that begin with '!' and those of the doors' own routes are reserved for the server.
 func CheckModel(name string) error {
 	if strings.HasPrefix(name, "!") {
 		return fmt.Errorf("%q begins with '!', which is reserved for the server", name)

@@ -85,6 +85,20 @@ func (s report) Ready() admin.Readiness { return s.status.Readiness }
 func (s report) Status() admin.Status   { return s.status }
 func (s report) Models() []admin.Model  { return s.models }
 
+func (s report) Names() (names []string) {
+	for _, m := range s.models {
+		names = append(names, m.Name)
+	}
+	for _, a := range s.apps {
+		names = append(names, a.Name)
+	}
+	for _, p := range s.lines {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // versions returns the versions of a model.
 func (s *Server) versions(model string) []admin.Model {
 	return slices.DeleteFunc(slices.Clone(s.models), func(m admin.Model) bool { return m.Name != model })

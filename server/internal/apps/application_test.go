@@ -219,7 +219,7 @@ func TestApplications(t *testing.T) {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "one has gone", func() bool { return h.reg.linking.Load().apps["one"] == nil })
-	h.expect(h.ask("one", gate.Request{}), `no model or application "one"`)
+	h.expect(h.ask("one", gate.Request{}), `no model, application or pipeline "one"`)
 }
 
 // TestCombinedAtTheDeadline: a late model is named, and the other models' answers are combined at

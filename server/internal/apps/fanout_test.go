@@ -333,7 +333,7 @@ func TestApplicationsAreShown(t *testing.T) {
 	h.expect(show("!models"), `"applications":[{"name":"digits","policy":"single","ready":true,"models":["digits/1"]},`+
 		`{"name":"empty","policy":"single","ready":false,"models":[]},{"name":"letters","policy":"exp3","ready":true,"models":["digits/1","other/1"]}]`)
 
-	h.expect(h.ask("lettres", gate.Request{}), `no model or application "lettres"; nearest: "letters"`)
+	h.expect(h.ask("lettres", gate.Request{}), `no model, application or pipeline "lettres"; nearest: "letters"`)
 	h.expect(h.ask("zzzzzz", gate.Request{}), `registered: digits, empty, letters, other`)
 	h.expect(h.ask("letters/1", gate.Request{}), `"letters" is an application, which has no versions, but the request names version "1"`)
 	h.expect(h.ask("v2/models/letters/versions/1/infer", gate.Request{}), `under application "letters" there are infer, latest, ready, config and stats`)
@@ -382,7 +382,7 @@ func TestApplicationsThatAreNotKnownYet(t *testing.T) {
 	h.model("a", "1", 1, time.Microsecond)
 	h.expect(h.ask("a", gate.Request{}), "1 by a/1")
 	err := h.Open(new(gate.Call), &gate.Request{Model: "app"})
-	if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "the applications are not known yet") {
+	if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "applications and pipelines are not known yet") {
 		t.Errorf("got %v", err)
 	}
 }

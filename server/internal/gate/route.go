@@ -459,17 +459,22 @@ func (t *Table) unknown(route string, w words) error {
 			scheduler.ErrNotFound, route, composite.kind(), name)
 	}
 	if t.unread {
-		return fmt.Errorf("%w: no model %q, and the applications are not known yet: the state store has not been reached since this server started",
+		return fmt.Errorf("%w: no model %q, and applications and pipelines are not known yet: the state store has not been reached since this server started",
 			scheduler.ErrUnavailable, name)
 	}
 	if err := t.absent(name); err != nil {
 		return err
 	}
+	return fault.UnknownModel(name, "no model, application or pipeline %q%s", name, cmp.Or(t.near(name), t.known(w)))
+}
+
+// near names what a client may have meant; "": no name is near.
+func (t *Table) near(name string) string {
 	near := nearest.Names(name, t.askable())
 	if len(near) == 0 {
-		return fault.UnknownModel(name, "no model or application %q%s", name, t.known(w))
+		return ""
 	}
-	return fault.UnknownModel(name, "no model or application %q; nearest: %s", name, Join(near, strconv.Quote, ", "))
+	return "; nearest: " + Join(near, strconv.Quote, ", ")
 }
 
 // absent returns the error for an expected model that is not there yet: a retry may succeed. nil:

@@ -37,6 +37,7 @@ type fake struct {
 }
 
 func (f *fake) Models() []admin.Model              { return f.models() }
+func (f *fake) Names() []string                    { return nil }
 func (f *fake) Ready() admin.Readiness             { return f.ready() }
 func (f *fake) Status() admin.Status               { return f.status() }
 func (f *fake) Config() any                        { return f.config() }
@@ -109,6 +110,9 @@ func TestPaths(t *testing.T) {
 		{"GET", "/debug/pprof/cmdline", 200, ""},
 
 		{"GET", "/v1/models/zzz", 404, `{"error":"no model \"zzz\"; /v1/models lists them"}`},
+		{"GET", "/v1/models/aa", 404, `{"error":"no model \"aa\"; nearest: \"a\""}`},
+		{"GET", "/v1/models/aa/streams", 404, `{"error":"no model \"aa\"; nearest: \"a\""}`},
+		{"GET", "/v1/models/zzz/explain", 404, `{"error":"no model, application or pipeline \"zzz\"; /v1/status lists them"}`},
 		{"GET", "/v1/models/a/versions/9", 404, `{"error":"no version \"9\" of a model \"a\"; /v1/models lists them"}`},
 		{"GET", "/v1/models/", 404, `{"error":"no such path: /v1/models/; GET / lists`},
 		{"GET", "//v1/models", 404, `{"error":"no such path: //v1/models`},

@@ -17,7 +17,7 @@ func (s Sources) streams(r *http.Request) (any, error) {
 	name := r.PathValue("name")
 	list := s.Report.Streams(name, most)
 	if len(list) == 0 {
-		return nil, refuse(http.StatusNotFound, "no model %q; /v1/models lists them", name)
+		return nil, noName("model", name, s.modelNames(), "/v1/models")
 	}
 	return admin.StreamList{Versions: list}, nil
 }

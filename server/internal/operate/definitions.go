@@ -9,9 +9,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/jsonscan"
+	"github.com/shivad/shivad/shiva/nearest"
 )
 
 // Definitions are those of one kind, such as applications, which operators make and change by name.
@@ -118,9 +121,22 @@ func (c collection[D]) find(name string) (D, error) {
 	}
 	var none D
 	if err == nil {
-		err = refuse(http.StatusNotFound, "no %s %q; %s lists them", c.what, name, c.path)
+		var known []string
+		for i := range list {
+			known = append(known, *c.name(&list[i]))
+		}
+		err = noName(c.what, name, known, c.path)
 	}
 	return none, err
+}
+
+// noName refuses a name that nothing has. It suggests those that are near, or says where all stand.
+func noName(what, name string, known []string, path string) error {
+	near := nearest.Names(name, known)
+	if len(near) == 0 {
+		return refuse(http.StatusNotFound, "no %s %q; %s lists them", what, name, path)
+	}
+	return refuse(http.StatusNotFound, "no %s %q; nearest: %s", what, name, gate.Join(near, strconv.Quote, ", "))
 }
 
 func (c collection[D]) show(r *http.Request) (any, error) { return c.find(r.PathValue("name")) }

@@ -17,6 +17,9 @@ import (
 	"github.com/shivad/shivad/shiva/plural"
 )
 
+// Names lists the names of models, applications and pipelines, sorted.
+func (r *Report) Names() []string { return r.Gate.Names() }
+
 // Explain describes for every version of a model, for an application or for a pipeline, what it
 // does and why, and for a model of the configuration why it is not there.
 func (r *Report) Explain(model string) []admin.Explanation {

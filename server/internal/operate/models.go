@@ -16,9 +16,17 @@ func (s Sources) models(*http.Request) (any, error) {
 func (s Sources) versions(name string) ([]admin.Model, error) {
 	list := slices.DeleteFunc(slices.Clone(s.Report.Models()), func(m admin.Model) bool { return m.Name != name })
 	if len(list) == 0 {
-		return nil, refuse(http.StatusNotFound, "no model %q; /v1/models lists them", name)
+		return nil, noName("model", name, s.modelNames(), "/v1/models")
 	}
 	return list, nil
+}
+
+// modelNames lists the names of models, each once.
+func (s Sources) modelNames() (names []string) {
+	for _, m := range s.Report.Models() { // sorted by name
+		names = append(names, m.Name)
+	}
+	return slices.Compact(names)
 }
 
 func (s Sources) model(r *http.Request) (any, error) {
@@ -75,7 +83,7 @@ func (s Sources) explain(r *http.Request) (any, error) {
 	name := r.PathValue("name")
 	all := s.Report.Explain(name)
 	if len(all) == 0 {
-		return nil, refuse(http.StatusNotFound, "no model %q; /v1/models lists them", name)
+		return nil, noName("model, application or pipeline", name, s.Report.Names(), "/v1/status")
 	}
 	return admin.Explanations{Versions: all}, nil
 }

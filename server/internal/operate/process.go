@@ -192,16 +192,16 @@ func (ps *Processes) command(c config.Container) containers.Command {
 		Env:         env,
 		Fallback:    fallback,
 		Dir:         c.Dir,
-		Servers:     nearest(ps.sessions.Listener().Dialable(), c.User),
+		Servers:     reachable(ps.sessions.Listener().Dialable(), c.User),
 		StopTimeout: c.StopTimeout,
 		Log:         ps.log,
 	}
 }
 
-// nearest returns the one address at which a process registers: at two addresses it would be two
+// reachable returns the one address at which a process registers: at two addresses it would be two
 // replicas. A Unix socket is preferred over TCP, except for a process of another user, which the
 // socket's permissions may exclude.
-func nearest(addrs []string, user string) []string {
+func reachable(addrs []string, user string) []string {
 	at := slices.IndexFunc(addrs, func(a string) bool { return strings.HasPrefix(a, "ipc://") == (user == "") })
 	if at < 0 {
 		return addrs[:min(1, len(addrs))]

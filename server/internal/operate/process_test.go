@@ -25,7 +25,7 @@ func TestNearest(t *testing.T) {
 		{[]string{secure}, "nobody", []string{secure}},
 		{nil, "", nil},
 	} {
-		if got := nearest(c.addrs, c.user); !slices.Equal(got, c.want) {
+		if got := reachable(c.addrs, c.user); !slices.Equal(got, c.want) {
 			t.Errorf("of %q as %q: %q, want %q", c.addrs, c.user, got, c.want)
 		}
 	}

@@ -35,6 +35,8 @@ type Sources struct {
 	Report interface {
 		Ready() admin.Readiness
 		Status() admin.Status
+		// Names are those of models, applications and pipelines.
+		Names() []string
 		// Models are sorted by name, then newest version first.
 		Models() []admin.Model
 		// Explain explains what every version of a model, or an application, does and why; nil if

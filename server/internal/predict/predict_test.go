@@ -127,7 +127,7 @@ func TestInfer(t *testing.T) {
 			"y [3] 5.000000:1 3.000000:2 1.000000:0"},
 		{"no such output", gate.Request{Model: "m", Inputs: one(), Outputs: []gate.Output{{Name: "w"}}}, `invalid input: no output "w"; model "m" has "y", "z"`},
 		{"an output twice", gate.Request{Model: "m", Inputs: one(), Outputs: []gate.Output{{Name: "y"}, {Name: "y"}}}, "requested twice"},
-		{"no such model", gate.Request{Model: "n", Inputs: one()}, `no model or application "n"`},
+		{"no such model", gate.Request{Model: "n", Inputs: one()}, `no model, application or pipeline "n"`},
 		{"no such version", gate.Request{Model: "m", Version: "2", Inputs: one()}, `has no version "2"`},
 		{"a route for a model", gate.Request{Model: "m/1", Inputs: one()}, `no model "m/1"`},
 		{"wrong input", gate.Request{Model: "m", Inputs: []tensor.Tensor{floats("x", tensor.Shape{1}, 1)}}, `input "x": expected float32 [-1, 3]`},

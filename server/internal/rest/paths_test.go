@@ -32,7 +32,7 @@ func TestHealth(t *testing.T) {
 		{"/v2/models/m/versions/1/ready", 200, `{"name":"m","ready":true}`},
 		{"/v2/models/gone/ready", 503, `{"name":"gone","ready":false,"error":"no live replica: no container of it is connected"}`},
 		{"/v2/models/m/versions/2/ready", 404, `{"error":"Request for unknown model: 'm': not found: model \"m\" has no version \"2\"; it has \"1\""}`},
-		{"/v2/models/n/ready", 404, `{"error":"Request for unknown model: 'n': not found: no model or application \"n\"; registered: gone, m"}`},
+		{"/v2/models/n/ready", 404, `{"error":"Request for unknown model: 'n': not found: no model, application or pipeline \"n\"; registered: gone, m"}`},
 	} {
 		if a := r.ask("GET", c.path, ""); a.status != c.status || strings.TrimSpace(string(a.body)) != c.body {
 			t.Errorf("%s: %v, want %d %s", c.path, a, c.status, c.body)
@@ -110,9 +110,8 @@ func TestModels(t *testing.T) {
 		{"POST", "/quite-another/predict", `{"input":[1]}`}, {"POST", "/quite-another/update", `{"id":"x","label":1}`},
 	} {
 		a := r.ask(q.method, q.path, q.body)
-		if r.refused(a, 404,
-			`no model or application "quite-another"; the repository index lists all of them`); strings.ContainsAny(
-			string(a.body), "!") {
+		r.refused(a, 404, `no model, application or pipeline "quite-another"; the repository index lists all of them`)
+		if strings.ContainsAny(string(a.body), "!") {
 			t.Errorf("%s: %v", q.path, a)
 		}
 	}
