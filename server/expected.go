@@ -41,9 +41,12 @@ func (s *Server) arrived(i containers.SessionInfo) {
 }
 
 // awaited says why a model, "name" or "name/version", that is not known may come; "": nobody
-// expects it.
-func (s *Server) awaited(id string) (why string) {
-	return cmp.Or(s.report.Awaited(id), s.history.Awaited(id), s.early(id))
+// expects it. guessed: only because it is early.
+func (s *Server) awaited(id string) (why string, guessed bool) {
+	if why = cmp.Or(s.report.Awaited(id), s.history.Awaited(id)); why != "" {
+		return why, false
+	}
+	return s.early(id), true
 }
 
 // early is awaited for names of which nothing is known but that it is early, and that containers

@@ -363,6 +363,7 @@ func TestContainersMayStillBeConnecting(t *testing.T) {
 	s, file := loaded(t, new(logged), func(c *config.Config) { c.Containers.ExpectedWithin = time.Hour })
 	early, known := condition{"Unavailable", 503, 14, true}, condition{"NotFound", 404, 5, false}
 	join(t, s, "m", tensor.Float32, tensor.Shape{-1, 3}, nil)
+	join(t, s, "signs", tensor.Float32, tensor.Shape{-1, 3}, nil)
 	all := ways(t, s)
 	ask := func(model string, want condition, words string) {
 		t.Helper()
@@ -372,8 +373,10 @@ func TestContainersMayStillBeConnecting(t *testing.T) {
 		}
 	}
 	ask("n", early, "no container has registered n, and this server started")
-	if _, err := s.predict.ModelReady("m", "2"); err != nil {
-		t.Errorf("another version: %v", err)
+	ask("sings", early, `containers may still be connecting; nearest: "signs"`)
+	r, err := s.predict.ModelReady("m", "2")
+	if err != nil || !strings.HasSuffix(r.Error, `connecting; model "m" has "1"`) {
+		t.Errorf("another version: %v, %v", r, err)
 	}
 	if _, err := s.predict.ModelReady("n/m", ""); !errors.Is(err, scheduler.ErrNotFound) {
 		t.Errorf("no model's name: %v", err)
@@ -387,7 +390,7 @@ func TestContainersMayStillBeConnecting(t *testing.T) {
 	again(true)
 	ask("n", early, "")
 	s.expected.Store(&expectation{from: time.Now().Add(-time.Hour), what: hasStarted})
-	ask("n", known, `no model, application or pipeline "n"; registered: m`)
+	ask("n", known, `no model, application or pipeline "n"; registered: m, signs`)
 	if _, err := s.Reload(); err != nil {
 		t.Fatal(err)
 	}

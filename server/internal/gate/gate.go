@@ -47,8 +47,9 @@ type Server struct {
 	// Ready reports whether the server takes requests, and if not, why.
 	Ready func() (bool, string)
 	// Awaited says why an expected model, "name" or "name/version", is not there yet; "": the model
-	// is not expected. nil: no model is.
-	Awaited func(id string) (why string)
+	// is not expected. guessed: nothing is known of the name, which may be misspelled as well. nil:
+	// no model is expected.
+	Awaited func(id string) (why string, guessed bool)
 }
 
 // A Gate resolves, checks and submits requests. See the package comment.

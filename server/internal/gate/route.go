@@ -101,7 +101,8 @@ type Table struct {
 	composites map[string]*Target   // by name
 	redirects  map[string]*Redirect // by name, in the place of what else has that name
 	unread     bool                 // the store has not been read: composites not known yet
-	awaited    func(string) string  // Config.Awaited
+	// Server.Awaited
+	awaited func(string) (why string, guessed bool)
 
 	listing sync.Once
 	listed  []byte // set by listing
@@ -404,10 +405,10 @@ func (t *Target) noVersion(version string) error {
 }
 
 func (t *Table) noVersion(name, version string) error {
-	if err := t.absent(name + "/" + version); err != nil {
+	have := Join(t.versions[name], func(target *Target) string { return strconv.Quote(target.ID.Version) }, ", ")
+	if err := t.absent(name+"/"+version, fmt.Sprintf("; model %q has %s", name, have)); err != nil {
 		return err
 	}
-	have := Join(t.versions[name], func(target *Target) string { return strconv.Quote(target.ID.Version) }, ", ")
 	return fault.UnknownModel(name, "model %q has no version %q; it has %s", name, version, have)
 }
 
@@ -462,10 +463,11 @@ func (t *Table) unknown(route string, w words) error {
 		return fmt.Errorf("%w: no model %q, and applications and pipelines are not known yet: the state store has not been reached since this server started",
 			scheduler.ErrUnavailable, name)
 	}
-	if err := t.absent(name); err != nil {
+	near := t.near(name)
+	if err := t.absent(name, near); err != nil {
 		return err
 	}
-	return fault.UnknownModel(name, "no model, application or pipeline %q%s", name, cmp.Or(t.near(name), t.known(w)))
+	return fault.UnknownModel(name, "no model, application or pipeline %q%s", name, cmp.Or(near, t.known(w)))
 }
 
 // near names what a client may have meant; "": no name is near.
@@ -478,15 +480,20 @@ func (t *Table) near(name string) string {
 }
 
 // absent returns the error for an expected model that is not there yet: a retry may succeed. nil:
-// the model is not expected.
-func (t *Table) absent(id string) error {
+// the model is not expected. Instead of a name of which nothing is known, the client may have meant
+// what instead says.
+func (t *Table) absent(id, instead string) error {
 	if t.awaited == nil {
 		return nil
 	}
-	if why := t.awaited(id); why != "" {
-		return fmt.Errorf("%w: %s", scheduler.ErrUnavailable, why)
+	why, guessed := t.awaited(id)
+	if why == "" {
+		return nil
 	}
-	return nil
+	if guessed {
+		why += instead
+	}
+	return fmt.Errorf("%w: %s", scheduler.ErrUnavailable, why)
 }
 
 // known lists the names if they are few enough to read.
