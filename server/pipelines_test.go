@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/access"
+	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -74,6 +75,49 @@ func TestNearPipelines(t *testing.T) {
 	o.expect("GET", "/v1/pipelines/sings", "", 404, `no pipeline \"sings\"; nearest: \"signs\"`)
 }
 
+// TestStagesWithoutModels: a pipeline says why the model of a stage is not served, as that is said
+// of the model itself, and which name may have been meant, to those who may see the names.
+func TestStagesWithoutModels(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		process := config.NewContainer("cell", "sleep", "600")
+		process.Model = "slow"
+		c.Supervised = []config.Container{process}
+		for name, model := range map[string]string{"misspelled": "ader", "second": "adder/2", "slowly": "slow",
+			"nested": "misspelled", "versioned": "misspelled/1", "other": "quite-another"} {
+			p := added()
+			p.Stages[1].Model = model
+			c.Pipelines[name] = p
+		}
+		c.Identities = []config.Identity{declared("few", "infer:misspelled"),
+			{Name: "anonymous", May: []string{"infer", "serve", "admin:write"}}}
+	})
+	connect(t, s, ragged("detector"))
+	connect(t, s, adder("adder"))
+	budgettest.Until(t, "the models", func() bool { return serves(s, "detector", "1") && serves(s, "adder", "1") })
+	o := operator{t, s}
+	for name, want := range map[string]string{
+		"misspelled": `no model, application or pipeline "ader"; nearest: "adder"`,
+		"second":     `model "adder" has no version "2"; it has "1"`,
+		"slowly":     `no container has registered slow yet (slow: its process`,
+		"nested":     `pipeline "nested": stage "add": pipeline "misspelled": stage "add": `,
+		"versioned":  `"misspelled" is a pipeline, which has no versions`,
+		"other":      `pipeline "quite-another"; registered: adder, detector, echo, misspelled, nested, second, s`,
+	} {
+		want = strings.ReplaceAll(want, `"`, `\"`)
+		for _, w := range ways(t, s) {
+			_, err := w.ask(t.Context(), name, rows(tensor.Float32, 1, false), 0)
+			showsAs(t, err, w.shows(condition{"Unavailable", 503, 14, true}), strings.ReplaceAll(want, `\"`, `"`))
+		}
+		o.expect("GET", "/v1/pipelines/"+name, "", 200, want)
+		o.expect("GET", "/v1/models/"+name+"/explain", "", 200, "Requests are refused: ", want)
+	}
+	o.expect("GET", "/v1/models/slowly/explain", "", 200, "Of stage add: No container of slow has registered")
+	_, err := askAs(t, s, "few", &shiva.Message{Namespace: "misspelled"})
+	if err == nil || !strings.Contains(err.Error(), "no container of ader has registered") {
+		t.Errorf("without the right to see names: %v", err)
+	}
+}
+
 // TestPipelinesOfOperators: a pipeline of the file and one of the admin API answer alike, are shown
 // with how their stages did, and are changed only where they are from.
 func TestPipelinesOfOperators(t *testing.T) {
@@ -88,7 +132,7 @@ func TestPipelinesOfOperators(t *testing.T) {
 	}
 	t.Cleanup(func() { stop(t, s) })
 	o := operator{t, s}
-	o.expect("GET", "/v1/pipelines/fixed", "", 200, `"origin":"file"`, `"faults":["pipeline`, `no container of`)
+	o.expect("GET", "/v1/pipelines/fixed", "", 200, `"origin":"file"`, `"faults":["pipeline`, `application or pipeline \"detector\"`)
 	connect(t, s, ragged("detector"))
 	connect(t, s, adder("adder"))
 	budgettest.Until(t, "the models", func() bool { return serves(s, "detector", "1") && serves(s, "adder", "1") })

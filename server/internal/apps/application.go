@@ -170,7 +170,9 @@ func (a *application) Status() gate.CompositeStatus {
 }
 
 // Unlinked implements gate.Composite.
-func (a *application) Unlinked() error {
+func (a *application) Unlinked(gate.View) error { return a.unlinked() }
+
+func (a *application) unlinked() error {
 	switch {
 	case len(a.models) > 0:
 		return nil
@@ -184,7 +186,7 @@ func (a *application) Unlinked() error {
 // Open makes the policy choose, and opens a call for each chosen model. It fails if none of the
 // models that could answer accepts the request.
 func (a *application) Open(c *gate.Call, r *gate.Request) error {
-	if err := a.Unlinked(); err != nil {
+	if err := a.unlinked(); err != nil {
 		if a.fault == nil && a.HasDefault() {
 			return a.openDefault(c, r, err)
 		}
@@ -199,7 +201,7 @@ func (a *application) Open(c *gate.Call, r *gate.Request) error {
 
 // fanOut opens the calls that a request becomes.
 func (a *application) fanOut(r *gate.Request) (*fanout, error) {
-	if err := a.Unlinked(); err != nil {
+	if err := a.unlinked(); err != nil {
 		return nil, err
 	}
 	state, err := a.registry.State(a.App, r.User, a.models)

@@ -36,8 +36,9 @@ type Composite interface {
 	// and Fanout of c, which is open from then on. On an error c is unchanged.
 	Open(c *Call, r *Request) error
 
-	// Unlinked returns the error of a composite that has no model to ask; nil if it has one.
-	Unlinked() error
+	// Unlinked returns the error of a composite that has no model to ask, for who has the view; nil
+	// if it has one.
+	Unlinked(v View) error
 
 	// Missed counts rows that did not come at the models that they would have come to; see
 	// scheduler.Model.Missed.

@@ -327,7 +327,7 @@ func (v View) Target(name, version string) (*Target, error) {
 	}
 	target, err := t.find(t.visible, name, version)
 	if err == nil && target.Composite != nil {
-		err = target.Composite.Unlinked()
+		err = target.Composite.Unlinked(v)
 	}
 	if err != nil {
 		return nil, err
@@ -396,20 +396,66 @@ func (t *Table) find(routes map[string]*Target, name, version string) (*Target, 
 
 // noVersion returns the error for a version of a composite.
 func (t *Target) noVersion(version string) error {
+	return fmt.Errorf("%w: %s, but the request names version %q", scheduler.ErrNotFound, t.unversioned(), version)
+}
+
+// unversioned says of a composite that it has no versions.
+func (t *Target) unversioned() string {
 	article := "a"
 	if t.kind() == Application {
 		article = "an"
 	}
-	return fmt.Errorf("%w: %q is %s %s, which has no versions, but the request names version %s",
-		scheduler.ErrNotFound, t.ID.Name, article, t.kind(), strconv.Quote(version))
+	return fmt.Sprintf("%q is %s %s, which has no versions", t.ID.Name, article, t.kind())
 }
 
 func (t *Table) noVersion(name, version string) error {
-	have := Join(t.versions[name], func(target *Target) string { return strconv.Quote(target.ID.Version) }, ", ")
-	if err := t.absent(name+"/"+version, fmt.Sprintf("; model %q has %s", name, have)); err != nil {
-		return err
+	return t.missing(name, version, predictWords)
+}
+
+// missing returns the error for a name or a version that is not there. One that is expected is
+// Unavailable: a retry may succeed.
+func (t *Table) missing(name, version string, w words) error {
+	why, awaited := t.whyMissing(name, version, t.askable(), w)
+	if awaited {
+		return fmt.Errorf("%w: %s", scheduler.ErrUnavailable, why)
 	}
-	return fault.UnknownModel(name, "model %q has no version %q; it has %s", name, version, have)
+	return fault.UnknownModel(name, "%s", why)
+}
+
+// whyMissing says why nothing has a name or, of a model, why it has no such version. awaited: it is
+// expected. names are those that may have been meant instead.
+func (t *Table) whyMissing(name, version string, names []string, w words) (why string, awaited bool) {
+	id, instead := name, near(name, names)
+	why = fmt.Sprintf("no model, application or pipeline %q%s", name, cmp.Or(instead, known(names, w)))
+	if targets := t.versions[name]; targets != nil {
+		have := Join(targets, func(target *Target) string { return strconv.Quote(target.ID.Version) }, ", ")
+		id, instead = name+"/"+version, fmt.Sprintf("; model %q has %s", name, have)
+		why = fmt.Sprintf("model %q has no version %q; it has %s", name, version, have)
+	} else if composite := t.composites[name]; composite != nil {
+		return composite.unversioned(), false
+	} else if t.unread {
+		return fmt.Sprintf("no model %q, and applications and pipelines are not known yet: the state store has not been reached since this server started",
+			name), true
+	}
+	if t.awaited == nil {
+		return why, false
+	}
+	switch expected, guessed := t.awaited(id); {
+	case guessed && expected != "":
+		return expected + instead, true
+	case expected != "":
+		return expected, true
+	}
+	return why, false
+}
+
+// near names what a client may have meant; "": no name is near.
+func near(name string, names []string) string {
+	near := nearest.Names(name, names)
+	if len(near) == 0 {
+		return ""
+	}
+	return "; nearest: " + Join(near, strconv.Quote, ", ")
 }
 
 // words are the terms that a door uses in errors.
@@ -437,7 +483,8 @@ func (t *Table) routeError(route string, w words) error {
 // unknown suggests what the route might have meant.
 func (t *Table) unknown(route string, w words) error {
 	if route == "" {
-		return fmt.Errorf("%w: the %s is empty; it must name a model%s", scheduler.ErrNotFound, w.name, t.known(w))
+		return fmt.Errorf("%w: the %s is empty; it must name a model%s", scheduler.ErrNotFound, w.name,
+			known(t.askable(), w))
 	}
 	name := strings.TrimPrefix(route, "v2/models/")
 	name, rest, _ := strings.Cut(name, "/")
@@ -459,51 +506,17 @@ func (t *Table) unknown(route string, w words) error {
 		return fmt.Errorf("%w: no route %q; under %s %q there are infer, latest, ready, config and stats",
 			scheduler.ErrNotFound, route, composite.kind(), name)
 	}
-	if t.unread {
-		return fmt.Errorf("%w: no model %q, and applications and pipelines are not known yet: the state store has not been reached since this server started",
-			scheduler.ErrUnavailable, name)
-	}
-	near := t.near(name)
-	if err := t.absent(name, near); err != nil {
-		return err
-	}
-	return fault.UnknownModel(name, "no model, application or pipeline %q%s", name, cmp.Or(near, t.known(w)))
-}
-
-// near names what a client may have meant; "": no name is near.
-func (t *Table) near(name string) string {
-	near := nearest.Names(name, t.askable())
-	if len(near) == 0 {
-		return ""
-	}
-	return "; nearest: " + Join(near, strconv.Quote, ", ")
-}
-
-// absent returns the error for an expected model that is not there yet: a retry may succeed. nil:
-// the model is not expected. Instead of a name of which nothing is known, the client may have meant
-// what instead says.
-func (t *Table) absent(id, instead string) error {
-	if t.awaited == nil {
-		return nil
-	}
-	why, guessed := t.awaited(id)
-	if why == "" {
-		return nil
-	}
-	if guessed {
-		why += instead
-	}
-	return fmt.Errorf("%w: %s", scheduler.ErrUnavailable, why)
+	return t.missing(name, rest, w)
 }
 
 // known lists the names if they are few enough to read.
-func (t *Table) known(w words) string {
+func known(names []string, w words) string {
 	const most = 8
-	switch all := t.askable(); {
-	case len(all) == 0:
+	switch {
+	case len(names) == 0:
 		return "; no container has registered a model yet"
-	case len(all) <= most:
-		return "; registered: " + strings.Join(all, ", ")
+	case len(names) <= most:
+		return "; registered: " + strings.Join(names, ", ")
 	}
 	return "; " + w.list + " lists all of them"
 }

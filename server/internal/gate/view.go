@@ -1,6 +1,9 @@
 package gate
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/shivad/shivad/server/internal/access"
 )
 
@@ -23,6 +26,18 @@ func (v View) Names() []string { return v.table().sorted() }
 // Askable lists all names that requests may have: those of models, composites and redirects,
 // sorted.
 func (v View) Askable() []string { return v.table().askable() }
+
+// WhyMissing says why nothing has the name of a model, "m" or "m/2", that a composite asks; "" if
+// the identity may not see the name. What has the composite's own name cannot be meant instead.
+func (v View) WhyMissing(model, composite string) string {
+	name, version, _ := strings.Cut(model, "/")
+	if v.who.CheckSees(name) != nil {
+		return ""
+	}
+	names := slices.DeleteFunc(v.Names(), func(n string) bool { return n == composite })
+	why, _ := v.table().whyMissing(name, version, names, predictWords)
+	return why
+}
 
 func (v View) table() *Table { return v.gate.table(v.who) }
 

@@ -33,6 +33,14 @@ func (r *Report) explainPipeline(name string) (out []string) {
 	for _, f := range registry.Problems(p.Definition) {
 		say("Requests are refused: %s.", f)
 	}
+	for i, s := range p.Stages {
+		if slices.ContainsFunc(p.Stages[:i], func(o admin.Stage) bool { return o.Model == s.Model }) {
+			continue
+		}
+		for _, why := range r.explainUnserved(s.Model) {
+			say("Of stage %s: %s", s.Name, why)
+		}
+	}
 	h := r.Metrics.Model(name, "").Health()
 	if judged := h.Judged(); judged > 0 {
 		within := ""
@@ -49,6 +57,18 @@ func (r *Report) explainPipeline(name string) (out []string) {
 		out = append(out, explainStage(p.Stages[i], l))
 	}
 	return append(out, r.stageRemedies(p.Definition, loads)...)
+}
+
+// explainUnserved says why a stage's model is not served; nil if it is, or if the configuration
+// does not name it.
+func (r *Report) explainUnserved(model string) []string {
+	name, version, _ := strings.Cut(model, "/")
+	if target, err := r.Gate.Target(name, version); err == nil && target.Composite == nil {
+		return r.absent(target)
+	} else if err != nil && r.Gate.TargetsOf(name) == nil {
+		return r.explainAbsent(name)
+	}
+	return nil
 }
 
 // explainStage says what a stage did in the last minute.

@@ -90,7 +90,7 @@ func (p *Pipeline) Fit(find func(model string) (*gate.Target, error)) (*Plan, er
 		s := &p.stages[i]
 		target, err := find(s.Model)
 		if err != nil {
-			return nil, fmt.Errorf("pipeline %q: stage %q: %w", p.Name, s.Name, err)
+			return nil, p.in(s.Name, err)
 		}
 		f.stages[i] = step{stage: s, target: target, each: -1, boxes: -1, cuts: -1, filter: siblings{-1, -1, -1}}
 	}

@@ -35,7 +35,7 @@ func (r *Registry) Problems(d Definition) (list []string) {
 		}
 	}
 	if err := r.fit(c.p); err != nil {
-		list = append(list, fault.Text(err))
+		list = append(list, fault.Text(refusal(r.linking.Load().gate.View, err)))
 	}
 	return list
 }

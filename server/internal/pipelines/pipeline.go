@@ -2,9 +2,9 @@ package pipelines
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -93,12 +93,12 @@ func nameOf(t *gate.Target) string {
 }
 
 // Unlinked implements gate.Composite.
-func (p *pipeline) Unlinked() error { return p.fault }
+func (p *pipeline) Unlinked(v gate.View) error { return refusal(v, p.fault) }
 
 // Open implements gate.Composite.
 func (p *pipeline) Open(c *gate.Call, q *gate.Request) error {
 	if p.fault != nil {
-		return p.fault
+		return refusal(p.gate.As(q.Who), p.fault)
 	}
 	if q.Candidates != nil {
 		return fault.Invalid("%s is for applications, and %q is a pipeline", parameter.CandidateModels, p.Name)
@@ -156,13 +156,36 @@ func fastest(t *gate.Target) time.Duration {
 	return t.Model.Fastest()
 }
 
-// unknown is the error for a stage's model that is not there.
-func unknown(model string) error {
-	name, version, versioned := strings.Cut(model, "/")
-	if versioned {
-		return fmt.Errorf("%w: no container of version %q of model %q has registered yet", scheduler.ErrUnavailable,
-			version, name)
+// absent is the fault of a pipeline while the model of a stage is not there. Why changes without a
+// change of the models, as when a process ends, so [refusal] says it.
+type absent struct {
+	at    string // the stage, within pipelines
+	by    string // the pipeline that has it
+	model string
+}
+
+func (a *absent) Error() string { return a.at + a.Unwrap().Error() }
+
+func (a *absent) Unwrap() error {
+	return fmt.Errorf("%w: no container of %s has registered yet", scheduler.ErrUnavailable, a.model)
+}
+
+// in says of an error which stage it is of.
+func (p *Pipeline) in(stage string, err error) error {
+	at := fmt.Sprintf("pipeline %q: stage %q: ", p.Name, stage)
+	if a, is := errors.AsType[*absent](err); is {
+		return &absent{at + a.at, cmp.Or(a.by, p.Name), a.model}
 	}
-	return fmt.Errorf("%w: no container of %q has registered yet, and no application or pipeline has the name",
-		scheduler.ErrUnavailable, name)
+	return fmt.Errorf("%s%w", at, err)
+}
+
+// refusal returns a fault as who has the view may know it: with why a model is not there, and with
+// names that are near, as if the client had asked for the model by itself.
+func refusal(v gate.View, err error) error {
+	if a, is := errors.AsType[*absent](err); is {
+		if why := v.WhyMissing(a.model, a.by); why != "" {
+			return fmt.Errorf("%s%w", a.at, fmt.Errorf("%w: %s", scheduler.ErrUnavailable, why))
+		}
+	}
+	return err
 }

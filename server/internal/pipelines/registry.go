@@ -175,9 +175,9 @@ func (r *Registry) find(now *linking, model string, within []string) (*gate.Targ
 	}
 	switch {
 	case target == nil:
-		return nil, unknown(model)
+		return nil, &absent{model: model}
 	case target.Composite != nil:
-		return target, target.Composite.Unlinked()
+		return target, target.Composite.Unlinked(now.gate.View)
 	}
 	return target, nil
 }

@@ -91,7 +91,7 @@ func (s *Service) AsksNewest(who *access.Identity, name string) bool {
 func (s *Service) CheckAsked(name, version string) error {
 	t, err := s.view.Asked(name, version)
 	if err == nil && t.Composite != nil {
-		err = t.Composite.Unlinked()
+		err = t.Composite.Unlinked(s.view)
 	}
 	return err
 }
