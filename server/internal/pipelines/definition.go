@@ -209,47 +209,54 @@ func (c *checker) references() {
 		n.timeout, _ = time.ParseDuration(s.Timeout)
 		in := fmt.Sprintf("stage %q: ", s.Name)
 		for _, input := range slices.Sorted(maps.Keys(s.Inputs)) {
-			from := c.resolve(key+"inputs."+input, in+"input "+strconv.Quote(input), s.Inputs[input])
+			from, _ := c.resolve(key+"inputs."+input, in+"input "+strconv.Quote(input), s.Inputs[input])
 			from.input = input
 			n.reads = append(n.reads, from)
 		}
 		if s.Each != "" {
-			if n.each = c.resolve(key+"each", in+"each", s.Each); n.each.stage == request {
+			var ok bool
+			if n.each, ok = c.resolve(key+"each", in+"each", s.Each); ok && n.each.stage == request {
 				c.add(key+"each", "%seach: %q is not an output of a stage: expected STAGE.OUTPUT", in, s.Each)
 			}
 		}
 		c.p.stages = append(c.p.stages, n)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.d.Outputs)) {
-		if from := c.resolve("outputs."+name, "output "+strconv.Quote(name), c.d.Outputs[name]); from.stage == request {
+		from, ok := c.resolve("outputs."+name, "output "+strconv.Quote(name), c.d.Outputs[name])
+		if ok && from.stage == request {
 			c.add("outputs."+name, "output %q: %q is an input of the pipeline, expected STAGE.OUTPUT", name,
 				c.d.Outputs[name])
 		}
 	}
 }
 
-// resolve finds what a reference names, with an index into the stages as they are defined.
-func (c *checker) resolve(key, where, text string) source {
+// resolve finds what a reference names, with an index into the stages as they are defined. ok is
+// false if it names nothing, which is a fault.
+func (c *checker) resolve(key, where, text string) (from source, ok bool) {
 	if slices.Contains(c.d.Inputs, text) {
-		return source{stage: request, output: text}
+		return source{stage: request, output: text}, true
 	}
 	name, output, dotted := strings.Cut(text, ".")
 	i := slices.IndexFunc(c.d.Stages, func(s admin.Stage) bool { return s.Name == name })
 	if dotted && i >= 0 && output != "" {
-		return source{stage: i, output: output}
+		return source{stage: i, output: output}, true
 	}
 	known := slices.Clone(c.d.Inputs)
+	var stages []string
 	for _, s := range c.d.Stages {
-		known = append(known, s.Name+".…")
+		known, stages = append(known, s.Name+".…"), append(stages, s.Name)
 	}
 	hint := "; there are " + strings.Join(known, ", ")
 	if near := nearest.Names(text, c.d.Inputs); len(near) > 0 {
 		hint = "; nearest: " + near[0]
 	} else if dotted && i < 0 {
+		if near := nearest.Names(name, stages); len(near) > 0 {
+			hint = "; nearest: " + near[0] + "." + output
+		}
 		hint = fmt.Sprintf(": there is no stage %q%s", name, hint)
 	}
 	c.add(key, "%s: %q is neither an input of the pipeline nor STAGE.OUTPUT%s", where, text, hint)
-	return source{stage: request}
+	return source{stage: request}, false
 }
 
 // sources lists all that a stage reads.

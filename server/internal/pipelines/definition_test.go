@@ -38,6 +38,8 @@ func TestDefinitions(t *testing.T) {
 		{"model", func(d *Definition) { d.Stages[1].Model = "m/*" }, `stage "read": model: version "*" is reserved`},
 		{"unknown stage", func(d *Definition) { d.Stages[1].Each = "found.boxes" },
 			`stage "read": each: "found.boxes" is neither an input of the pipeline nor STAGE.OUTPUT: there is no stage "found"; there are image, detect.…, read.…`},
+		{"misspelled stage", func(d *Definition) { d.Stages[1].Each = "detct.boxes" },
+			`: there is no stage "detct"; nearest: detect.boxes`},
 		{"misspelled input", func(d *Definition) { d.Stages[1].Inputs = map[string]string{"image": "imgae"} },
 			`stage "read": input "image": "imgae" is neither an input of the pipeline nor STAGE.OUTPUT; nearest: image`},
 		{"each of an input", func(d *Definition) { d.Stages[1].Each = "image" },
@@ -79,6 +81,19 @@ func TestDefinitions(t *testing.T) {
 				t.Errorf("got %v\nwant %s", err, tt.want)
 			}
 		})
+	}
+}
+
+// TestOneFaultForOneMistake: a reference that names nothing is not also one to the wrong thing.
+func TestOneFaultForOneMistake(t *testing.T) {
+	for mistake, change := range map[string]func(*Definition){
+		"each":   func(d *Definition) { d.Stages[1].Each = "detct.boxes" },
+		"output": func(d *Definition) { d.Outputs = map[string]string{"t": "raed.text"} },
+	} {
+		d := plates()
+		if change(&d); len(Faults(d)) != 1 {
+			t.Errorf("%s: %v", mistake, Faults(d))
+		}
 	}
 }
 
