@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/shivad/shivad/shiva/jsonscan"
@@ -11,6 +12,9 @@ import (
 
 // checkJSON reports whether a file is one JSON value.
 func checkJSON(file []byte) error {
+	if len(file) == 0 {
+		return errors.New("it is empty")
+	}
 	var value json.RawMessage
 	if err := jsonscan.Unmarshal(file, &value); err != nil {
 		return fmt.Errorf("it is not an image (PNG, JPEG), .npy or JSON: %w", err)

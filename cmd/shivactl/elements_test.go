@@ -71,12 +71,15 @@ func TestJSONTensor(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "expected a value, but the text ends after 0 bytes", "[1,": "expected a value, but the text ends after 3 bytes",
+		"\n\n": "expected a value, but the text ends after 2 bytes", "[1,": "expected a value, but the text ends after 3 bytes",
 		"[1] 2": `expected the end of the text at byte 4, got "2"`, "hello": `expected a value at byte 0, got "hello"`,
 	} {
 		if err := checkJSON([]byte(text)); err == nil || err.Error() != "it is not an image (PNG, JPEG), .npy or JSON: "+want {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
+	}
+	if err := checkJSON(nil); err == nil || err.Error() != "it is empty" {
+		t.Errorf("an empty file: %v", err)
 	}
 }
 
