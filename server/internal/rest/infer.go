@@ -2,6 +2,7 @@ package rest
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -245,6 +246,10 @@ func (q *request) readRaw(b *body) error {
 		in.Data = tensor.AppendElem(in.Buf.Bytes()[:0], data)
 	}
 	in.Shape, err = rawShape(spec, in.DType, len(data))
+	if err != nil && spec.Image != "" { // it may be a file, which has not the shape of pixels
+		err = fmt.Errorf(`%w; a picture in a file needs JSON before it (%s: the bytes of that JSON): {"inputs":[{"name":%q,"datatype":"UINT8","shape":[1,%d],"parameters":{"binary_data_size":%d}}]}`,
+			err, headLength, spec.Name, len(data), len(data))
+	}
 	return err
 }
 

@@ -117,6 +117,20 @@ func TestModels(t *testing.T) {
 	}
 }
 
+// TestPictureWithoutJSON: the shape of a file does not follow from the pixels that it becomes, and
+// the error says which JSON gives it.
+func TestPictureWithoutJSON(t *testing.T) {
+	r := newRig(t, nil)
+	for name, shape := range map[string]tensor.Shape{"any": {-1, -1, -1, 3}, "fixed": {-1, 2, 2, 3}} {
+		s := fours()
+		s.Inputs = []tensor.Spec{{Name: "image", DType: tensor.Uint8, Shape: shape, Format: tensor.FormatNHWC,
+			Image: &tensor.Image{Channels: tensor.ChannelsRGB}}}
+		r.Model(name, s, scheduler.WorkerFunc(r.Echo))
+		a := r.ask("POST", "/v2/models/"+name+"/infer", "\x89PNG\r", headLength+": 0")
+		r.refused(a, 400, `{"inputs":[{"name":"image","datatype":"UINT8","shape":[1,5],"parameters":{"binary_data_size":5}}]}`)
+	}
+}
+
 func TestRepository(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
