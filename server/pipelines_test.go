@@ -118,6 +118,22 @@ func TestStagesWithoutModels(t *testing.T) {
 	}
 }
 
+// TestStagesWithoutReplicas: a pipeline still fits its models when the container of one has left,
+// and says of that stage that it has no replica.
+func TestStagesWithoutReplicas(t *testing.T) {
+	s := start(t, func(c *config.Config) { c.Pipelines["p"] = added() })
+	connect(t, s, ragged("detector"))
+	connect(t, s, adder("adder")).Close()
+	budgettest.Until(t, "the container to have left", func() bool { return replicas(s, "adder") == 0 })
+	o := operator{t, s}
+	o.expect("GET", "/v1/pipelines/p", "", 200, `"summary":"no requests"`, `"summary":"no live replica, no requests"`)
+	o.expect("GET", "/v1/models/p/explain", "", 200, "Of stage add: No replica of adder/1 is live: its rows fail")
+	r, err := s.predict.ModelReady("p", "")
+	if err != nil || r.Error != "no live replica: no container of a model that it asks is connected" {
+		t.Errorf("ready: %+v, %v", r, err)
+	}
+}
+
 // TestPipelinesOfOperators: a pipeline of the file and one of the admin API answer alike, are shown
 // with how their stages did, and are changed only where they are from.
 func TestPipelinesOfOperators(t *testing.T) {

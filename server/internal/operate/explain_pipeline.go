@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/plural"
 )
 
@@ -63,13 +64,18 @@ func (r *Report) explainPipeline(name string) (out []string) {
 // does not name it.
 func (r *Report) explainUnserved(model string) []string {
 	name, version, _ := strings.Cut(model, "/")
-	if target, err := r.Gate.Target(name, version); err == nil && target.Composite == nil {
-		return r.absent(target)
+	target, err := r.Gate.Target(name, version)
+	if unserved(target) {
+		return []string{fmt.Sprintf("No replica of %s is live: its rows fail, and with them requests that need it. Start a container of %s, or see in \"shivactl status\" why it does not register.",
+			target.ID, target.ID)}
 	} else if err != nil && r.Gate.TargetsOf(name) == nil {
 		return r.explainAbsent(name)
 	}
 	return nil
 }
+
+// unserved reports whether requests to a model, which may be nil, fail for want of a replica.
+func unserved(t *gate.Target) bool { return t != nil && t.Composite == nil && !t.Serves }
 
 // explainStage says what a stage did in the last minute.
 func explainStage(s admin.Stage, l admin.StageLoad) string {

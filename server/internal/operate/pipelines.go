@@ -73,7 +73,8 @@ func (r *Report) stageLoads(d admin.Pipeline) []admin.StageLoad {
 			}
 		}
 		model, version, _ := strings.Cut(s.Model, "/")
-		if t, err := r.Gate.Target(model, version); err == nil {
+		t, err := r.Gate.Target(model, version)
+		if err == nil {
 			l.Replicas = t.Live
 			if t.Model != nil {
 				if recent := t.Model.Stats().Recent; recent.Batches > 0 {
@@ -81,7 +82,9 @@ func (r *Report) stageLoads(d admin.Pipeline) []admin.StageLoad {
 				}
 			}
 		}
-		l.Summary = l.Words()
+		if l.Summary = l.Words(); unserved(t) {
+			l.Summary = "no live replica, " + l.Summary
+		}
 		list[i] = l
 	}
 	return list

@@ -75,7 +75,11 @@ func (s *Service) ModelReady(name, version string) (Readiness, error) {
 	}
 	r := Readiness{Name: name, Ready: t.Serves}
 	if !r.Ready {
-		r.Error = fault.Text(scheduler.ErrUnavailable) + ": no container of it is connected"
+		of := "it"
+		if t.Composite != nil {
+			of = "a model that it asks"
+		}
+		r.Error = fault.Text(scheduler.ErrUnavailable) + ": no container of " + of + " is connected"
 	}
 	return r, nil
 }
