@@ -175,6 +175,9 @@ func TestRedisComesBackWithOldData(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Kill()
+	for _, s := range []state.Store{a, b} { // otherwise it would be in reach below, until they notice
+		budgettest.Until(t, "Redis is out of reach", func() bool { return s.Health().Err != nil })
+	}
 	r.Start(t)
 	waitFor(t, a)
 	waitFor(t, b)
