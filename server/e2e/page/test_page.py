@@ -435,7 +435,7 @@ def test_pipelines(open_page: Open, loaded: Server) -> None:
     loaded.ask(path, made, method="PUT")
     expect(box.locator(".dot.bad")).to_have_text("refuses requests")
     expect(box.get_by_role("list",
-      name="Why requests are refused")).to_contain_text('no container of "nobody" has registered')
+      name="Why requests are refused")).to_contain_text('no model, application or pipeline "nobody"')
     expect(drawing).to_contain_text("nobody")
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
