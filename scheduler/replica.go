@@ -239,7 +239,7 @@ const fastBatch = 200_000
 // twice the dispatch overhead, and the time of its preparation, before the predicted end of the
 // batches in flight, so that the container does not wait for it. If the end is not known that
 // precisely, the batch waits for the answer: it would be planned with the uncertainty of two
-// executions, which costs more rows than the container's pause. See also waits.
+// executions, which costs more rows than the container's pause. See also waits and complete.
 //
 // A shared replica may be sent a batch when it has a grant, also while the previous answer is on
 // its way. Its times are measured from the grant to the answer, whatever they consist of.

@@ -425,32 +425,37 @@ func (t *Table) missing(name, version string, w words) error {
 // whyMissing says why nothing has a name or, of a model, why it has no such version. awaited: it is
 // expected. names are those that may have been meant instead.
 func (t *Table) whyMissing(name, version string, names []string, w words) (why string, awaited bool) {
-	id, instead := name, near(name, names)
-	why = fmt.Sprintf("no model, application or pipeline %q%s", name, cmp.Or(instead, known(names, w)))
+	id, have := name, ""
 	if targets := t.versions[name]; targets != nil {
-		have := Join(targets, func(target *Target) string { return strconv.Quote(target.ID.Version) }, ", ")
-		id, instead = name+"/"+version, fmt.Sprintf("; model %q has %s", name, have)
-		why = fmt.Sprintf("model %q has no version %q; it has %s", name, version, have)
+		id = name + "/" + version
+		have = Join(targets, func(target *Target) string { return strconv.Quote(target.ID.Version) }, ", ")
 	} else if composite := t.composites[name]; composite != nil {
 		return composite.unversioned(), false
 	} else if t.unread {
 		return fmt.Sprintf("no model %q, and applications and pipelines are not known yet: the state store has not been reached since this server started",
 			name), true
 	}
-	if t.awaited == nil {
-		return why, false
+	guessed := false
+	if t.awaited != nil {
+		why, guessed = t.awaited(id)
 	}
-	switch expected, guessed := t.awaited(id); {
-	case guessed && expected != "":
-		return expected + instead, true
-	case expected != "":
-		return expected, true
+	switch {
+	case why != "" && !guessed:
+		return why, true
+	case why != "" && have != "":
+		return fmt.Sprintf("%s; model %q has %s", why, name, have), true
+	case why != "":
+		return why + Near(name, names), true
+	case have != "":
+		return fmt.Sprintf("model %q has no version %q; it has %s", name, version, have), false
 	}
-	return why, false
+	return fmt.Sprintf("no model, application or pipeline %q%s", name,
+		cmp.Or(Near(name, names), known(names, w))), false
 }
 
-// near names what a client may have meant; "": no name is near.
-func near(name string, names []string) string {
+// Near is the end of an error about a name that nothing has: which ones may have been meant; "": no
+// name is near.
+func Near(name string, names []string) string {
 	near := nearest.Names(name, names)
 	if len(near) == 0 {
 		return ""

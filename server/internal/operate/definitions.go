@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,12 +10,10 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/jsonscan"
-	"github.com/shivad/shivad/shiva/nearest"
 )
 
 // Definitions are those of one kind, such as applications, which operators make and change by name.
@@ -132,11 +131,8 @@ func (c collection[D]) find(name string) (D, error) {
 
 // noName refuses a name that nothing has. It suggests those that are near, or says where all stand.
 func noName(what, name string, known []string, path string) error {
-	near := nearest.Names(name, known)
-	if len(near) == 0 {
-		return refuse(http.StatusNotFound, "no %s %q; %s lists them", what, name, path)
-	}
-	return refuse(http.StatusNotFound, "no %s %q; nearest: %s", what, name, gate.Join(near, strconv.Quote, ", "))
+	return refuse(http.StatusNotFound, "no %s %q%s", what, name,
+		cmp.Or(gate.Near(name, known), "; "+path+" lists them"))
 }
 
 func (c collection[D]) show(r *http.Request) (any, error) { return c.find(r.PathValue("name")) }

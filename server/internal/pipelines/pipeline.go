@@ -184,7 +184,7 @@ func (p *Pipeline) in(stage string, err error) error {
 func refusal(v gate.View, err error) error {
 	if a, is := errors.AsType[*absent](err); is {
 		if why := v.WhyMissing(a.model, a.by); why != "" {
-			return fmt.Errorf("%s%w", a.at, fmt.Errorf("%w: %s", scheduler.ErrUnavailable, why))
+			return fmt.Errorf("%s%w: %s", a.at, scheduler.ErrUnavailable, why)
 		}
 	}
 	return err
