@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,11 @@ func newLooker(t *testing.T, r *rig, name string, change func(h *wire.HelloMessa
 		Outputs: []wire.TensorMessage{{Name: "y", Datatype: "INT32", Shape: []int{-1}}}}
 	change(&hello)
 	l := &looker{newLiarOf(t, r, hello), scheduler.ModelID{Name: name, Version: "1"}}
+	budgettest.Until(t, "the server to know that inputs are shared with "+name, func() bool {
+		return slices.ContainsFunc(r.Sessions(), func(i containers.SessionInfo) bool {
+			return i.Model == l.id && i.Arena != ""
+		})
+	})
 	r.wait(t, l.id, 1)
 	return l
 }
