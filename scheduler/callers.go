@@ -21,6 +21,7 @@ const (
 	callerExtra = 0.06 // largest share of requests without an answer before them
 	callerFade  = 16   // judged answers and requests over which the shares are means
 	mostOwed    = 64   // answers of one source that wait for its next request
+	othersFade  = 8    // requests of no caller over which the time between them is a mean
 )
 
 // habit is what is known of how a source asks. It is part of the source.
@@ -73,6 +74,9 @@ type callers struct {
 	out    int    // ... and with those that execute
 	away   int    // rows of callers that were answered, and whose clients wait for other parts
 
+	others  int64 // when the latest request came that is of no caller
+	between int64 // mean time between two such
+
 	untold  []*source // whose clients wait for other parts, in no order
 	awaited int       // ... and for which a gathering waits
 
@@ -102,6 +106,9 @@ func (cs *callers) asked(s *source, rows int) {
 	cs.asking += uint64(rows)
 	if s.caller {
 		cs.out += rows
+	} else {
+		cs.between += (cs.now - cs.others - cs.between) / othersFade
+		cs.others = cs.now
 	}
 	if cs.horizon == 0 || s.id == 0 {
 		return
@@ -122,6 +129,10 @@ func (cs *callers) asked(s *source, rows int) {
 		cs.judge(s)
 	}
 }
+
+// sinceOthers is the mean time between two requests of no caller, or the time since the latest one
+// if that is longer.
+func (cs *callers) sinceOthers() int64 { return max(cs.between, cs.now-cs.others) }
 
 // left counts the end of an accepted request. It is all that counts of a superseded frame: the next
 // frame caused its end, and does not follow it. Otherwise a camera that is faster than the model

@@ -53,7 +53,7 @@ func (c *core) next(now int64) (best *Replica, bestStart int64) {
 		}
 		n := c.atOnce(rep)
 		at, start := rep.ready(n, now)
-		if at > now && at < never && c.complete(rep) && !c.otherFree(rep, now) {
+		if at > now && at < never && c.complete(rep, at-now) && !c.otherFree(rep, now) {
 			c.wakeAt(at) // if it declines now
 			at = now
 		}

@@ -20,6 +20,9 @@ const (
 	// Of one row's time, how long an answer counts: groups in turn are back when others have been
 	// executed, and that is about as long.
 	turnHorizon = 1.5
+	// Of the time between requests of others: they do not come in a wait that is shorter. A camera
+	// beside groups in turn had every fourth frame superseded, as the next batch had just left.
+	rarely = 0.25
 )
 
 // learn adds a batch whose inputs took ns; 0: the container did not say.
@@ -70,13 +73,13 @@ func (r *Replica) prepares(rows int, p *plan) bool {
 	return r.preparing.row > 0 && float64(r.preparing.of(rows)) >= leastPreparing*p.mean(float64(rows))
 }
 
-// complete reports whether a busy replica that prepares batches may have the next one at once, as
-// nobody is about to ask before it answers: all rows that wait are of callers, and it executes all
-// other rows of callers.
-func (c *core) complete(rep *Replica) bool {
+// complete reports whether a busy replica that prepares batches may have the next one at once, and
+// not only after a wait, as nobody is about to ask meanwhile: all rows that wait are of callers, it
+// executes all other rows of callers, and others hardly ask.
+func (c *core) complete(rep *Replica, wait int64) bool {
 	cs := &c.sources
 	return rep.preparing.row > 0 && cs.queued > 0 && cs.queued == c.rows && cs.due+cs.away == 0 &&
-		cs.out-cs.queued == rep.callersExecuting()
+		cs.out-cs.queued == rep.callersExecuting() && float64(wait) <= rarely*float64(cs.sinceOthers())
 }
 
 // halved leaves half of the callers' rows to the batch that is prepared while the replica executes

@@ -83,6 +83,14 @@ func loops(t *testing.T, rows int, begin []time.Duration, patience, after time.D
 // loopsBack is loops of clients that ask again when back says, of as many replicas as preparers.
 func loopsBack(t *testing.T, rows int, begin []time.Duration, patience, after time.Duration,
 	back func(*schedtest.Clock) time.Duration, ps ...*preparer) []error {
+	answered, _ := loopsBeside(t, 0, rows, begin, patience, after, back, ps...)
+	return answered
+}
+
+// loopsBeside is loopsBack beside a camera, if it has an interval, the latest frame of which waits;
+// seen are its frames that were answered.
+func loopsBeside(t *testing.T, camera time.Duration, rows int, begin []time.Duration, patience, after time.Duration,
+	back func(*schedtest.Clock) time.Duration, ps ...*preparer) ([]error, int) {
 	clock := schedtest.NewClock()
 	sched, err := scheduler.New(scheduler.Config{Clock: clock})
 	if err != nil {
@@ -100,9 +108,12 @@ func loopsBack(t *testing.T, rows int, begin []time.Duration, patience, after ti
 		}
 		model = rep.Model()
 	}
-	x, err := tensor.FromSlice(tensor.Shape{rows, 1}, make([]uint8, rows))
-	if err != nil {
-		t.Fatal(err)
+	input := func(rows int) []tensor.Tensor {
+		x, err := tensor.FromSlice(tensor.Shape{rows, 1}, make([]uint8, rows))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []tensor.Tensor{x}
 	}
 	var answered []error
 	for i, at := range begin {
@@ -110,13 +121,31 @@ func loopsBack(t *testing.T, rows int, begin []time.Duration, patience, after ti
 		if back != nil {
 			l.back = func() time.Duration { return back(clock) }
 		}
-		l.Model, l.Inputs, l.Rows, l.Source = model, []tensor.Tensor{x}, rows, uint64(1+i)
+		l.Model, l.Inputs, l.Rows, l.Source = model, input(rows), rows, uint64(1+i)
 		clock.AfterFunc(at, l.ask)
 	}
+	frame, seen := input(1), 0
+	var next func()
+	next = func() {
+		sched.Submit(&scheduler.Request{Model: model, Inputs: frame, Rows: 1, Source: 100,
+			Deadline: clock.Now().Add(patience), Frame: &scheduler.Frame{Client: "c", Stream: "s", Keep: 1, Seq: -1},
+			Owner: ownerFunc(func(r *scheduler.Request) {
+				for _, out := range r.Outputs {
+					out.Release()
+				}
+				if r.Err == nil {
+					seen++
+				}
+			})})
+		clock.AfterFunc(camera, next)
+	}
+	if camera > 0 {
+		next()
+	}
 	clock.Advance(after)
-	answered = answered[:0]
+	answered, seen = answered[:0], 0
 	clock.Advance(10 * time.Second)
-	return answered
+	return answered, seen
 }
 
 // apart is when clients begin.
@@ -353,5 +382,18 @@ func TestPreparationInThree(t *testing.T) {
 	t.Logf("%.1f answers/s", rate)
 	if rate < 120 {
 		t.Errorf("%.1f answers/s, want 120", rate)
+	}
+}
+
+// TestPreparationBesideCamera: groups in turn do not leave before the frame of a camera that is
+// about to come.
+func TestPreparationBesideCamera(t *testing.T) {
+	p := &preparer{prepare: schedtest.Linear(0, 42*time.Microsecond), exec: schedtest.Linear(5*time.Millisecond, 0)}
+	back := func(*schedtest.Clock) time.Duration { return 6 * time.Millisecond }
+	answered, seen := loopsBeside(t, 3500*time.Microsecond, 4, apart(3, 4*time.Millisecond), 2*time.Second,
+		5*time.Second, back, p)
+	t.Logf("%d answers/s and %d frames/s", len(answered)/10, seen/10)
+	if rate := float64(len(answered)) / 10; rate < 190 || seen < 1800 {
+		t.Errorf("%.1f answers/s and %d frames of 2000, want 190 and 1800", rate, seen)
 	}
 }
