@@ -42,8 +42,9 @@ const permissions = `expected permissions in octal, from "0200" to "0777", with 
 var unreadable = []faulty{
 	{"not toml", "[tcp]\nlisten = \n", []string{`x.toml:2:10: `}},
 	{"twice", "[tcp]\nloops = 1\nloops = 2\n", []string{`x.toml:3:1: `}},
-	{"unknown table", "\n[tpc]\nloops = 1\n", []string{
-		`x.toml:2:2: tpc: unknown key; did you mean tcp?`}},
+	{"unknown table", "\n[tpc]\nloops = 1\n[http]\n[grpc]\nport = 1\n", []string{
+		`x.toml:2:2: tpc: unknown key; did you mean tcp?`,
+		`x.toml:4:2: http: unknown key; did you mean rest?`, `x.toml:6:1: grpc.port: unknown key; did you mean listen?`}},
 	{"unknown key", "[tcp]\nloop = 1\nfrobnicate = true\n", []string{
 		`x.toml:2:1: tcp.loop: unknown key; did you mean loops?`,
 		`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, socket_mode, socket_owner, socket_group, tls, connections_per_address, message_timeout, stall_timeout, loops, connections, in_flight_per_connection, idle_timeout, outbound_bytes, cancel_on_close, resync, resync_bytes, stream, keep`}},

@@ -1,12 +1,14 @@
 package config
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
 	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/pipelines"
+	"github.com/shivad/shivad/shiva/nearest"
 )
 
 // PipelineDefinitions returns the pipelines of the file, by name.
@@ -29,8 +31,26 @@ func (c Config) validatePipelines(fs *faults) {
 			continue
 		}
 		fs.of(key, pipelines.Faults(p))
+		if near := c.misspelled(p); near != "" {
+			fs.Add(joinKey("pipeline", near), "did you mean %s? It has no stages", key)
+		}
 	}
 	c.circles(fs)
+}
+
+// misspelled is the pipeline that may have the stages of p, which has none: the table of a stage
+// below a name that is misspelled is that of another pipeline.
+func (c Config) misspelled(p admin.Pipeline) string {
+	if len(p.Stages) > 0 {
+		return ""
+	}
+	var others []string
+	for _, name := range slices.Sorted(maps.Keys(c.Pipelines)) {
+		if len(c.Pipelines[name].Inputs) == 0 {
+			others = append(others, name)
+		}
+	}
+	return cmp.Or(append(nearest.Names(p.Name, others), "")...)
 }
 
 // circles finds pipelines of the file that contain one another. Each circle is said once, from the

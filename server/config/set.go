@@ -324,10 +324,17 @@ func describe(value any) string {
 	}
 }
 
+// elsewhere are the words of other servers for a key of this one.
+var elsewhere = map[string]string{"http": "rest", "shiva": "tcp", "models": "model",
+	"address": "listen", "addr": "listen", "bind": "listen", "host": "listen", "port": "listen"}
+
 // didYouMean suggests the known key nearest to k, or lists all of them if none is near.
 func didYouMean(k string, known []string) string {
 	if len(known) == 0 {
 		return ""
+	}
+	if own := elsewhere[k]; slices.Contains(known, own) {
+		return fmt.Sprintf("; did you mean %s?", own)
 	}
 	if near := nearest.Names(k, known); len(near) > 0 {
 		return fmt.Sprintf("; did you mean %s?", near[0])
