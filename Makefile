@@ -129,7 +129,7 @@ seeds: ## the whole server on virtual time for SEEDS (10000) seeds from FROM (1)
 
 # The tests before it see to commands, links, and that no setting, metric or command lacks its line.
 manual: programs $(VENV)/ready $(VENV)/manual/ready ## the manual as a site in bin/manual, whose links lead somewhere and whose search finds pages
-	go test -count=1 -vet=off ./server/manual/... ./server/layout
+	go test -count=1 -vet=off ./server/manual/... ./server/internal/layout
 	go test -count=1 -vet=off ./server/config ./server/internal/metrics ./server/internal/parameter ./server/internal/operate ./cmd/shivactl -run 'Manual|Reference'
 	NO_MKDOCS_2_WARNING=1 $(VENV)/manual/bin/mkdocs build --strict --quiet --config-file .ci/manual/mkdocs.yml
 	$(PYTHON) -m pytest -q server/e2e/manual

@@ -10,7 +10,7 @@ import (
 
 // TestMain runs the tests at the top of the tree.
 func TestMain(m *testing.M) {
-	if err := os.Chdir("../.."); err != nil {
+	if err := os.Chdir("../../.."); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())

@@ -83,7 +83,7 @@ server/config:              server/admin server/internal/pipelines server/intern
 server/admin/admintest:     server/admin server/internal/access server/internal/operate
 server/internal/capacity:
 server/build:
-server/layout:
+server/internal/layout:
 server/internal/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           shiva/nearest shiva/tensor shiva/plural | github.com/x448/float16
 server/internal/apps:       server/admin server/internal/composite server/internal/fault server/internal/wake shiva/backoff server/internal/gate server/internal/parameter server/internal/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva/jsontensor shiva/jsonscan shiva/tensor shiva/plural | github.com/anishathalye/porcupine
