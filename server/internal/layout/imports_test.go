@@ -161,6 +161,7 @@ var bans = map[string]map[string]string{
 const module = "github.com/shivad/shivad"
 
 func TestImportDirections(t *testing.T) {
+	atTop(t)
 	rows, tests := map[string][]string{}, map[string][]string{}
 	for line := range strings.Lines(imports) {
 		if name, row, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
@@ -214,6 +215,7 @@ func TestImportDirections(t *testing.T) {
 // shivactl is also for machines on which no server can run, and small: whatever it imports, of the
 // server it has only these, and what checks a configuration stays in shivad.
 func TestShivactlHasNoServer(t *testing.T) {
+	atTop(t)
 	of := []string{"server/admin", "server/build", "server/manual", "server/picture"}
 	all, seen := packages(t), map[string]bool{}
 	var visit func(name string)
@@ -292,6 +294,7 @@ func packages(t *testing.T) map[string]*build.Package {
 
 // The top level has these entries; everything else lives in the folder that it belongs to.
 func TestTopLevel(t *testing.T) {
+	atTop(t)
 	rooms := strings.Fields("shiva server scheduler containers cmd examples bench go.mod go.sum Makefile README.md LICENSE")
 	built := []string{"bin"} // by make, and not in the repository
 	entries, err := os.ReadDir(".")
@@ -314,6 +317,7 @@ func TestTopLevel(t *testing.T) {
 
 // gnet can be replaced as long as only one file of the server imports it.
 func TestOneFileKnowsGnet(t *testing.T) {
+	atTop(t)
 	var files []string
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && path != "." && d.IsDir() && strings.HasPrefix(d.Name(), ".") {
@@ -340,6 +344,7 @@ func TestOneFileKnowsGnet(t *testing.T) {
 // Sessions of the Shiva door work over any transport: only the door and the transports import
 // sockets.
 func TestSessionsKnowNoSockets(t *testing.T) {
+	atTop(t)
 	files, err := filepath.Glob("server/internal/tcp/*.go")
 	if err != nil {
 		t.Fatal(err)
@@ -367,6 +372,7 @@ func TestSessionsKnowNoSockets(t *testing.T) {
 // A field of an exported type of a public package has a type that importers can name, if only by an
 // alias that the package gives it.
 func TestPublicFieldsHaveNames(t *testing.T) {
+	atTop(t)
 	for dir := range packages(t) {
 		if room, _, _ := strings.Cut(dir, "/"); isDouble(dir) || strings.Contains(dir+"/", "/internal/") ||
 			room != "shiva" && room != "scheduler" && room != "containers" && room != "server" {

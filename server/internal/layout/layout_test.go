@@ -3,15 +3,12 @@
 // own, so that the results of other tests stay in Go's cache.
 package layout
 
-import (
-	"os"
-	"testing"
-)
+import "testing"
 
-// TestMain runs the tests at the top of the tree.
-func TestMain(m *testing.M) {
-	if err := os.Chdir("../../.."); err != nil {
-		panic(err)
-	}
-	os.Exit(m.Run())
+// atTop has a test run at the top of the tree. Each test calls it, as TestMain must not: Go's cache
+// of results learns of a change of directory only within a test. Otherwise it looks for the files
+// that were read in the wrong place, and takes any later tree for the same.
+func atTop(t *testing.T) {
+	t.Helper()
+	t.Chdir("../../..")
 }

@@ -14,6 +14,7 @@ import (
 // a target by the target's name alone, in the package's folder and those below, so no other file
 // there may contain that name.
 func TestOSSFuzz(t *testing.T) {
+	atTop(t)
 	project, err := os.ReadFile(".oss-fuzz/project.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ var (
 // Everything that the documents refer to exists: files, headings, and targets of make. TestE2EPages
 // runs their commands. README is for visitors, who read no more than 150 lines.
 func TestDocuments(t *testing.T) {
+	atTop(t)
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +66,7 @@ func TestDocuments(t *testing.T) {
 // The commands of bench/METHODS.md take minutes, so TestE2EPages does not run them; but their
 // targets of make, programs and flags exist.
 func TestBenchCommands(t *testing.T) {
+	atTop(t)
 	page, err := os.ReadFile("bench/METHODS.md")
 	if err != nil {
 		t.Fatal(err)
@@ -156,6 +158,7 @@ func anchors(text []byte) map[string]bool {
 // Each example has a row in the gallery, with a picture of at most 60 KiB that is also on its page.
 // That is a page of at most 80 lines in its folder, or the page of the package that it uses.
 func TestGallery(t *testing.T) {
+	atTop(t)
 	gallery, err := os.ReadFile("examples/README.md")
 	if err != nil {
 		t.Fatal(err)
