@@ -32,14 +32,6 @@ type Algorithm interface {
 	Follow(arms []Arm, i int)
 }
 
-// A Combiner is an Algorithm that combines the predictions of several models itself, instead of by
-// parameter combination. predictions has the usable ones, at least one, the heaviest first; their
-// outputs agree in number, names, dtypes and shapes. The result must, too, and consists of tensors
-// of predictions or of ordinary memory.
-type Combiner interface {
-	Combine(arms []Arm, predictions []Prediction) []tensor.Tensor
-}
-
 // An Accepter is an Algorithm that cannot work with every model. The error says what in a model's
 // declaration it cannot take; the caller that links such a model gets it.
 type Accepter interface {

@@ -118,13 +118,7 @@ func (p *Policy) Combine(s State, predictions []Prediction, missing []Ask) Answe
 		return a
 	}
 	a.Outputs = predictions[heard[0]].Outputs
-	if combiner, ok := p.algorithm.(Combiner); ok {
-		usable := make([]Prediction, len(heard))
-		for k, i := range heard {
-			usable[k] = predictions[i]
-		}
-		a.Outputs = combiner.Combine(s.Models, usable)
-	} else if len(heard) > 1 {
+	if len(heard) > 1 {
 		var space [16]float64
 		weights := scratch(space[:], len(heard))
 		for k, i := range heard {
