@@ -322,7 +322,7 @@ func (b *Batch) part(r *Request, lo, hi int) {
 	if rare := r.Rare; rare != nil {
 		p.Metadata = b.keep(rare.Metadata)
 		if rare.Picture != 0 {
-			p.Picture = b.place(rare.Picture)
+			p.Picture = b.pictureIndex(rare.Picture)
 		}
 		if p.Opened, p.OpenedAt = rare.Opened, rare.OpenedAt; p.Opened != nil {
 			p.Opened.Retain()
@@ -336,9 +336,9 @@ func (b *Batch) part(r *Request, lo, hi int) {
 	b.Rows += hi - lo
 }
 
-// place returns the index of a picture among those of the batch. Parts with the same picture are
-// neighbours, as a rule.
-func (b *Batch) place(picture uint64) int {
+// pictureIndex returns the index of a picture among those of the batch. Parts with the same picture
+// are neighbours, as a rule.
+func (b *Batch) pictureIndex(picture uint64) int {
 	last := len(b.Pictures) - 1
 	if last >= 0 && b.Pictures[last] == picture {
 		return last

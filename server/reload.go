@@ -66,7 +66,7 @@ func (s *Server) reload() (admin.Reloaded, error) {
 	}
 	s.settings.Replace(c)
 	s.gate.Changed() // routes apply also while the store cannot be read
-	s.tracer.Follow(c.Traces.OneIn)
+	s.tracer.Sample(c.Traces.OneIn)
 	s.identities.Replace(c.Declarations())
 	s.gate.Newest().Permit(s.mayWait)
 	s.gate.Newest().Resize(c.Limits.Latest())

@@ -33,7 +33,7 @@ func (d *Decoder) fill(in *[]byte) bool {
 		p := (*in)[:min(len(*in), d.need-d.have)]
 		if d.body != nil {
 			p = p[:min(len(p), len(d.body)-d.have)]
-			d.place(p)
+			d.copyUnits(p)
 		}
 		*in = (*in)[len(p):]
 		d.have += len(p)
@@ -46,9 +46,9 @@ func (d *Decoder) fill(in *[]byte) bool {
 // second-level cache on small machines. Such a tensor would be evicted before it is read.
 const throughBytes = 2 << 20
 
-// place copies p, the next bytes of the current body on the wire, to their place in its memory,
+// copyUnits copies p, the next bytes of the current body on the wire, to their place in its memory,
 // which holds whole units. A unit that is split between two calls is reordered byte by byte.
-func (d *Decoder) place(p []byte) {
+func (d *Decoder) copyUnits(p []byte) {
 	dst, at, width := d.body, d.have, d.width
 	for len(p) > 0 && at%width != 0 {
 		dst[at-at%width+width-1-at%width] = p[0]

@@ -24,7 +24,7 @@ func (c *link) dial(ctx context.Context) (net.Conn, *sharedMemory, error) {
 			c.at.Store(&a)
 			return conn, shared, nil
 		}
-		if failed.note(a.text, err); ctx.Err() != nil {
+		if failed.add(a.text, err); ctx.Err() != nil {
 			break
 		}
 	}

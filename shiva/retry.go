@@ -69,8 +69,8 @@ func (e *AttemptsError) Unwrap() (errs []error) {
 	return errs
 }
 
-// note records the failure at a server, and replaces an earlier one there.
-func (e *AttemptsError) note(addr string, err error) {
+// add records the failure at a server, and replaces an earlier one there.
+func (e *AttemptsError) add(addr string, err error) {
 	e.Attempts = slices.DeleteFunc(e.Attempts, func(a Attempt) bool { return a.Addr == addr })
 	e.Attempts = append(e.Attempts, Attempt{addr, err})
 }
@@ -85,7 +85,7 @@ func (e *AttemptsError) err() error {
 
 // with returns e with another attempt.
 func (e *AttemptsError) with(addr string, err error) error {
-	e.note(addr, err)
+	e.add(addr, err)
 	return e.err()
 }
 
@@ -162,7 +162,7 @@ func (c *Client) rest(ctx context.Context, d time.Duration) error {
 // request.
 func (p *pursuit) recordFailure(ctx context.Context, l *link, err error) bool {
 	p.tried = append(p.tried, l)
-	p.failed.note(l.at.Load().text, err)
+	p.failed.add(l.at.Load().text, err)
 	if ctx.Err() != nil || errors.Is(err, ErrClosed) {
 		return false
 	}
@@ -211,7 +211,7 @@ func (p *pursuit) noteDown() {
 		}
 		p.recoverable = true
 		if !slices.Contains(p.tried, l) {
-			p.failed.note(l.at.Load().text, cmp.Or(l.down(), errUntried))
+			p.failed.add(l.at.Load().text, cmp.Or(l.down(), errUntried))
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (c *Client) open(ctx context.Context, list []address) error {
 		s := newSource(a, c.opts.lookup)
 		c.sources = append(c.sources, s)
 		if err := c.lookUp(ctx, s); err != nil {
-			failed.note(a.text, err)
+			failed.add(a.text, err)
 		}
 	}
 	found := c.found()
@@ -60,7 +60,7 @@ func (c *Client) connectAny(ctx context.Context, found []address, failed *Attemp
 				return nil
 			}
 			if err := l.down(); err != nil {
-				failed.note(l.at.Load().text, err)
+				failed.add(l.at.Load().text, err)
 				down++
 			}
 		}

@@ -339,7 +339,7 @@ func (l *loop) dial(ctx context.Context, i int) error {
 		return err
 	}
 	if s := l.cfg.Streams; s != nil && s.Each != nil {
-		c.shown = &streamWire{Each: s.Each, shown: Shown{Stream: i}}
+		c.shown = &streamWire{Each: s.Each, shown: FrameAnswer{Stream: i}}
 		c.wire = c.shown
 	}
 	c.asked = l.cfg.Frames[c.next]

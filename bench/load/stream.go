@@ -22,11 +22,11 @@ type Streams struct {
 	Count int
 	// Each, if set, is called with the answer to each frame, in the order of the answers, by the
 	// thread of the connection's loop. It requires Shiva, and one connection for each stream.
-	Each func(Shown)
+	Each func(FrameAnswer)
 }
 
-// A Shown is the answer to a frame.
-type Shown struct {
+// A FrameAnswer is the answer to a frame.
+type FrameAnswer struct {
 	Stream int   // its number
 	Seq    int64 // of the frame, from 0
 	// Times of capture and of the answer's arrival, since the beginning of the run.
@@ -72,9 +72,9 @@ func (c *Config) streams() error {
 // A streamWire is Shiva with frames of a stream for requests, and decodes their answers for Each.
 type streamWire struct {
 	shivaWire
-	Each     func(Shown)
-	answered int64 // the number of the next answer's frame: a connection answers in order
-	shown    Shown // the last answer
+	Each     func(FrameAnswer)
+	answered int64       // the number of the next answer's frame: a connection answers in order
+	shown    FrameAnswer // the last answer
 }
 
 // read collects each answer, since the frame's metadata is at the end.
@@ -95,7 +95,7 @@ func (w *streamWire) read(p []byte, gather bool) (a answer, n int, err error) {
 	if err := json.Unmarshal(w.body[end-w.metadata:end], &head); err != nil {
 		return a, n, fmt.Errorf("load: the metadata of an answer: %w", err)
 	}
-	w.shown = Shown{Stream: w.shown.Stream, Seq: w.answered, Age: time.Duration(head.AgeMS * 1e6),
+	w.shown = FrameAnswer{Stream: w.shown.Stream, Seq: w.answered, Age: time.Duration(head.AgeMS * 1e6),
 		Skipped: head.Skipped}
 	w.answered++
 	switch {

@@ -170,7 +170,7 @@ func TestStreams(t *testing.T) {
 		"stamps":       {Frames: frames, Streams: &Streams{Stamps: stamps[:1]}},
 		"too many":     {Frames: frames, Streams: &Streams{Stamps: stamps, Count: MaxStreams + 1}},
 		"gathered":     {Frames: frames, Streams: &Streams{Stamps: stamps}, Gather: true},
-		"over HTTP":    {Frames: frames, Streams: &Streams{Stamps: stamps, Each: func(Shown) {}}, Wire: HTTP},
+		"over HTTP":    {Frames: frames, Streams: &Streams{Stamps: stamps, Each: func(FrameAnswer) {}}, Wire: HTTP},
 		"in turn":      {Frames: frames, Cycle: true, Gather: true},
 		"and compared": {Frames: frames, Cycle: true, Check: same},
 	} {
@@ -193,7 +193,7 @@ func TestEach(t *testing.T) {
 	next := map[int]int64{}
 	r, err := Run(t.Context(),
 		Config{Addr: addr, Frames: frames, Conns: 3, Rate: 600, Duration: 200 * time.Millisecond, Grace: time.Minute,
-			Streams: &Streams{Stamps: stamps, Each: func(s Shown) {
+			Streams: &Streams{Stamps: stamps, Each: func(s FrameAnswer) {
 				if s.Seq != next[s.Stream] || s.At < s.Due || s.Due > 200*time.Millisecond {
 					t.Errorf("%+v, want frame %d", s, next[s.Stream])
 				}
@@ -216,7 +216,7 @@ func TestEach(t *testing.T) {
 			return &shiva.Message{Namespace: "m", Metadata: []byte(metadata)}
 		})
 		_, err := Run(t.Context(),
-			Config{Addr: addr, Frames: frames, Streams: &Streams{Stamps: stamps, Each: func(Shown) {}},
+			Config{Addr: addr, Frames: frames, Streams: &Streams{Stamps: stamps, Each: func(FrameAnswer) {}},
 				Duration: time.Minute})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q in it", metadata, err, want)

@@ -57,8 +57,8 @@ func (c *churn) String() string {
 		len(n.Faults))
 }
 
-// note calls f to count an arrival, and records err unless ctx has ended.
-func (c *churn) note(ctx context.Context, what string, err error, f func(*counts)) {
+// count has f count an arrival, and records err unless ctx has ended.
+func (c *churn) count(ctx context.Context, what string, err error, f func(*counts)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f(&c.n)
@@ -94,7 +94,7 @@ func (c *churn) clients(ctx context.Context) {
 		} else {
 			err = c.asks(ctx, questions)
 		}
-		c.note(ctx, "client", err, func(n *counts) { n.Clients++ })
+		c.count(ctx, "client", err, func(n *counts) { n.Clients++ })
 	})
 }
 
@@ -164,7 +164,7 @@ func (c *churn) containers(ctx context.Context) {
 			}
 			err = c.await(ctx)
 		}
-		c.note(ctx, "container", err, func(n *counts) { n.Containers++ })
+		c.count(ctx, "container", err, func(n *counts) { n.Containers++ })
 	})
 }
 
@@ -173,7 +173,7 @@ func (c *churn) containers(ctx context.Context) {
 func (c *churn) versions(ctx context.Context) {
 	text, err := os.Create(filepath.Join(c.Dir, rolling+".log"))
 	if err != nil {
-		c.note(ctx, "version", err, func(*counts) {})
+		c.count(ctx, "version", err, func(*counts) {})
 		return
 	}
 	defer text.Close()
@@ -197,12 +197,12 @@ func (c *churn) versions(ctx context.Context) {
 		retire = func() {
 			end()
 			if err := <-ended; err != nil {
-				c.note(ctx, "version "+number, err, func(*counts) {})
+				c.count(ctx, "version "+number, err, func(*counts) {})
 			}
 		}
 		return nil
 	}
-	rolled := func() { c.note(ctx, "version", roll(), func(n *counts) { n.Versions++ }) }
+	rolled := func() { c.count(ctx, "version", roll(), func(n *counts) { n.Versions++ }) }
 	rolled()
 	all.Go(func() { c.asksOn(ctx) })
 	every(ctx, versionEvery, rolled)
@@ -262,13 +262,13 @@ func (c *churn) answers(ctx context.Context, model string) error {
 func (c *churn) asksOn(ctx context.Context) {
 	client, err := shiva.Dial(ctx, c.TCP)
 	if err != nil {
-		c.note(ctx, "rolling", err, func(*counts) {})
+		c.count(ctx, "rolling", err, func(*counts) {})
 		return
 	}
 	defer client.Close()
 	every(ctx, rollingEvery, func() {
 		asked, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		c.note(ctx, "rolling", ask(asked, client, rolling), func(n *counts) { n.Rolling++ })
+		c.count(ctx, "rolling", ask(asked, client, rolling), func(n *counts) { n.Rolling++ })
 	})
 }

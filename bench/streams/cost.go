@@ -87,7 +87,7 @@ func (r *rig) turn(ctx context.Context, model, fault string, length time.Duratio
 		return 0, err
 	}
 	var others int
-	each := func(s load.Shown) {
+	each := func(s load.FrameAnswer) {
 		if s.Fault != fault {
 			others++
 		}

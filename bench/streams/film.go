@@ -19,7 +19,7 @@ const fps = 30 // of a camera
 type film struct {
 	cameras int
 	length  time.Duration
-	shown   []load.Shown
+	shown   []load.FrameAnswer
 	result  *load.Result
 }
 
@@ -43,7 +43,8 @@ func (r *rig) film(ctx context.Context, s shoot) (*film, error) {
 	f.result, err = load.Run(ctx, load.Config{
 		Addr: r.TCP, Frames: [][]byte{frame}, Conns: s.cameras, Rate: float64(s.cameras * fps), Even: true,
 		Duration: s.length, Grace: 20 * time.Second,
-		Streams: &load.Streams{Stamps: []load.Stamp{stamp}, Each: func(s load.Shown) { f.shown = append(f.shown, s) }},
+		Streams: &load.Streams{Stamps: []load.Stamp{stamp},
+			Each: func(s load.FrameAnswer) { f.shown = append(f.shown, s) }},
 	})
 	if err = errors.Join(err, r.Alive()); err != nil {
 		return nil, fmt.Errorf("streams: cameras %s: %w", s.name, err)
@@ -90,7 +91,7 @@ func (f *film) first() time.Duration {
 const forever = time.Duration(math.MaxInt64)
 
 // executed returns the answers with outputs that arrived in a part of the film.
-func (f *film) executed(from, to time.Duration) (some []load.Shown) {
+func (f *film) executed(from, to time.Duration) (some []load.FrameAnswer) {
 	for _, s := range f.shown {
 		if s.Fault == "" && from <= s.At && s.At < to {
 			some = append(some, s)
@@ -100,7 +101,7 @@ func (f *film) executed(from, to time.Duration) (some []load.Shown) {
 }
 
 // age is a quantile of the ages of frames at the departure of their answers.
-func age(some []load.Shown, q float64) time.Duration {
+func age(some []load.FrameAnswer, q float64) time.Duration {
 	if len(some) == 0 {
 		return 0
 	}
@@ -113,7 +114,7 @@ func age(some []load.Shown, q float64) time.Duration {
 }
 
 // shares returns the smallest and the largest of the cameras' shares of the answers.
-func shares(some []load.Shown, cameras int) (least, most float64) {
+func shares(some []load.FrameAnswer, cameras int) (least, most float64) {
 	counts := make([]int, cameras)
 	for _, s := range some {
 		counts[s.Stream]++

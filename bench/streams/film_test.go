@@ -9,7 +9,7 @@ import (
 )
 
 // answers is a film of answers, 100 ms apart.
-func answers(cameras int, shown ...load.Shown) *film {
+func answers(cameras int, shown ...load.FrameAnswer) *film {
 	for i := range shown {
 		shown[i].At = time.Duration(i+1) * 100 * time.Millisecond
 	}
@@ -21,11 +21,11 @@ func TestDisorder(t *testing.T) {
 		film                 *film
 		backward, miscounted int
 	}{
-		"in order": {answers(2, load.Shown{Seq: 0}, load.Shown{Stream: 1, Seq: 1, Skipped: 1},
-			load.Shown{Seq: 1, Fault: shiva.Superseded}, load.Shown{Seq: 2, Skipped: 1}), 0, 0},
-		"twice":                      {answers(1, load.Shown{Seq: 0}, load.Shown{Seq: 0}), 1, 1},
-		"backward":                   {answers(1, load.Shown{Seq: 1, Skipped: 1}, load.Shown{Seq: 0}), 1, 1},
-		"a skip that is not counted": {answers(1, load.Shown{Seq: 0}, load.Shown{Seq: 2}), 0, 1},
+		"in order": {answers(2, load.FrameAnswer{Seq: 0}, load.FrameAnswer{Stream: 1, Seq: 1, Skipped: 1},
+			load.FrameAnswer{Seq: 1, Fault: shiva.Superseded}, load.FrameAnswer{Seq: 2, Skipped: 1}), 0, 0},
+		"twice":          {answers(1, load.FrameAnswer{Seq: 0}, load.FrameAnswer{Seq: 0}), 1, 1},
+		"backward":       {answers(1, load.FrameAnswer{Seq: 1, Skipped: 1}, load.FrameAnswer{Seq: 0}), 1, 1},
+		"uncounted skip": {answers(1, load.FrameAnswer{Seq: 0}, load.FrameAnswer{Seq: 2}), 0, 1},
 	} {
 		if backward, miscounted := c.film.disorder(); backward != c.backward || miscounted != c.miscounted {
 			t.Errorf("%s: %d backward, %d miscounted, want %d and %d", name, backward, miscounted, c.backward,
@@ -35,9 +35,9 @@ func TestDisorder(t *testing.T) {
 }
 
 func TestFilm(t *testing.T) {
-	f := answers(2, load.Shown{Seq: 0, Age: 3}, load.Shown{Seq: 1, Fault: shiva.Superseded},
-		load.Shown{Stream: 1, Age: 1}, load.Shown{Seq: 2, Fault: shiva.DeadlineExceeded},
-		load.Shown{Seq: 3, Age: 2}, load.Shown{Seq: 4, Age: 9})
+	f := answers(2, load.FrameAnswer{Seq: 0, Age: 3}, load.FrameAnswer{Seq: 1, Fault: shiva.Superseded},
+		load.FrameAnswer{Stream: 1, Age: 1}, load.FrameAnswer{Seq: 2, Fault: shiva.DeadlineExceeded},
+		load.FrameAnswer{Seq: 3, Age: 2}, load.FrameAnswer{Seq: 4, Age: 9})
 	some := f.executed(100*time.Millisecond, 600*time.Millisecond)
 	if len(some) != 3 || age(some, 0.5) != 2 || age(some, 0.99) != 3 || age(nil, 0.5) != 0 {
 		t.Errorf("%d executed, ages %v and %v", len(some), age(some, 0.5), age(some, 0.99))

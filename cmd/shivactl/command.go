@@ -15,12 +15,12 @@ func (c *cli) prepare(cmd *cobra.Command, _ []string) error {
 	if !cmd.HasParent() {
 		return nil
 	}
-	c.note(cmd)
+	c.recordGiven(cmd)
 	return c.applyProfile()
 }
 
-// note records which flags were given.
-func (c *cli) note(cmd *cobra.Command) {
+// recordGiven records which flags were given.
+func (c *cli) recordGiven(cmd *cobra.Command) {
 	cmd.Flags().Visit(func(f *pflag.Flag) { c.given[f.Name] = true })
 }
 

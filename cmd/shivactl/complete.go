@@ -61,7 +61,7 @@ func (c *cli) candidates(find finder, cmd *cobra.Command, args []string,
 	defer cancel()
 	bounded := *c
 	bounded.ctx = ctx
-	bounded.note(cmd)
+	bounded.recordGiven(cmd)
 	// Which profiles there are does not depend on that which is chosen.
 	if err := bounded.applyProfile(); err != nil {
 		bounded.admin = ""

@@ -437,11 +437,11 @@ func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
 		add(t)
 	}
 	// In the model's order; outputs that it does not declare come last.
-	slices.SortStableFunc(order, func(a, b string) int { return place(m, a) - place(m, b) })
+	slices.SortStableFunc(order, func(a, b string) int { return outputIndex(m, a) - outputIndex(m, b) })
 	out := make([]tensor.Tensor, len(order))
 	for i, name := range order {
 		out[i] = byName[name]
-		if at := place(m, name); len(m.inputs) == 0 && at < len(m.outputs) && batched(m.outputs[at]) &&
+		if at := outputIndex(m, name); len(m.inputs) == 0 && at < len(m.outputs) && batched(m.outputs[at]) &&
 			m.outputs[at].Ragged == "" {
 			out[i].Shape = append(tensor.Shape{1}, out[i].Shape...)
 		}
@@ -449,7 +449,7 @@ func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
 	return out, nil
 }
 
-func place(m model, name string) int {
+func outputIndex(m model, name string) int {
 	if i := slices.IndexFunc(m.outputs, func(s spec) bool { return s.Name == name }); i >= 0 {
 		return i
 	}

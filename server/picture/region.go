@@ -47,9 +47,9 @@ func (r Region) Clip() (Region, error) {
 func (r *Region) convex() bool {
 	for i := range r {
 		a, b, c := r[i], r[(i+1)%4], r[(i+2)%4]
-		turn := (float64(b[0])-float64(a[0]))*(float64(c[1])-float64(b[1])) - (float64(b[1])-float64(a[1]))*(float64(
+		cross := (float64(b[0])-float64(a[0]))*(float64(c[1])-float64(b[1])) - (float64(b[1])-float64(a[1]))*(float64(
 			c[0])-float64(b[0]))
-		if !(turn > 0) {
+		if !(cross > 0) {
 			return false
 		}
 	}

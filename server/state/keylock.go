@@ -13,7 +13,7 @@ type keyLocks struct {
 }
 
 type keyLock struct {
-	turn  chan struct{} // holds one element while the lock is held
+	slot  chan struct{} // holds one element while the lock is held
 	users int           // goroutines that hold it or wait for it; guarded by keyLocks.mu
 }
 
@@ -41,7 +41,7 @@ func (l *keyLocks) lock(ctx context.Context, key string) error {
 	l.mu.Lock()
 	k := l.held[key]
 	if k == nil {
-		k = &keyLock{turn: make(chan struct{}, 1)}
+		k = &keyLock{slot: make(chan struct{}, 1)}
 		if l.held == nil {
 			l.held = map[string]*keyLock{}
 		}
@@ -51,7 +51,7 @@ func (l *keyLocks) lock(ctx context.Context, key string) error {
 	l.mu.Unlock()
 	if ctx.Err() == nil { // otherwise select might take the lock
 		select {
-		case k.turn <- struct{}{}:
+		case k.slot <- struct{}{}:
 			return nil
 		case <-ctx.Done():
 		}
@@ -66,7 +66,7 @@ func (l *keyLocks) leave(key string, has bool) {
 	defer l.mu.Unlock()
 	k := l.held[key]
 	if has {
-		<-k.turn
+		<-k.slot
 	}
 	if k.users--; k.users == 0 {
 		delete(l.held, key)

@@ -151,7 +151,7 @@ func (b *builder) stage(s *Stage, declared []tensor.Spec) error {
 	if s.Each == "" && flat == nil && found == nil {
 		return nil
 	}
-	objects, err := b.place(s, scope)
+	objects, err := b.objects(s, scope)
 	if err != nil {
 		return err
 	}
@@ -198,8 +198,8 @@ func (b *builder) field(spec *tensor.Spec, value tensor.Tensor) Field {
 	return Field{Name: b.short(spec.Name), Output: output, Value: value}
 }
 
-// place returns the objects of the rows of a stage, in the rows or elements that they belong to.
-func (b *builder) place(s *Stage, scope string) ([]*Object, error) {
+// objects returns the objects of the rows of a stage, in the rows or elements that they belong to.
+func (b *builder) objects(s *Stage, scope string) ([]*Object, error) {
 	if s.Each == "" {
 		objects := make([]*Object, len(b.rows[scope]))
 		for i, row := range b.rows[scope] {

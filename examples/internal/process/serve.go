@@ -15,8 +15,8 @@ type Addresses struct {
 	Fixed bool // the user has given addresses: use these or fail
 }
 
-// settle replaces all ports by free ones if one is taken, and prints that.
-func (a Addresses) settle(out io.Writer) error {
+// avoidTaken replaces all ports by free ones if one is taken, and prints that.
+func (a Addresses) avoidTaken(out io.Writer) error {
 	var held []net.Listener
 	defer func() {
 		for _, l := range held {
@@ -53,7 +53,7 @@ func (a Addresses) settle(out io.Writer) error {
 func Serve(ctx context.Context, out io.Writer, addrs Addresses, admin *string, args func() []string) (*Process, error) {
 	const tries = 3
 	for try := 1; ; try++ {
-		if err := addrs.settle(out); err != nil {
+		if err := addrs.avoidTaken(out); err != nil {
 			return nil, err
 		}
 		p, err := Start("bin/shivad", nil, args()...)

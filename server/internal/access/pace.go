@@ -49,8 +49,8 @@ func (b *balance) admitted() {
 	}
 }
 
-// note counts the outcome of a request.
-func (c *Claims) note(err error) {
+// count takes the outcome of a request into account.
+func (c *Claims) count(err error) {
 	c.noted.Store(true)
 	if err == nil {
 		c.balance.admitted()
@@ -65,7 +65,7 @@ func (c *Claims) note(err error) {
 // Begin is Use.Begin for a request on the connection, whose outcome it counts.
 func (c *Claims) Begin(u *Use, of Payers, bytes int64, now time.Time) error {
 	err := u.Begin(of, bytes, now)
-	c.note(err)
+	c.count(err)
 	return err
 }
 
@@ -95,7 +95,7 @@ func (c *Claims) Again(of func() Payers, now time.Time) *QuotaError {
 	a.requests.begin(1)
 	a.requests.end(1)
 	err := a.decline(last, l.Of[last.kind], again, at)
-	c.note(err)
+	c.count(err)
 	return err
 }
 

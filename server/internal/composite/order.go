@@ -199,7 +199,7 @@ func (w *Waiter) unlink() {
 		w.outputs = true
 		l.Leave(&w.node)
 		if c.Frame != nil {
-			c.Frame.Shown(w.skipped)
+			c.Frame.MarkSent(w.skipped)
 		}
 		return
 	}

@@ -221,7 +221,7 @@ func (w *walker) walk() (kept bool) {
 // container.
 func (b *bridge) take(key string) (forwarded bool) {
 	c := b.Peek()
-	place, ok := b.place(key)
+	place, ok := b.input(key)
 	if c == '{' || c == '[' && !ok {
 		return b.walk()
 	}
@@ -238,8 +238,8 @@ func (b *bridge) take(key string) (forwarded bool) {
 	return true
 }
 
-// place returns the input that the current field matches.
-func (b *bridge) place(key string) (int, bool) {
+// input returns the input that the current field matches.
+func (b *bridge) input(key string) (int, bool) {
 	if len(b.path) <= longestPath {
 		if i, ok := b.places[string(b.path)]; ok {
 			return i, true

@@ -212,9 +212,9 @@ type Output struct {
 	Place parameter.Place
 }
 
-// Follow begins the trace of a request that arrived at a door, if the request is to be traced;
+// StartTrace begins the trace of a request that arrived at a door, if the request is to be traced;
 // otherwise it returns nil. The door ends the trace. gap may be nil: see [trace.Tracer.Begin].
-func (g *Gate) Follow(p *parameter.Values, door string, arrived time.Time, gap *trace.Gap) *trace.Trace {
+func (g *Gate) StartTrace(p *parameter.Values, door string, arrived time.Time, gap *trace.Gap) *trace.Trace {
 	return g.cfg.Tracer.Begin(&p.Parent, p.TraceState, door, arrived, gap)
 }
 

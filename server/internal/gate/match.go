@@ -243,9 +243,9 @@ func inputError(spec *tensor.Spec, err error) error {
 	return fmt.Errorf("%w: input %q: %w", condition, spec.Name, err)
 }
 
-// Shown returns the shape of output i for the client: without the batch dimension if the request
-// had none. A ragged output never has one.
-func (c *Call) Shown(i int) tensor.Shape {
+// ClientShape returns the shape of output i for the client: without the batch dimension if the
+// request had none. A ragged output never has one.
+func (c *Call) ClientShape(i int) tensor.Shape {
 	shape := c.Outputs[i].Shape
 	if c.Squeeze && c.Target.Spec.Outputs[i].Ragged == "" {
 		shape = shape[1:]

@@ -80,9 +80,9 @@ func (s Share) Hold(n int) error { return s.half.Add(int64(n)) }
 // Get returns a buffer of size bytes.
 func (s Share) Get(size int) (*tensor.Buffer, error) { return s.Grow(nil, 0, size) }
 
-// Grow is [tensor.Pool.Grow]. For a compressed request it takes turns to get and fill memory, so
-// the caller must hold no turn. Copying all at once kept a processor busy for up to 13 ms per 8
-// MiB, and two dozen requests kept all of them busy.
+// Grow is [tensor.Pool.Grow]. For a compressed request it takes a slot to get memory, and to fill
+// each piece of it, so the caller must hold none. Copying all at once kept a processor busy for up
+// to 13 ms per 8 MiB, and two dozen requests kept all of them busy.
 func (s Share) Grow(b *tensor.Buffer, n, size int) (*tensor.Buffer, error) {
 	m := s.memory
 	more := int64(size)
@@ -100,10 +100,10 @@ func (s Share) Grow(b *tensor.Buffer, n, size int) (*tensor.Buffer, error) {
 	if m.Part != nil && int64(size) > littleUnpacked+int64(m.Ratio)**s.arrived {
 		from = m.Part
 	}
-	var turn Turn
-	turn.Take() // fresh megabytes have to be cleared
+	var slot Slot
+	slot.Take() // fresh megabytes have to be cleared
 	larger, err := from.Get(size)
-	turn.Give()
+	slot.Give()
 	if b == nil {
 		return larger, s.refusal(err, size)
 	}
@@ -112,43 +112,43 @@ func (s Share) Grow(b *tensor.Buffer, n, size int) (*tensor.Buffer, error) {
 	}
 	dst, src := larger.Bytes(), b.Bytes()[:n]
 	for len(src) > 0 {
-		turn.Take()
-		n := copy(dst, src[:min(len(src), turnBytes)])
-		turn.Give()
+		slot.Take()
+		n := copy(dst, src[:min(len(src), slotBytes)])
+		slot.Give()
 		dst, src = dst[n:], src[n:]
 	}
 	b.Release()
 	return larger, nil
 }
 
-// turns limits how many requests unpack at once: half of the processors, so that the other half is
+// slots limits how many requests unpack at once: half of the processors, so that the other half is
 // free. A request of kilobytes can mean hundreds of milliseconds of unpacking. Two dozen such
 // requests took every processor in slices of 10 ms, and a small request alongside them took 50 to
 // 800 ms.
-var turns = make(chan struct{}, max(1, capacity.Processors()/2))
+var slots = make(chan struct{}, max(1, capacity.Processors()/2))
 
-// A Turn is a request's permission to unpack. The request takes one for each piece, of some 0.1 ms,
+// A Slot is a request's permission to unpack. The request takes one for each piece, of some 0.1 ms,
 // and returns it while it waits for its client.
-type Turn struct{ has bool }
+type Slot struct{ has bool }
 
-// Take waits for a turn, until each request before it has unpacked one piece.
-func (t *Turn) Take() {
-	turns <- struct{}{}
-	t.has = true
+// Take waits for a slot, until each request before it has unpacked one piece.
+func (s *Slot) Take() {
+	slots <- struct{}{}
+	s.has = true
 }
 
-// Give ends the turn. It reports whether a turn was held.
-func (t *Turn) Give() bool {
-	had := t.has
+// Give returns the slot. It reports whether one was held.
+func (s *Slot) Give() bool {
+	had := s.has
 	if had {
-		t.has = false
-		<-turns
+		s.has = false
+		<-slots
 	}
 	return had
 }
 
-// turnBytes is how much is copied in one turn: some 0.1 ms in memory that is new to the process.
-const turnBytes = 128 << 10
+// slotBytes is how much is copied with one slot: some 0.1 ms in memory that is new to the process.
+const slotBytes = 128 << 10
 
 // refusal turns a pool's error into one of the table of errors. needs is the size of the request: a
 // request larger than the part never fits.

@@ -8,13 +8,13 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A compressed request that outgrows its memory gets and fills the next buffer only in turns: while
-// all turns are taken it waits, and between two pieces of its copy other requests get theirs.
-func TestGrowthTakesTurns(t *testing.T) {
+// A compressed request that outgrows its memory gets and fills the next buffer only with a slot:
+// while all slots are taken it waits, and between two pieces of its copy other requests get theirs.
+func TestGrowthTakesSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		defer func(old chan struct{}) { turns = old }(turns)
-		turns = make(chan struct{}, 1)
-		other := new(Turn)
+		defer func(old chan struct{}) { slots = old }(slots)
+		slots = make(chan struct{}, 1)
+		other := new(Slot)
 		other.Take()
 
 		m := &Memory{Pool: tensor.NewPool(64 << 20)}
@@ -23,7 +23,7 @@ func TestGrowthTakesTurns(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer share.Close()
-		src := bytes.Repeat([]byte{7}, 3*turnBytes)
+		src := bytes.Repeat([]byte{7}, 3*slotBytes)
 		small, err := m.Pool.Get(len(src))
 		if err != nil {
 			t.Fatal(err)
@@ -38,16 +38,16 @@ func TestGrowthTakesTurns(t *testing.T) {
 		}()
 		synctest.Wait()
 		if m.Pool.InUse() != before {
-			t.Fatal("it has memory without a turn")
+			t.Fatal("it has memory without a slot")
 		}
 		const all = 4 // one for the memory, three for the copy
-		for turn := range all {
+		for piece := range all {
 			if filled {
-				t.Errorf("it is filled after %d turns, expected %d", turn, all)
+				t.Errorf("it is filled after %d pieces, expected %d", piece, all)
 			}
-			next := new(Turn)
+			next := new(Slot)
 			go next.Take()
-			synctest.Wait() // until it is queued behind one of those turns
+			synctest.Wait() // until it is queued behind one of those slots
 			other.Give()
 			synctest.Wait()
 			other = next

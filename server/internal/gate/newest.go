@@ -131,7 +131,7 @@ func (v View) NewestOf(name string, ofAll bool, most int) (list []Newest, all in
 		n := Newest{Frame: a.Frame, Source: a.Source, Target: of.target, Choice: of.choice,
 			Outputs: slices.Clone(a.Outputs)}
 		for i := range n.Outputs {
-			n.Outputs[i].Name, n.Outputs[i].Shape = of.target.Spec.Outputs[i].Name, c.Shown(i)
+			n.Outputs[i].Name, n.Outputs[i].Shape = of.target.Spec.Outputs[i].Name, c.ClientShape(i)
 		}
 		list = append(list, n)
 	}

@@ -147,9 +147,9 @@ func (f *Frame) Supersedes() error {
 	return &scheduler.SupersededError{Seq: f.Seq, ID: strings.Clone(f.place.ID)}
 }
 
-// Shown records that the answer leaves later than the model made it, and how many superseded frames
-// its client knows of.
-func (f *Frame) Shown(skipped int) {
+// MarkSent records that the answer leaves later than the model made it, and how many superseded
+// frames its client knows of.
+func (f *Frame) MarkSent(skipped int) {
 	f.Age, f.Skipped = max(0, time.Since(f.place.Captured)), skipped
 }
 
@@ -158,6 +158,6 @@ func (f *Frame) answered(c *Call) {
 	f.Age, f.Skipped = max(0, time.Since(f.place.Captured)), f.place.Skipped
 	c.Target.Metrics.Framed(f.place.Reordered)
 	if c.Err == nil {
-		c.Target.Metrics.Shown(f.Age)
+		c.Target.Metrics.ObserveAge(f.Age)
 	}
 }

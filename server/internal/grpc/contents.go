@@ -115,8 +115,8 @@ func (c *contents) append(m *wire.Message, v uint64, width int) {
 	}
 }
 
-// settle checks that the elements make a tensor, and converts them to its width.
-func (c *contents) settle(name string, d tensor.DType, elements int) error {
+// finish checks that the elements make a tensor, and converts them to its width.
+func (c *contents) finish(name string, d tensor.DType, elements int) error {
 	number := dtypeFields[d]
 	refuse := func(format string, args ...any) error {
 		return fault.Invalid("input %q: %s", name, fmt.Sprintf(format, args...))

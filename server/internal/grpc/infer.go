@@ -217,13 +217,13 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		switch {
 		case err == nil:
 			l := &lane{conn: connOf(p.ctx), previous: before, passed: make(chan struct{}),
-				turn: order.take(r, cap(p.places)), frame: r.Values.Stream != ""}
+				position: order.take(r, cap(p.places)), frame: r.Values.Stream != ""}
 			before = l.passed
 			arrived := time.Now()
 			r := r
 			work.Go(func() {
 				defer l.leave()
-				defer l.turn.end()
+				defer l.position.end()
 				place <- p.ask(r, arrived, l)
 			})
 		case resumed:
@@ -251,7 +251,7 @@ type lane struct {
 	previous <-chan struct{} // nil: this is the first request
 	passed   chan struct{}
 	once     sync.Once
-	turn     turn
+	position position
 	frame    bool // the request is a frame of a stream
 }
 
@@ -281,7 +281,7 @@ func (l *lane) Admit(ctx context.Context, call *gate.Call) (room int, err error)
 		if !l.frame {
 			l.pass()
 		}
-		l.turn.wait(ctx)
+		l.position.wait(ctx)
 	}
 	return room, err
 }

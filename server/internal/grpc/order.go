@@ -19,14 +19,14 @@ import (
 // Only the goroutine that receives uses it.
 type sequences map[string]chan struct{} // of the last request: closed when it has its answer
 
-// A turn is a request's place in its sequences.
-type turn struct {
+// A position is a request's place in its sequences.
+type position struct {
 	predecessors []chan struct{} // the requests that come first
 	done         chan struct{}   // closed when this one has its answer; nil if it is in no sequence
 }
 
 // take returns the turn of a request. At most places requests are unanswered at a time.
-func (s sequences) take(r *request, places int) (t turn) {
+func (s sequences) take(r *request, places int) (t position) {
 	for _, key := range r.sequences() {
 		if t.done == nil {
 			t.done = make(chan struct{})
@@ -49,7 +49,7 @@ func (s sequences) take(r *request, places int) (t turn) {
 }
 
 // wait returns when the request may be executed, or ctx has ended.
-func (t turn) wait(ctx context.Context) {
+func (t position) wait(ctx context.Context) {
 	for _, before := range t.predecessors {
 		select {
 		case <-before:
@@ -59,7 +59,7 @@ func (t turn) wait(ctx context.Context) {
 	}
 }
 
-func (t turn) end() {
+func (t position) end() {
 	if t.done != nil {
 		close(t.done)
 	}

@@ -27,14 +27,14 @@ import (
 type outbox struct {
 	mu    sync.Mutex
 	box   gate.Outbox
-	line  []*place // requests that wait for room, oldest first
+	line  []*waiter // requests that wait for room, oldest first
 	held  map[*holding]struct{}
 	since time.Time // when held last changed; set while held is not empty
 	shut  bool      // the connection is closed: no request is admitted
 }
 
-// A place is a request's place in the line for room.
-type place struct {
+// A waiter is a request in the line for room.
+type waiter struct {
 	call  *gate.Call
 	room  int
 	err   error         // why there will be no room
@@ -59,7 +59,7 @@ func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err erro
 			return room, err
 		}
 	}
-	p := &place{call: call, taken: make(chan struct{})}
+	p := &waiter{call: call, taken: make(chan struct{})}
 	o.line = append(o.line, p)
 	limit := o.box.Limit
 	o.mu.Unlock()

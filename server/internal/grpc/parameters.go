@@ -30,8 +30,8 @@ func (p parameters) object() ([]byte, error) {
 	return json.Marshal(p)
 }
 
-// place reads where a tensor lies from its parameters.
-func (p parameters) place(what, name string) (at parameter.Place, err error) {
+// location reads where a tensor lies from its parameters.
+func (p parameters) location(what, name string) (at parameter.Place, err error) {
 	where := what + " " + strconv.Quote(name) + ": "
 	for key, value := range p {
 		field, ok := parameter.PlaceKey(key)

@@ -220,7 +220,7 @@ func (r *request) complete() (err error) {
 	placed := 0
 	for i := range r.inputs {
 		in := &r.inputs[i]
-		if in.place, err = in.parameters.place("input", in.name); err != nil {
+		if in.place, err = in.parameters.location("input", in.name); err != nil {
 			return err
 		}
 		if in.place.Region != "" {
@@ -280,7 +280,7 @@ func (in *input) shaped() (t tensor.Tensor, elements int, err error) {
 func (in *input) data(t *tensor.Tensor, elements int, raw *wire.Bytes) error {
 	data := raw
 	if raw == nil {
-		if err := in.contents.settle(in.name, t.DType, elements); err != nil {
+		if err := in.contents.finish(in.name, t.DType, elements); err != nil {
 			return err
 		}
 		data = &in.contents.Bytes
@@ -352,7 +352,7 @@ func wanted(outputs []output) ([]gate.Output, error) {
 	list := make([]gate.Output, len(outputs))
 	for i, o := range outputs {
 		var err error
-		if list[i].Place, err = o.parameters.place("output", o.name); err != nil {
+		if list[i].Place, err = o.parameters.location("output", o.name); err != nil {
 			return nil, err
 		}
 		list[i].Name = o.name

@@ -30,18 +30,18 @@ type Tally struct {
 }
 
 // Good counts an answer that has the requested result.
-func (t *Tally) Good(kind any) { t.good++; t.note(kind) }
+func (t *Tally) Good(kind any) { t.good++; t.add(kind) }
 
 // Refused counts an answer that says what is wrong with the request.
-func (t *Tally) Refused(kind any) { t.refused++; t.note(kind) }
+func (t *Tally) Refused(kind any) { t.refused++; t.add(kind) }
 
 // Other counts any other answer, such as an exceeded deadline.
-func (t *Tally) Other(kind any) { t.note(kind) }
+func (t *Tally) Other(kind any) { t.add(kind) }
 
 // String says how many answers there were of each kind.
 func (t *Tally) String() string { return fmt.Sprint(t.kinds) }
 
-func (t *Tally) note(kind any) {
+func (t *Tally) add(kind any) {
 	if t.kinds == nil {
 		t.kinds = map[string]int{}
 	}

@@ -54,10 +54,10 @@ type source struct {
 	active  time.Time     // of the last answered frame
 	bytes   int64         // what it counts besides its answers
 	place   *list.Element // of the store's streams
-	turn    *list.Element // of those of its payer
+	recency *list.Element // of those of its payer
 	payer   *payer
-	places  []place // in its groups
-	waiters waiters // for it
+	places  []position // in its groups
+	waiters waiters    // for it
 	gone    bool
 
 	// The number before the last one that was not higher than its predecessor: the client has begun
@@ -81,7 +81,7 @@ const (
 	answerBytes = int64(unsafe.Sizeof(Answer{})) + 64
 	sourceBytes = int64(unsafe.Sizeof(source{})) + 480
 	// placeBytes is what its place in a group takes: most groups are those of one stream.
-	placeBytes  = int64(unsafe.Sizeof(place{})+unsafe.Sizeof(group{})+unsafe.Sizeof(which{})) + 48
+	placeBytes  = int64(unsafe.Sizeof(position{})+unsafe.Sizeof(group{})+unsafe.Sizeof(which{})) + 48
 	outputBytes = int64(unsafe.Sizeof(tensor.Tensor{}))
 
 	// reordered is how long after a frame an older one may be answered, where frames of a stream
@@ -181,11 +181,11 @@ func (n *Name) put(key Source, a *Answer, unkept error) (gone released) {
 	src.active = a.stored
 	s.renew(src)
 	s.arm(a.stored)
-	turn := src.number(a)
-	if turn == older {
+	succession := src.number(a)
+	if succession == older {
 		return released{a}
 	}
-	if put := (served{src, a, turn, src.newest(a.Version) == nil}); put.awaited() {
+	if put := (served{src, a, succession, src.newest(a.Version) == nil}); put.awaited() {
 		a.retain()
 		s.put = append(s.put, put)
 	}
@@ -197,7 +197,7 @@ func (n *Name) put(key Source, a *Answer, unkept error) (gone released) {
 		return s.evict(append(gone, a))
 	}
 	at := len(src.answers)
-	if turn == behind {
+	if succession == behind {
 		at = 0
 	}
 	src.answers = slices.Insert(src.answers, at, a)
@@ -214,7 +214,7 @@ func (n *Name) source(key Source, machine string) *source {
 			strings.Clone(key.Stream), key.Connection}
 		src = &source{Source: key, name: n}
 		src.payer = s.payerOf(key, machine)
-		src.place, src.turn = s.sources.PushBack(src), src.payer.streams.PushBack(src)
+		src.place, src.recency = s.sources.PushBack(src), src.payer.streams.PushBack(src)
 		n.sources[key] = src
 		n.enter(src)
 		src.bytes = sourceBytes + int64(len(src.places))*placeBytes +
@@ -224,18 +224,18 @@ func (n *Name) source(key Source, machine string) *source {
 	return src
 }
 
-// A turn is where an answer comes among those of its stream.
-type turn uint8
+// A succession says where an answer comes among those of its stream.
+type succession uint8
 
 const (
-	next   turn = iota
-	again       // its client has begun again to number frames
-	behind      // another version of the model was faster with a newer frame
-	older       // another connection of its client was faster with a newer frame
+	next   succession = iota
+	again             // its client has begun again to number frames
+	behind            // another version of the model was faster with a newer frame
+	older             // another connection of its client was faster with a newer frame
 )
 
-// number numbers an answer, if its client does not, and finds its turn.
-func (src *source) number(a *Answer) turn {
+// number numbers an answer, if its client does not, and finds its succession.
+func (src *source) number(a *Answer) succession {
 	last := src.newest("")
 	if a.Seq < 0 {
 		a.Seq = a.stored.UnixMilli()

@@ -25,8 +25,8 @@ type group struct {
 	settled []*Poll // wait for one of those known
 }
 
-// A place is where a stream is in a group.
-type place struct {
+// A position is where a stream is in a group.
+type position struct {
 	group *group
 	at    int
 }
@@ -98,10 +98,10 @@ func (n *Name) tidy(w which, g *group) {
 func (n *Name) enter(src *source) {
 	var buf [mostWhich]which
 	list := src.means(buf[:0])
-	src.places = make([]place, len(list))
+	src.places = make([]position, len(list))
 	for i, w := range list {
 		g := n.group(w)
-		src.places[i] = place{g, len(g.sources)}
+		src.places[i] = position{g, len(g.sources)}
 		g.sources = append(g.sources, src)
 	}
 }

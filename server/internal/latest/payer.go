@@ -42,11 +42,11 @@ func (s *Store) charge(src *source, bytes int64) {
 // renew records that a frame of a stream was answered.
 func (s *Store) renew(src *source) {
 	s.sources.MoveToBack(src.place)
-	src.payer.streams.MoveToBack(src.turn)
+	src.payer.streams.MoveToBack(src.recency)
 }
 
-// settle forgets a payer that has no streams.
-func (s *Store) settle(p *payer) {
+// forgetIdle forgets a payer that has no streams.
+func (s *Store) forgetIdle(p *payer) {
 	if p.streams.Len() == 0 {
 		heap.Remove(&s.payers, p.nth)
 		delete(s.paying, p.name)

@@ -209,10 +209,11 @@ func (s *Store) wake() {
 
 // A served is an answer that was put while polls waited. It holds a reference to each output.
 type served struct {
-	source *source
-	answer *Answer
-	turn   turn
-	first  bool // of its version, as far as the source remembers: nobody has decided to wait for it
+	source     *source
+	answer     *Answer
+	succession succession
+	// first: of its version, as far as the source remembers. Nobody has decided to wait for it.
+	first bool
 }
 
 // tellAll serves the answers that were put, in their order, and tells polls that they have their
@@ -260,7 +261,8 @@ func (a *served) awaited() bool {
 // has seen an older frame.
 func (a *served) concerns(p *Poll) bool {
 	src := a.source
-	return p.After < a.answer.Seq || a.turn == again || p.After <= src.before && time.Since(src.restarted) < silent
+	return p.After < a.answer.Seq || a.succession == again ||
+		p.After <= src.before && time.Since(src.restarted) < silent
 }
 
 // serve answers the polls that the answer satisfies. Polls for a later frame of its stream, and
@@ -282,14 +284,14 @@ func (a *served) serve() {
 		list = src.waiters.appendFrom(0, list, a.concerns)
 	}
 	for _, p := range list {
-		if p.Version == "" && a.turn == behind || p.Version != "" && p.Version != a.answer.Version {
+		if p.Version == "" && a.succession == behind || p.Version != "" && p.Version != a.answer.Version {
 			continue
 		}
-		switch mine, err := p.settle(src); {
+		switch mine, err := p.decide(src); {
 		case err != nil:
 			n.store.tell(p, nil, err)
 		case !mine:
-		case p.wants(src, a.answer, a.turn == again):
+		case p.wants(src, a.answer, a.succession == again):
 			n.store.tell(p, a.answer, nil)
 		case !src.gone:
 			p.waitFor(src)
@@ -301,8 +303,8 @@ func (a *served) serve() {
 	}
 }
 
-// settle decides whether p waits for src, now that this has an answer.
-func (p *Poll) settle(src *source) (mine bool, err error) {
+// decide decides whether p waits for src, now that this has an answer.
+func (p *Poll) decide(src *source) (mine bool, err error) {
 	switch old := p.source; {
 	case old == nil, old == src, src.Client == p.Client && old.Client != p.Client:
 		return true, nil

@@ -223,8 +223,8 @@ func (s *Store) forget(src *source, gone released) released {
 	s.charge(src, -bytes)
 	src.answers, src.gone = nil, true
 	s.sources.Remove(src.place)
-	src.payer.streams.Remove(src.turn)
-	s.settle(src.payer)
+	src.payer.streams.Remove(src.recency)
+	s.forgetIdle(src.payer)
 	delete(src.name.sources, src.Source)
 	src.name.remove(src)
 	return gone

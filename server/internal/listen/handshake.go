@@ -20,18 +20,18 @@ import (
 // A connection to a TLS address counts against the limits from its beginning. It has a goroutine
 // here until its handshake is done; then it goes to the door.
 
-// turns limits handshakes to half of the processors, so that the other half serves clients. A
+// slots limits handshakes to half of the processors, so that the other half serves clients. A
 // handshake takes up to two milliseconds of processor time (RSA): a thousand at once would occupy
 // every processor.
-var turns = make(chan struct{}, max(1, capacity.Processors()/2))
+var slots = make(chan struct{}, max(1, capacity.Processors()/2))
 
-// A wire is the connection that TLS reads and writes. During the handshake it takes a turn when
-// input has arrived, and gives the turn up before it waits for more input or for room to write: the
+// A wire is the connection that TLS reads and writes. During the handshake it takes a slot when
+// input has arrived, and gives the slot up before it waits for more input or for room to write: the
 // server's flight may be larger than the socket's buffer, for example if it names thousands of
 // authorities, and a client that does not read it would keep all other clients waiting.
 type wire struct {
 	net.Conn
-	turn bool // holds a turn
+	slot bool // holds a slot
 	done bool // the handshake is done
 	peer peerWait
 }
@@ -45,13 +45,13 @@ func (w *wire) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
 	w.peer.stop()
 	if err == nil {
-		turns <- struct{}{}
-		w.turn = true
+		slots <- struct{}{}
+		w.slot = true
 	}
 	return n, err
 }
 
-// Write gives up the turn: the computation is done, and the write may block.
+// Write gives up the slot: the computation is done, and the write may block.
 func (w *wire) Write(p []byte) (int, error) {
 	w.give()
 	if w.done {
@@ -63,7 +63,7 @@ func (w *wire) Write(p []byte) (int, error) {
 }
 
 // peerWait sums up how long a peer has been waited for in its handshake. The time in which the peer
-// waits for its turn is not counted. So among thousands of handshakes, those that make progress are
+// waits for a slot is not counted. So among thousands of handshakes, those that make progress are
 // distinguished from those that do not, and a peer that sends a byte now and then does not look
 // busy.
 type peerWait struct {
@@ -97,7 +97,7 @@ func (p *peerWait) total(now time.Time) time.Duration {
 	return p.waited + now.Sub(p.since)
 }
 
-// Handshake does the server's side of a TLS handshake. It takes turns with the handshakes of all
+// Handshake does the server's side of a TLS handshake. It shares slots with the handshakes of all
 // doors, and ends at the connection's deadline.
 func Handshake(c net.Conn, config *tls.Config) (*tls.Conn, error) {
 	return (&wire{Conn: c}).shake(config)
@@ -112,9 +112,9 @@ func (w *wire) shake(config *tls.Config) (*tls.Conn, error) {
 }
 
 func (w *wire) give() {
-	if w.turn {
-		w.turn = false
-		<-turns
+	if w.slot {
+		w.slot = false
+		<-slots
 	}
 }
 
@@ -155,7 +155,7 @@ func (l *Listener) fail(c *Conn, err error) {
 // begin registers a handshake, which waits for its peer from now on. If there are too many, it
 // picks the host with the most and closes its handshake whose peer has been waited for longest. If
 // new ones were refused instead, silent clients could keep all other clients out; and if the oldest
-// were closed, a steady stream of new ones would end those that are only waiting for their turn.
+// were closed, a steady stream of new ones would end those that are only waiting for a slot.
 // begin reports false once the listener is closed.
 func (l *Listener) begin(c *Conn) bool {
 	c.encryption = &encryption{wire: &wire{Conn: c.socket}}

@@ -227,7 +227,7 @@ func TestWhoseHandshakeGivesWay(t *testing.T) {
 }
 
 // Among a host's handshakes the one whose client has been waited for longest is closed, whenever it
-// began: the time that a client waits for its turn does not count against it, and the waits for a
+// began: the time that a client waits for a slot does not count against it, and the waits for a
 // client that sends a byte now and then add up.
 func TestWhoIsWaitedForLongestGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestWhoIsWaitedForLongestGivesWay(t *testing.T) {
 			return c
 		}
 		busy := begin()
-		busy.wire.peer.stop() // waiting for its turn
+		busy.wire.peer.stop() // waiting for a slot
 		time.Sleep(time.Second)
 		dribbles := begin()
 		for range 10 {
@@ -313,28 +313,28 @@ func TestHandshakeTimeout(t *testing.T) {
 	})
 }
 
-// A watched connection checks that a handshake holds no turn while it reads or writes.
+// A watched connection checks that a handshake holds no slot while it reads or writes.
 type watched struct {
 	net.Conn
 	t *testing.T
 }
 
 func (w watched) Read(p []byte) (int, error) {
-	if len(turns) > 0 {
-		w.t.Error("a handshake waits for its client, and has a turn")
+	if len(slots) > 0 {
+		w.t.Error("a handshake waits for its client, and has a slot")
 	}
 	return w.Conn.Read(p)
 }
 
 func (w watched) Write(p []byte) (int, error) {
-	if len(turns) > 0 {
-		w.t.Error("a handshake waits for room, and has a turn")
+	if len(slots) > 0 {
+		w.t.Error("a handshake waits for room, and has a slot")
 	}
 	return w.Conn.Write(p)
 }
 
-// A handshake computes in its turn, and waits for its client without one, both to read and to
-// write. Reads after the handshake take no turn.
+// A handshake computes with a slot, and waits for its client without one, both to read and to
+// write. Reads after the handshake take no slot.
 func TestTurnsOfHandshakes(t *testing.T) {
 	authority := certtest.New(t, "authority")
 	near, far := net.Pipe()
@@ -349,16 +349,16 @@ func TestTurnsOfHandshakes(t *testing.T) {
 	c, err := Handshake(watched{near, t},
 		&tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			calculated = true
-			if len(turns) != 1 {
-				t.Errorf("%d turns are taken while a handshake calculates", len(turns))
+			if len(slots) != 1 {
+				t.Errorf("%d slots are taken while a handshake calculates", len(slots))
 			}
 			return &pair, nil
 		}})
-	if err != nil || !calculated || len(turns) > 0 {
-		t.Fatalf("%v, %v, %d turns are left", err, calculated, len(turns))
+	if err != nil || !calculated || len(slots) > 0 {
+		t.Fatalf("%v, %v, %d slots are left", err, calculated, len(slots))
 	}
-	if n, err := c.Read(make([]byte, 100)); n != len("question") || err != nil || len(turns) > 0 {
-		t.Errorf("%d bytes, %v, %d turns are taken by what has read them", n, err, len(turns))
+	if n, err := c.Read(make([]byte, 100)); n != len("question") || err != nil || len(slots) > 0 {
+		t.Errorf("%d bytes, %v, %d slots are taken by what has read them", n, err, len(slots))
 	}
 	c.Close()
 }

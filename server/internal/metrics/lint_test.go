@@ -19,7 +19,7 @@ func TestPrometheusLints(t *testing.T) {
 	d.Answered(a, OK, time.Second, time.Second, time.Second)
 	a.Cache()
 	a.Framed(true)
-	a.Shown(time.Second)
+	a.ObserveAge(time.Second)
 	a.Unheard()
 	a.Taught(Learned)
 	a.Stages("read")[0].Ran(&StageRun{Rows: Ended{OK: 1}, Took: time.Second})

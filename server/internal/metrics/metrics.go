@@ -328,8 +328,8 @@ func (m *Model) Framed(reordered bool) {
 	}
 }
 
-// Shown records the age of a frame that was answered with outputs.
-func (m *Model) Shown(age time.Duration) { m.age.observeDuration(age) }
+// ObserveAge records the age of a frame that was answered with outputs.
+func (m *Model) ObserveAge(age time.Duration) { m.age.observeDuration(age) }
 
 // Unheard counts an application's answer that lacks this model's part. On the Model of the
 // application itself, each answer that lacks any part counts once.

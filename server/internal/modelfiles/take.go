@@ -24,7 +24,7 @@ func (m *Manager) take(name string, one *slot) {
 	f, served := one.found, *one
 	go func() { // ends soon after ctx, unless the file system does not answer
 		defer cancel(nil)
-		release, err := m.turn(ctx)
+		release, err := m.startAlone(ctx)
 		now := served
 		if err == nil {
 			now, err = m.serve(ctx, name, f, served)
@@ -50,8 +50,9 @@ func (m *Manager) take(name string, one *slot) {
 	}()
 }
 
-// turn waits until nothing else is being started, or has been for long; release ends the turn.
-func (m *Manager) turn(ctx context.Context) (release func(), err error) {
+// startAlone waits until nothing else is being started, or has been for long; release lets the next
+// one start.
+func (m *Manager) startAlone(ctx context.Context) (release func(), err error) {
 	select {
 	case m.starting <- struct{}{}:
 	case <-ctx.Done():

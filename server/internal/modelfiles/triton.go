@@ -101,7 +101,7 @@ func tritonOf(m message, dir string) (t tritonModel, err error) {
 			}
 		}
 	}
-	if err := t.place(m.messages("instance_group")); err != nil {
+	if err := t.addInstances(m.messages("instance_group")); err != nil {
 		return t, fmt.Errorf("instance_group: %w", err)
 	}
 	if t.versions, err = tritonVersions(m); err != nil {
@@ -169,8 +169,8 @@ func tritonTensors(list []message, dir string) ([]declaredTensor, error) {
 	return out, nil
 }
 
-// place adds the processes of instance groups, and the device of each.
-func (t *tritonModel) place(groups []message) error {
+// addInstances adds the processes of instance groups, and the device of each.
+func (t *tritonModel) addInstances(groups []message) error {
 	for _, g := range groups {
 		count, err := g.number("count", 1)
 		if err != nil || count < 1 {

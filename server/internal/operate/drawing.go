@@ -51,7 +51,7 @@ type arrow struct {
 // the colours of the elements are those of their classes, elsewhere those of their attributes.
 func drawPipeline(p admin.Pipeline, figures func(stage string) string) []byte {
 	d := arrange(p, figures)
-	width, height := d.place()
+	width, height := d.layOut()
 	var b bytes.Buffer
 	fmt.Fprintf(&b,
 		`<svg xmlns="http://www.w3.org/2000/svg" class="pipeline" role="img" aria-label="%s" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" font-family="ui-monospace, Menlo, Consolas, monospace" font-size="12">`+
@@ -142,8 +142,8 @@ func stageLines(s admin.Stage) []string {
 	return lines
 }
 
-// place gives every box its size and its place, and returns the size of the whole.
-func (d *drawing) place() (width, height float64) {
+// layOut gives every box its size and its place, and returns the size of the whole.
+func (d *drawing) layOut() (width, height float64) {
 	for _, one := range d.boxes {
 		longest := 0
 		for _, line := range append([]string{one.name, one.figures}, one.lines...) {

@@ -32,7 +32,7 @@ func TestDrawing(t *testing.T) {
 		}
 	}
 	d := arrange(p, func(string) string { return "-" })
-	d.place()
+	d.layOut()
 	for _, a := range d.arrows {
 		if a.from.x+a.from.w >= a.to.x {
 			t.Errorf("%s is not to the left of %s", a.from.name, a.to.name)

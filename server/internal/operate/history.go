@@ -60,8 +60,8 @@ type History struct {
 	mu      sync.Mutex
 	pending map[string]*pending // by name
 
-	// turn holds one while the history of a name is written. mu may be taken below it.
-	turn    chan struct{}
+	// writing holds one while the history of a name is written. mu may be taken below it.
+	writing chan struct{}
 	server  string                    // how events name this server; "" before Run
 	written map[string]servedVersions // by name
 	asked   map[string]bool           // names written on request since write began
@@ -94,7 +94,7 @@ func (s servedVersions) equal(other servedVersions) bool {
 func NewHistory(store *Store, settings *Settings, g *gate.Gate, started time.Time, stopping <-chan struct{},
 	log *slog.Logger) *History {
 	return &History{store: store, settings: settings, gate: g, started: started, stopping: stopping, log: log,
-		poke: make(chan struct{}, 1), pending: map[string]*pending{}, turn: make(chan struct{}, 1),
+		poke: make(chan struct{}, 1), pending: map[string]*pending{}, writing: make(chan struct{}, 1),
 		written: map[string]servedVersions{}, asked: map[string]bool{}}
 }
 
@@ -111,7 +111,7 @@ func (h *History) Arrived(conn net.Conn, i containers.SessionInfo) {
 }
 
 func (h *History) arrivedAs(id scheduler.ModelID, by string) {
-	h.note(id.Name, func(p *pending) {
+	h.change(id.Name, func(p *pending) {
 		if a, known := p.arrivals[id.Version]; known || len(p.arrivals) < maxEvents {
 			p.arrivals[id.Version] = arrival{by, a.times + 1}
 		}
@@ -120,12 +120,12 @@ func (h *History) arrivedAs(id scheduler.ModelID, by string) {
 
 // addEvent records an event in the history of a name.
 func (h *History) addEvent(name string, e admin.Event) {
-	h.note(name, func(p *pending) { p.changes = newest(append(p.changes, e)) })
+	h.change(name, func(p *pending) { p.changes = newest(append(p.changes, e)) })
 }
 
-// note changes the pending record of a name and makes Run write it. Names above maxHistories are
-// ignored.
-func (h *History) note(name string, change func(*pending)) {
+// change applies a change to the pending record of a name and makes Run write it. Names above
+// maxHistories are ignored.
+func (h *History) change(name string, change func(*pending)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.pending[name]
@@ -163,9 +163,9 @@ func (h *History) Changed(by, what, name, detail string) {
 // Run writes the history until the server stops, and finally that nothing is served any more.
 // server names this server among those that share its store; it must be the same after a restart.
 func (h *History) Run(server string) {
-	h.turn <- struct{}{}
+	h.writing <- struct{}{}
 	h.server = server
-	<-h.turn
+	<-h.writing
 	h.readEarlier()
 	h.Look() // an earlier run may have left events open
 	failing := false
@@ -231,19 +231,19 @@ func (h *History) write(ctx context.Context, served func() map[string]servedVers
 		return 0, err
 	}
 	for _, name := range names {
-		h.turn <- struct{}{}
+		h.writing <- struct{}{}
 		if !h.asked[name] { // or what is written is newer than now
 			err = h.writeOne(ctx, store, name, now[name], at)
 		}
-		<-h.turn
+		<-h.writing
 		if err != nil {
 			return n, err
 		}
 		n++
 	}
-	h.turn <- struct{}{}
+	h.writing <- struct{}{}
 	h.begun = true
-	<-h.turn
+	<-h.writing
 	return n, forgetHistories(ctx, store, now)
 }
 
@@ -252,8 +252,8 @@ func (h *History) write(ctx context.Context, served func() map[string]servedVers
 // open.
 func (h *History) unwritten(store state.Store, served func() map[string]servedVersions) ([]string,
 	map[string]servedVersions, error) {
-	h.turn <- struct{}{}
-	defer func() { <-h.turn }()
+	h.writing <- struct{}{}
+	defer func() { <-h.writing }()
 	clear(h.asked)
 	now, names := served(), map[string]bool{}
 	h.mu.Lock()
@@ -285,8 +285,8 @@ func (h *History) writeNow(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), historyWait)
 	defer cancel()
 	select {
-	case h.turn <- struct{}{}:
-		defer func() { <-h.turn }()
+	case h.writing <- struct{}{}:
+		defer func() { <-h.writing }()
 	case <-ctx.Done():
 		return
 	}
@@ -297,7 +297,7 @@ func (h *History) writeNow(name string) {
 	}
 }
 
-// writeAsked writes the history of one name, unless it is written. The caller holds turn.
+// writeAsked writes the history of one name, unless it is written. The caller holds h.writing.
 func (h *History) writeAsked(ctx context.Context, name string, now servedVersions) {
 	h.mu.Lock()
 	written := h.pending[name] == nil && now.equal(h.written[name])
@@ -310,7 +310,7 @@ func (h *History) writeAsked(ctx context.Context, name string, now servedVersion
 	}
 }
 
-// writeOne writes the history of one name. The caller holds turn.
+// writeOne writes the history of one name. The caller holds h.writing.
 func (h *History) writeOne(ctx context.Context, store state.Store, name string, now servedVersions,
 	at time.Time) error {
 	p := h.take(name)

@@ -39,8 +39,8 @@ func (r *retirement) stays(i containers.SessionInfo) bool {
 	return slices.Contains(r.idle[i.Model], i.Number)
 }
 
-// note records the sessions of a version that stay, and reports whether they have changed.
-func (r *retirement) note(id scheduler.ModelID, numbers []uint64) bool {
+// setIdle records the sessions of a version that stay, and reports whether they have changed.
+func (r *retirement) setIdle(id scheduler.ModelID, numbers []uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if slices.Equal(r.idle[id], numbers) {
@@ -101,7 +101,7 @@ func (ss *Sessions) Retire() {
 					r.goodbyes.Go(func() { _ = d.Shutdown(context.Background()) })
 				}
 			}
-			if r.note(id, idle) || told > 0 {
+			if r.setIdle(id, idle) || told > 0 {
 				ss.cfg.Trail.Add(access.Entry{Source: access.Source{Door: "server"}, Action: "retire", What: "model",
 					Name:  id.String(),
 					After: fmt.Sprintf(`{"told_goodbye":%d,"stay_idle":%d}`, told, len(idle))})

@@ -51,12 +51,12 @@ func (ss *Sessions) Listen(c config.Containers) error {
 		Registered: func(conn net.Conn, i containers.SessionInfo) {
 			ss.cfg.Registered(conn, i)
 			ss.processes.registered(conn, i.Model)
-			ss.note(i, "register")
+			ss.audit(i, "register")
 		},
 		Refused:   ss.refused,
 		Returns:   ss.processes.returns,
 		Served:    ss.processes.served,
-		Left:      func(i containers.SessionInfo) { ss.note(i, "leave") },
+		Left:      func(i containers.SessionInfo) { ss.audit(i, "leave") },
 		Dismissed: ss.processes.dismissed,
 		Silent:    ss.processes.kill,
 		Name:      ss.cfg.Name,
@@ -122,8 +122,8 @@ func sourceOf(p containers.Party, address string) access.Source {
 	return access.Source{Identity: p.Identity, Container: p.Process, Address: address, Door: "containers"}
 }
 
-// note records an action of a container in the audit trail.
-func (ss *Sessions) note(i containers.SessionInfo, action string) {
+// audit records an action of a container in the audit trail.
+func (ss *Sessions) audit(i containers.SessionInfo, action string) {
 	about := struct {
 		RPC      string `json:"rpc"`
 		Instance string `json:"instance,omitempty"`

@@ -30,7 +30,7 @@ func (r *run) elements(i int) error {
 	w, s := &r.stages[i], &r.p.plan.stages[i]
 	maker := s.stage.each.stage
 	of, made := 0, 0
-	var places []place
+	var places []origin
 	for parent := range r.stages[maker].rows {
 		t, err := r.made(maker, s.each, parent)
 		if err != nil {
@@ -48,7 +48,7 @@ func (r *run) elements(i int) error {
 			return tooMany(all, "set keep = { most = … } of the stage")
 		}
 		for _, k := range kept {
-			places = append(places, place{int32(parent), int32(k), int32(of + k)})
+			places = append(places, origin{int32(parent), int32(k), int32(of + k)})
 		}
 		w.leftOut += n - len(kept)
 		of += n
@@ -57,7 +57,7 @@ func (r *run) elements(i int) error {
 	r.p.yields[i].learn(made, len(places))
 	w.rows = rowsFor(w.rows, len(places))
 	for k, at := range places {
-		w.rows[k].place = at
+		w.rows[k].origin = at
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func (r *run) begin(i int) (calls []*gate.Call) {
 			err = r.openRow(i, k, &q)
 		}
 		if err != nil {
-			r.settle(o, err)
+			r.recordEnd(o, err)
 			continue
 		}
 		o.asked = true

@@ -82,7 +82,7 @@ type work struct {
 
 // A row is a call of a stage, or why there is none.
 type row struct {
-	place
+	origin
 	call  gate.Call
 	run   *run
 	stage int32
@@ -91,8 +91,8 @@ type row struct {
 	err   error
 }
 
-// A place says what a row is about.
-type place struct {
+// An origin says what a row is about.
+type origin struct {
 	parent  int32 // the row of the surrounding scope
 	element int32 // of that row; with each
 	of      int32 // the element among those of all parent rows
@@ -208,13 +208,13 @@ func (r *run) Start(calls []*gate.Call) []*gate.Call {
 func (o *row) Complete(*gate.Call) {
 	r := o.run
 	r.mu.Lock()
-	r.settle(o, o.call.Err)
+	r.recordEnd(o, o.call.Err)
 	r.mu.Unlock()
 	r.advance()
 }
 
-// settle notes how a row ended. The caller has the lock.
-func (r *run) settle(o *row, err error) {
+// recordEnd records how a row ended. The caller has the lock.
+func (r *run) recordEnd(o *row, err error) {
 	w, s := &r.stages[o.stage], &r.p.plan.stages[o.stage]
 	o.done, o.err = true, err
 	r.short, r.refused = r.short || lacking(err), r.refused || refusing(err)

@@ -148,7 +148,7 @@ func (d *Door) Infer(ctx context.Context, r *gate.Request, box Outbox) (a *Answe
 	d.metrics.Began()
 	defer Release(r)
 	model := d.gate.Unrouted()
-	r.Trace = d.gate.Follow(&r.Values, d.metrics.Name(), r.Arrived, nil)
+	r.Trace = d.gate.StartTrace(&r.Values, d.metrics.Name(), r.Arrived, nil)
 	name := r.Model
 	_, err = d.gate.As(r.Who).Resolve(r)
 	var target *gate.Target
@@ -263,7 +263,7 @@ func limit(ctx context.Context, r *gate.Request, target *gate.Target) {
 func (a *Answer) write(wanted []gate.Output, specs []tensor.Spec, chosen []int) (err error) {
 	a.Outputs = make([]tensor.Tensor, len(chosen))
 	for i, at := range chosen {
-		t, shown := a.call.gate.Outputs[at], a.call.gate.Shown(at)
+		t, shown := a.call.gate.Outputs[at], a.call.gate.ClientShape(at)
 		if wanted != nil && wanted[i].Classes > 0 {
 			squeezed := len(shown) < len(t.Shape)
 			if t, err = classify(t, wanted[i].Classes, specs[at].Labels); err != nil {

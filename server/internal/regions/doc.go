@@ -65,9 +65,9 @@
 //     write gets them unpaid, and pays for each that it frees too early.
 //   - The size of a file is checked before a write, since pwrite beyond its end would make it
 //     longer. If a client truncates the file between the two, the file does become longer.
-//   - Copies take turns of 1 MiB, at most one per processor at a time. Each holds a thread while it
-//     lasts, so thousands of requests would be thousands of threads, and small tensors would wait
-//     for large ones.
+//   - Copies are made in pieces of 1 MiB, at most one per processor at a time. Each holds a thread
+//     while it lasts, so thousands of requests would be thousands of threads, and small tensors
+//     would wait for large ones.
 //   - What a copy costs (two quiet cores, perf, and the same calls in a program of their own): 6.2
 //     MB in the caches take 0.56 ms to read from a region into the arena and 0.54 to write, where a
 //     copy in memory takes 0.43. Regions have pages of 4 KiB, and finding, locking and releasing

@@ -140,7 +140,7 @@ func (f *file) removed() bool {
 	return err != nil || info.Sys().(*syscall.Stat_t).Nlink == 0
 }
 
-// piece is how much is copied in one turn, so that small tensors do not wait for large ones.
+// piece is how much is copied at a time, so that small tensors do not wait for large ones.
 const piece = 1 << 20
 
 // inPieces copies size bytes piece by piece.
@@ -157,9 +157,9 @@ func inPieces(size int, one func(from, to int) error) error {
 func (h Hold) read(b []byte) error {
 	f, at := h.file, h.file.Offset+h.place.Offset
 	return inPieces(len(b), func(from, to int) error {
-		h.registry.turns <- struct{}{}
+		h.registry.copying <- struct{}{}
 		n, err := f.data.ReadAt(b[from:to], at+int64(from))
-		<-h.registry.turns
+		<-h.registry.copying
 		return f.failed(err, at+int64(from+n), at, len(b))
 	})
 }
@@ -180,9 +180,9 @@ func (h Hold) write(b []byte) error {
 		if err := h.registry.pages.charge(f.data, at+int64(from), at+int64(to)); err != nil {
 			return f.unpaid(err)
 		}
-		h.registry.turns <- struct{}{}
+		h.registry.copying <- struct{}{}
 		n, err := f.data.WriteAt(b[from:to], at+int64(from))
-		<-h.registry.turns
+		<-h.registry.copying
 		return f.failed(err, at+int64(from+n), at, len(b))
 	})
 }

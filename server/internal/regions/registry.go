@@ -38,7 +38,7 @@ type Registry struct {
 	Trail *access.Trail // records registrations; nil: no record. Set before the first use
 
 	settings atomic.Pointer[Settings]
-	turns    chan struct{} // one element for each copy under way
+	copying  chan struct{} // one element for each copy under way
 	pages    *accounts
 	refused  [refusals]atomic.Uint64
 
@@ -59,7 +59,7 @@ func (o regionID) compare(other regionID) int {
 // New makes an empty registry. Memory that the server takes in clients' files counts in the pool.
 func New(s Settings, pool *tensor.Pool) *Registry {
 	// One copy per processor at a time: each occupies a thread while it lasts.
-	g := &Registry{regions: make(map[regionID]*file), turns: make(chan struct{}, capacity.Processors()),
+	g := &Registry{regions: make(map[regionID]*file), copying: make(chan struct{}, capacity.Processors()),
 		pages: newAccounts(pool)}
 	g.settings.Store(&s)
 	return g
@@ -120,7 +120,7 @@ func (g *Registry) RegisterFor(client Client, r Region, connection any) error {
 	if err != nil {
 		g.refused[reasonOf(err)].Add(1)
 	}
-	g.note(client, "register", r.Name, r, err)
+	g.audit(client, "register", r.Name, r, err)
 	return err
 }
 
@@ -218,7 +218,7 @@ func (g *Registry) forget() {
 func (g *Registry) Unregister(client Client, name string) error {
 	dropped, err := g.unregister(client, name)
 	if err != nil || len(dropped) > 0 {
-		g.note(client, "unregister", name, dropped, err)
+		g.audit(client, "unregister", name, dropped, err)
 	}
 	return err
 }
@@ -239,8 +239,8 @@ func (g *Registry) unregister(client Client, name string) (dropped []string, err
 	return dropped, nil
 }
 
-// note records an action of a client, or its refusal for lack of a right.
-func (g *Registry) note(client Client, action, name string, after any, err error) {
+// audit records an action of a client, or its refusal for lack of a right.
+func (g *Registry) audit(client Client, action, name string, after any, err error) {
 	e := access.Entry{Source: client.Source, Action: action, What: "region", Name: name}
 	switch {
 	case err == nil:

@@ -27,7 +27,7 @@ type arrival struct {
 	// silence ends a body of which nothing has arrived for so long; 0: only its deadline does.
 	silence time.Duration
 	err     error // how it ended; io.EOF: complete
-	turn    gate.Turn
+	slot    gate.Slot
 	half    unfinished.Message
 	over    atomic.Bool // nothing more is read
 }
@@ -78,8 +78,8 @@ func (a *arrival) Read(p []byte) (int, error) {
 		a.call.conn.expect(due)
 		a.due = a.clock.Bytes + slack
 	}
-	if a.turn.Give() { // a request that waits for its client keeps no turn
-		defer a.turn.Take()
+	if a.slot.Give() { // a request that waits for its client keeps no slot
+		defer a.slot.Take()
 	}
 	n, err := a.call.r.Body.Read(p)
 	a.clock.Bytes += int64(n)
@@ -198,11 +198,11 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, fault.Malformed("the body does not match its Content-Encoding: %v", err)
 }
 
-// read reads, in a turn if the body is compressed.
+// read reads, with a slot if the body is compressed.
 func (b *body) read(p []byte) (int, error) {
 	if b.pack != nil {
-		b.arrival.turn.Take()
-		defer b.arrival.turn.Give()
+		b.arrival.slot.Take()
+		defer b.arrival.slot.Give()
 	}
 	return b.reader.Read(p)
 }

@@ -150,8 +150,9 @@ func (q *request) parameters(t *text) {
 	}
 }
 
-// place reads a parameter of a tensor if it is one of those that place the tensor in shared memory.
-func (t *text) place(what func() string, name []byte, p *parameter.Place) bool {
+// location reads a parameter of a tensor if it is one of those that place the tensor in shared
+// memory.
+func (t *text) location(what func() string, name []byte, p *parameter.Place) bool {
 	key, ok := parameter.PlaceKey(string(name))
 	if !ok || t.Null() {
 		return ok
@@ -191,7 +192,7 @@ func (q *request) input(t *text, i int) {
 			for name := range t.Members {
 				size := string(name) == "binary_data_size"
 				switch {
-				case t.place(what, name, &in.place):
+				case t.location(what, name, &in.place):
 				case size && t.Null():
 				case size:
 					in.size = int64(t.whole(what, `parameter "binary_data_size"`, math.MaxInt64))
@@ -383,7 +384,7 @@ func (q *request) output(t *text, i int) {
 		for name := range t.Members {
 			binary, classes := string(name) == "binary_data", string(name) == "classification"
 			switch {
-			case t.place(what, name, &out.Place):
+			case t.location(what, name, &out.Place):
 			case (binary || classes) && t.Null():
 			case binary:
 				if how = parameter.Elements; t.boolean(what, `parameter "binary_data"`) {

@@ -166,7 +166,7 @@ func (l *loop) listOutputs(c *call) (err error) {
 		if c.isPlaced(i) {
 			continue
 		}
-		t.Shape = c.gate.Shown(i)
+		t.Shape = c.gate.ClientShape(i)
 		t.Name = c.gate.Target.Spec.Outputs[i].Name
 		if t.DType == tensor.Bytes {
 			l.texts = append(l.texts, t)
@@ -216,7 +216,7 @@ func (l *loop) listAdapted(c *call, a scheduler.Adapter) {
 	if numbers {
 		l.tensors = append(l.tensors, t)
 	}
-	if out.Shape = c.gate.Shown(0); out.DType == tensor.Bytes && !(c.gate.Bridge && numbers) {
+	if out.Shape = c.gate.ClientShape(0); out.DType == tensor.Bytes && !(c.gate.Bridge && numbers) {
 		l.texts = append(l.texts, out)
 	}
 }

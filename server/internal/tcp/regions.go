@@ -285,7 +285,7 @@ func (c *call) putOutput(p *placement, at int, held regions.Hold) error {
 	if err != nil {
 		return err
 	}
-	p.Datatype, p.Shape, p.Place = t.DType.V2(), c.gate.Shown(at), place
+	p.Datatype, p.Shape, p.Place = t.DType.V2(), c.gate.ClientShape(at), place
 	for _, before := range c.gate.Outputs[:at] {
 		if before.DType != tensor.Bytes {
 			p.Index++

@@ -438,7 +438,7 @@ func (s *session) route(c *call) (err error) {
 		}
 		q.Own, q.Keep = s.stream, cmp.Or(q.Keep, cfg.Keep)
 	}
-	c.trace = s.loop.door.gate.Follow(&q.Values, "tcp", c.arrived, &s.loop.gap)
+	c.trace = s.loop.door.gate.StartTrace(&q.Values, "tcp", c.arrived, &s.loop.gap)
 	q.Trace = c.trace
 	if err := s.loop.door.gate.Open(&c.gate, &q.Request); err != nil {
 		return err

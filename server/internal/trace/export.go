@@ -72,7 +72,7 @@ func New(c Config) *Tracer {
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	t := &Tracer{exporter: e}
-	t.Follow(c.OneIn)
+	t.Sample(c.OneIn)
 	return t
 }
 
@@ -157,8 +157,8 @@ func (e *exporter) fill() bool {
 	return e.page.spans > 0
 }
 
-// settle counts the spans of the page and empties the page.
-func (e *exporter) settle(as *atomic.Uint64) {
+// endPage counts the spans of the page and empties the page.
+func (e *exporter) endPage(as *atomic.Uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	as.Add(uint64(e.page.spans))
@@ -223,9 +223,9 @@ func (e *exporter) send(ctx context.Context, limit time.Duration) (retry bool, e
 	b.withdraw()
 	switch {
 	case err == nil:
-		e.settle(&e.exported)
+		e.endPage(&e.exported)
 	case !retry:
-		e.settle(&e.dropped)
+		e.endPage(&e.dropped)
 	}
 	return retry, err
 }
@@ -271,7 +271,7 @@ func (e *exporter) close() {
 	for more := true; more; {
 		for e.fill() {
 			if retry, _ := e.send(ctx, lastTimeout); retry {
-				e.settle(&e.dropped)
+				e.endPage(&e.dropped)
 			}
 		}
 		e.take()

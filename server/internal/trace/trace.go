@@ -18,8 +18,8 @@ type Tracer struct {
 	exporter *exporter
 }
 
-// Follow sets that one in oneIn requests without a parent is traced; 0: none.
-func (t *Tracer) Follow(oneIn int) {
+// Sample sets that one in oneIn requests without a parent is traced; 0: none.
+func (t *Tracer) Sample(oneIn int) {
 	if t != nil {
 		t.oneIn.Store(int64(oneIn))
 	}

@@ -84,11 +84,11 @@ func TestSampling(t *testing.T) {
 		t.Error("a client's traceparent does not decide")
 	}
 	for name, gap := range map[string]*Gap{"a gap": new(Gap), "no gap": nil} {
-		tracer.Follow(0)
+		tracer.Sample(0)
 		if tracer.Begin(new(Context), "", "tcp", time.Now(), gap) != nil {
 			t.Errorf("%s: one in 0, at first", name)
 		}
-		tracer.Follow(4)
+		tracer.Sample(4)
 		followed, pairs, before := 0, 0, false
 		for range 4000 {
 			now := tracer.Begin(new(Context), "", "tcp", time.Now(), gap) != nil
@@ -106,18 +106,18 @@ func TestSampling(t *testing.T) {
 			t.Errorf("%s: %d of 4000 are followed, expected 1000, and %d after such a one, expected 250", name,
 				followed, pairs)
 		}
-		tracer.Follow(0)
+		tracer.Sample(0)
 		if tracer.Begin(new(Context), "", "tcp", time.Now(), gap) != nil ||
 			tracer.Begin(&yes, "", "tcp", time.Now(), gap) == nil {
 			t.Errorf("%s: one in 0", name)
 		}
-		tracer.Follow(1)
+		tracer.Sample(1)
 		for range 2 {
 			if tracer.Begin(new(Context), "", "tcp", time.Now(), gap) == nil {
 				t.Errorf("%s: one in 1", name)
 			}
 		}
-		tracer.Follow(1 << 60)
+		tracer.Sample(1 << 60)
 		for name, tracer := range map[string]*Tracer{"off": nil, "on": tracer} {
 			if n := testing.AllocsPerRun(100, func() {
 				followed := tracer.Begin(new(Context), "", "tcp", time.Time{}, gap)

@@ -33,13 +33,13 @@ func (deflate) Decompress(r io.Reader) (io.Reader, error) { return zlib.NewReade
 type packedReader struct {
 	*pieces
 	rest []byte
-	turn gate.Turn
+	slot gate.Slot
 }
 
 func (p *packedReader) Read(b []byte) (n int, err error) {
 	if len(p.rest) == 0 {
-		if p.turn.Give() { // a slow client keeps no turn
-			defer p.turn.Take()
+		if p.slot.Give() { // a slow client keeps no slot
+			defer p.slot.Take()
 		}
 		if p.rest, err = p.next(); err != nil {
 			return 0, err
@@ -111,10 +111,10 @@ func (u *unpacker) next() ([]byte, error) {
 	return u.buf[:n], nil
 }
 
-// read unpacks a piece in a turn.
+// read unpacks a piece with a slot.
 func (u *unpacker) read() (int, error) {
-	u.packed.turn.Take()
-	defer u.packed.turn.Give()
+	u.packed.slot.Take()
+	defer u.packed.slot.Give()
 	return io.ReadAtLeast(u.reader, u.buf, 1)
 }
 
