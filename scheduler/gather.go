@@ -65,7 +65,7 @@ func (c *core) gather(rep *Replica, q *queue, w *window, p *plan, now int64, fx 
 		return now
 	}
 	for _, probe := range []bool{false, true} {
-		if next := c.wait(rep, q, w, p, probe, now, fx); next.until > now {
+		if next := c.wait(gathering{replica: rep, began: now, probe: probe}, q, w, p, fx); next.until > now {
 			*g = next
 			cs.await(g.until)
 			return g.until
@@ -74,12 +74,12 @@ func (c *core) gather(rep *Replica, q *queue, w *window, p *plan, now int64, fx 
 	return now
 }
 
-// wait is the wait of a replica that could be sent w; its end is not after now if it should not
-// wait. probe: for a trial of a larger size, which is taken to be as fast as the present one: a
-// belief that it is too slow, also for the deadlines, must not keep it from being measured.
-func (c *core) wait(rep *Replica, q *queue, w *window, p *plan, probe bool, now int64, fx *effects) gathering {
-	cs := &c.sources.callers
-	next := gathering{replica: rep, began: now, due: cs.due, from: now, asked: cs.asking}
+// wait completes the wait of a replica that could be sent w; its end is not after its beginning if
+// the replica should not wait. For a trial, the larger size is taken to be as fast as the present
+// one: a belief that it is too slow, also for the deadlines, must not keep it from being measured.
+func (c *core) wait(next gathering, q *queue, w *window, p *plan, fx *effects) gathering {
+	cs, now := &c.sources.callers, next.began
+	next.due, next.from, next.asked = cs.due, now, cs.asking
 	if cs.due > 0 {
 		next.from = cs.newest.since
 	}
@@ -89,7 +89,7 @@ func (c *core) wait(rep *Replica, q *queue, w *window, p *plan, probe bool, now 
 	}
 	room, rows := w.room, w.rows+next.due
 	switch {
-	case probe:
+	case next.probe:
 		room, rows = p.trialRoom(q, w), w.rows
 	case w.why == CloseDeadline:
 		room = w.cap // its rows leave no time for others, and may start over
@@ -97,9 +97,10 @@ func (c *core) wait(rep *Replica, q *queue, w *window, p *plan, probe bool, now 
 	if w.rows >= room {
 		return gathering{}
 	}
-	if c.bestWait(&next, p, room, probe, &again); next.until == 0 && w.rows == 0 && cs.due > 0 {
+	if c.bestWait(&next, p, room, &again); next.until == 0 && w.rows == 0 && cs.due > 0 {
 		// A row that is late if it is sent now makes the next one late, too, which waits for it.
 		next.until, next.hoped, next.gain = next.from+cs.delays.median(), float64(next.due)/2, 2
+		next.probe = false
 	}
 	last := q.item(w.at).deadline - p.prof.planned(p.known(rows)) - (p.start - now)
 	if next.until > max(now, last) && c.startOver(q, w, p, next.until, now, fx) == 0 {
@@ -148,7 +149,7 @@ func (c *core) gatherOffer(rep *Replica, now int64, fx *effects) (until int64) {
 		return now
 	}
 	next := gathering{began: now, due: c.sources.due + back, from: now}
-	c.bestWait(&next, p, n, false, &coming{})
+	c.bestWait(&next, p, n, &coming{})
 	end := rep.next().at
 	if next.until == 0 || end == never {
 		return now
@@ -189,8 +190,8 @@ func (r *Replica) callersExecuting() (rows int) {
 // renewal theory; x is the mean of the groups that stay unequal.) A wait gains for the callers what
 // it adds to their rate x/T, and costs the others what it adds to the cycle.
 //
-// probe takes all sizes to be as fast as the present one: it waits for the rows of a trial.
-func (c *core) bestWait(g *gathering, p *plan, room int, probe bool, again *coming) {
+// Where it waits for the rows of a trial, all sizes are taken to be as fast as the present one.
+func (c *core) bestWait(g *gathering, p *plan, room int, again *coming) {
 	cs := &c.sources.callers
 	waiting := min(cs.queued, c.rows)
 	others := float64(c.rows - waiting)
@@ -217,7 +218,7 @@ func (c *core) bestWait(g *gathering, p *plan, room int, probe bool, again *comi
 		f += (float64(answered) - f*float64(again.rows)) / float64(g.due)
 		x := size(f)
 		t := float64(wait) + t0
-		if !probe {
+		if !g.probe {
 			t = float64(wait) + p.mean(x+others)
 		}
 		if others > 0 && t > mostLater*t0 {
@@ -226,7 +227,7 @@ func (c *core) bestWait(g *gathering, p *plan, room int, probe bool, again *comi
 		faster := x / t / (x0 / t0)
 		if gain := ((faster-1)*x - (t/t0-1)*others) / (x + others); gain > best {
 			best = gain
-			g.until, g.hoped, g.gain, g.probe = g.from+wait, float64(g.due)*f, faster, probe
+			g.until, g.hoped, g.gain = g.from+wait, float64(g.due)*f, faster
 		}
 	}
 }
