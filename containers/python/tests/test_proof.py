@@ -255,6 +255,31 @@ def test_open_sizes_are_found() -> None:
     assert verdict.way is Way.ROWS
 
 
+@pytest.mark.parametrize("words", [2, 5, 101, 30000])
+def test_integers_that_are_places_in_a_table_are_found(words: int) -> None:
+    table = np.random.default_rng(0).random((words, 4)).astype(np.float32)
+    kinds = np.random.default_rng(1).random((2, 4)).astype(np.float32)
+
+    def run(x: Any, kind: Any) -> Any:
+        return (table[x] + kinds[kind]).mean(axis=1)
+
+    texts = [Port("x", "INT64", ("n", "length")), Port("kind", "INT64", ("n", "length"))]
+    assert Counted(run, texts).prove().way is Way.ROWS
+
+
+def test_a_random_row_that_is_refused_is_a_verdict() -> None:
+    def run(x: Any) -> Any:
+        if x.min() < 0:
+            raise ValueError("expected lengths")
+        return x * 2
+
+    verdict = Counted(run, [Port("x", "FP32", ("n", 40))], [Port("y", "FP32", ("n", 40))]).prove()
+    assert str(verdict) == "one at a time: not every random row can be executed: ValueError: expected lengths"
+    verdict = Counted(run, [Port("x", "FP32", (4, 40))], [Port("y", "FP32", (4, 40))]).prove()
+    assert verdict.way is Way.ONE
+    assert "expected lengths" in verdict.sentence
+
+
 def test_a_network_for_which_nothing_can_be_made_up_is_served_as_declared() -> None:
     def run(x: Any) -> Any:
         raise ValueError("expected a Persian poem")

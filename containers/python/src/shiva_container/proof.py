@@ -12,6 +12,7 @@ do, the network gets one row at a time.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,10 @@ draws lots, and what it answers says nothing about rows."""
 
 SIDES = (64, 320, 16, 224, 640, 256, 1, 512, 1000, 16000)
 """Sizes that are tried, in order, where a network leaves them open."""
+
+INTEGERS = ((-128, 100), (0, 100), (0, 1))
+"""Ranges of integers that are tried, in order: many are places in a table, such as words of a text,
+and a network refuses those that its table does not have."""
 
 LARGEST = 1 << 24
 """Inputs with more values than this are not made up."""
@@ -129,14 +134,16 @@ class _Trial:
         self.first = self._begin(rows)
 
     def _begin(self, rows: int) -> Sequence[Array]:
-        """The first execution, which finds sizes that the network takes where they are open."""
+        """The first execution, which finds sizes that the network takes where they are open, and
+        integers."""
         leads = {one.sizes[0] if one.sizes else None for one in self.network.inputs}
         self.counts = len(leads) == 1
         ways = list(_sizes(self.network.inputs))
         if not ways:
             raise Unusable(f"inputs of more than {LARGEST} values are not made up")
+        wide = any(_wide(port) for port in self.network.inputs)
         failure: Exception | None = None
-        for self.sizes in ways:
+        for self.sizes, self.range in itertools.product(ways, INTEGERS if wide else INTEGERS[:1]):
             try:
                 self.draw()
                 return self.run([self.rows[0]] * rows)
@@ -148,7 +155,8 @@ class _Trial:
     def draw(self) -> None:
         """Make up a row in each style. Inputs have a first dimension of one if it counts rows."""
         self.rows = [
-            [_made_up(port, self._shape(port), style, self.random) for port in self.network.inputs] for style in STYLES
+            [_made_up(port, self._shape(port), style, self.range, self.random) for port in self.network.inputs]
+            for style in STYLES
         ]
 
     def _shape(self, port: Port) -> list[int]:
@@ -237,7 +245,10 @@ class _Trial:
             return [one[:1] if copies > 1 else one for one in answers]
 
         def executed(row: list[Array]) -> list[Array]:
-            return itself(self.run([row] * copies))
+            try:
+                return itself(self.run([row] * copies))
+            except Exception as e:
+                raise _Different(f"not every random row can be executed: {line(e)}") from e
 
         first = itself(self.first)
         slack = self._slack(first, executed(self.rows[0]))
@@ -369,8 +380,18 @@ STYLES = range(3)
 """Ways in which rows are made up."""
 
 
-def _made_up(port: Port, shape: Sequence[int], style: int, random: np.random.Generator) -> Array:
-    """A random input: as a picture's pixels, as values about 0, and as coarse blocks."""
+def _wide(port: Port) -> bool:
+    """Whether an input has integers that are more than a byte, and so hardly pixels."""
+    return DATATYPES[port.datatype].kind in "iu" and DATATYPES[port.datatype].itemsize > 1
+
+
+def _made_up(
+    port: Port, shape: Sequence[int], style: int, integers: tuple[int, int], random: np.random.Generator
+) -> Array:
+    """A random input: as a picture's pixels, as values about 0, and as coarse blocks.
+
+    The first style has the ends of the range of integers: a network that takes it takes the others.
+    """
     dtype = DATATYPES[port.datatype]
     kind = dtype.kind
     if port.datatype == "BYTES":
@@ -380,10 +401,13 @@ def _made_up(port: Port, shape: Sequence[int], style: int, random: np.random.Gen
         return random.random(shape) < (0.5, 0.1, 0.9)[style]
     values = _values(shape, style, random)
     if kind in "iu":
-        info = np.iinfo(dtype)
-        most = min(info.max, 255 if port.datatype in ("UINT8", "INT8") else 100)
-        low = max(info.min, -128) if style == 1 and kind == "i" else 0
-        return np.asarray(low + values * (most - low)).astype(dtype)
+        low, most = integers if _wide(port) else (-128, min(np.iinfo(dtype).max, 255))
+        low = low if kind == "i" else 0
+        first = low if style == 1 else 0
+        made = np.asarray(first + values * (most + 1 - first)).astype(dtype)
+        if style == 0 and _wide(port):
+            made.flat[:1], made.flat[1:2] = most, low
+        return made
     scale = (1.0, 1.0, 255.0)[style]
     return np.asarray((values - 0.5) * 4 if style == 1 else values * scale).astype(dtype)
 
