@@ -232,6 +232,8 @@ def test_classes_of_a_network_have_their_names(names: str, wanted: list[str]) ->
         ("cuda:0", "this onnxruntime has .*CPUExecutionProvider, and not CUDAExecutionProvider"),
         ("openvino:GPU", "OpenVINO has .*CPU.* here, and not GPU"),
         ("abacus", "expected auto, cpu, cuda"),
+        ("cpu:3", "device cpu:3: expected auto, cpu, cuda:0"),
+        ("cuda:one", "device cuda:one: expected auto, cpu, cuda:0"),
     ],
 )
 def test_a_device_is_a_promise(device: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -418,7 +420,10 @@ def test_check_tells_the_proof(capsys: pytest.CaptureFixture[str]) -> None:
         ({"weights.pt": b""}, "and there is weights.pt"),
         ({"a.onnx": b"", "b.onnx": b""}, "a.onnx, b.onnx: expected one of them"),
         ({"model.py": b"pass"}, "no function is decorated with @model"),
-        ({"a.onnx": b"not a network"}, "a.onnx: .*"),
+        ({"a.onnx": b"<html>404</html>\n"}, "a.onnx: onnx cannot read 17 bytes that begin with '<html>404</html>': "),
+        ({"a.onnx": b""}, "a.onnx: onnx cannot read a file of 0 bytes: "),
+        ({"a.onnx": b"\x08\x07\x12"}, "a.onnx: onnx cannot read a file of 3 bytes: "),
+        ({"a.onnx": b"version https://git-lfs.github.com/spec/v1\n"}, "Git LFS, which git lfs pull fetches: "),
         ({"a.xml": b"<no/>"}, "a.xml: .*"),
         ({"a.tflite": b"no"}, "a.tflite: .*"),
         ({"a.skops": b"no"}, "a.skops: .*"),

@@ -64,7 +64,26 @@ def read(path: str | os.PathLike[str], options: Options | None = None) -> Networ
     except Unusable:
         raise
     except Exception as e:  # whatever the runtimes raise for a file that they cannot read
-        raise Unusable(f"{path}: {line(e)}") from e
+        raise Unusable(f"{path}: {kind} cannot read {_looks(path)}: {line(e)}") from e
 
+
+def _looks(path: Path) -> str:
+    """What a file is that its reader does not know, as far as size and first bytes tell."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(POINTER))
+        size = path.stat().st_size
+    except OSError as e:
+        return f"this file ({e.strerror})"
+    if head == POINTER:
+        return "a pointer to a file in Git LFS, which git lfs pull fetches"
+    start = head.split(b"\n")[0]
+    if start and start.isascii() and start.decode().isprintable():
+        return f"{size} bytes that begin with {start.decode()!r}"
+    return f"a file of {size} bytes"
+
+
+POINTER = b"version https://git-lfs"
+"""How a file begins that stands for another one, in a clone without Git LFS."""
 
 __all__ = ["READERS", "Network", "Options", "Port", "Unusable", "is_model", "line", "processors", "read"]

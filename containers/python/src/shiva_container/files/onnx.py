@@ -73,8 +73,8 @@ def _session(path: Path, options: Options) -> tuple[Any, str]:
             except Exception as e:
                 log.warning("%s: on the CPU, since CUDA does not work: %s", path, e)
         kind = "cpu"
-    if kind not in PROVIDERS:
-        raise Unusable(f"{path}: device {options.device}: expected auto, {', '.join(PROVIDERS)}, or openvino:NAME")
+    if kind not in PROVIDERS or (number and (kind == "cpu" or not number.isdecimal())):
+        raise Unusable(f"{path}: device {options.device}: expected auto, cpu, cuda:0, tensorrt:0 or openvino:NAME")
     return _placed(path, settings, kind, number), f"{kind}:{number or 0}" if kind != "cpu" else "cpu"
 
 
