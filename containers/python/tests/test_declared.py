@@ -65,10 +65,23 @@ def test_a_scalar_has_dims():
     assert seen.run([np.ones((3, 2, 3), np.float32)])[0].tolist() == [[1.0]] * 3
 
 
+def test_trees_have_numbers_instead_of_names():
+    """As Triton's FIL has it: the tensors of a file without names are input__0 and output__0."""
+    trees = replace(NETWORK, outputs=[NETWORK.outputs[1]], run=lambda arrays: run(arrays)[1:])
+    seen = declared(trees, says(8, [tensor("input__0", [2, 3])], [tensor("output__0", [1])]))
+    assert [(one.name, one.sizes) for one in [*seen.inputs, *seen.outputs]] == [
+        ("input__0", ("n", 2, 3)),
+        ("output__0", ("n", 1)),
+    ]
+    assert seen.run([np.ones((3, 2, 3), np.float32)])[0].tolist() == [[1.0]] * 3
+
+
 @pytest.mark.parametrize(
     ("most", "inputs", "outputs", "why"),
     [
         (8, [tensor("y", [2, 3])], [], "config.pbtxt has the input y, and the network has x"),
+        (8, [tensor("input__1", [2, 3])], [], "config.pbtxt has the input input__1, and the network has x"),
+        (8, [tensor("output__0", [2, 3])], [], "config.pbtxt has the input output__0, and the network has x"),
         (8, [tensor("x", [2, 3], "INT8")], [], "config.pbtxt says that x is INT8, and the network has FP32"),
         (8, [tensor("x", [2, 4])], [], r"x has the shape \[2, 4\], after the rows that max_batch_size counts"),
         (0, [tensor("x", [2, 3])], [], r"x has the shape \[2, 3\], and the network has x FP32 \[n, 2, 3\]"),

@@ -41,8 +41,9 @@ def declared(network: Network, text: str) -> Network:
     rows = said["max_batch"] > 0
     inputs = [_seen(one, network.inputs, rows, "input") for one in said["inputs"]] or _all(network.inputs)
     outputs = [_seen(one, network.outputs, rows, "output") for one in said["outputs"]] or _all(network.outputs)
-    if missing := {one.name for one in network.inputs} - {one.port.name for one in inputs}:
-        raise Unusable(f"config.pbtxt does not have the network's inputs {', '.join(sorted(missing))}")
+    places = {one.place for one in inputs}
+    if missing := sorted(one.name for i, one in enumerate(network.inputs) if i not in places):
+        raise Unusable(f"config.pbtxt does not have the network's inputs {', '.join(missing)}")
 
     def run(arrays: Sequence[Array]) -> Sequence[Array]:
         given: list[Any] = [None] * len(network.inputs)
@@ -63,14 +64,14 @@ def _all(ports: Sequence[Port]) -> list[_Seen]:
 
 def _seen(said: dict[str, Any], ports: Sequence[Port], rows: bool, kind: str) -> _Seen:
     name = said["name"]
-    place = next((i for i, port in enumerate(ports) if port.name == name), None)
-    if place is None:
-        there = ", ".join(port.name for port in ports)
-        raise Unusable(f"config.pbtxt has the {kind} {name}, and the network has {there}")
-    port, dims = ports[place], list(said["dims"])
+    names = [port.name for port in ports]
+    place, dims = names.index(name) if name in names else _numbered(name, kind), list(said["dims"])
+    if not 0 <= place < len(ports):
+        raise Unusable(f"config.pbtxt has the {kind} {name}, and the network has {', '.join(names)}")
+    port = replace(ports[place], name=name)
     if said["datatype"] != port.datatype:
         raise Unusable(f"config.pbtxt says that {name} is {said['datatype']}, and the network has {port.datatype}")
-    shape = [] if said.get("scalar") else said.get("reshape")
+    shape = [] if said.get("scalar") or (dims == [1] and rows and len(port.sizes or ()) == 1) else said.get("reshape")
     inner = dims if shape is None else shape
     if port.sizes is not None:
         own = list(port.sizes[1:] if rows else port.sizes)
@@ -83,6 +84,13 @@ def _seen(said: dict[str, Any], ports: Sequence[Port], rows: bool, kind: str) ->
     labels = _lines(Path(said["labels"])) if said.get("labels") else port.labels
     sizes = (*lead, *(one if one >= 0 else "" for one in dims))
     return _Seen(place, replace(port, sizes=sizes, labels=labels), shape)
+
+
+def _numbered(name: str, kind: str) -> int:
+    """The place in a name by which Triton's clients know a tensor of a file without names, as that
+    of trees: input__0. -1: it is none."""
+    number = name.lower().removeprefix(f"{kind}__")
+    return int(number) if number.isdecimal() else -1
 
 
 def _lines(path: Path) -> list[str]:
