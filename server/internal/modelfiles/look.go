@@ -13,10 +13,11 @@ import (
 
 // A slot is what is known about one container.
 type slot struct {
-	found found  // of the last look
-	gone  bool   // the last look has not found it
-	stamp string // of found
-	since time.Time
+	found found     // of the last look
+	gone  bool      // the last look has not found it
+	stamp string    // of found
+	since time.Time // of stamp
+	other time.Time // since when stamp is not done
 
 	done  string    // the stamp that was taken or tried last
 	tried time.Time // when that began
@@ -136,7 +137,7 @@ func (m *Manager) merge(s scan) (next time.Duration) {
 func (m *Manager) see(f found, stamp string, now time.Time, first bool) {
 	one := m.slots[f.container]
 	if one == nil {
-		one = &slot{since: now}
+		one = &slot{since: now, other: now}
 		m.slots[f.container] = one
 		if first { // it was there before us
 			one.since = now.Add(-settleTime)
@@ -146,6 +147,9 @@ func (m *Manager) see(f found, stamp string, now time.Time, first bool) {
 		}
 	} else if one.stamp != stamp || one.gone {
 		one.since = now
+		if one.stamp == one.done {
+			one.other = now
+		}
 	}
 	one.found, one.stamp, one.gone = f, stamp, false
 }

@@ -300,7 +300,7 @@ func (m *Manager) faultOf(name string, s *slot) string {
 		return fmt.Sprintf("%s serves what its file was: the change cannot be served: %s", name, fault.Text(s.err))
 	case s.err != nil:
 		return fmt.Sprintf("%s is not served: %s", name, fault.Text(s.err))
-	case s.stamp != s.done && now.Sub(s.tried) > restless && now.Sub(s.since) < settleTime:
+	case s.stamp != s.done && now.Sub(s.other) > restless && now.Sub(s.since) < settleTime:
 		return fmt.Sprintf("%s waits for its file to stay the same: it keeps changing", name)
 	}
 	if why := m.cfg.Fleet.Troubled(name); why != "" {
