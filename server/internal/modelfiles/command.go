@@ -15,9 +15,9 @@ import (
 // another command, and are replaced.
 const contentEnv = "SHIVA_MODEL_CONTENT"
 
-// arguments are those of the package, besides the version.
+// arguments are those of the package, besides the version. A name may begin with a dash.
 func (f *found) arguments() []string {
-	list := []string{"-m", "shiva_container", "serve", f.path, "--name", f.model}
+	list := []string{"-m", "shiva_container", "serve", f.path, "--name=" + f.model}
 	if device := strings.Join(f.reading.Device, ","); device != "auto" {
 		list = append(list, "--device", device)
 	}

@@ -344,7 +344,7 @@ func TestNamesAndKinds(t *testing.T) {
 	r.faults("b.onnx is not served", "c.tflite is not served: "+filepath.Join(r.dir, "c.onnx")+` has the same name, "c"`,
 		`taken.tflite is not served: "taken" is the name of a [[container]]`,
 		"bad is not served: ", "gone is not served: stat ")
-	if want := []string{"--name", "b"}; !slices.Equal(r.serves["b"].Command[5:7], want) ||
+	if want := "--name=b"; r.serves["b"].Command[5] != want ||
 		r.serves["b"].Command[4] != named.Path {
 		t.Errorf("the command of b is %q", r.serves["b"].Command)
 	}
@@ -522,7 +522,7 @@ func TestVersions(t *testing.T) {
 		t.Fatalf("%v serve: %q", r.serves, r.Faults())
 	}
 	c := r.serves["a@1"]
-	if got := strings.Join(c.Command[5:], " "); got != "--name a --device cpu,cuda:0 --batch 16 --as raw --version 1" ||
+	if got := strings.Join(c.Command[5:], " "); got != "--name=a --device cpu,cuda:0 --batch 16 --as raw --version 1" ||
 		c.CPUs != 3 || c.Replicas != config.Fixed(2) || c.Model != "a" {
 		t.Errorf("%q: %+v", got, c)
 	}

@@ -21,25 +21,25 @@ var repositories = map[string]struct {
 }{
 	// The example of the quick start: no batches, a row only by reshape, labels.
 	"densenet": {commands: map[string]string{
-		"densenet_onnx": `1/model.onnx --name densenet_onnx --batch off --as raw --declare {"max_batch":0,"inputs":[{"name":"data_0","datatype":"FP32","dims":[3,224,224],"reshape":[1,3,224,224]}],"outputs":[{"name":"fc6_1","datatype":"FP32","dims":[1000],"reshape":[1,1000,1,1],"labels":"DIR/densenet_onnx/densenet_labels.txt"}]} --version 1`,
+		"densenet_onnx": `1/model.onnx --name=densenet_onnx --batch off --as raw --declare {"max_batch":0,"inputs":[{"name":"data_0","datatype":"FP32","dims":[3,224,224],"reshape":[1,3,224,224]}],"outputs":[{"name":"fc6_1","datatype":"FP32","dims":[1000],"reshape":[1,1000,1,1],"labels":"DIR/densenet_onnx/densenet_labels.txt"}]} --version 1`,
 	}},
 	// Two versions by a policy, batches, instances on two GPUs.
 	"versions": {
 		commands: map[string]string{
-			"resnet@3": `3/resnet.onnx --name resnet --device cuda:0,cuda:0,cuda:1,cuda:1 --batch 32 --as raw --declare {"max_batch":32,"inputs":[{"name":"input","datatype":"FP32","dims":[3,-1,-1]}],"outputs":[{"name":"scores","datatype":"FP32","dims":[1000]}]} --version 3`,
-			"resnet@1": `1/resnet.onnx --name resnet --device cuda:0,cuda:0,cuda:1,cuda:1 --batch 32 --as raw --declare {"max_batch":32,"inputs":[{"name":"input","datatype":"FP32","dims":[3,-1,-1]}],"outputs":[{"name":"scores","datatype":"FP32","dims":[1000]}]} --version 1`,
+			"resnet@3": `3/resnet.onnx --name=resnet --device cuda:0,cuda:0,cuda:1,cuda:1 --batch 32 --as raw --declare {"max_batch":32,"inputs":[{"name":"input","datatype":"FP32","dims":[3,-1,-1]}],"outputs":[{"name":"scores","datatype":"FP32","dims":[1000]}]} --version 3`,
+			"resnet@1": `1/resnet.onnx --name=resnet --device cuda:0,cuda:0,cuda:1,cuda:1 --batch 32 --as raw --declare {"max_batch":32,"inputs":[{"name":"input","datatype":"FP32","dims":[3,-1,-1]}],"outputs":[{"name":"scores","datatype":"FP32","dims":[1000]}]} --version 1`,
 		},
 		replicas: map[string]int{"resnet@3": 4},
 		ignored: []string{"dynamic_batching.preferred_batch_size", "dynamic_batching.max_queue_delay_microseconds",
 			"optimization", "model_warmup", "response_cache"},
 	},
 	// Files without a configuration: Triton completes them, and so do we.
-	"bare": {commands: map[string]string{"text": `1/model.onnx --name text --version 1`, "trees": `7/xgboost.json --name trees --version 7`}},
+	"bare": {commands: map[string]string{"text": `1/model.onnx --name=text --version 1`, "trees": `7/xgboost.json --name=trees --version 7`}},
 	// An ensemble and its steps.
 	"ensemble": {
 		commands: map[string]string{
-			"detect":    `1/model.onnx --name detect --batch 8 --as raw --version 1`,
-			"recognize": `2/model.xml --name recognize --device cpu --batch 4 --as raw --version 2`,
+			"detect":    `1/model.onnx --name=detect --batch 8 --as raw --version 1`,
+			"recognize": `2/model.xml --name=recognize --device cpu --batch 4 --as raw --version 2`,
 		},
 		replicas: map[string]int{"recognize": 2},
 		faults:   []string{"read is not served: DIR/read/config.pbtxt: it is an ensemble, which is no file: each of its steps is served by its own name"},
