@@ -125,6 +125,12 @@ func refuseTriton(m message) error {
 	case transactions.text("decoupled") == "true":
 		return errors.New("model_transaction_policy: a request has exactly one answer here, and a decoupled model may have several")
 	}
+	for _, one := range m.messages("parameters") {
+		value, _ := one.last("value").(message)
+		if key := one.text("key"); backend == "fil" && key == "output_class" && value.text("string_value") == "true" {
+			return errors.New("parameters: output_class is true: expected false, since the trees' own numbers are served, and no classes")
+		}
+	}
 	for _, one := range []string{platform, backend} {
 		if !slices.Contains(tritonReaders, one) {
 			return fmt.Errorf("%q has no reader here: expected a network as %s, for example exported to ONNX", one,
