@@ -272,6 +272,9 @@ type Repository struct {
 // Models returns the names.
 func (r *Repository) Models() []string { return r.Names }
 
+// Look finds nothing new.
+func (r *Repository) Look(context.Context) error { return nil }
+
 // State says whether a model is loaded.
 func (r *Repository) State(model string) predict.Condition {
 	r.mu.Lock()

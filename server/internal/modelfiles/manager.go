@@ -222,6 +222,27 @@ func (m *Manager) Refresh(ctx context.Context, model string) error {
 	}
 }
 
+// Look returns when files are known that were there before, though they need not serve yet.
+func (m *Manager) Look(ctx context.Context) error {
+	m.mu.Lock()
+	after := m.looks + 2 // one may be under way
+	none := len(m.files)+len(m.folders) == 0
+	m.mu.Unlock()
+	for !none {
+		wake.Up(m.wake)
+		if !backoff.Wait(20*time.Millisecond, ctx.Done()) {
+			return context.Cause(ctx)
+		}
+		m.mu.Lock()
+		done := m.looks >= after || m.ctx.Err() != nil
+		m.mu.Unlock()
+		if done {
+			break
+		}
+	}
+	return nil
+}
+
 // Awaiting returns the models whose first processes are about to start.
 func (m *Manager) Awaiting() (models []string) {
 	m.mu.Lock()

@@ -548,6 +548,10 @@ func TestRun(t *testing.T) {
 	budgettest.Until(t, "the first file", func() bool { return r.Served("a") })
 	r.write("b.onnx", "two")
 	budgettest.Until(t, "a new file", func() bool { return r.Served("b") })
+	r.write("c.onnx", "three")
+	if err := r.Look(t.Context()); err != nil || !slices.Contains(r.Models(), "c") {
+		t.Errorf("after a look that was asked for, %q are known: %v", r.Models(), err)
+	}
 	close(stopping)
 	all.Wait()
 }

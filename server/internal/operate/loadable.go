@@ -24,6 +24,9 @@ func (l Loadable) Models() []string {
 	return slices.Compact(names)
 }
 
+// Look looks at the files, of which there may be new ones.
+func (l Loadable) Look(ctx context.Context) error { return l.Files.Look(ctx) }
+
 // Load serves what the files of a model are now, and waits until it is ready.
 func (l Loadable) Load(ctx context.Context, model string) error {
 	if err := l.Files.Refresh(ctx, model); err != nil {

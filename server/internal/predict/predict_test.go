@@ -51,6 +51,7 @@ func (r *rig) serve(t *testing.T, name, version string, spec scheduler.Spec, w *
 
 type repository struct {
 	managed []string
+	found   []string // by the next look
 	state   predict.State
 	done    []string
 }
@@ -58,6 +59,10 @@ type repository struct {
 func (r *repository) Models() []string { return r.managed }
 func (r *repository) State(string) predict.Condition {
 	return predict.Condition{State: r.state, Reason: "said so"}
+}
+func (r *repository) Look(context.Context) error {
+	r.managed = append(r.managed, r.found...)
+	return nil
 }
 func (r *repository) Load(_ context.Context, model string) error {
 	r.done = append(r.done, "load "+model)
@@ -417,7 +422,11 @@ func TestRepository(t *testing.T) {
 		scheduler.ErrInvalidInput) {
 		t.Errorf("a load with parameters: %v", err)
 	}
-	if got := fmt.Sprint(r.repo.done); got != "[load mine unload mine]" {
+	r.repo.found = []string{"new"}
+	if err := r.Load(t.Context(), predict.Caller{}, "new", nil); err != nil {
+		t.Errorf("load of what has just come: %v", err)
+	}
+	if got := fmt.Sprint(r.repo.done); got != "[load mine unload mine load new]" {
 		t.Errorf("the repository was told %s", got)
 	}
 }

@@ -20,8 +20,10 @@ import (
 type Repository interface {
 	// Models returns the names of the models that it can start and stop, sorted.
 	Models() []string
-	// State returns the state of one of these models.
-	State(model string) Condition
+	// State returns the state of a version of one of these models; "": of any.
+	State(model, version string) Condition
+	// Look notices models that somebody has put where it takes models from.
+	Look(ctx context.Context) error
 	// Load starts the processes of a model that are not running, and returns when one of them
 	// serves it, which may be at once. It fails if ctx ends, or if a process keeps ending by
 	// itself.
@@ -212,10 +214,15 @@ func (s *Service) Load(ctx context.Context, by Caller, model string, parameters 
 		return fault.Invalid("load of model %q with parameter %q: a model is configured in its container and under [model.%s], not by the request that loads it",
 			model, parameters[0], model)
 	}
-	if err := s.managed(model, "loaded"); err != nil {
-		if t, unknown := s.view.Target(model, ""); unknown == nil && t.Live > 0 {
+	if !s.Manages(model) {
+		if t, err := s.view.Target(model, ""); err == nil && t.Live > 0 {
 			return nil // served already, no matter what started it
 		}
+		if err := s.cfg.Repository.Look(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.managed(model, "loaded"); err != nil {
 		return err
 	}
 	err := s.cfg.Repository.Load(ctx, model)
