@@ -27,7 +27,7 @@ func TestLoadOfBrokenProcess(t *testing.T) {
 	if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "exit status 3: no weights") {
 		t.Errorf("got %v, expected how the process ended, and what it said last", err)
 	}
-	if at := s.processes.State("m"); at.State != predict.Unavailable || !strings.Contains(at.Detail(), "exit status 3") {
+	if at := s.processes.State("m", ""); at.State != predict.Unavailable || !strings.Contains(at.Detail(), "exit status 3") {
 		t.Errorf("state %+v", at)
 	}
 }
@@ -41,20 +41,20 @@ func TestUnload(t *testing.T) {
 		!strings.Contains(err.Error(), "not registered yet") {
 		t.Errorf("load of a process that never registers: %v", err)
 	}
-	if at := s.processes.State("m"); at.State != predict.Loading {
+	if at := s.processes.State("m", ""); at.State != predict.Loading {
 		t.Errorf("state %+v, expected %s", at, predict.Loading)
 	}
 	if err := s.predict.Unload(predict.Caller{}, "m"); err != nil {
 		t.Fatal(err)
 	}
-	if at := s.processes.State("m"); at.State != predict.Unavailable || at.Detail() != "unloaded" {
+	if at := s.processes.State("m", ""); at.State != predict.Unavailable || at.Detail() != "unloaded" {
 		t.Errorf("state %+v", at)
 	}
 	if list := s.processes.List(); len(list) != 1 || list[0].State != "unloaded" || list[0].PID != 0 {
 		t.Errorf("status shows %+v", list)
 	}
 	begin(t, s, "p")
-	if at := s.processes.State("m"); at.State != predict.Loading {
+	if at := s.processes.State("m", ""); at.State != predict.Loading {
 		t.Errorf("state %+v, expected %s", at, predict.Loading)
 	}
 }

@@ -136,7 +136,7 @@ func TestColdStart(t *testing.T) {
 			t.Fatalf("a client is told what the process printed: %v", err)
 		}
 		return strings.Contains(err.Error(), "its process has ended") &&
-			strings.Contains(s.processes.State("p").Detail(), "no weights")
+			strings.Contains(s.processes.State("p", "").Detail(), "no weights")
 	})
 	if err := os.Remove(broken); err != nil {
 		t.Fatal(err)

@@ -276,7 +276,7 @@ func (r *Repository) Models() []string { return r.Names }
 func (r *Repository) Look(context.Context) error { return nil }
 
 // State says whether a model is loaded.
-func (r *Repository) State(model string) predict.Condition {
+func (r *Repository) State(model, _ string) predict.Condition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if slices.Contains(r.loaded, model) {

@@ -15,7 +15,7 @@
 //
 // A server has sessions with containers that connect and with containers that it dials, and keeps
 // the processes of the configuration running. Clients load and unload models through
-// [predict.Repository], which Processes implements; operators start, stop and restart by the name
+// [predict.Repository], which Loadable implements; operators start, stop and restart by the name
 // of a [[container]]. Where a [[container]] has a range of replicas, processes are started and
 // ended according to the load (scale.go), by a rule that uses only numbers and times (scaling.go).
 // Versions that a newer one has replaced are retired (retire.go), once their time is up and nothing

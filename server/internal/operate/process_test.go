@@ -7,6 +7,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/predict"
 )
 
 // A process registers at one address.
@@ -52,6 +53,29 @@ func TestStartingAgain(t *testing.T) {
 	want := "its process has started and not registered yet; before, it ended with exit status 1: no weights"
 	if got := p.state().Detail(); got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What a process has replaced is not about to start.
+func TestStateOfAVersion(t *testing.T) {
+	p := &process{settings: config.Container{Name: "p", Model: "m"}}
+	p.lifecycle.supervisor = starter{}
+	ps := &Processes{list: []*process{p}}
+	for _, c := range []struct {
+		registered []scheduler.ModelID
+		version    string
+		want       predict.State
+	}{
+		{nil, "1", predict.Loading},
+		{[]scheduler.ModelID{{Name: "m", Version: "2"}}, "1", predict.Unavailable},
+		{[]scheduler.ModelID{{Name: "m", Version: "2"}}, "2", predict.Loading},
+		{[]scheduler.ModelID{{Name: "m", Version: "2"}}, "", predict.Loading},
+		{[]scheduler.ModelID{{Name: "m-raw", Version: "2"}}, "1", predict.Loading},
+	} {
+		p.lifecycle.versions = c.registered
+		if at := ps.State("m", c.version); at.State != c.want {
+			t.Errorf("%v, version %q: %+v, want %s", c.registered, c.version, at, c.want)
+		}
 	}
 }
 

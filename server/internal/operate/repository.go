@@ -26,15 +26,29 @@ func (ps *Processes) serving(model string) []*process {
 	return slices.DeleteFunc(slices.Clone(ps.all()), func(p *process) bool { return !p.hasName(model) })
 }
 
-// State returns the most advanced state among the model's processes.
-func (ps *Processes) State(model string) predict.Condition {
+// State returns the most advanced state among the processes of a version of a model; "": of any.
+func (ps *Processes) State(model, version string) predict.Condition {
 	at := predict.Condition{State: predict.Unavailable, Reason: "no process"}
 	for _, p := range ps.serving(model) {
-		if at.State == predict.Unavailable {
-			at = p.state()
+		if at.State != predict.Unavailable {
+			break
 		}
+		now, id := p.current(), scheduler.ModelID{Name: model, Version: version}
+		if version != "" && now.loaded() && isOtherVersion(id, now.versions) {
+			at.Reason = "its process serves another version"
+			at.Cause = fmt.Sprintf("its process serves %v", now.versions)
+			continue
+		}
+		at = p.state()
 	}
 	return at
+}
+
+// isOtherVersion reports whether processes that have registered ids serve other versions of a model
+// than this one, such as the one that has replaced it.
+func isOtherVersion(id scheduler.ModelID, ids []scheduler.ModelID) bool {
+	return !slices.Contains(ids, id) &&
+		slices.ContainsFunc(ids, func(other scheduler.ModelID) bool { return other.Name == id.Name })
 }
 
 // Load starts the processes that are not running and waits until the model is ready.
@@ -57,7 +71,7 @@ func (ps *Processes) ready(ctx context.Context, model string) error {
 		if other := ps.registersOthers(model); other != "" {
 			return false, fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, other)
 		}
-		switch at := ps.State(model); {
+		switch at := ps.State(model, ""); {
 		case at.State == predict.Unavailable:
 			return false, fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model,
 				at.Detail())

@@ -57,7 +57,7 @@ type repository struct {
 }
 
 func (r *repository) Models() []string { return r.managed }
-func (r *repository) State(string) predict.Condition {
+func (r *repository) State(string, string) predict.Condition {
 	return predict.Condition{State: r.state, Reason: "said so"}
 }
 func (r *repository) Look(context.Context) error {

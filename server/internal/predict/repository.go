@@ -198,7 +198,7 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 
 // describe sets the state of a model whose processes the server manages.
 func (s *Service) describe(e *IndexEntry) {
-	c := s.cfg.Repository.State(e.Name)
+	c := s.cfg.Repository.State(e.Name, e.Version)
 	if e.State, e.Reason = c.State, c.Reason; s.view.Who().May(access.Load, e.Name) {
 		e.Reason = c.Detail()
 	}
