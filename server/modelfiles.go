@@ -17,6 +17,8 @@ type ModelFile struct {
 	Name string
 	// Proof is a sentence about how its rows share batches; "": none.
 	Proof string
+	// Pictures says that it takes files of pictures.
+	Pictures bool
 	// Fault is a sentence about why it is not served, or not as its file is; "": it is.
 	Fault string
 }
@@ -37,7 +39,8 @@ func (s *Server) ModelFiles() (list []ModelFile) {
 		}
 		var said struct{ Proof string }
 		_ = json.Unmarshal(t.Spec.Parameters, &said) // another container says something else
-		list = append(list, ModelFile{Name: name, Proof: said.Proof, Fault: s.models.Fault(name)})
+		pictures := len(t.Spec.Inputs) > 0 && t.Spec.Inputs[0].Image != nil
+		list = append(list, ModelFile{Name: name, Proof: said.Proof, Pictures: pictures, Fault: s.models.Fault(name)})
 	}
 	return list
 }

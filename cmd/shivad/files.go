@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -114,19 +115,34 @@ func (m *modelFiles) tell(s *server.Server, out io.Writer, over <-chan struct{})
 	page()
 }
 
-// tellServed writes how to ask a model.
+// tellServed writes how to ask a model, for a shell.
 func tellServed(one server.ModelFile, a server.Addrs, out io.Writer) {
+	route, array := quoted(one.Name), "..."
+	if strings.HasPrefix(one.Name, "-") {
+		route = "-- " + route
+	}
+	if one.Pictures {
+		array = `open("FILE", "rb").read()`
+	}
 	fmt.Fprintf(out, "%s is served%s.\n", one.Name, strings.TrimSuffix("; "+one.Proof, "; "))
 	if a.TCP != nil {
-		fmt.Fprintf(out, "  shivactl --addr %s infer %s FILE\n", dialable(a.TCP[0]), one.Name)
+		fmt.Fprintf(out, "  shivactl --addr %s infer %s FILE\n", dialable(a.TCP[0]), route)
 	}
 	if a.REST != nil {
-		fmt.Fprintf(out, "  curl http://%s/v2/models/%s\n", dialable(a.REST[0]), one.Name)
+		fmt.Fprintf(out, "  curl http://%s/v2/models/%s\n", dialable(a.REST[0]), url.PathEscape(one.Name))
 	}
 	if a.TCP != nil {
-		fmt.Fprintf(out, "  python3 -c 'import shiva_client; print(shiva_client.Client(%q).infer(%q, ...))'\n",
-			dialable(a.TCP[0]), one.Name)
+		fmt.Fprintf(out, "  python3 -c %s\n", quoted(fmt.Sprintf("import shiva_client; print(shiva_client.Client(%q).infer(%q, %s))",
+			dialable(a.TCP[0]), one.Name, array)))
 	}
+}
+
+// quoted is a word of a shell's command line.
+func quoted(word string) string {
+	if strings.ContainsAny(word, " \t!\"#$&'()*;<>?[\\]`{|}~") {
+		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	}
+	return word
 }
 
 // dialable is an address that a client on this machine can use.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -11,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shivad/shivad/server"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/shiva/hosttest"
 )
@@ -125,6 +127,31 @@ func TestServeRefusals(t *testing.T) {
 				!strings.Contains(stderr.String(), c.want) {
 				t.Errorf("%q: exit %d: %s", args, code, stderr.String())
 			}
+		}
+	}
+}
+
+// What is written can be pasted into a shell.
+func TestServeTellsHowToAsk(t *testing.T) {
+	at := server.Addrs{TCP: []net.Addr{&net.TCPAddr{Port: 1}}, REST: []net.Addr{&net.TCPAddr{Port: 2}}}
+	for _, c := range []struct {
+		model server.ModelFile
+		want  string
+	}{
+		{server.ModelFile{Name: "net", Proof: "rows: all"}, `net is served; rows: all.
+  shivactl --addr 127.0.0.1:1 infer net FILE
+  curl http://127.0.0.1:2/v2/models/net
+  python3 -c 'import shiva_client; print(shiva_client.Client("127.0.0.1:1").infer("net", ...))'
+`},
+		{server.ModelFile{Name: "-it's näıve", Pictures: true}, `-it's näıve is served.
+  shivactl --addr 127.0.0.1:1 infer -- '-it'\''s näıve' FILE
+  curl http://127.0.0.1:2/v2/models/-it%27s%20n%C3%A4%C4%B1ve
+  python3 -c 'import shiva_client; print(shiva_client.Client("127.0.0.1:1").infer("-it'\''s näıve", open("FILE", "rb").read()))'
+`},
+	} {
+		var out strings.Builder
+		if tellServed(c.model, at, &out); out.String() != c.want {
+			t.Errorf("written:\n%swant:\n%s", out.String(), c.want)
 		}
 	}
 }
