@@ -34,6 +34,9 @@ var errHidden = errors.New("the server cannot see which process of this machine 
 // descends, or is; 0: it is no descendant, or on another machine. An error means that it is on
 // this machine, and may be one.
 func originOf(conn net.Conn) (child int, err error) {
+	if i, ok := conn.(identified); ok {
+		return i.origin()
+	}
 	if c, ok := conn.(*net.UnixConn); ok {
 		pid, err := unixPeer(c)
 		if err != nil || pid == 0 {

@@ -290,6 +290,18 @@ func (s *Supervisor) owner(conn net.Conn) *process {
 	return nil
 }
 
+// An identified is a connection that knows the process at its other end once it was asked for.
+type identified struct {
+	net.Conn
+	origin func() (child int, err error)
+}
+
+// Identified returns conn for calls of several Supervisors: the process at its other end is looked
+// for once. Each search reads the kernel's files about all processes.
+func Identified(conn net.Conn) net.Conn {
+	return identified{conn, sync.OnceValues(func() (int, error) { return originOf(conn) })}
+}
+
 // A process is the process of one replica, restarted whenever it ends by itself.
 type process struct {
 	// Set once.

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"net"
 	"slices"
 	"testing"
 
@@ -53,6 +54,38 @@ func TestStartingAgain(t *testing.T) {
 	want := "its process has started and not registered yet; before, it ended with exit status 1: no weights"
 	if got := p.state().Detail(); got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A searcher is a supervisor that looks for the process at the other end of a connection, and finds
+// another's.
+type searcher struct{ Supervisor }
+
+func (searcher) Owns(c net.Conn) bool { return containers.Stray(c) != nil }
+
+// An asked is a connection that counts how often its process is looked for.
+type asked struct {
+	net.Conn
+	times int
+}
+
+func (a *asked) RemoteAddr() net.Addr {
+	a.times++
+	return &net.TCPAddr{}
+}
+func (a *asked) LocalAddr() net.Addr { return &net.TCPAddr{} }
+
+// Whose a connection is costs one search, however many containers there are.
+func TestOriginIsSearchedOnce(t *testing.T) {
+	ps := &Processes{}
+	for range 3 {
+		p := &process{}
+		p.lifecycle.supervisor = searcher{}
+		ps.list = append(ps.list, p)
+	}
+	conn := &asked{}
+	if name, err := ps.origin(conn); name != "" || err != nil || conn.times != 1 {
+		t.Errorf("origin %q, %v, after %d searches", name, err, conn.times)
 	}
 }
 

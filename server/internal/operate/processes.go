@@ -184,6 +184,7 @@ func (ps *Processes) Of(container string) (model string, state predict.State, re
 
 // registered is called for every container that has connected and registered.
 func (ps *Processes) registered(conn net.Conn, id scheduler.ModelID) {
+	conn = containers.Identified(conn)
 	for _, p := range ps.all() {
 		p.registered(conn, id)
 	}
@@ -191,6 +192,7 @@ func (ps *Processes) registered(conn net.Conn, id scheduler.ModelID) {
 
 // served is called for every container that has answered its first batch.
 func (ps *Processes) served(conn net.Conn) {
+	conn = containers.Identified(conn)
 	for _, p := range ps.all() {
 		if s := p.current().supervisor; s != nil {
 			s.Served(conn)
@@ -201,6 +203,7 @@ func (ps *Processes) served(conn net.Conn) {
 // returns is how long after its end a container will have been replaced; 0 if it is none of the
 // processes.
 func (ps *Processes) returns(conn net.Conn) time.Duration {
+	conn = containers.Identified(conn)
 	for _, p := range ps.all() {
 		if s := p.current().supervisor; s != nil && s.Owns(conn) {
 			return s.Returns(conn)
@@ -212,7 +215,7 @@ func (ps *Processes) returns(conn net.Conn) time.Duration {
 // origin returns the name of the [[container]] whose process has a connection; "": none. An error
 // means that it may be a process of a container, and nobody can tell of which.
 func (ps *Processes) origin(conn net.Conn) (container string, err error) {
-	all := ps.all()
+	all, conn := ps.all(), containers.Identified(conn)
 	for _, p := range all {
 		if s := p.current().supervisor; s != nil && s.Owns(conn) {
 			return p.table().Name, nil
@@ -269,6 +272,7 @@ func (ps *Processes) Refused() (list []string) {
 
 // dismissed is called for every container before it is told not to reconnect.
 func (ps *Processes) dismissed(conn net.Conn) {
+	conn = containers.Identified(conn)
 	for _, p := range ps.all() {
 		if s := p.current().supervisor; s != nil {
 			s.Dismiss(conn)
@@ -278,6 +282,7 @@ func (ps *Processes) dismissed(conn net.Conn) {
 
 // kill ends the process of a container that does not answer. Its session is ended anyway.
 func (ps *Processes) kill(conn net.Conn, reason error) {
+	conn = containers.Identified(conn)
 	for _, p := range ps.all() {
 		if s := p.current().supervisor; s != nil && s.Kill(conn, reason) {
 			return
