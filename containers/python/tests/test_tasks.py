@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import runpy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def test_the_command_serves_both(dots: Path, capsys: pytest.CaptureFixture[str])
     assert "raw" not in said
 
 
-def test_labels_beside_the_file(tmp_path: Path) -> None:
+def test_labels_beside_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "net.onnx"
     graph = helper.make_graph(
         [helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)],
@@ -143,6 +144,18 @@ def test_labels_beside_the_file(tmp_path: Path) -> None:
     picture = np.zeros((1, 20, 30, 3), np.uint8)
     picture[..., 1] = 255
     assert np.allclose(classifier.run([picture], Batch(1))[0], [[0, 1, 0]], atol=1e-3)
+
+    # A file of its own names goes before what the network says, that of a folder after it.
+    network = replace(network, metadata={"names": "['r', 'g', 'b']"})
+    found = form(network, verdict, path, "classify")
+    assert found is not None
+    assert [found.name(i) for i in range(3)] == ["r", "g", "b"]
+    assert not caplog.records
+    (tmp_path / "net.labels.txt").write_text("rot\ngruen\n")
+    found = form(network, verdict, path, "classify")
+    assert found is not None
+    assert [found.name(i) for i in range(3)] == ["rot", "gruen", "2"]
+    assert [one.getMessage() for one in caplog.records] == [f"{path}: there are 2 names for its 3 classes"]
 
 
 METADATA = """\

@@ -12,6 +12,7 @@ them; a classifier answers ``scores`` with the classes' names as labels.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from .models import Batch, Model, model
 from .proof import Verdict, Way
 from .served import executing
 from .tensors import DATATYPES, Array, Tensor
+
+log = logging.getLogger("shiva_container.files")
 
 TASKS = (*DETECTING, "classify")
 
@@ -88,6 +91,9 @@ def _form(network: Network, path: Path, task: str) -> Form | None:
         return None
     names = _names(network, path)
     height, width = _size(network, picture, layout)
+    classes = network.outputs[0].shape[-1]
+    if task == "classify" and names and classes not in (len(names), -1):
+        log.warning("%s: there are %d names for its %d classes", path, len(names), classes)
     read = CLASSIFYING if task == "classify" else head(network, task, height, width, len(names))
     return None if read is None else Form(task, height, width, layout, names, read)
 
@@ -111,16 +117,23 @@ def _size(network: Network, picture: Port, layout: str) -> tuple[int, int]:
 
 
 def _names(network: Network, path: Path) -> dict[int, str]:
-    """The classes' names: of the metadata, or of a file beside the network with one in a line."""
+    """The classes' names: of the network's own file beside it, of the metadata, or of the file of
+    names of all networks of the folder."""
+    if own := _lines(path.with_suffix(".labels.txt")):
+        return own
     told = literal(network.metadata.get("names", ""))
     if isinstance(told, list | tuple):
         told = dict(enumerate(told))
     if isinstance(told, dict) and all(isinstance(key, int) for key in told):
         return {key: str(value) for key, value in told.items()}
-    for beside in (path.with_suffix(".labels.txt"), path.with_name("labels.txt")):
-        if beside.is_file():
-            return dict(enumerate(line.strip() for line in beside.read_text("utf-8", "replace").splitlines()))
-    return {}
+    return _lines(path.with_name("labels.txt"))
+
+
+def _lines(path: Path) -> dict[int, str]:
+    """The names in a file with one in a line; none if there is no file."""
+    if not path.is_file():
+        return {}
+    return dict(enumerate(line.strip() for line in path.read_text("utf-8", "replace").splitlines()))
 
 
 def seeing(network: Network, verdict: Verdict, form: Form, *, name: str, version: str = "1") -> Model[..., Any]:
