@@ -1,6 +1,7 @@
 package modelfiles
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -199,46 +200,43 @@ func (m *Manager) Refresh(ctx context.Context, model string) error {
 		defer m.mu.Unlock()
 		delete(m.hurried, model)
 	}()
-	for {
-		wake.Up(m.wake)
-		if !backoff.Wait(20*time.Millisecond, ctx.Done()) {
-			return context.Cause(ctx)
-		}
-		m.mu.Lock()
-		done, err := m.looks >= after, error(nil)
+	var failed error
+	err := m.await(ctx, func() bool {
+		done := m.looks >= after
+		failed = nil
 		for _, s := range m.slots {
 			if s.found.model == model {
 				done = done && s.cancel == nil
-				if s.err != nil {
-					err = s.err
-				}
+				failed = cmp.Or(s.err, failed)
 			}
 		}
-		over := m.ctx.Err() != nil
-		m.mu.Unlock()
-		if done || over {
-			return err
-		}
-	}
+		return done
+	})
+	return cmp.Or(err, failed)
 }
 
-// Look returns when files are known that were there before, though they need not serve yet.
+// Look returns once the files that are there are known. They need not serve yet.
 func (m *Manager) Look(ctx context.Context) error {
 	m.mu.Lock()
 	after := m.looks + 2 // one may be under way
 	none := len(m.files)+len(m.folders) == 0
 	m.mu.Unlock()
-	for !none {
+	if none {
+		return nil
+	}
+	return m.await(ctx, func() bool { return m.looks >= after })
+}
+
+// await has files looked at until done, which it calls with m locked, is true, or m is closed.
+func (m *Manager) await(ctx context.Context, done func() bool) error {
+	for over := false; !over; {
 		wake.Up(m.wake)
 		if !backoff.Wait(20*time.Millisecond, ctx.Done()) {
 			return context.Cause(ctx)
 		}
 		m.mu.Lock()
-		done := m.looks >= after || m.ctx.Err() != nil
+		over = done() || m.ctx.Err() != nil
 		m.mu.Unlock()
-		if done {
-			break
-		}
 	}
 	return nil
 }
