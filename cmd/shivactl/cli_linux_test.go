@@ -30,6 +30,7 @@ func fake(t *testing.T, network string) (tcp, adminAddr string) {
 	s := shivatest.Serve(listen(t, network), func(c *shivatest.Conn, q *shiva.Message) {
 		name, isMetadata := strings.CutPrefix(q.Namespace, "v2/models/")
 		name, isInfer := strings.CutSuffix(name, "/infer")
+		name, isConfig := strings.CutSuffix(name, "/config")
 		name, isLatest := strings.CutSuffix(strings.TrimSuffix(name, "/versions/1"), "/latest")
 		m, ok := fakeModels[strings.TrimSuffix(name, "/1")]
 		var a *shiva.Message
@@ -40,6 +41,9 @@ func fake(t *testing.T, network string) (tcp, adminAddr string) {
 			a = learn(q)
 		case isLatest:
 			a = newest(q)
+		case isConfig:
+			a = answer(`{"name":"` + name + `","parameters":{"labels.other":{"string_value":"[]"},"labels.kinds":` +
+				`{"string_value":"[\"daisy\",\"\",\"wild rose\",\"tulip\",\"lily\"]"}}}`)
 		case isMetadata && !isInfer:
 			a = answer(m.metadata)
 		default:
@@ -171,6 +175,7 @@ var commandLines = []commandLine{
 	{"infer-text", "", "infer --text mood happy sad"},
 	{"infer-text-json", "", "infer --text mood happy --json"},
 	{"infer-text-file", `["happy", "sad"]`, "infer mood -"},
+	{"infer-classes", `[1]`, "infer flowers - --top 4"},
 	{"infer-named", "", "infer two pair.json"},
 	{"infer-named-files", "", "infer two a=a.json,b=b.json --timing"},
 	{"infer-odd", `[[1, 2], [3, 4]]`, "infer odd -"},

@@ -49,6 +49,12 @@ var fakeModels = map[string]struct {
 				of(tensor.Shape{rows, 10}, scores), of(tensor.Shape{rows}, labels))
 		},
 	},
+	"flowers": { // its classes have names
+		`{"name":"flowers","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}],"outputs":[{"name":"kinds","datatype":"FP32","shape":[-1,5]}]}`,
+		func(*shiva.Message) *shiva.Message {
+			return answer(`{"__tensors__":["kinds"]}`, of(tensor.Shape{1, 5}, []float32{0.03, 0.2, 0.7, 0, 0.07}))
+		},
+	},
 	"mood": {
 		`{"name":"mood","inputs":[{"name":"text","datatype":"BYTES","shape":[-1]}],"outputs":[{"name":"mood","datatype":"BYTES","shape":[-1]}]}`,
 		func(q *shiva.Message) *shiva.Message {

@@ -159,6 +159,7 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 	if c.json {
 		return c.printResultsJSON(m, results)
 	}
+	c.nameClasses(client, &m)
 	return c.printResults(m, results, o)
 }
 

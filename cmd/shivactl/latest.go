@@ -66,6 +66,9 @@ func (c *cli) latest(o *latestOptions, args []string) error {
 	if err != nil {
 		return err
 	}
+	if !c.json {
+		c.nameClasses(client, &m)
+	}
 	question := map[string]any{}
 	if len(args) > 1 {
 		question["stream"] = args[1]

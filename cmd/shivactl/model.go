@@ -66,6 +66,39 @@ func (c *cli) describe(client *shiva.Client, route string) (model, error) {
 	return d.model(route)
 }
 
+// nameClasses adds the names of classes to outputs. They are in the model's configuration, and not
+// in its metadata, which is asked for more often; without them there are the numbers.
+func (c *cli) nameClasses(client *shiva.Client, m *model) {
+	if !slices.ContainsFunc(m.outputs, func(s spec) bool { return s.DType.IsFloat() && len(s.Shape) > 0 }) {
+		return
+	}
+	answer, err := client.Do(c.ctx, &shiva.Message{Namespace: metadataRoute(m.route) + "/config"})
+	if err != nil {
+		return
+	}
+	defer answer.Release()
+	var config struct {
+		Parameters map[string]struct {
+			Value string `json:"string_value"`
+		} `json:"parameters"`
+	}
+	_ = json.Unmarshal(answer.Metadata, &config) // of another server
+	for i := range m.outputs {
+		o := &m.outputs[i]
+		_ = json.Unmarshal([]byte(config.Parameters["labels."+o.Name].Value), &o.Labels)
+	}
+}
+
+// labelsOf returns the names of an output's classes, if it has such.
+func (m model) labelsOf(output string) []string {
+	for _, s := range m.outputs {
+		if s.Name == output {
+			return s.Labels
+		}
+	}
+	return nil
+}
+
 // model converts the declaration to this program's datatypes.
 func (d *declaration) model(route string) (model, error) {
 	if len(d.Inputs)+len(d.Outputs) == 0 {

@@ -46,7 +46,7 @@ func (c *cli) printResults(m model, results []result, o *inferOptions) error {
 				cells[0] += fmt.Sprintf("[%d]", i)
 			}
 			for _, t := range r.outputs {
-				cells = append(cells, cell(t, i, r.rows, o.top))
+				cells = append(cells, cell(t, i, r.rows, o.top, m.labelsOf(t.Name)))
 			}
 			if o.timing {
 				cells = append(cells, timing(r))
@@ -116,8 +116,8 @@ func title(t tensor.Tensor, rows, top int) string {
 	return t.Name
 }
 
-// cell formats one row of an output.
-func cell(t tensor.Tensor, i, rows, top int) string {
+// cell formats one row of an output, whose classes may have names.
+func cell(t tensor.Tensor, i, rows, top int, labels []string) string {
 	one, err := t, error(nil)
 	if len(t.Shape) > 0 && t.Shape[0] == rows {
 		if one, err = t.RowSlice(i, i+1); err != nil {
@@ -137,7 +137,7 @@ func cell(t tensor.Tensor, i, rows, top int) string {
 	}
 	n, _ := one.Shape.Elements()
 	if _, ok := scores(t, rows); ok {
-		return highest(one, n, top)
+		return highest(one, n, top, labels)
 	}
 	if len(one.Shape) == 0 || n == 1 {
 		return show(0)
@@ -157,8 +157,8 @@ func cell(t tensor.Tensor, i, rows, top int) string {
 	return text
 }
 
-// highest lists the largest elements with their places: "7: 0.982  1: 0.011".
-func highest(t tensor.Tensor, n, top int) string {
+// highest lists the largest elements with their classes: "7: 0.982  1: 0.011".
+func highest(t tensor.Tensor, n, top int, labels []string) string {
 	order := make([]int, n)
 	values := make([]float64, n)
 	for i := range order {
@@ -168,7 +168,11 @@ func highest(t tensor.Tensor, n, top int) string {
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(values[b], values[a]) })
 	var parts []string
 	for _, i := range order[:min(top, n)] {
-		parts = append(parts, fmt.Sprintf("%d: %s", i, number(values[i])))
+		class := strconv.Itoa(i)
+		if i < len(labels) && labels[i] != "" {
+			class = labels[i]
+		}
+		parts = append(parts, class+": "+number(values[i]))
 	}
 	return strings.Join(parts, "  ")
 }

@@ -82,7 +82,7 @@ func valuesOf(o *nested.Object, top int) string {
 		t := f.Value
 		// A value is the only row of its output.
 		t.Shape = append(tensor.Shape{1}, t.Shape...)
-		text := cell(t, 0, 1, top)
+		text := cell(t, 0, 1, top, f.Labels)
 		switch {
 		case f.Output == "" && f.Name == "status":
 			code, _ := strconv.Atoi(text)

@@ -45,6 +45,7 @@ type Object struct{ Fields []Field }
 type Field struct {
 	Name   string
 	Output string        // of a value: what the stage's model calls it
+	Labels []string      // of a value: the names of its classes, if they are declared
 	Value  tensor.Tensor // of one row or element, in the memory of the answer; of neither of these:
 	Object *Object
 	List   []*Object // not nil, even if it is empty
@@ -195,7 +196,7 @@ func (b *builder) short(name string) string {
 
 func (b *builder) field(spec *tensor.Spec, value tensor.Tensor) Field {
 	_, output, _ := strings.Cut(b.Outputs[spec.Name], ".")
-	return Field{Name: b.short(spec.Name), Output: output, Value: value}
+	return Field{Name: b.short(spec.Name), Output: output, Labels: spec.Labels, Value: value}
 }
 
 // objects returns the objects of the rows of a stage, in the rows or elements that they belong to.
