@@ -24,12 +24,13 @@ from typing import Any
 from .check import check_model, load
 from .container import serve
 from .declared import declared
-from .files import READERS, Options, Unusable, is_model, processors, read
+from .files import READERS, Network, Options, Unusable, is_model, processors, read
 from .models import Model
 from .proof import MOST, Verdict, prove, unproven
 from .served import serving
 from .tasks import TASKS, form, seeing
 from .tensors import DeclarationError, is_part
+from .threads import divided
 from .warm import warm
 
 log = logging.getLogger("shiva_container")
@@ -209,9 +210,13 @@ def _python(path: Path, options: argparse.Namespace) -> list[Model[..., Any]]:
 def _network(path: Path, options: argparse.Namespace, warming: bool = False) -> tuple[list[Model[..., Any]], Verdict]:
     """The models of a model file: the network and, where it is known what it is for, one that gets
     pictures and has the name, so that the network is NAME-raw."""
-    network = read(path, Options(device=_turn(options.device), trust=options.trust))
-    if options.declare:
-        network = declared(network, options.declare)
+
+    def reading(threads: int = 0) -> Network:
+        network = read(path, Options(device=_turn(options.device), trust=options.trust, threads=threads))
+        return declared(network, options.declare) if options.declare else network
+
+    before = path.stat()
+    network = reading()
     most = int(options.batch) if options.batch.isdecimal() else 0
     verdict = (
         unproven(network, options.batch) if options.batch in ("off", "force") else prove(network, most=most or MOST)
@@ -220,6 +225,7 @@ def _network(path: Path, options: argparse.Namespace, warming: bool = False) -> 
         verdict = replace(verdict, most=most)
     if warming:
         log.info("warmed up with batches of %s", ", ".join(map(str, warm(network, verdict))) or "one size")
+        network = divided(network, verdict, path, before, processors(), lambda: reading(threads=1))
     name, version = options.name or path.stem, options.version
     task = {"auto": "", "raw": None}.get(options.task, options.task)
     found = None if task is None else form(network, verdict, path, task)
