@@ -80,6 +80,17 @@ def test_one_execution_that_was_held_up() -> None:
     assert machine.ask(1) > 0.9
 
 
+def test_first_execution_that_was_held_up() -> None:
+    """Also where smaller batches come between, for which trials cost less."""
+    late = iter([1000.0])
+    machine = Machine(lambda rows: rows, lambda rows: next(late, 0.6 * rows))
+    machine.ask(8, 2)
+    for _ in range(20000):
+        machine.ask(1, 1)
+        machine.ask(8, 1)
+    assert machine.ask(8) > 0.9
+
+
 def network(number: int) -> Network:
     """A network that answers its number of threads."""
     port = Port("x", "FP32", ("rows", 4))

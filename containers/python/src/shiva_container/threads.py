@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .files.network import Network
@@ -83,6 +83,17 @@ def _identity(file: os.stat_result) -> tuple[int, int, int, int]:
 Run = Callable[[Sequence[Array]], Sequence[Array]]
 
 
+@dataclass
+class _Size:
+    """What is known of batches of about as many rows."""
+
+    times: list[float] = field(default_factory=lambda: [math.inf, math.inf])
+    """The mean seconds for a row by each of the functions; infinite: none yet."""
+    saved: float = 0.0
+    """Seconds that trials may cost. Each size has its own: those of a cheap one would leave nothing
+    for the others."""
+
+
 class Faster:
     """Executes by the first of two functions, or by the second where that is faster. It is for one
     call at a time."""
@@ -90,31 +101,32 @@ class Faster:
     def __init__(self, first: Run, second: Run, clock: Callable[[], float] = time.perf_counter) -> None:
         self._runs = (first, second)
         self._clock = clock
-        self._times: dict[int, list[float]] = {}
-        """For classes of rows, the mean seconds for a row by each of them; infinite: none yet."""
-        self._saved = 0.0
-        """Seconds that trials may cost."""
+        self._sizes: dict[int, _Size] = {}
 
     def __call__(self, inputs: Sequence[Array]) -> Sequence[Array]:
         rows = len(inputs[0]) if inputs and inputs[0].ndim else 1
-        times = self._times.setdefault(rows.bit_length(), [math.inf, math.inf])
-        which, trial = self._choose(times, rows)
+        size = self._sizes.setdefault(rows.bit_length(), _Size())
+        which, trial = self._choose(size, rows)
         began = self._clock()
         outputs = self._runs[which](inputs)
         took = self._clock() - began
-        mean, now = times[which], took / max(rows, 1)
-        times[which] = now if mean == math.inf else mean + FADE * (min(now, MOST * mean) - mean)
+        mean, now = size.times[which], took / max(rows, 1)
+        if mean > 2 * now:  # none yet, or executions that were held up
+            size.times[which] = now
+        else:
+            size.times[which] = mean + FADE * (min(now, MOST * mean) - mean)
         if not trial:
-            self._saved = min(self._saved + TRIALS * took, MOST * took)
+            size.saved += TRIALS * took
         return outputs
 
-    def _choose(self, times: Sequence[float], rows: int) -> tuple[int, bool]:
+    def _choose(self, size: _Size, rows: int) -> tuple[int, bool]:
         """The faster one, or the other one for a trial that can be paid."""
+        times = size.times
         if math.inf in times:
             return times.index(math.inf), True
         best = 0 if times[0] <= WORTH * times[1] else 1
         cost = rows * min(max(times[1 - best] - times[best], LEAST * times[best]), MOST * times[best])
-        if self._saved < cost:
+        if size.saved < cost:
             return best, False
-        self._saved -= cost
+        size.saved -= cost
         return 1 - best, True
