@@ -91,10 +91,8 @@ func (c *cli) nameClasses(client *shiva.Client, m *model) {
 
 // labelsOf returns the names of an output's classes, if it has such.
 func (m model) labelsOf(output string) []string {
-	for _, s := range m.outputs {
-		if s.Name == output {
-			return s.Labels
-		}
+	if i := outputIndex(m, output); i < len(m.outputs) {
+		return m.outputs[i].Labels
 	}
 	return nil
 }
